@@ -1,0 +1,15 @@
+//! What can be typed: the one table from which help, man page and completions are made. Each command's arguments stand in the
+//! file of the command; here they are only listed.
+
+use clap::{Parser, Subcommand};
+
+/// Shows where a kernel spends its time under your workload, and lays its code out again so that it spends less
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {}

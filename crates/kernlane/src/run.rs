@@ -1,0 +1,10 @@
+//! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
+
+use crate::cli::Cli;
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Runs one command. 0: done; 1: done, and the answer is "no" (a check that failed); 2: could not be done.
+pub fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {}
+}

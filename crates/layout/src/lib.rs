@@ -1,0 +1,3 @@
+//! The layout algorithms: arrays in, a permutation out. Pure; knows nothing of ELF, kernels or files.
+
+pub mod graph;

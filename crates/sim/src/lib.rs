@@ -1,0 +1,1 @@
+//! The machine: caches, TLBs, branch prediction; a stream in, counters out; pure.

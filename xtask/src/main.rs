@@ -1,0 +1,2 @@
+//! Everything that is neither plain cargo nor for users.
+fn main() {}
