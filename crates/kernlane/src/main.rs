@@ -2,6 +2,7 @@
 
 mod cli;
 mod image;
+mod order;
 mod place;
 mod run;
 
