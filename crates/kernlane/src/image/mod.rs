@@ -1,8 +1,11 @@
 //! A kernel image as functions and blocks.
 //!
-//! Takes an ELF file; gives what `profile`, `place` and `replay` need of it. Never changes it.
+//! Takes an ELF file; gives what `profile`, `place` and `replay` need of it. Never changes it, and needs no DWARF.
 
 pub mod address;
+mod blocks;
+mod symbols;
+pub mod vmlinux;
 
 use crate::image::address::LinkAddr;
 use std::ops::Range;
@@ -16,21 +19,34 @@ pub struct BuildId(pub String);
 pub enum End {
     /// Runs on into the next block.
     FallThrough,
+    /// A call, of a known callee or through a pointer; runs on behind it when the callee returns.
+    Call(Option<LinkAddr>),
     /// An unconditional direct jump.
     Jump(LinkAddr),
     /// A conditional jump: target, else the next block.
     Branch(LinkAddr),
-    /// Return, indirect jump, or an instruction that never continues (ud2, hlt loop, call to noreturn).
+    /// Return, indirect jump, or an instruction that never continues (`ud2`).
     Stop,
 }
 
-#[derive(Clone, Debug)]
+/// An index into `Image::blocks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockIndex(pub u32);
+
+/// Straight code, entered only at its start and left only at its end. A call ends a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub addr: LinkAddr,
     pub size: u32,
     pub end: End,
     /// Must directly follow the block before it, wherever that goes.
     pub glued: bool,
+}
+
+impl Block {
+    pub fn end_addr(&self) -> LinkAddr {
+        LinkAddr(self.addr.0 + u64::from(self.size))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +59,8 @@ pub struct Function {
     pub blocks: Range<u32>,
     /// The output section's name, e.g. ".text".
     pub section: String,
+    /// Lies in the part of the kernel's text that a layout may rearrange: not entry, noinstr, scheduler, init code and the like.
+    pub movable: bool,
 }
 
 /// Functions and blocks, both ascending by address and disjoint.
@@ -51,4 +69,23 @@ pub struct Image {
     pub build_id: BuildId,
     pub functions: Vec<Function>,
     pub blocks: Vec<Block>,
+}
+
+impl Image {
+    /// The block that holds `addr`.
+    pub fn block_at(&self, addr: LinkAddr) -> Option<BlockIndex> {
+        let after = self.blocks.partition_point(|block| block.addr <= addr);
+        let index = after.checked_sub(1)?;
+        (addr < self.blocks[index].end_addr()).then_some(BlockIndex(index as u32))
+    }
+
+    /// The function that holds `block`.
+    pub fn function_of(&self, block: BlockIndex) -> &Function {
+        let after = self.functions.partition_point(|function| function.blocks.start <= block.0);
+        &self.functions[after - 1]
+    }
+
+    pub fn block(&self, block: BlockIndex) -> &Block {
+        &self.blocks[block.0 as usize]
+    }
 }

@@ -1,0 +1,102 @@
+//! Which symbols of an ELF file are functions, and where each ends.
+//!
+//! One name is kept for an address that has several; `__pfx_` symbols (the padding in front of an entry) are no functions.
+
+use object::{Object, ObjectSection, ObjectSymbol, SymbolFlags, SymbolKind};
+
+/// A function as the symbol table tells it: `[addr, end)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub addr: u64,
+    pub end: u64,
+    pub name: String,
+    pub section: usize,
+}
+
+struct Candidate<'a> {
+    addr: u64,
+    size: u64,
+    /// Smaller is the better name among several for one address.
+    rank: (bool, u8, usize),
+    name: &'a str,
+    section: usize,
+}
+
+/// The functions in the executable sections, ascending, disjoint, none empty.
+///
+/// A symbol without a type or without a size (assembly) is a function where no sized one covers it; it ends where the next begins.
+pub(super) fn functions(elf: &object::File<'_>) -> Vec<Extent> {
+    let mut candidates: Vec<Candidate<'_>> = elf.symbols().filter_map(|symbol| candidate(elf, &symbol)).collect();
+    candidates.sort_by(|a, b| (a.addr, a.rank, a.name).cmp(&(b.addr, b.rank, b.name)));
+    candidates.dedup_by(|later, first| {
+        let same = later.addr == first.addr;
+        if same {
+            first.size = first.size.max(later.size);
+        }
+        same
+    });
+
+    let mut covered = 0;
+    candidates.retain(|candidate| {
+        let inside = candidate.addr < covered;
+        let keep = !inside || candidate.size > 0;
+        covered = covered.max(candidate.addr + candidate.size);
+        keep
+    });
+
+    let next_starts: Vec<u64> = candidates.iter().skip(1).map(|c| c.addr).chain([u64::MAX]).collect();
+    candidates
+        .into_iter()
+        .zip(next_starts)
+        .filter_map(|(candidate, next)| extent(elf, candidate, next))
+        .collect()
+}
+
+fn candidate<'a>(elf: &object::File<'a>, symbol: &object::Symbol<'a, '_>) -> Option<Candidate<'a>> {
+    let section = symbol.section_index()?;
+    let name = symbol.name().ok()?;
+    let is_function = symbol.kind() == SymbolKind::Text;
+    let labels_code = is_function || symbol.kind() == SymbolKind::Label || symbol.kind() == SymbolKind::Unknown;
+    if !labels_code || name.is_empty() || name.starts_with("__pfx_") || name.starts_with(".L") {
+        return None;
+    }
+    let SymbolFlags::Elf { st_info, .. } = symbol.flags() else {
+        return None;
+    };
+    if !is_executable(elf, section) {
+        return None;
+    }
+    let binding_rank = match st_info >> 4 {
+        object::elf::STB_GLOBAL => 0,
+        object::elf::STB_WEAK => 1,
+        _ => 2,
+    };
+    Some(Candidate {
+        addr: symbol.address(),
+        size: if is_function { symbol.size() } else { 0 },
+        rank: (!is_function, binding_rank, name.len() - name.trim_start_matches('_').len()),
+        name,
+        section: section.0,
+    })
+}
+
+fn is_executable(elf: &object::File<'_>, section: object::SectionIndex) -> bool {
+    elf.section_by_index(section)
+        .is_ok_and(|section| section.kind() == object::SectionKind::Text)
+}
+
+fn extent(elf: &object::File<'_>, candidate: Candidate<'_>, next: u64) -> Option<Extent> {
+    let section = elf.section_by_index(object::SectionIndex(candidate.section)).ok()?;
+    let section_end = section.address().checked_add(section.size())?;
+    let limit = next.min(section_end);
+    let end = match candidate.size {
+        0 => limit,
+        size => candidate.addr.checked_add(size)?.min(limit),
+    };
+    (candidate.addr >= section.address() && candidate.addr < end).then(|| Extent {
+        addr: candidate.addr,
+        end,
+        name: candidate.name.to_owned(),
+        section: candidate.section,
+    })
+}
