@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs what building and testing Kernlane needs on Debian 12. What is there already is left alone; needs root only if something is missing.
+set -eu
+
+packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync busybox-static file
+  binutils clang-22 lld-22 llvm-22 linux-source-6.12 qemu-system-x86 qemu-utils strace"
+
+version_at_least() { # have want
+    [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
+}
+
+missing=""
+for package in $packages; do
+    dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+done
+qemu=$(dpkg-query -W -f '${Version}\n' qemu-system-x86 2>/dev/null | sed 's/^[0-9]*://; s/[+~-].*//' || true)
+version_at_least "${qemu:-0}" 10.0 || missing="$missing qemu-system-x86"
+
+# Debian 12's own cargo is too old, that of its rustc-web is not; one that is there already (rustup's) is left alone.
+command -v cargo >/dev/null 2>&1 || {
+    missing="$missing cargo-web"
+    packages="$packages rustc-web cargo-web"
+}
+
+if [ -n "$missing" ]; then
+    echo "installing:$missing"
+    [ "$(id -u)" = 0 ] || { echo "setup: not root; run as root: xtask/setup.sh" >&2; exit 1; }
+    export DEBIAN_FRONTEND=noninteractive
+    # QEMU 10 is in backports. The entry is derived from the machine's own, so that whatever mirror it uses is used here too.
+    if [ ! -e /etc/apt/sources.list.d/kernlane-backports.sources ] && ! apt-cache policy | grep -q 'a=stable-backports\|n=bookworm-backports'; then
+        if [ -e /etc/apt/sources.list.d/debian.sources ]; then
+            awk 'BEGIN { RS = ""; ORS = "\n\n" } /bookworm-updates/' /etc/apt/sources.list.d/debian.sources |
+                sed 's/^Suites:.*/Suites: bookworm-backports/' >/etc/apt/sources.list.d/kernlane-backports.sources
+        else
+            sed -n 's/ bookworm-updates / bookworm-backports /p' /etc/apt/sources.list | grep '^deb ' \
+                >/etc/apt/sources.list.d/kernlane-backports.list
+        fi
+    fi
+    apt-get update -q
+    # shellcheck disable=SC2086 # words on purpose
+    apt-get install -y -q --no-install-recommends $(echo $packages | sed 's/qemu-system-x86\|qemu-utils//g')
+    apt-get install -y -q --no-install-recommends -t bookworm-backports qemu-system-x86 qemu-utils
+fi

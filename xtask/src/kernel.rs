@@ -1,0 +1,172 @@
+//! The demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or by clang, kept in the cache outside the checkout.
+//!
+//! A tree is built under another name and renamed when it is whole; it is built again when the sources' version, the configuration or the
+//! compiler changed.
+
+use crate::run;
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+const SOURCE: &str = "/usr/src/linux-source-6.12.tar.xz";
+const CONFIG: &str = include_str!("../demo-kernel.config");
+/// Lines that kbuild prints for the demo kernel with modules; only the progress bar stands on it.
+const EXPECTED_LINES: u64 = 1_950;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compiler {
+    Gcc,
+    Clang,
+}
+
+impl FromStr for Compiler {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "gcc" => Ok(Self::Gcc),
+            "clang" => Ok(Self::Clang),
+            _ => bail!("{name:?}: the demo kernel is built by gcc or by clang"),
+        }
+    }
+}
+
+impl Compiler {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gcc => "gcc",
+            Self::Clang => "clang",
+        }
+    }
+
+    fn make_arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Gcc => &[],
+            Self::Clang => &["LLVM=-22"],
+        }
+    }
+
+    fn version(self) -> Result<String> {
+        let program = match self {
+            Self::Gcc => "gcc",
+            Self::Clang => "clang-22",
+        };
+        let output = Command::new(program)
+            .arg("--version")
+            .output()
+            .with_context(|| format!("{program} is not installed; run xtask/setup.sh"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_owned())
+    }
+}
+
+/// Where everything slow is kept: `$KERNLANE_CACHE`, else `$XDG_CACHE_HOME/kernlane`, else `~/.cache/kernlane`.
+pub fn cache() -> Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("KERNLANE_CACHE")
+        .or_else(|| Some(variable("XDG_CACHE_HOME")?.join("kernlane")))
+        .or_else(|| Some(variable("HOME")?.join(".cache/kernlane")))
+        .context("none of KERNLANE_CACHE, XDG_CACHE_HOME and HOME is set")
+}
+
+/// The built tree of the demo kernel; builds it first if there is none that fits.
+pub fn tree(compiler: Compiler) -> Result<PathBuf> {
+    let trees = cache()?.join("trees");
+    let tree = trees.join(compiler.name());
+    let stamp = stamp(compiler)?;
+    if fs::read_to_string(tree.join(".kernlane-stamp")).is_ok_and(|found| found == stamp) {
+        return Ok(tree);
+    }
+    fs::create_dir_all(&trees)?;
+    let part = trees.join(format!("{}.part", compiler.name()));
+    remove(&part)?;
+    build(&part, compiler)?;
+    fs::write(part.join(".kernlane-stamp"), stamp)?;
+    remove(&tree)?;
+    fs::rename(&part, &tree)?;
+    Ok(tree)
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| directory.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// What the tree depends on: the sources' package, the configuration, the compiler.
+fn stamp(compiler: Compiler) -> Result<String> {
+    let package = Command::new("dpkg-query")
+        .args(["-W", "-f", "${Version}", "linux-source-6.12"])
+        .output()
+        .context("dpkg-query cannot be run; the demo kernel is made from Debian's linux-source-6.12")?;
+    if !package.status.success() || !Path::new(SOURCE).exists() {
+        bail!("linux-source-6.12 is not installed; run xtask/setup.sh");
+    }
+    let version = String::from_utf8_lossy(&package.stdout).into_owned();
+    let config: String = Sha256::digest(CONFIG).iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("linux-source-6.12 {version}\nconfig {config}\n{}\n", compiler.version()?))
+}
+
+fn build(part: &Path, compiler: Compiler) -> Result<()> {
+    fs::create_dir_all(part)?;
+    eprintln!("unpacking the kernel's sources");
+    run(Command::new("tar")
+        .arg("-C")
+        .arg(part)
+        .args(["--strip-components=1", "-xf", SOURCE]))?;
+    let fragment = part.join(".kernlane-config");
+    fs::write(&fragment, CONFIG)?;
+    run(make(part, compiler).args(["-s", "tinyconfig"]))?;
+    run(Command::new("scripts/kconfig/merge_config.sh")
+        .current_dir(part)
+        .args(["-m", ".config", ".kernlane-config"])
+        .stdout(Stdio::null()))?;
+    run(make(part, compiler).args(["-s", "olddefconfig"]))?;
+    build_with_progress(part, compiler)
+}
+
+fn make(tree: &Path, compiler: Compiler) -> Command {
+    let mut make = Command::new("make");
+    make.current_dir(tree)
+        .args(compiler.make_arguments())
+        // The same sources give the same kernel.
+        .env("KBUILD_BUILD_TIMESTAMP", "2026-01-01")
+        .env("KBUILD_BUILD_USER", "kernlane")
+        .env("KBUILD_BUILD_HOST", "kernlane");
+    make
+}
+
+fn build_with_progress(part: &Path, compiler: Compiler) -> Result<()> {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let log = part.join(".kernlane-build.log");
+    let mut child = make(part, compiler)
+        .args([&format!("-j{jobs}"), "bzImage", "modules"])
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&log)?)
+        .spawn()
+        .context("make cannot be run; run xtask/setup.sh")?;
+    let bar = ProgressBar::new(EXPECTED_LINES);
+    bar.set_style(ProgressStyle::with_template(
+        "building the demo kernel with {msg} {bar:30} {percent}% {elapsed}",
+    )?);
+    bar.set_message(compiler.name());
+    let output = child.stdout.take().context("make's output")?;
+    for line in BufReader::new(output).lines() {
+        line?;
+        bar.set_position((bar.position() + 1).min(EXPECTED_LINES - 1));
+    }
+    let status = child.wait()?;
+    bar.finish_and_clear();
+    if !status.success() {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let tail: Vec<&str> = text.lines().rev().take(15).collect();
+        let tail: String = tail.iter().rev().map(|line| format!("  {line}\n")).collect();
+        bail!("the demo kernel cannot be built ({status}); the end of {}:\n{tail}", log.display());
+    }
+    Ok(())
+}
