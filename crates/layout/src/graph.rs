@@ -1,4 +1,6 @@
-//! What every algorithm takes: the blocks of an image with their sizes, counts, edges and calls.
+//! What every algorithm takes: the blocks of an image with their sizes, counts, edges and calls; and what it gives: an order.
+//!
+//! Only data. `validate.rs` says which graphs are well formed.
 
 use std::ops::Range;
 
@@ -10,10 +12,11 @@ pub struct BlockId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionId(pub u32);
 
-/// How control gets from one block to another within a function (or by a jump between functions).
+/// How control gets from one block to another within a function (or by a jump between functions). Calls and returns are no edges: a
+/// block that ends in a call has a `FallThrough` edge to the block behind the call, counted as often as the call returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeKind {
-    /// The block ends without a branch, or its conditional branch was not taken; the successor is the next block.
+    /// The block ends without a branch or with a call, or its conditional branch was not taken; the successor is the next block.
     FallThrough,
     /// A conditional branch that was taken.
     Branch,
@@ -23,6 +26,7 @@ pub enum EdgeKind {
     Indirect,
 }
 
+/// A transfer of control, with how often it was taken. Several edges may join the same two blocks; their counts add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     pub from: BlockId,
@@ -57,9 +61,11 @@ pub struct Seed {
 }
 
 /// An image and its profile, as arrays indexed by `BlockId` and `FunctionId`.
+///
+/// Counts need not balance: a profile may know of a block what it does not know of its edges, and the other way round.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// Bytes of each block, its branches included, in the original encoding.
+    /// Bytes of each block, its branches included, in the original encoding; at least 1.
     pub sizes: Vec<u32>,
     /// How often each block ran.
     pub counts: Vec<u64>,
@@ -67,13 +73,47 @@ pub struct Graph {
     pub glued: Vec<bool>,
     /// Required alignment of each block's start in bytes, a power of two; 1 for most, 16 for function entries.
     pub alignments: Vec<u32>,
-    /// The blocks of each function; ascending, disjoint, covering all blocks. The first is the entry.
+    /// The blocks of each function; ascending, disjoint, not empty, covering all blocks. The first is the entry.
     pub functions: Vec<Range<u32>>,
     pub edges: Vec<Edge>,
     pub calls: Vec<Call>,
     pub seeds: Vec<Seed>,
 }
 
+impl BlockId {
+    /// Index into the arrays of a `Graph`.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl FunctionId {
+    /// Index into `Graph::functions`.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Graph {
+    /// Number of blocks.
+    pub fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sizes.is_empty()
+    }
+}
+
 /// A permutation of the blocks: `order.0[i]` is placed at position i.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order(pub Vec<BlockId>);
+
+/// What an algorithm gives: an order, and where in it the part that runs ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    pub order: Order,
+    /// How many leading blocks the algorithm arranged; behind them comes the cold part: blocks that never ran, in their original
+    /// order. An algorithm that does not tell hot from cold arranges all blocks.
+    pub hot: usize,
+}

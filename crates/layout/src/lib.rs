@@ -1,3 +1,26 @@
 //! The layout algorithms: arrays in, a permutation out. Pure; knows nothing of ELF, kernels or files.
+//!
+//! Takes a [`Graph`]: the blocks of an image with their sizes, counts, edges and calls. Gives an [`Ordered`]: the blocks in their new
+//! order. Never gives addresses: that is the placer's part.
+//!
+//! To add an algorithm: a file with `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a line in
+//! [`Algorithm`], and a page in `docs/algorithms/`. The tests in `tests/` then fuzz it with all the others.
+//!
+//! * [`validate`] says whether a graph keeps the rules that every algorithm relies on.
+//! * [`check`] says whether an order is one; it shares no code with the algorithms.
+//! * [`score`] says how good an order is; neither does it.
 
+pub mod algorithm;
+pub mod check;
 pub mod graph;
+mod pieces;
+pub mod random;
+pub mod reference;
+pub mod score;
+pub mod validate;
+
+pub use algorithm::{Algorithm, order};
+pub use check::{OrderError, check};
+pub use graph::{BlockId, Call, Edge, EdgeKind, FunctionId, Graph, Order, Ordered, Seed, SeedClass};
+pub use score::{Score, score};
+pub use validate::{InputError, validate};

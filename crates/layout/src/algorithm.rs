@@ -1,0 +1,119 @@
+//! The registry: which algorithms there are, and what they are called.
+//!
+//! Takes a name; gives the order that the algorithm makes with its paper's parameters.
+
+use crate::graph::{Graph, Ordered};
+use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
+use crate::validate::InputError;
+use std::fmt;
+use std::str::FromStr;
+
+/// A layout algorithm. `docs/algorithms/` has a page for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Algorithm {
+    /// The blocks as they were.
+    Original,
+    /// All blocks, the last first.
+    Reverse,
+    /// The last function first, each as it was.
+    ReverseFunctions,
+    /// All blocks shuffled.
+    Random,
+    /// Functions shuffled, each as it was.
+    RandomFunctions,
+}
+
+impl Algorithm {
+    /// Every algorithm, in the order in which tables list them.
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::Original,
+        Algorithm::Reverse,
+        Algorithm::ReverseFunctions,
+        Algorithm::Random,
+        Algorithm::RandomFunctions,
+    ];
+
+    /// What it is called in commands and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Original => "original",
+            Algorithm::Reverse => "reverse",
+            Algorithm::ReverseFunctions => "reverse-functions",
+            Algorithm::Random => "random",
+            Algorithm::RandomFunctions => "random-functions",
+        }
+    }
+
+    /// Whether it uses the profile. The others are controls.
+    pub fn uses_counts(self) -> bool {
+        match self {
+            Algorithm::Original | Algorithm::Reverse | Algorithm::ReverseFunctions | Algorithm::Random | Algorithm::RandomFunctions => {
+                false
+            }
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no algorithm has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no layout algorithm `{0}`; there are {names}", names = Algorithm::ALL.map(Algorithm::name).join(", "))]
+pub struct UnknownAlgorithm(pub String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        Algorithm::ALL
+            .into_iter()
+            .find(|a| a.name() == name)
+            .ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+/// Orders `graph` by `algorithm` with its paper's parameters. Only the random ones look at `seed`.
+pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, InputError> {
+    match algorithm {
+        Algorithm::Original => reference::original(graph),
+        Algorithm::Reverse => reference::reverse(graph, &ReverseParameters { grain: Grain::Blocks }),
+        Algorithm::ReverseFunctions => reference::reverse(graph, &ReverseParameters { grain: Grain::Functions }),
+        Algorithm::Random => reference::random(
+            graph,
+            &RandomParameters {
+                grain: Grain::Blocks,
+                seed,
+            },
+        ),
+        Algorithm::RandomFunctions => reference::random(
+            graph,
+            &RandomParameters {
+                grain: Grain::Functions,
+                seed,
+            },
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        let error = "optz".parse::<Algorithm>().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("there is no layout algorithm `optz`; there are original, reverse,"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! The units that algorithms move: a piece is a block with all the blocks glued behind it.
+//!
+//! Takes a valid graph; gives its pieces. Never orders anything.
+//!
+//! ```text
+//! blocks   0 | 1 | 2g| 3g| 4 | 5g      g: glued
+//! pieces   0 |     1     |   2
+//! ```
+
+use crate::graph::{BlockId, Graph, Order, Ordered};
+use std::ops::Range;
+
+/// A piece, numbered in the original order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PieceId(pub u32);
+
+impl PieceId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The pieces of a graph.
+pub(crate) struct Pieces {
+    /// First block of each piece, and the number of blocks at the end.
+    starts: Vec<u32>,
+}
+
+impl Pieces {
+    pub fn new(graph: &Graph) -> Self {
+        let unglued = (0..graph.len() as u32).filter(|&block| !graph.glued[block as usize]);
+        Pieces {
+            starts: unglued.chain([graph.len() as u32]).collect(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = PieceId> + use<> {
+        (0..self.len() as u32).map(PieceId)
+    }
+
+    pub fn blocks(&self, piece: PieceId) -> Range<u32> {
+        self.starts[piece.index()]..self.starts[piece.index() + 1]
+    }
+
+    /// The pieces that start in each function, in the original order. A function whose entry is glued to the function before it owns
+    /// only what starts in itself.
+    pub fn by_function(&self, graph: &Graph) -> Vec<Range<u32>> {
+        let first_from = |block: u32| self.starts[..self.len()].partition_point(|&start| start < block) as u32;
+        graph.functions.iter().map(|f| first_from(f.start)..first_from(f.end)).collect()
+    }
+
+    /// The order of blocks that an order of pieces stands for; `hot` of the pieces are arranged.
+    pub fn expand(&self, pieces: &[PieceId], hot: usize) -> Ordered {
+        let blocks = |pieces: &[PieceId]| pieces.iter().flat_map(|&p| self.blocks(p)).map(BlockId).collect::<Vec<_>>();
+        let mut order = blocks(&pieces[..hot]);
+        let hot_blocks = order.len();
+        order.extend(blocks(&pieces[hot..]));
+        Ordered {
+            order: Order(order),
+            hot: hot_blocks,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn glued_blocks_follow_their_piece_even_into_the_next_function() {
+        let graph = Graph {
+            sizes: vec![1; 6],
+            glued: vec![false, false, true, true, false, true],
+            functions: vec![0..2, 2..3, 3..6],
+            ..Graph::default()
+        };
+        let pieces = Pieces::new(&graph);
+        assert_eq!(pieces.all().map(|p| pieces.blocks(p)).collect::<Vec<_>>(), [0..1, 1..4, 4..6]);
+        assert_eq!(pieces.by_function(&graph), [0..2, 2..2, 2..3]);
+        let ordered = pieces.expand(&[PieceId(2), PieceId(0), PieceId(1)], 1);
+        assert_eq!(ordered.order.0.iter().map(|b| b.0).collect::<Vec<_>>(), [4, 5, 0, 1, 2, 3]);
+        assert_eq!(ordered.hot, 2);
+    }
+}
