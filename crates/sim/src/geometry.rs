@@ -1,0 +1,205 @@
+//! The shape of a cache or TLB, checked once: what cannot be built is an error that names the rule.
+
+use thiserror::Error;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replacement {
+    /// True least-recently-used.
+    Lru,
+    /// Tree pseudo-LRU: one bit per inner node of a binary tree over the ways.
+    TreePlru,
+}
+
+/// Sets × ways, and how a victim is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    sets: u32,
+    ways: u32,
+    replacement: Replacement,
+}
+
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum GeometryError {
+    #[error("a line holds a power of two from 16 to 256 bytes, not {0}")]
+    LineSize(u64),
+    #[error("there is at least one way")]
+    NoWays,
+    #[error("the size, {size} bytes, is not a multiple of ways × line = {ways} × {line} bytes")]
+    NotWholeSets { size: u64, ways: u64, line: u64 },
+    #[error("the entries, {entries}, are not a multiple of the {ways} ways")]
+    NotWholeEntries { entries: u64, ways: u64 },
+    #[error("the number of sets is a power of two, not {0}: address bits choose the set")]
+    Sets(u64),
+    #[error("tree-plru needs a power of two of at most 64 ways, not {0}")]
+    PlruWays(u64),
+    #[error("at most {max} lines are simulated, not {lines}", max = Geometry::MAX_LINES)]
+    TooLarge { lines: u64 },
+}
+
+impl Geometry {
+    /// 64 MB of 64-byte lines; beyond any cache that holds instructions.
+    pub const MAX_LINES: u64 = 1 << 20;
+
+    /// A cache of `size` bytes in lines of `line` bytes. The size need not be a power of two (48 KB in 12 ways), the number of sets must.
+    pub fn cache(
+        size: u64,
+        ways: u64,
+        line: u64,
+        replacement: Replacement,
+    ) -> Result<Geometry, GeometryError> {
+        if !line.is_power_of_two() || !(16..=256).contains(&line) {
+            return Err(GeometryError::LineSize(line));
+        }
+        if ways == 0 {
+            return Err(GeometryError::NoWays);
+        }
+        if size == 0 || !size.is_multiple_of(line) || !(size / line).is_multiple_of(ways) {
+            return Err(GeometryError::NotWholeSets { size, ways, line });
+        }
+        Geometry::of_lines(size / line, ways, replacement)
+    }
+
+    /// A TLB of `entries` pages.
+    pub fn tlb(
+        entries: u64,
+        ways: u64,
+        replacement: Replacement,
+    ) -> Result<Geometry, GeometryError> {
+        if ways == 0 {
+            return Err(GeometryError::NoWays);
+        }
+        if entries == 0 || !entries.is_multiple_of(ways) {
+            return Err(GeometryError::NotWholeEntries { entries, ways });
+        }
+        Geometry::of_lines(entries, ways, replacement)
+    }
+
+    fn of_lines(
+        lines: u64,
+        ways: u64,
+        replacement: Replacement,
+    ) -> Result<Geometry, GeometryError> {
+        if lines > Geometry::MAX_LINES {
+            return Err(GeometryError::TooLarge { lines });
+        }
+        let sets = lines / ways;
+        if !sets.is_power_of_two() {
+            return Err(GeometryError::Sets(sets));
+        }
+        if replacement == Replacement::TreePlru && !(ways.is_power_of_two() && ways <= 64) {
+            return Err(GeometryError::PlruWays(ways));
+        }
+        Ok(Geometry {
+            sets: sets as u32,
+            ways: ways as u32,
+            replacement,
+        })
+    }
+
+    pub fn sets(&self) -> u32 {
+        self.sets
+    }
+
+    pub fn ways(&self) -> u32 {
+        self.ways
+    }
+
+    pub fn replacement(&self) -> Replacement {
+        self.replacement
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Replacement::{Lru, TreePlru};
+
+    #[test]
+    fn real_caches_can_be_built() {
+        let shape = |size, ways, line, replacement| {
+            let geometry = Geometry::cache(size, ways, line, replacement).unwrap();
+            (geometry.sets(), geometry.ways())
+        };
+        assert_eq!(shape(8 << 10, 1, 32, Lru), (256, 1));
+        assert_eq!(shape(16 << 10, 2, 32, Lru), (256, 2));
+        assert_eq!(shape(32 << 10, 8, 64, TreePlru), (64, 8));
+        assert_eq!(shape(48 << 10, 12, 64, Lru), (64, 12));
+        assert_eq!(shape(4 << 10, 64, 64, TreePlru), (1, 64));
+        assert_eq!(Geometry::tlb(64, 64, Lru).unwrap().sets(), 1);
+    }
+
+    #[test]
+    fn impossible_caches_name_their_rule() {
+        use GeometryError::*;
+        let cases = [
+            ((8192, 1, 48, Lru), LineSize(48)),
+            ((8192, 1, 8, Lru), LineSize(8)),
+            ((8192, 1, 512, Lru), LineSize(512)),
+            ((8192, 0, 32, Lru), NoWays),
+            (
+                (0, 1, 32, Lru),
+                NotWholeSets {
+                    size: 0,
+                    ways: 1,
+                    line: 32,
+                },
+            ),
+            (
+                (8192, 3, 32, Lru),
+                NotWholeSets {
+                    size: 8192,
+                    ways: 3,
+                    line: 32,
+                },
+            ),
+            (
+                (8200, 1, 32, Lru),
+                NotWholeSets {
+                    size: 8200,
+                    ways: 1,
+                    line: 32,
+                },
+            ),
+            ((48 << 10, 8, 64, Lru), Sets(96)),
+            ((48 << 10, 12, 64, TreePlru), PlruWays(12)),
+            ((8192, 128, 64, TreePlru), PlruWays(128)),
+            (
+                (u64::MAX - 63, 1, 64, Lru),
+                TooLarge {
+                    lines: u64::MAX / 64,
+                },
+            ),
+            (
+                (8192, u64::MAX, 64, Lru),
+                NotWholeSets {
+                    size: 8192,
+                    ways: u64::MAX,
+                    line: 64,
+                },
+            ),
+        ];
+        for ((size, ways, line, replacement), error) in cases {
+            assert_eq!(
+                Geometry::cache(size, ways, line, replacement),
+                Err(error),
+                "{size} {ways} {line}"
+            );
+        }
+        assert_eq!(Geometry::tlb(64, 0, Lru), Err(NoWays));
+        assert_eq!(
+            Geometry::tlb(64, 5, Lru),
+            Err(NotWholeEntries {
+                entries: 64,
+                ways: 5
+            })
+        );
+        assert_eq!(
+            Geometry::tlb(0, 5, Lru),
+            Err(NotWholeEntries {
+                entries: 0,
+                ways: 5
+            })
+        );
+        assert_eq!(Geometry::tlb(60, 5, Lru), Err(Sets(12)));
+    }
+}

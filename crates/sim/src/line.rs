@@ -1,0 +1,89 @@
+//! What is fetched and by whom: lines (or pages) as small numbers, and the two sides that compete for a cache.
+
+/// Who executes. Torrellas' two parties (1998, section 2.2): operating system and application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    Kernel,
+    User,
+}
+
+impl Side {
+    pub const BOTH: [Side; 2] = [Side::Kernel, Side::User];
+}
+
+/// One value for the kernel and one for user code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerSide<T> {
+    pub kernel: T,
+    pub user: T,
+}
+
+impl<T> PerSide<T> {
+    pub fn get(&self, side: Side) -> &T {
+        match side {
+            Side::Kernel => &self.kernel,
+            Side::User => &self.user,
+        }
+    }
+
+    pub fn get_mut(&mut self, side: Side) -> &mut T {
+        match side {
+            Side::Kernel => &mut self.kernel,
+            Side::User => &mut self.user,
+        }
+    }
+}
+
+/// A line of memory (for a TLB: a page) as the number that stands for it in a stream of fetches: 31 bits of index, and the side whose
+/// code it holds in bit 31.
+///
+/// Whoever makes the stream numbers the lines densely, so that tables can be arrays, and keeps the low bits of the index those of the
+/// line's address, at least as many as the cache has index bits: they choose the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Line(u32);
+
+const USER: u32 = 1 << 31;
+
+impl Line {
+    /// The largest index; one less than 31 bits hold, so that [`Line::NONE`] is no line.
+    pub const MAX_INDEX: u32 = USER - 2;
+    /// What an empty way holds.
+    pub(crate) const NONE: Line = Line(u32::MAX);
+
+    /// `None` when `index` is above [`Line::MAX_INDEX`].
+    pub fn new(side: Side, index: u32) -> Option<Line> {
+        let bit = if side == Side::User { USER } else { 0 };
+        (index <= Line::MAX_INDEX).then_some(Line(index | bit))
+    }
+
+    #[inline]
+    pub fn index(self) -> u32 {
+        self.0 & !USER
+    }
+
+    #[inline]
+    pub fn side(self) -> Side {
+        if self.0 & USER == 0 {
+            Side::Kernel
+        } else {
+            Side::User
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_keeps_its_side_and_index() {
+        for side in Side::BOTH {
+            for index in [0, 1, 12345, Line::MAX_INDEX] {
+                let line = Line::new(side, index).unwrap();
+                assert_eq!((line.side(), line.index()), (side, index));
+                assert_ne!(line, Line::NONE);
+            }
+            assert_eq!(Line::new(side, Line::MAX_INDEX + 1), None);
+        }
+    }
+}

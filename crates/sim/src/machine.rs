@@ -1,0 +1,113 @@
+//! A machine: the numbers that the simulator needs, checked.
+
+use crate::geometry::{Geometry, GeometryError};
+use crate::time::SimpleModel;
+use thiserror::Error;
+
+/// A machine that can be simulated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    pub name: String,
+    pub l1i: Geometry,
+    /// Bytes in a line of the L1I.
+    pub l1i_line: u32,
+    /// `None`: the machine's source says nothing of one.
+    pub itlb: Option<ItlbDescription>,
+    pub time: SimpleModel,
+}
+
+/// An instruction TLB whose entries hold pages of any size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItlbDescription {
+    pub geometry: Geometry,
+    /// Bytes in a page of the kernel's image.
+    pub kernel_page: u64,
+    /// Bytes in any other page.
+    pub user_page: u64,
+}
+
+#[derive(Clone, Copy, Debug, Error, PartialEq)]
+pub enum MachineError {
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    #[error("a page holds a power of two from 4096 to 2^30 bytes, not {0}")]
+    PageSize(u64),
+    #[error("a miss costs from 0 to 10000 cycles, not {0}")]
+    MissPenalty(f64),
+    #[error("a share lies between 0 and 1, not {0}")]
+    Share(f64),
+}
+
+impl ItlbDescription {
+    pub fn new(
+        geometry: Geometry,
+        kernel_page: u64,
+        user_page: u64,
+    ) -> Result<ItlbDescription, MachineError> {
+        for page in [kernel_page, user_page] {
+            if !page.is_power_of_two() || !(4096..=1 << 30).contains(&page) {
+                return Err(MachineError::PageSize(page));
+            }
+        }
+        Ok(ItlbDescription {
+            geometry,
+            kernel_page,
+            user_page,
+        })
+    }
+}
+
+impl SimpleModel {
+    /// Checks the ranges; NaN is in none.
+    pub fn new(
+        miss_penalty: f64,
+        data_references: f64,
+        data_miss_rate: f64,
+    ) -> Result<SimpleModel, MachineError> {
+        if !(0.0..=10000.0).contains(&miss_penalty) {
+            return Err(MachineError::MissPenalty(miss_penalty));
+        }
+        for share in [data_references, data_miss_rate] {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(MachineError::Share(share));
+            }
+        }
+        Ok(SimpleModel {
+            miss_penalty,
+            data_references,
+            data_miss_rate,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Replacement;
+
+    #[test]
+    fn pages_and_shares_have_their_ranges() {
+        let geometry = Geometry::tlb(64, 64, Replacement::Lru).unwrap();
+        assert!(ItlbDescription::new(geometry, 2 << 20, 4096).is_ok());
+        assert_eq!(
+            ItlbDescription::new(geometry, 2 << 20, 5000),
+            Err(MachineError::PageSize(5000))
+        );
+        assert_eq!(
+            ItlbDescription::new(geometry, 2048, 4096),
+            Err(MachineError::PageSize(2048))
+        );
+        assert!(SimpleModel::new(30.0, 0.3, 0.05).is_ok());
+        assert_eq!(
+            SimpleModel::new(-1.0, 0.3, 0.05),
+            Err(MachineError::MissPenalty(-1.0))
+        );
+        assert_eq!(
+            SimpleModel::new(30.0, 1.5, 0.05),
+            Err(MachineError::Share(1.5))
+        );
+        assert!(
+            matches!(SimpleModel::new(30.0, 0.3, f64::NAN), Err(MachineError::Share(share)) if share.is_nan())
+        );
+    }
+}
