@@ -2,6 +2,7 @@
 
 mod cli;
 mod image;
+mod machine;
 mod order;
 mod place;
 mod run;
