@@ -1,1 +1,30 @@
-//! The library that QEMU loads.
+//! The library that QEMU loads: takes what QEMU runs, gives a recording (`docs/trace-format.md`). Never analyses, never lets a
+//! panic unwind into QEMU, never changes what the guest does.
+//!
+//! For QEMU 10.0 or later, x86-64 system emulation, one vCPU. Loaded as `-plugin libkernlane_plugin.so,out=FILE,…`:
+//!
+//! | argument | means |
+//! |---|---|
+//! | `out=FILE` | where the recording is written; created or emptied when QEMU starts. Required |
+//! | `build_id=HEX` | the kernel's GNU build id, for the header |
+//! | `workload=NAME` | for the header |
+//! | `seed=N` | the seed QEMU was started with, for the header; 0 when not given |
+//! | `condition.KEY=VALUE` | for the header's conditions; any number of them, kept in their order |
+//! | `switch_to=0xADDR` | the address of `__switch_to` as the guest executes it (its link address under `nokaslr`). Needed for tasks |
+//! | `comm=OFFSET` | the offset of `comm` in `task_struct`, bytes. Needed for tasks |
+//! | `pid=OFFSET` | the offset of `pid` in `task_struct`, bytes. Without it tasks have no pid |
+//! | `on_error=stop\|continue` | when the recording cannot be written: end QEMU as SIGTERM would (the default), or let the guest run on |
+//! | `verify=on\|off` | also count every instruction and check every address, slowly, and report both at the end; `off` when not given |
+//!
+//! Numbers are decimal or begin with `0x`. An argument that is unknown, malformed or missing makes QEMU refuse to start.
+//!
+//! The workload executes markers in user code: `nopl MARK(%rax,%rax,1)`, bytes `0f 1f 84 00` and `0x4b4c0000 | n` little-endian.
+//!
+//! * n = 1: recording begins with the first translation after the one that holds the marker.
+//! * n = 2: recording ends with the marker; the clean end is written and the file closed, and the guest runs on without the plugin.
+//! * n = 3: the workload failed; recording ends, *without* a clean end.
+//! * any other n while recording: an event of the stream.
+//!
+//! Outside of a recording only markers and task switches cost anything. When QEMU ends before marker 2, what was recorded is
+//! flushed and there is no clean end, so that readers say the recording is cut off. The plugin's messages go to standard error,
+//! each line beginning with `kernlane: `.

@@ -1,0 +1,110 @@
+//! How a chunk is framed. Pure bytes: no reading, no writing, no packing.
+//!
+//! ```text
+//! file    MAGIC (8)  version (4)  chunk HEAD  chunk …  chunk END
+//! chunk   kind (4)  packed size (4)  unpacked size (4)  CRC-32 (4)  packed payload
+//!                                                       of the 12 bytes before it and the packed payload
+//! ```
+//!
+//! All numbers little-endian.
+
+use std::fmt;
+
+/// The first bytes of every recording. The first has bit 7 set, and the line ends give away a transfer as text.
+pub const MAGIC: [u8; 8] = *b"\x89KLT\r\n\x1a\n";
+/// Raised whenever an old reader would misunderstand a new file.
+pub const FORMAT_VERSION: u32 = 1;
+/// Bytes before a chunk's payload.
+pub(crate) const FRAME_SIZE: usize = 16;
+/// No chunk's payload unpacks to more.
+pub(crate) const UNPACKED_LIMIT: u32 = 16 << 20;
+/// No chunk's packed payload is larger: zstd's bound for `UNPACKED_LIMIT` is below it.
+pub(crate) const PACKED_LIMIT: u32 = UNPACKED_LIMIT + (1 << 18);
+
+/// What a chunk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkKind {
+    Header,
+    Translations,
+    Tasks,
+    Stream,
+    End,
+}
+
+impl ChunkKind {
+    const TAGS: [(ChunkKind, [u8; 4]); 5] = [
+        (ChunkKind::Header, *b"HEAD"),
+        (ChunkKind::Translations, *b"TRAN"),
+        (ChunkKind::Tasks, *b"TASK"),
+        (ChunkKind::Stream, *b"STRM"),
+        (ChunkKind::End, *b"END "),
+    ];
+
+    fn tag(self) -> [u8; 4] {
+        Self::TAGS[self as usize].1
+    }
+
+    fn from_tag(tag: [u8; 4]) -> Option<ChunkKind> {
+        Self::TAGS
+            .iter()
+            .find(|entry| entry.1 == tag)
+            .map(|entry| entry.0)
+    }
+}
+
+impl fmt::Display for ChunkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(String::from_utf8_lossy(&self.tag()).trim_end())
+    }
+}
+
+/// The 16 bytes before a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub kind: ChunkKind,
+    pub packed: u32,
+    pub unpacked: u32,
+    pub checksum: u32,
+}
+
+impl Frame {
+    /// The frame of a packed payload.
+    pub fn of(kind: ChunkKind, packed: &[u8], unpacked: u32) -> Frame {
+        let mut frame = Frame {
+            kind,
+            packed: packed.len() as u32,
+            unpacked,
+            checksum: 0,
+        };
+        frame.checksum = frame.checksum_with(packed);
+        frame
+    }
+
+    pub fn to_bytes(self) -> [u8; FRAME_SIZE] {
+        let mut bytes = [0; FRAME_SIZE];
+        bytes[0..4].copy_from_slice(&self.kind.tag());
+        bytes[4..8].copy_from_slice(&self.packed.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.unpacked.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The frame, or the tag that is none.
+    pub fn from_bytes(bytes: &[u8; FRAME_SIZE]) -> Result<Frame, [u8; 4]> {
+        let word = |i: usize| [bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]];
+        Ok(Frame {
+            kind: ChunkKind::from_tag(word(0)).ok_or(word(0))?,
+            packed: u32::from_le_bytes(word(4)),
+            unpacked: u32::from_le_bytes(word(8)),
+            checksum: u32::from_le_bytes(word(12)),
+        })
+    }
+
+    /// What `checksum` must be for this payload.
+    pub fn checksum_with(&self, packed: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.to_bytes()[..12]);
+        hasher.update(packed);
+        hasher.finalize()
+    }
+}

@@ -1,0 +1,232 @@
+//! Records to payload bytes and back. Gives a named [`Violation`] for bytes that are no record; never reads past the end, never
+//! allocates more than the payload's own size warrants.
+//!
+//! ```text
+//! HEAD  text build_id  text workload  u64 seed  u32 count  count × (text key, text value)      text: u32 size, UTF-8
+//! TRAN  × (u64 address  u16 instructions  instructions × u8 length  code)
+//! TASK  × (u64 pointer  u8 pid known (0, 1)  u32 pid  16 bytes comm)
+//! STRM  × u32 word
+//! END   u64 kernel instructions, user instructions, executions, left, translations, tasks, hash
+//! ```
+
+use crate::{
+    Header, RunAddr, Task, TaskId, TaskPointer, Totals, Translation, TranslationId, Violation,
+};
+
+pub(crate) fn put_header(header: &Header, out: &mut Vec<u8>) -> Result<(), Violation> {
+    put_text(&header.build_id, "the build id", out)?;
+    put_text(&header.workload, "the workload's name", out)?;
+    out.extend(header.seed.to_le_bytes());
+    let count = u32::try_from(header.conditions.len()).map_err(|_| Violation::TooLong {
+        what: "the list of conditions",
+    })?;
+    out.extend(count.to_le_bytes());
+    for (key, value) in &header.conditions {
+        put_text(key, "a condition", out)?;
+        put_text(value, "a condition", out)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn take_header(payload: &[u8]) -> Result<Header, Violation> {
+    let mut from = Bytes {
+        rest: payload,
+        what: "the header",
+    };
+    let build_id = from.text()?;
+    let workload = from.text()?;
+    let seed = from.u64()?;
+    let count = from.u32()?;
+    // Each condition has at least two sizes, so a count that is too large runs out of bytes before it costs memory.
+    let mut conditions = Vec::new();
+    for _ in 0..count {
+        conditions.push((from.text()?, from.text()?));
+    }
+    from.finish()?;
+    Ok(Header {
+        build_id,
+        workload,
+        seed,
+        conditions,
+    })
+}
+
+/// The translation must have passed [`Tally::define`](crate::tally::Tally::define).
+pub(crate) fn put_translation(translation: &Translation, out: &mut Vec<u8>) {
+    out.extend(translation.addr.0.to_le_bytes());
+    out.extend((translation.lengths.len() as u16).to_le_bytes());
+    out.extend_from_slice(&translation.lengths);
+    out.extend_from_slice(&translation.code);
+}
+
+/// Gives the translations of a chunk, the first of which is number `first`.
+pub(crate) fn take_translations(payload: &[u8], first: u32) -> Result<Vec<Translation>, Violation> {
+    let mut from = Bytes {
+        rest: payload,
+        what: "a translation",
+    };
+    let mut translations = Vec::new();
+    while !from.rest.is_empty() {
+        let id = TranslationId(next_id(first, translations.len())?);
+        let addr = RunAddr(from.u64()?);
+        let instructions = usize::from(from.u16()?);
+        let lengths: Box<[u8]> = from.bytes(instructions)?.into();
+        let code = from
+            .bytes(lengths.iter().map(|&length| usize::from(length)).sum())?
+            .into();
+        translations.push(Translation {
+            id,
+            addr,
+            lengths,
+            code,
+        });
+    }
+    Ok(translations)
+}
+
+pub(crate) fn put_task(task: &Task, out: &mut Vec<u8>) {
+    out.extend(task.pointer.0.to_le_bytes());
+    out.push(task.pid.is_some().into());
+    out.extend(task.pid.unwrap_or(0).to_le_bytes());
+    out.extend(task.comm);
+}
+
+/// Gives the tasks of a chunk, the first of which is number `first`.
+pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violation> {
+    let mut from = Bytes {
+        rest: payload,
+        what: "a task",
+    };
+    let mut tasks = Vec::new();
+    while !from.rest.is_empty() {
+        let id = TaskId(next_id(first, tasks.len())?);
+        let pointer = TaskPointer(from.u64()?);
+        let known = match from.array::<1>()? {
+            [0] => false,
+            [1] => true,
+            [other] => return Err(Violation::Flag(other)),
+        };
+        let pid = Some(from.u32()?).filter(|_| known);
+        tasks.push(Task {
+            id,
+            pointer,
+            pid,
+            comm: from.array()?,
+        });
+    }
+    Ok(tasks)
+}
+
+pub(crate) fn put_stream(words: &[u32], out: &mut Vec<u8>) {
+    out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+}
+
+pub(crate) fn take_stream(payload: &[u8]) -> Result<Vec<u32>, Violation> {
+    let (words, rest) = payload.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(Violation::Surplus { bytes: rest.len() });
+    }
+    Ok(words.iter().map(|&word| u32::from_le_bytes(word)).collect())
+}
+
+pub(crate) fn put_totals(totals: &Totals, out: &mut Vec<u8>) {
+    for (_, value) in named(totals) {
+        out.extend(value.to_le_bytes());
+    }
+}
+
+pub(crate) fn take_totals(payload: &[u8]) -> Result<Totals, Violation> {
+    let mut from = Bytes {
+        rest: payload,
+        what: "the clean end",
+    };
+    let totals = Totals {
+        kernel_instructions: from.u64()?,
+        user_instructions: from.u64()?,
+        executions: from.u64()?,
+        left: from.u64()?,
+        translations: from.u64()?,
+        tasks: from.u64()?,
+        hash: from.u64()?,
+    };
+    from.finish()?;
+    Ok(totals)
+}
+
+/// The totals in the order of the file, with their names for messages.
+pub(crate) fn named(totals: &Totals) -> [(&'static str, u64); 7] {
+    [
+        ("kernel instructions", totals.kernel_instructions),
+        ("user instructions", totals.user_instructions),
+        ("executions", totals.executions),
+        ("left midway", totals.left),
+        ("translations", totals.translations),
+        ("tasks", totals.tasks),
+        ("hash", totals.hash),
+    ]
+}
+
+fn next_id(first: u32, index: usize) -> Result<u32, Violation> {
+    u32::try_from(index)
+        .ok()
+        .and_then(|index| first.checked_add(index))
+        .ok_or(Violation::TooMany)
+}
+
+fn put_text(text: &str, what: &'static str, out: &mut Vec<u8>) -> Result<(), Violation> {
+    let size = u32::try_from(text.len()).map_err(|_| Violation::TooLong { what })?;
+    out.extend(size.to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+    Ok(())
+}
+
+/// Takes values off the front of a payload.
+struct Bytes<'a> {
+    rest: &'a [u8],
+    what: &'static str,
+}
+
+impl<'a> Bytes<'a> {
+    fn bytes(&mut self, size: usize) -> Result<&'a [u8], Violation> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(size)
+            .ok_or(Violation::Short { what: self.what })?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(Violation::Short { what: self.what })?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    fn u16(&mut self) -> Result<u16, Violation> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Violation> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Violation> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, Violation> {
+        let size = self.u32()? as usize;
+        String::from_utf8(self.bytes(size)?.to_vec())
+            .map_err(|_| Violation::NotText { what: self.what })
+    }
+
+    fn finish(self) -> Result<(), Violation> {
+        match self.rest.len() {
+            0 => Ok(()),
+            bytes => Err(Violation::Surplus { bytes }),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Checks that records follow the format's rules, and counts them. Writer and reader use the same one, so a recording's totals
+//! mean the same on both sides.
+
+use crate::payload::named;
+use crate::stream::{Event, OPERANDS, TRANSLATIONS, events};
+use crate::{Task, Totals, Translation, Violation};
+
+/// Bit 15 of an entry of `Tally::translations`: kernel; the other bits: instructions.
+const KERNEL: u16 = 1 << 15;
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    translations: Vec<u16>,
+    tasks: u32,
+    totals: Totals,
+    hash: OrderHash,
+}
+
+impl Tally {
+    pub fn next_translation(&self) -> u32 {
+        self.translations.len() as u32
+    }
+
+    pub fn next_task(&self) -> u32 {
+        self.tasks
+    }
+
+    pub fn define(&mut self, translation: &Translation) -> Result<(), Violation> {
+        let Translation {
+            id,
+            addr,
+            lengths,
+            code,
+        } = translation;
+        let (id, expected) = (*id, self.next_translation());
+        if expected >= TRANSLATIONS {
+            return Err(Violation::TooMany);
+        }
+        if id.0 != expected {
+            return Err(Violation::TranslationOutOfOrder { id, expected });
+        }
+        if lengths.is_empty() || lengths.len() > Translation::MAX_INSTRUCTIONS {
+            return Err(Violation::TranslationSize {
+                id,
+                instructions: lengths.len(),
+            });
+        }
+        if let Some(&length) = lengths
+            .iter()
+            .find(|&&length| length == 0 || length > Translation::MAX_LENGTH)
+        {
+            return Err(Violation::InstructionSize { id, length });
+        }
+        let bytes = lengths.iter().map(|&length| usize::from(length)).sum();
+        if code.len() != bytes {
+            return Err(Violation::CodeSize {
+                id,
+                code: code.len(),
+                lengths: bytes,
+            });
+        }
+        self.hash.word(lengths.len() as u32);
+        self.hash.bytes(&addr.0.to_le_bytes());
+        self.hash.bytes(lengths);
+        self.hash.bytes(code);
+        self.translations
+            .push(lengths.len() as u16 | if addr.is_kernel() { KERNEL } else { 0 });
+        self.totals.translations += 1;
+        Ok(())
+    }
+
+    pub fn define_task(&mut self, task: &Task) -> Result<(), Violation> {
+        let expected = self.tasks;
+        if expected >= OPERANDS {
+            return Err(Violation::TooMany);
+        }
+        if task.id.0 != expected {
+            return Err(Violation::TaskOutOfOrder {
+                id: task.id,
+                expected,
+            });
+        }
+        self.hash.bytes(&task.pointer.0.to_le_bytes());
+        self.hash
+            .word(task.pid.map_or(0, |pid| pid.wrapping_add(1)));
+        self.hash.bytes(&task.comm);
+        self.tasks += 1;
+        self.totals.tasks += 1;
+        Ok(())
+    }
+
+    /// Checks and counts the words of one chunk. After an error the totals are meaningless.
+    pub fn stream(&mut self, words: &[u32]) -> Result<(), Violation> {
+        let mut rest = words;
+        while !rest.is_empty() {
+            let plain = self.executed(rest);
+            rest = &rest[plain..];
+            let mut events = events(rest);
+            match events.next() {
+                None if rest.is_empty() => break,
+                None => {
+                    return Err(Violation::UnknownWord {
+                        at: words.len() - rest.len(),
+                    });
+                }
+                Some(event) => self.event(event)?,
+            }
+            rest = &rest[rest.len() - events.words_left()..];
+        }
+        self.hash.words(words);
+        Ok(())
+    }
+
+    /// Counts the leading words that are plain executions of defined translations; says how many they are.
+    fn executed(&mut self, words: &[u32]) -> usize {
+        // Instructions of the kernel in the upper half, of users in the lower: a chunk has at most 2^22 words of 512.
+        let mut sums = 0u64;
+        let mut count = 0;
+        for &word in words {
+            let Some(&entry) = self.translations.get(word as usize) else {
+                break;
+            };
+            sums += u64::from(entry & !KERNEL) << (entry >> 15 << 5);
+            count += 1;
+        }
+        self.totals.kernel_instructions += sums >> 32;
+        self.totals.user_instructions += sums & 0xffff_ffff;
+        self.totals.executions += count as u64;
+        count
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Executed(id) => Err(Violation::UndefinedTranslation { id }),
+            Event::Left {
+                translation: id,
+                instructions,
+            } => {
+                let &entry = self
+                    .translations
+                    .get(id.0 as usize)
+                    .ok_or(Violation::UndefinedTranslation { id })?;
+                let of = u32::from(entry & !KERNEL);
+                if instructions == 0 || instructions >= of {
+                    return Err(Violation::LeftOutOfRange {
+                        id,
+                        instructions,
+                        of,
+                    });
+                }
+                if entry & KERNEL != 0 {
+                    self.totals.kernel_instructions += u64::from(instructions);
+                } else {
+                    self.totals.user_instructions += u64::from(instructions);
+                }
+                self.totals.executions += 1;
+                self.totals.left += 1;
+                Ok(())
+            }
+            Event::Task(id) if id.0 >= self.tasks => Err(Violation::UndefinedTask { id }),
+            Event::Task(_) | Event::Marker(_) => Ok(()),
+        }
+    }
+
+    pub fn totals(&self) -> Totals {
+        Totals {
+            hash: self.hash.value(),
+            ..self.totals
+        }
+    }
+
+    /// Compares the totals that a clean end states with what was counted.
+    pub fn check(&self, said: &Totals) -> Result<(), Violation> {
+        let counted = self.totals();
+        match named(said)
+            .iter()
+            .zip(named(&counted))
+            .find(|(said, counted)| **said != *counted)
+        {
+            None => Ok(()),
+            Some((&(what, said), (_, counted))) => Err(Violation::Totals {
+                what,
+                said,
+                counted,
+            }),
+        }
+    }
+}
+
+/// A hash of a sequence of words. Four lanes take the words in turn, so that a processor works on four multiplications at once;
+/// word i goes to lane i mod 4 whatever the chunks are. The step is FNV-1a's (a bijection of the lane for a given word), by words
+/// of 32 bits with a 64-bit odd multiplier. Tells executions apart that differ by accident; no defence against intent.
+struct OrderHash {
+    lanes: [u64; 4],
+    next: usize,
+}
+
+impl Default for OrderHash {
+    fn default() -> Self {
+        OrderHash {
+            lanes: [1, 2, 3, 4].map(|lane: u64| lane.wrapping_mul(OrderHash::MULTIPLIER)),
+            next: 0,
+        }
+    }
+}
+
+impl OrderHash {
+    /// The fractional part of the golden ratio in 64 bits, made odd.
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    fn step(lane: u64, word: u32) -> u64 {
+        // The rotation brings the upper half, which depends on all bits, to where the next word goes in.
+        (lane ^ u64::from(word))
+            .wrapping_mul(Self::MULTIPLIER)
+            .rotate_left(32)
+    }
+
+    fn word(&mut self, word: u32) {
+        self.lanes[self.next] = Self::step(self.lanes[self.next], word);
+        self.next = (self.next + 1) % 4;
+    }
+
+    fn words(&mut self, words: &[u32]) {
+        let (until_lane_0, words) = words.split_at(((4 - self.next) % 4).min(words.len()));
+        until_lane_0.iter().for_each(|&word| self.word(word));
+        let (fours, rest) = words.as_chunks::<4>();
+        let mut lanes = self.lanes;
+        for four in fours {
+            for (lane, &word) in lanes.iter_mut().zip(four) {
+                *lane = Self::step(*lane, word);
+            }
+        }
+        self.lanes = lanes;
+        rest.iter().for_each(|&word| self.word(word));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<4>();
+        words
+            .iter()
+            .for_each(|&word| self.word(u32::from_le_bytes(word)));
+        if !rest.is_empty() {
+            let mut last = [0; 4];
+            last[..rest.len()].copy_from_slice(rest);
+            self.word(u32::from_le_bytes(last));
+        }
+    }
+
+    fn value(&self) -> u64 {
+        let mut value = self.next as u64;
+        for lane in self.lanes {
+            value = Self::step(value ^ lane, (lane >> 32) as u32);
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_does_not_depend_on_how_words_are_cut() {
+        let words: Vec<u32> = (0..103)
+            .map(|i: u32| i.wrapping_mul(2_654_435_761))
+            .collect();
+        let mut whole = OrderHash::default();
+        whole.words(&words);
+        for cut in 0..words.len() {
+            let mut parts = OrderHash::default();
+            parts.words(&words[..cut]);
+            parts.words(&words[cut..]);
+            assert_eq!(parts.value(), whole.value(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn the_hash_sees_order_count_and_value() {
+        let value = |words: &[u32]| {
+            let mut hash = OrderHash::default();
+            hash.words(words);
+            hash.value()
+        };
+        let base = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        for i in 0..base.len() {
+            for j in 0..i {
+                let mut swapped = base;
+                swapped.swap(i, j);
+                assert_ne!(value(&swapped), value(&base), "{i} and {j} swapped");
+            }
+            let mut changed = base;
+            changed[i] ^= 0x100;
+            assert_ne!(value(&changed), value(&base), "word {i} changed");
+        }
+        assert_ne!(value(&base[..8]), value(&base));
+        assert_ne!(value(&[0]), value(&[]));
+    }
+}

@@ -1,0 +1,426 @@
+//! Whatever happened to a recording's bytes: a named error or the right answer, and all that stands before the damage.
+
+mod sample;
+
+use kernlane_trace::{
+    Chunk, Event, MAGIC, ReadError, Reader, TaskId, TranslationId, Violation, events,
+};
+
+/// The chunks up to the first error, and the error.
+fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
+    let mut reader = match Reader::new(bytes) {
+        Ok(reader) => reader,
+        Err(error) => return (Vec::new(), Some(error)),
+    };
+    let mut chunks = Vec::new();
+    loop {
+        match reader.next_chunk() {
+            Ok(Some(chunk)) => chunks.push(chunk),
+            Ok(None) => return (chunks, None),
+            Err(error) => {
+                assert!(
+                    matches!(reader.next_chunk(), Ok(None)),
+                    "the reader went on after {error}"
+                );
+                return (chunks, Some(error));
+            }
+        }
+    }
+}
+
+/// Where each chunk begins and the file ends, found by the frames alone.
+fn boundaries(bytes: &[u8]) -> Vec<usize> {
+    let mut all = vec![12];
+    while let Some(&at) = all.last().filter(|&&at| at < bytes.len()) {
+        let packed = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap());
+        all.push(at + 16 + packed as usize);
+    }
+    all
+}
+
+#[test]
+fn cut_off_anywhere_it_says_where_and_gives_what_stands_before() {
+    let (bytes, totals) = sample::bytes();
+    let starts = boundaries(&bytes);
+    let mut all = sample::chunks();
+    all.push(Chunk::End(totals));
+    assert_eq!(
+        starts.len(),
+        all.len() + 2,
+        "a boundary for the header, every chunk and the end"
+    );
+    for size in 0..bytes.len() {
+        let (chunks, error) = read(&bytes[..size]);
+        // Chunk 0 is the header.
+        let whole = starts.iter().rposition(|&start| start <= size).unwrap_or(0);
+        assert_eq!(chunks, all[..whole.saturating_sub(1)], "cut at {size}");
+        match error {
+            Some(ReadError::Magic) => assert_eq!(size, 0),
+            Some(ReadError::CutOff { chunk, offset }) => {
+                assert_eq!((chunk, offset), (whole as u64, size as u64))
+            }
+            other => panic!("cut at {size}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
+    let (bytes, totals) = sample::bytes();
+    let starts = boundaries(&bytes);
+    let mut all = sample::chunks();
+    all.push(Chunk::End(totals));
+    for at in 0..bytes.len() {
+        for flip in [0x01, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            let (chunks, error) = read(&damaged);
+            let error = error.unwrap_or_else(|| panic!("byte {at} ^ {flip:#x} went unnoticed"));
+            let whole = starts.iter().rposition(|&start| start <= at).unwrap_or(0);
+            assert_eq!(
+                chunks,
+                all[..whole.saturating_sub(1)],
+                "byte {at} ^ {flip:#x}: {error}"
+            );
+            match error {
+                ReadError::Magic => assert!(at < 8),
+                ReadError::Version { .. } => assert!((8..12).contains(&at)),
+                ReadError::CutOff { chunk, .. }
+                | ReadError::Kind { chunk, .. }
+                | ReadError::Checksum { chunk, .. }
+                | ReadError::Chunk { chunk, .. } => assert_eq!(chunk, whole as u64, "byte {at}"),
+                other => panic!("byte {at} ^ {flip:#x}: {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_removed_repeated_or_swapped_is_noticed() {
+    let (bytes, _) = sample::bytes();
+    let starts = boundaries(&bytes);
+    let pieces: Vec<&[u8]> = starts
+        .windows(2)
+        .map(|pair| &bytes[pair[0]..pair[1]])
+        .collect();
+    let noticed = |pieces: &[&[u8]], what: String| {
+        let file = [&bytes[..12], &pieces.concat()].concat();
+        assert!(read(&file).1.is_some(), "{what} went unnoticed");
+    };
+    for i in 0..pieces.len() {
+        let mut removed = pieces.clone();
+        removed.remove(i);
+        noticed(&removed, format!("chunk {i} removed"));
+        let mut repeated = pieces.clone();
+        repeated.insert(i, pieces[i]);
+        noticed(&repeated, format!("chunk {i} repeated"));
+        for j in 0..i {
+            // Tasks and translations may be defined in either order.
+            let mut swapped = pieces.clone();
+            swapped.swap(i, j);
+            let (chunks, error) = read(&[&bytes[..12], &swapped.concat()].concat());
+            assert!(error.is_some(), "chunks {j} and {i} swapped: {chunks:?}");
+        }
+    }
+}
+
+#[test]
+fn what_follows_the_clean_end_is_an_error() {
+    let (mut bytes, _) = sample::bytes();
+    let size = bytes.len() as u64;
+    bytes.push(0);
+    let (chunks, error) = read(&bytes);
+    assert_eq!(chunks, sample::chunks());
+    assert!(matches!(error, Some(ReadError::Trailing { offset, .. }) if offset == size));
+}
+
+#[test]
+fn other_files_are_not_recordings() {
+    assert!(matches!(
+        read(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0").1,
+        Some(ReadError::Magic)
+    ));
+    assert!(matches!(read(b"x").1, Some(ReadError::Magic)));
+    let (mut bytes, _) = sample::bytes();
+    bytes[8] = 2;
+    assert!(matches!(
+        read(&bytes).1,
+        Some(ReadError::Version { found: 2 })
+    ));
+}
+
+/// A chunk with a right checksum, whatever the payload is.
+fn framed(kind: &[u8; 4], payload: &[u8]) -> Vec<u8> {
+    let packed = zstd::bulk::compress(payload, 1).unwrap();
+    framed_as(kind, &packed, payload.len() as u32)
+}
+
+fn framed_as(kind: &[u8; 4], packed: &[u8], unpacked: u32) -> Vec<u8> {
+    let mut chunk = [
+        &kind[..],
+        &(packed.len() as u32).to_le_bytes(),
+        &unpacked.to_le_bytes(),
+    ]
+    .concat();
+    let checksum = crc32fast::hash(&[&chunk[..], packed].concat());
+    chunk.extend(checksum.to_le_bytes());
+    chunk.extend(packed);
+    chunk
+}
+
+fn file(chunks: &[Vec<u8>]) -> Vec<u8> {
+    [&MAGIC[..], &1u32.to_le_bytes(), &chunks.concat()].concat()
+}
+
+const EMPTY_HEADER: [u8; 20] = [0; 20];
+
+/// The violation of a file whose second chunk this is.
+fn violation(kind: &[u8; 4], payload: &[u8]) -> Violation {
+    match read(&file(&[
+        framed(b"HEAD", &EMPTY_HEADER),
+        framed(kind, payload),
+    ]))
+    .1
+    {
+        Some(ReadError::Chunk {
+            chunk: 1,
+            violation,
+            ..
+        }) => violation,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
+    let address = [0; 8];
+    assert_eq!(
+        violation(b"STRM", &[1, 2, 3, 4, 5]),
+        Violation::Surplus { bytes: 1 }
+    );
+    assert_eq!(
+        violation(b"STRM", &[0; 4]),
+        Violation::UndefinedTranslation {
+            id: TranslationId(0)
+        }
+    );
+    assert_eq!(
+        violation(b"STRM", &0x9000_0000u32.to_le_bytes()),
+        Violation::UndefinedTask { id: TaskId(0) }
+    );
+    assert_eq!(
+        violation(b"STRM", &0xb000_0000u32.to_le_bytes()),
+        Violation::UnknownWord { at: 0 }
+    );
+    assert_eq!(
+        violation(b"TRAN", &[0; 9]),
+        Violation::Short {
+            what: "a translation"
+        }
+    );
+    assert_eq!(
+        violation(b"TRAN", &[&address[..], &[0, 0]].concat()),
+        Violation::TranslationSize {
+            id: TranslationId(0),
+            instructions: 0
+        }
+    );
+    assert_eq!(
+        violation(b"TRAN", &[&address[..], &[1, 0, 2, 0x90]].concat()),
+        Violation::Short {
+            what: "a translation"
+        }
+    );
+    assert_eq!(
+        violation(b"TASK", &[&address[..], &[2], &[0; 20]].concat()),
+        Violation::Flag(2)
+    );
+    assert_eq!(
+        violation(b"TASK", &[0; 28]),
+        Violation::Short { what: "a task" }
+    );
+    assert_eq!(
+        violation(b"END ", &[0; 57]),
+        Violation::Surplus { bytes: 1 }
+    );
+    assert!(matches!(
+        violation(b"END ", &[7; 56]),
+        Violation::Totals {
+            what: "kernel instructions",
+            counted: 0,
+            ..
+        }
+    ));
+    assert!(matches!(
+        violation(b"HEAD", &EMPTY_HEADER),
+        Violation::Misplaced { .. }
+    ));
+}
+
+#[test]
+fn headers_that_break_a_rule_are_refused() {
+    let refused = |kind: &[u8; 4], payload: &[u8]| match read(&file(&[framed(kind, payload)])).1 {
+        Some(ReadError::Chunk {
+            chunk: 0,
+            offset: 12,
+            violation,
+            ..
+        }) => violation,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(
+        refused(b"TASK", &[]),
+        Violation::Misplaced {
+            expected: "HEAD",
+            ..
+        }
+    ));
+    assert_eq!(
+        refused(b"HEAD", &[0xff; 20]),
+        Violation::Short { what: "the header" }
+    );
+    let mut many = EMPTY_HEADER;
+    many[16..].fill(0xff);
+    assert_eq!(
+        refused(b"HEAD", &many),
+        Violation::Short { what: "the header" }
+    );
+    assert_eq!(
+        refused(b"HEAD", &[1, 0, 0, 0, 0xff]),
+        Violation::NotText { what: "the header" }
+    );
+    assert_eq!(refused(b"HEAD", &[0; 21]), Violation::Surplus { bytes: 1 });
+}
+
+#[test]
+fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
+    let lies = |chunk: Vec<u8>| match read(&file(&[framed(b"HEAD", &EMPTY_HEADER), chunk])).1 {
+        Some(ReadError::Chunk {
+            chunk: 1,
+            violation,
+            ..
+        }) => violation,
+        other => panic!("{other:?}"),
+    };
+    let packed = zstd::bulk::compress(&[0; 400], 1).unwrap();
+    assert!(matches!(
+        lies(framed_as(b"STRM", &packed, u32::MAX)),
+        Violation::ChunkSize { size: u32::MAX, .. }
+    ));
+    assert_eq!(
+        lies(framed_as(b"STRM", &packed, 401)),
+        Violation::UnpackedSize {
+            unpacked: 400,
+            said: 401
+        }
+    );
+    assert!(matches!(
+        lies(framed_as(b"STRM", &packed, 399)),
+        Violation::Unpack(_)
+    ));
+    assert!(matches!(
+        lies(framed_as(b"STRM", b"not zstd", 8)),
+        Violation::Unpack(_)
+    ));
+    let mut huge = framed_as(b"STRM", &packed, 400);
+    huge[4..8].fill(0xff);
+    assert!(matches!(
+        lies(huge),
+        Violation::ChunkSize { size: u32::MAX, .. }
+    ));
+}
+
+/// xorshift64* (Vigna 2016), so that the damage is the same on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+    }
+}
+
+/// Payloads damaged *under* a right checksum: the records that come out must still follow the rules.
+#[test]
+fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule() {
+    let (bytes, _) = sample::bytes();
+    let pieces: Vec<(Vec<u8>, [u8; 4])> = boundaries(&bytes)
+        .windows(2)
+        .map(|pair| {
+            let frame = &bytes[pair[0]..pair[0] + 16];
+            let packed = &bytes[pair[0] + 16..pair[1]];
+            (
+                zstd::bulk::decompress(packed, 1 << 20).unwrap(),
+                frame[..4].try_into().unwrap(),
+            )
+        })
+        .collect();
+    let mut random = Random(20_200_101);
+    let (mut refused, mut given) = (0, 0);
+    for _ in 0..5_000 {
+        let mut payloads = pieces.clone();
+        for _ in 0..=random.below(3) {
+            let payload = &mut payloads[random.below(pieces.len())].0;
+            match random.below(4) {
+                0 => payload.truncate(random.below(payload.len() + 1)),
+                1 => payload.insert(random.below(payload.len() + 1), random.below(256) as u8),
+                _ if payload.is_empty() => {}
+                _ => {
+                    let at = random.below(payload.len());
+                    payload[at] ^= 1 << random.below(8);
+                }
+            }
+        }
+        let chunks: Vec<Vec<u8>> = payloads
+            .iter()
+            .map(|(payload, kind)| framed(kind, payload))
+            .collect();
+        let (chunks, error) = read(&file(&chunks));
+        refused += u32::from(error.is_some());
+        given += chunks.len();
+        follow_the_rules(&chunks);
+    }
+    assert!(
+        refused > 4_000 && given > 5_000,
+        "{refused} refused, {given} chunks given: the damage tests too little"
+    );
+}
+
+/// Panics when a chunk names what was not defined before it.
+fn follow_the_rules(chunks: &[Chunk]) {
+    let (mut sizes, mut tasks) = (Vec::new(), 0);
+    for chunk in chunks {
+        match chunk {
+            Chunk::Translations(defined) => {
+                for translation in defined {
+                    assert_eq!(translation.id.0 as usize, sizes.len());
+                    assert_eq!(
+                        translation.code.len(),
+                        translation
+                            .code_by_instruction()
+                            .map(|(_, code)| code.len())
+                            .sum::<usize>()
+                    );
+                    sizes.push(translation.instructions());
+                }
+            }
+            Chunk::Tasks(defined) => tasks += defined.len(),
+            Chunk::Stream(words) => {
+                for event in events(words) {
+                    match event {
+                        Event::Executed(id) => assert!((id.0 as usize) < sizes.len()),
+                        Event::Left {
+                            translation,
+                            instructions,
+                        } => assert!(instructions < sizes[translation.0 as usize]),
+                        Event::Task(id) => assert!((id.0 as usize) < tasks),
+                        Event::Marker(_) => {}
+                    }
+                }
+            }
+            Chunk::End(_) => {}
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What is written is what is read, and what breaks a rule is not written.
+
+mod sample;
+
+use kernlane_trace::{
+    Chunk, Event, Header, Reader, RunAddr, TaskId, Totals, Translation, TranslationId, Violation,
+    WriteError, Writer, events,
+};
+
+#[test]
+fn every_record_survives() {
+    let (bytes, totals) = sample::bytes();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    assert_eq!(*reader.header(), sample::header());
+    for expected in sample::chunks() {
+        assert_eq!(reader.next_chunk().unwrap(), Some(expected));
+    }
+    assert_eq!(reader.next_chunk().unwrap(), Some(Chunk::End(totals)));
+    assert_eq!(reader.next_chunk().unwrap(), None);
+    assert_eq!(reader.totals_so_far(), totals);
+}
+
+#[test]
+fn totals_count_what_was_reached() {
+    let (_, totals) = sample::bytes();
+    let expected = Totals {
+        kernel_instructions: 5 + 5 + 2 + 3,
+        user_instructions: 3 + 3 + 1,
+        executions: 7,
+        left: 2,
+        translations: 3,
+        tasks: 2,
+        hash: totals.hash,
+    };
+    assert_eq!(totals, expected);
+}
+
+#[test]
+fn the_same_records_give_the_same_bytes() {
+    assert_eq!(sample::bytes().0, sample::bytes().0);
+}
+
+#[test]
+fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
+    let hash = |translations: &[Translation], streams: &[&[u32]]| {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        writer.translations(translations).unwrap();
+        streams
+            .iter()
+            .for_each(|words| writer.stream(words).unwrap());
+        writer.end().unwrap().1.hash
+    };
+    let two = [
+        sample::translation(0, 0x1000, &[1, 2]),
+        sample::translation(1, 0x2000, &[3]),
+    ];
+    let moved = [
+        sample::translation(0, 0x1000, &[1, 2]),
+        sample::translation(1, 0x2001, &[3]),
+    ];
+    let base = hash(&two, &[&[0, 1, 1, 0]]);
+    assert_eq!(hash(&two, &[&[0, 1], &[1, 0]]), base);
+    assert_ne!(hash(&two, &[&[0, 1, 0, 1]]), base);
+    assert_ne!(hash(&moved, &[&[0, 1, 1, 0]]), base);
+}
+
+#[test]
+fn large_definitions_and_streams_survive() {
+    let lengths = [15; Translation::MAX_INSTRUCTIONS];
+    let translations: Vec<_> = (0..3000)
+        .map(|id| sample::translation(id, u64::from(id) << 16, &lengths))
+        .collect();
+    let words: Vec<u32> = (0..1 << 22)
+        .map(|i: u32| i.wrapping_mul(2_654_435_761) % 3000)
+        .collect();
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    writer.translations(&translations).unwrap();
+    writer.stream(&words).unwrap();
+    let (bytes, totals) = writer.end().unwrap();
+    assert_eq!(totals.user_instructions, (1 << 22) * 512);
+
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let (mut read, mut streams) = (Vec::new(), Vec::new());
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        match chunk {
+            Chunk::Translations(some) => read.extend(some),
+            Chunk::Stream(words) => streams.push(words),
+            Chunk::Tasks(_) | Chunk::End(_) => {}
+        }
+    }
+    assert_eq!(read, translations);
+    assert_eq!(streams, [words]);
+}
+
+#[test]
+fn kernel_and_user_are_told_by_the_top_bit() {
+    assert!(RunAddr(0x8000_0000_0000_0000).is_kernel());
+    assert!(!RunAddr(0x7fff_ffff_ffff_ffff).is_kernel());
+}
+
+#[test]
+fn instructions_have_their_own_address_and_bytes() {
+    let translation = sample::translation(1, 0xffff_ffff_ffff_fffe, &[1, 3]);
+    let parts: Vec<_> = translation.code_by_instruction().collect();
+    assert_eq!(
+        parts,
+        [
+            (RunAddr(0xffff_ffff_ffff_fffe), &[1][..]),
+            (RunAddr(0xffff_ffff_ffff_ffff), &[36, 75, 110])
+        ]
+    );
+}
+
+fn violation(result: Result<(), WriteError>) -> Violation {
+    match result {
+        Err(WriteError::Violation(violation)) => violation,
+        other => panic!("{other:?} instead of a violation"),
+    }
+}
+
+#[test]
+fn definitions_that_break_a_rule_are_refused() {
+    let refuse = |translation: Translation| {
+        violation(
+            Writer::new(Vec::new(), &Header::default())
+                .unwrap()
+                .translations(&[translation]),
+        )
+    };
+    let id = TranslationId(0);
+    let good = sample::translation(0, 0x1000, &[1, 2]);
+    assert_eq!(
+        refuse(sample::translation(1, 0, &[1])),
+        Violation::TranslationOutOfOrder {
+            id: TranslationId(1),
+            expected: 0
+        }
+    );
+    assert_eq!(
+        refuse(sample::translation(0, 0, &[])),
+        Violation::TranslationSize {
+            id,
+            instructions: 0
+        }
+    );
+    assert_eq!(
+        refuse(sample::translation(0, 0, &[1; 513])),
+        Violation::TranslationSize {
+            id,
+            instructions: 513
+        }
+    );
+    assert_eq!(
+        refuse(sample::translation(0, 0, &[1, 0])),
+        Violation::InstructionSize { id, length: 0 }
+    );
+    assert_eq!(
+        refuse(sample::translation(0, 0, &[16])),
+        Violation::InstructionSize { id, length: 16 }
+    );
+    assert_eq!(
+        refuse(Translation {
+            code: [9; 4].into(),
+            ..good
+        }),
+        Violation::CodeSize {
+            id,
+            code: 4,
+            lengths: 3
+        }
+    );
+}
+
+#[test]
+fn streams_that_break_a_rule_are_refused() {
+    let refuse = |stream: &[u32]| {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        writer
+            .translations(&[sample::translation(0, 0x1000, &[1, 2, 3])])
+            .unwrap();
+        violation(writer.stream(stream))
+    };
+    let (id, unknown) = (TranslationId(0), TranslationId(1));
+    let left = |translation, instructions| {
+        sample::words(&[Event::Left {
+            translation,
+            instructions,
+        }])
+    };
+    assert_eq!(
+        refuse(&[0, 1]),
+        Violation::UndefinedTranslation { id: unknown }
+    );
+    assert_eq!(
+        refuse(&left(unknown, 1)),
+        Violation::UndefinedTranslation { id: unknown }
+    );
+    assert_eq!(
+        refuse(&left(id, 0)),
+        Violation::LeftOutOfRange {
+            id,
+            instructions: 0,
+            of: 3
+        }
+    );
+    assert_eq!(
+        refuse(&left(id, 3)),
+        Violation::LeftOutOfRange {
+            id,
+            instructions: 3,
+            of: 3
+        }
+    );
+    assert_eq!(
+        refuse(&sample::words(&[Event::Task(TaskId(0))])),
+        Violation::UndefinedTask { id: TaskId(0) }
+    );
+    assert_eq!(refuse(&left(id, 1)[..1]), Violation::UnknownWord { at: 0 });
+    assert_eq!(
+        refuse(&[0, 0, 0xf000_0000]),
+        Violation::UnknownWord { at: 2 }
+    );
+    assert_eq!(
+        refuse(&vec![0; (1 << 22) + 1]),
+        Violation::TooLong { what: "a stream" }
+    );
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_not_a_recording() {
+    /// Takes `left` bytes, then has no more room.
+    struct Full {
+        left: usize,
+    }
+    impl std::io::Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let taken = bytes.len().min(self.left);
+            self.left -= taken;
+            match taken {
+                0 => Err(std::io::ErrorKind::StorageFull.into()),
+                taken => Ok(taken),
+            }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let write = |room| {
+        let mut writer = Writer::new(Full { left: room }, &sample::header())?;
+        writer.translations(&[sample::translation(0, 0x1000, &[1, 2, 3])])?;
+        writer.stream(&[0, 0, 0])?;
+        writer.end().map(|_| ())
+    };
+    let size = (0..).find(|&room| write(room).is_ok()).unwrap();
+    assert!(size > 100, "a recording of {size} bytes");
+    for room in 0..size {
+        assert!(
+            matches!(write(room), Err(WriteError::Io(_))),
+            "room for {room} bytes"
+        );
+    }
+}
+
+#[test]
+fn events_and_their_words_agree_with_the_chunks() {
+    let streams: Vec<Event> = sample::chunks()
+        .iter()
+        .filter_map(|chunk| match chunk {
+            Chunk::Stream(words) => Some(events(words).collect::<Vec<_>>()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    assert_eq!(streams.len(), 10);
+    assert_eq!(streams[8], Event::Task(TaskId(1)));
+}
