@@ -2,6 +2,7 @@
 //!
 //! Takes a name; gives the order that the algorithm makes with its paper's parameters.
 
+use crate::ext_tsp::{ExtTspParameters, ext_tsp};
 use crate::graph::{Graph, Ordered};
 use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
 use crate::validate::InputError;
@@ -21,16 +22,19 @@ pub enum Algorithm {
     Random,
     /// Functions shuffled, each as it was.
     RandomFunctions,
+    /// ext-TSP for blocks, C3 for functions, cold code behind.
+    ExtTsp,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 5] = [
+    pub const ALL: [Algorithm; 6] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
         Algorithm::Random,
         Algorithm::RandomFunctions,
+        Algorithm::ExtTsp,
     ];
 
     /// What it is called in commands and files.
@@ -41,16 +45,16 @@ impl Algorithm {
             Algorithm::ReverseFunctions => "reverse-functions",
             Algorithm::Random => "random",
             Algorithm::RandomFunctions => "random-functions",
+            Algorithm::ExtTsp => "ext-tsp",
         }
     }
 
     /// Whether it uses the profile. The others are controls.
     pub fn uses_counts(self) -> bool {
-        match self {
-            Algorithm::Original | Algorithm::Reverse | Algorithm::ReverseFunctions | Algorithm::Random | Algorithm::RandomFunctions => {
-                false
-            }
-        }
+        !matches!(
+            self,
+            Algorithm::Original | Algorithm::Reverse | Algorithm::ReverseFunctions | Algorithm::Random | Algorithm::RandomFunctions
+        )
     }
 }
 
@@ -96,6 +100,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
                 seed,
             },
         ),
+        Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
     }
 }
 

@@ -11,8 +11,12 @@
 //! * [`score`] says how good an order is; neither does it.
 
 pub mod algorithm;
+pub mod c3;
+mod chains;
 pub mod check;
+pub mod ext_tsp;
 pub mod graph;
+mod hot;
 mod pieces;
 pub mod random;
 pub mod reference;

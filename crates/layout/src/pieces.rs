@@ -1,6 +1,6 @@
 //! The units that algorithms move: a piece is a block with all the blocks glued behind it.
 //!
-//! Takes a valid graph; gives its pieces. Never orders anything.
+//! Takes a valid graph; gives its pieces and which block lies in which. Never orders anything.
 //!
 //! ```text
 //! blocks   0 | 1 | 2g| 3g| 4 | 5g      g: glued
@@ -24,14 +24,22 @@ impl PieceId {
 pub(crate) struct Pieces {
     /// First block of each piece, and the number of blocks at the end.
     starts: Vec<u32>,
+    /// The piece of each block.
+    of_block: Vec<PieceId>,
 }
 
 impl Pieces {
     pub fn new(graph: &Graph) -> Self {
-        let unglued = (0..graph.len() as u32).filter(|&block| !graph.glued[block as usize]);
-        Pieces {
-            starts: unglued.chain([graph.len() as u32]).collect(),
+        let mut starts = Vec::new();
+        let mut of_block = Vec::with_capacity(graph.len());
+        for (block, &glued) in graph.glued.iter().enumerate() {
+            if !glued {
+                starts.push(block as u32);
+            }
+            of_block.push(PieceId(starts.len() as u32 - 1));
         }
+        starts.push(graph.len() as u32);
+        Pieces { starts, of_block }
     }
 
     pub fn len(&self) -> usize {
@@ -44,6 +52,10 @@ impl Pieces {
 
     pub fn blocks(&self, piece: PieceId) -> Range<u32> {
         self.starts[piece.index()]..self.starts[piece.index() + 1]
+    }
+
+    pub fn of_block(&self, block: BlockId) -> PieceId {
+        self.of_block[block.index()]
     }
 
     /// The pieces that start in each function, in the original order. A function whose entry is glued to the function before it owns

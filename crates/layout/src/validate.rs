@@ -30,12 +30,8 @@ pub enum InputError {
     CallBlock { call: usize, block: BlockId, blocks: usize },
     #[error("seed {seed} names block {block:?}, but there are {blocks} blocks")]
     SeedBlock { seed: usize, block: BlockId, blocks: usize },
-    #[error("parameter `{parameter}` is {value}, but must be {rule}")]
-    Parameter {
-        parameter: &'static str,
-        value: f64,
-        rule: &'static str,
-    },
+    #[error("parameter `{parameter}` is {value}, but must be a finite number of at least {least}")]
+    Parameter { parameter: &'static str, value: f64, least: f64 },
 }
 
 /// Whether `graph` is well formed.
@@ -43,6 +39,14 @@ pub fn validate(graph: &Graph) -> Result<(), InputError> {
     blocks(graph)?;
     functions(graph)?;
     transfers(graph)
+}
+
+/// Whether a parameter is a finite number and at least `least`.
+pub(crate) fn at_least(parameter: &'static str, value: f64, least: f64) -> Result<(), InputError> {
+    if value.is_finite() && value >= least {
+        return Ok(());
+    }
+    Err(InputError::Parameter { parameter, value, least })
 }
 
 fn blocks(graph: &Graph) -> Result<(), InputError> {

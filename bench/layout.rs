@@ -1,0 +1,57 @@
+//! How long each layout algorithm takes on a graph of a kernel's size, as a multiple of the time to copy that graph once.
+//!
+//! `cargo bench -p kernlane-layout`. The graph is generated: 31 700 functions, about 390 000 blocks, of which about 20 000 ran.
+
+#[path = "../crates/layout/tests/generator/mod.rs"]
+mod generator;
+
+use generator::{KERNEL, kernel};
+use kernlane_layout::{Algorithm, order, score};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+fn main() {
+    let graph = kernel(KERNEL, 1);
+    let ran = graph.counts.iter().filter(|&&c| c > 0).count();
+    println!(
+        "{} functions, {} blocks, {ran} ran, {} edges, {} calls",
+        graph.functions.len(),
+        graph.len(),
+        graph.edges.len(),
+        graph.calls.len()
+    );
+    let copy = fastest(20, || graph.clone());
+    println!("copying the graph: {:.2} ms", milliseconds(copy));
+    println!(
+        "{:18} {:>8} {:>10} {:>9} {:>8} {:>7}",
+        "algorithm", "ms", "× copying", "ext-TSP %", "taken %", "lines %"
+    );
+    let base = score(&graph, &order(&graph, Algorithm::Original, 0).expect("a well-formed graph").order);
+    for algorithm in Algorithm::ALL {
+        let time = fastest(3, || order(&graph, algorithm, 0));
+        let scored = score(&graph, &order(&graph, algorithm, 0).expect("a well-formed graph").order);
+        println!(
+            "{:18} {:8.1} {:10.0} {:9.1} {:8.1} {:7.1}",
+            algorithm,
+            milliseconds(time),
+            time.as_secs_f64() / copy.as_secs_f64(),
+            100.0 * scored.ext_tsp / base.ext_tsp,
+            100.0 * scored.taken() as f64 / base.taken() as f64,
+            100.0 * scored.lines as f64 / base.lines as f64,
+        );
+    }
+}
+
+/// The shortest of several runs: the others were disturbed.
+fn fastest<T>(runs: u32, mut work: impl FnMut() -> T) -> Duration {
+    let one = |_| {
+        let start = Instant::now();
+        black_box(work());
+        start.elapsed()
+    };
+    (0..runs).map(one).min().unwrap_or_default()
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}

@@ -1,0 +1,412 @@
+//! The engine of ext-TSP: joins nodes into chains, always the pair of chains that raises the score most.
+//!
+//! Takes nodes with sizes and counts, and the jumps between them; gives a permutation of the nodes. Knows nothing of blocks or functions.
+//!
+//! Newell and Pupyrev, "Improved basic block reordering" (IEEE Transactions on Computers 2020), section 4. Two chains X and Y join as
+//! X Y, or, X being cut into X1 and X2, as X1 Y X2, Y X2 X1 or X2 X1 Y. The gain of a pair changes only when one of the two does, so gains
+//! are computed when a chain is made and wait in a heap; a chain's version tells stale ones. Within a gain no node moves: a merge shifts
+//! whole segments, so a jump's new distance follows from the nodes' offsets in their old chains.
+
+use crate::ext_tsp::ExtTspParameters;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap};
+
+pub(crate) struct Node {
+    pub size: u64,
+    pub count: u64,
+}
+
+/// A jump between two different nodes.
+pub(crate) struct Jump {
+    pub from: u32,
+    pub to: u32,
+    /// Bytes from the start of `from` to where the jump leaves it.
+    pub from_end: u64,
+    /// Bytes from the start of `to` to where it is reached.
+    pub to_start: u64,
+    pub count: u64,
+    pub may_fall: bool,
+    pub conditional: bool,
+}
+
+/// How two chains X and Y are joined; X is cut before the node at the given position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Merge {
+    XY,
+    X1YX2(usize),
+    YX2X1(usize),
+    X2X1Y(usize),
+}
+
+struct Chain {
+    nodes: Vec<u32>,
+    /// Jumps within the chain.
+    jumps: Vec<u32>,
+    /// Jumps to and from each other chain.
+    neighbours: BTreeMap<u32, Vec<u32>>,
+    score: f64,
+    size: u64,
+    count: f64,
+    /// Raised whenever the chain changes; `None` when it has gone into another.
+    version: Option<u32>,
+}
+
+impl Chain {
+    fn density(&self) -> f64 {
+        self.count / self.size.max(1) as f64
+    }
+}
+
+struct Gain {
+    gain: f64,
+    x: u32,
+    y: u32,
+    versions: (u32, u32),
+    merge: Merge,
+}
+
+impl Ord for Gain {
+    /// The largest gain first; among equals the pair with the smallest numbers.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.gain.total_cmp(&other.gain).then((other.x, other.y).cmp(&(self.x, self.y)))
+    }
+}
+
+impl PartialOrd for Gain {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Gain {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Gain {}
+
+/// The order of `nodes` that greedy merging finds. When there is an `entry`, it comes first.
+pub(crate) fn arrange(nodes: &[Node], jumps: &[Jump], entry: Option<u32>, parameters: &ExtTspParameters) -> Vec<u32> {
+    let mut chains = Chains::new(nodes, jumps, entry, parameters);
+    chains.join_forced();
+    chains.join_best();
+    chains.concatenate()
+}
+
+struct Chains<'a> {
+    nodes: &'a [Node],
+    jumps: &'a [Jump],
+    entry: Option<u32>,
+    parameters: &'a ExtTspParameters,
+    chains: Vec<Chain>,
+    chain_of: Vec<u32>,
+    /// Position of each node in its chain, and bytes before it.
+    positions: Vec<usize>,
+    offsets: Vec<u64>,
+    /// The node that each one must precede: its only successor, whose only predecessor it is.
+    forced: Vec<Option<u32>>,
+    heap: BinaryHeap<Gain>,
+}
+
+impl<'a> Chains<'a> {
+    fn new(nodes: &'a [Node], jumps: &'a [Jump], entry: Option<u32>, parameters: &'a ExtTspParameters) -> Self {
+        let chain = |(number, node): (usize, &Node)| Chain {
+            nodes: vec![number as u32],
+            jumps: Vec::new(),
+            neighbours: BTreeMap::new(),
+            score: 0.0,
+            size: node.size,
+            count: node.count as f64,
+            version: Some(0),
+        };
+        let mut chains: Vec<Chain> = nodes.iter().enumerate().map(chain).collect();
+        for (number, jump) in jumps.iter().enumerate() {
+            chains[jump.from as usize]
+                .neighbours
+                .entry(jump.to)
+                .or_default()
+                .push(number as u32);
+            chains[jump.to as usize]
+                .neighbours
+                .entry(jump.from)
+                .or_default()
+                .push(number as u32);
+        }
+        Chains {
+            nodes,
+            jumps,
+            entry,
+            parameters,
+            chains,
+            chain_of: (0..nodes.len() as u32).collect(),
+            positions: vec![0; nodes.len()],
+            offsets: vec![0; nodes.len()],
+            forced: forced(nodes, jumps, entry),
+            heap: BinaryHeap::new(),
+        }
+    }
+
+    fn join_forced(&mut self) {
+        for node in 0..self.nodes.len() {
+            if let Some(successor) = self.forced[node] {
+                self.join(self.chain_of[node], self.chain_of[successor as usize], Merge::XY);
+            }
+        }
+    }
+
+    fn join_best(&mut self) {
+        for x in 0..self.chains.len() as u32 {
+            let neighbours: Vec<u32> = self.chains[x as usize].neighbours.range(x..).map(|(&y, _)| y).collect();
+            neighbours.into_iter().for_each(|y| self.consider_both(x, y));
+        }
+        while let Some(best) = self.heap.pop() {
+            let versions = (self.chains[best.x as usize].version, self.chains[best.y as usize].version);
+            if versions != (Some(best.versions.0), Some(best.versions.1)) {
+                continue;
+            }
+            self.join(best.x, best.y, best.merge);
+            let neighbours: Vec<u32> = self.chains[best.x as usize].neighbours.keys().copied().collect();
+            neighbours.into_iter().for_each(|y| self.consider_both(best.x, y));
+        }
+    }
+
+    /// The entry's chain, then the others by density; among equals in the order of their first node.
+    fn concatenate(self) -> Vec<u32> {
+        let entry = self.entry.map(|node| self.chain_of[node as usize]);
+        let mut order: Vec<u32> = (0..self.chains.len() as u32)
+            .filter(|&c| self.chains[c as usize].version.is_some())
+            .collect();
+        let density = |c: u32| self.chains[c as usize].density();
+        order.sort_by(|&a, &b| {
+            let entry_first = (Some(b) == entry).cmp(&(Some(a) == entry));
+            let first = |c: u32| self.chains[c as usize].nodes[0];
+            entry_first.then(density(b).total_cmp(&density(a))).then(first(a).cmp(&first(b)))
+        });
+        order
+            .into_iter()
+            .flat_map(|c| self.chains[c as usize].nodes.iter().copied())
+            .collect()
+    }
+
+    fn consider_both(&mut self, x: u32, y: u32) {
+        self.consider(x, y);
+        self.consider(y, x);
+    }
+
+    /// Puts the best way to join x and y (x may be cut, y may not) into the heap, if it gains anything.
+    fn consider(&mut self, x: u32, y: u32) {
+        let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
+        let (Some(version_x), Some(version_y)) = (chain_x.version, chain_y.version) else {
+            return;
+        };
+        if chain_x.nodes.len() + chain_y.nodes.len() > self.parameters.max_chain {
+            return;
+        }
+        let (low, high) = (chain_x.density().min(chain_y.density()), chain_x.density().max(chain_y.density()));
+        if high > low * self.parameters.max_density_ratio {
+            return;
+        }
+        let mut best: Option<(f64, Merge)> = None;
+        for merge in self.merges(x, y) {
+            let gain = self.gain(x, y, merge);
+            if gain > best.map_or(0.0, |(gain, _)| gain) {
+                best = Some((gain, merge));
+            }
+        }
+        if let Some((gain, merge)) = best {
+            self.heap.push(Gain {
+                gain,
+                x,
+                y,
+                versions: (version_x, version_y),
+                merge,
+            });
+        }
+    }
+
+    /// The ways to join x and y that are tried: everywhere in a short chain; in a long one only where a jump to the front or from the
+    /// back of y would become a fall-through.
+    fn merges(&self, x: u32, y: u32) -> Vec<Merge> {
+        let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
+        let length = chain_x.nodes.len();
+        let cuts: Vec<usize> = if length <= self.parameters.split_threshold {
+            (1..length).collect()
+        } else {
+            self.cuts_at_jumps(chain_x, y)
+        };
+        let uncut = |&cut: &usize| self.forced[chain_x.nodes[cut - 1] as usize] != Some(chain_x.nodes[cut]);
+        let cuts = cuts.into_iter().filter(uncut);
+        let splits = cuts.flat_map(|cut| [Merge::X1YX2(cut), Merge::YX2X1(cut), Merge::X2X1Y(cut)]);
+        let (front_x, front_y) = (chain_x.nodes[0], chain_y.nodes[0]);
+        let entry_stays = |merge: &Merge| match (self.entry, merge) {
+            (None, _) => true,
+            (Some(entry), Merge::XY | Merge::X1YX2(_)) => entry != front_y,
+            (Some(entry), Merge::YX2X1(_)) => entry != front_x,
+            (Some(entry), Merge::X2X1Y(_)) => entry != front_x && entry != front_y,
+        };
+        std::iter::once(Merge::XY).chain(splits).filter(entry_stays).collect()
+    }
+
+    fn cuts_at_jumps(&self, chain_x: &Chain, y: u32) -> Vec<usize> {
+        let nodes_y = &self.chains[y as usize].nodes;
+        let (first, last) = (nodes_y[0], nodes_y[nodes_y.len() - 1]);
+        let between = chain_x.neighbours.get(&y).into_iter().flatten();
+        let mut cuts: Vec<usize> = between
+            .filter_map(|&jump| {
+                let jump = &self.jumps[jump as usize];
+                let behind_source = (jump.to == first).then(|| self.positions[jump.from as usize] + 1);
+                let before_target = (jump.from == last).then(|| self.positions[jump.to as usize]);
+                behind_source.or(before_target)
+            })
+            .filter(|&cut| cut > 0 && cut < chain_x.nodes.len())
+            .collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    }
+
+    /// By how much the score grows when x and y are joined. Jumps within y keep their distances.
+    fn gain(&self, x: u32, y: u32, merge: Merge) -> f64 {
+        let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
+        let cut_at = |cut: usize| self.offsets[chain_x.nodes[cut] as usize];
+        // Bytes added to the offsets of the nodes in X1, X2 and Y.
+        let (cut, to_x1, to_x2, to_y) = match merge {
+            Merge::XY => (usize::MAX, 0, 0, chain_x.size as i64),
+            Merge::X1YX2(cut) => (cut, 0, chain_y.size as i64, cut_at(cut) as i64),
+            Merge::YX2X1(cut) => {
+                let (x1, x2) = (cut_at(cut), chain_x.size - cut_at(cut));
+                (cut, (chain_y.size + x2) as i64, chain_y.size as i64 - x1 as i64, 0)
+            }
+            Merge::X2X1Y(cut) => {
+                let (x1, x2) = (cut_at(cut), chain_x.size - cut_at(cut));
+                (cut, x2 as i64, -(x1 as i64), chain_x.size as i64)
+            }
+        };
+        let place = |node: u32| {
+            let shift = match (self.chain_of[node as usize] == y, self.positions[node as usize] < cut) {
+                (true, _) => to_y,
+                (false, true) => to_x1,
+                (false, false) => to_x2,
+            };
+            self.offsets[node as usize] as i64 + shift
+        };
+        let within: &[u32] = if merge == Merge::XY { &[] } else { &chain_x.jumps };
+        let between = chain_x.neighbours.get(&y).into_iter().flatten();
+        let new: f64 = within.iter().chain(between).map(|&jump| self.jump_score(jump, place)).sum();
+        if merge == Merge::XY { new } else { new - chain_x.score }
+    }
+
+    /// What a jump adds to the score when each node starts at `place`.
+    fn jump_score(&self, jump: u32, place: impl Fn(u32) -> i64) -> f64 {
+        let jump = &self.jumps[jump as usize];
+        let distance = place(jump.to) + jump.to_start as i64 - place(jump.from) - jump.from_end as i64;
+        self.parameters
+            .jump_score(distance, jump.count as f64, jump.may_fall, jump.conditional)
+    }
+
+    /// Joins y into x, which becomes a new version.
+    fn join(&mut self, x: u32, y: u32, merge: Merge) {
+        let nodes_y = std::mem::take(&mut self.chains[y as usize].nodes);
+        let nodes_x = std::mem::take(&mut self.chains[x as usize].nodes);
+        let cut = |cut: usize| nodes_x.split_at(cut);
+        let segments = match merge {
+            Merge::XY => [&nodes_x[..], &nodes_y, &[]],
+            Merge::X1YX2(at) => [cut(at).0, &nodes_y, cut(at).1],
+            Merge::YX2X1(at) => [&nodes_y, cut(at).1, cut(at).0],
+            Merge::X2X1Y(at) => [cut(at).1, cut(at).0, &nodes_y],
+        };
+        let nodes = segments.concat();
+        let mut offset = 0;
+        for (position, &node) in nodes.iter().enumerate() {
+            self.chain_of[node as usize] = x;
+            self.positions[node as usize] = position;
+            self.offsets[node as usize] = offset;
+            offset += self.nodes[node as usize].size;
+        }
+        self.join_jumps(x, y);
+        let gone = &mut self.chains[y as usize];
+        let (size, count) = (gone.size, gone.count);
+        gone.version = None;
+        let chain = &mut self.chains[x as usize];
+        chain.nodes = nodes;
+        chain.size += size;
+        chain.count += count;
+        chain.version = chain.version.map(|v| v + 1);
+        let score = self.chains[x as usize]
+            .jumps
+            .iter()
+            .map(|&j| self.jump_score(j, |node| self.offsets[node as usize] as i64))
+            .sum();
+        self.chains[x as usize].score = score;
+    }
+
+    /// Hands the jumps of y to x: those between the two are now within x, the others lead from x to y's neighbours.
+    fn join_jumps(&mut self, x: u32, y: u32) {
+        let mut neighbours = std::mem::take(&mut self.chains[y as usize].neighbours);
+        let mut within = std::mem::take(&mut self.chains[y as usize].jumps);
+        within.extend(neighbours.remove(&x).unwrap_or_default());
+        self.chains[x as usize].jumps.extend(within);
+        self.chains[x as usize].neighbours.remove(&y);
+        for (other, jumps) in neighbours {
+            let back = &mut self.chains[other as usize].neighbours;
+            let moved = back.remove(&y).unwrap_or_default();
+            back.entry(x).or_default().extend(moved);
+            self.chains[x as usize].neighbours.entry(other).or_default().extend(jumps);
+        }
+    }
+}
+
+/// Pairs of nodes that every best order keeps together: the first has no other successor, the second no other predecessor (section 4,
+/// "forced" pairs). In a cycle of such pairs the one that leads back to the smallest node is given up.
+fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<Option<u32>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Only {
+        None,
+        One(u32),
+        Several,
+    }
+    let mut successor = vec![Only::None; nodes.len()];
+    let mut predecessor = vec![Only::None; nodes.len()];
+    let mut falls = vec![false; nodes.len()];
+    let add = |only: &mut Only, node: u32| {
+        *only = if *only == Only::None || *only == Only::One(node) {
+            Only::One(node)
+        } else {
+            Only::Several
+        };
+    };
+    for jump in jumps {
+        add(&mut successor[jump.from as usize], jump.to);
+        add(&mut predecessor[jump.to as usize], jump.from);
+        let adjoining = jump.from_end == nodes[jump.from as usize].size && jump.to_start == 0;
+        falls[jump.from as usize] |= jump.may_fall && adjoining;
+    }
+    let mut forced: Vec<Option<u32>> = (0..nodes.len())
+        .map(|node| match successor[node] {
+            Only::One(to) if predecessor[to as usize] == Only::One(node as u32) && falls[node] && Some(to) != entry => Some(to),
+            _ => None,
+        })
+        .collect();
+    break_cycles(&mut forced);
+    forced
+}
+
+/// Gives up one pair of every cycle. A node is the second of one pair at most, so what is not reached from the node that begins a row of
+/// pairs lies on a cycle.
+fn break_cycles(forced: &mut [Option<u32>]) {
+    let mut follows = vec![false; forced.len()];
+    forced.iter().flatten().for_each(|&to| follows[to as usize] = true);
+    let mut reached = vec![false; forced.len()];
+    let (beginnings, others): (Vec<usize>, Vec<usize>) = (0..forced.len()).partition(|&node| !follows[node]);
+    for start in beginnings.into_iter().chain(others) {
+        let mut node = start;
+        while !std::mem::replace(&mut reached[node], true) {
+            match forced[node] {
+                Some(to) if to as usize == start => forced[node] = None,
+                Some(to) => node = to as usize,
+                None => {}
+            }
+        }
+    }
+}

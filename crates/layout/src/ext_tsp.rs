@@ -1,0 +1,140 @@
+//! ext-TSP for the blocks of a function, C3 for the functions, cold blocks behind: what BOLT does.
+//!
+//! Takes a graph; gives its order. `docs/algorithms/ext-tsp.md` tells the idea, the sources of the parameters and the failure cases; the
+//! greedy merging itself stands in `chains.rs`.
+
+use crate::c3::{self, C3Parameters};
+use crate::chains::{Jump, Node, arrange};
+use crate::graph::{Graph, Ordered};
+use crate::hot::{Flow, Hot};
+use crate::pieces::PieceId;
+use crate::validate::{InputError, at_least, validate};
+
+/// Newell and Pupyrev 2020, section 3 and table 1; the limits on chains are those of LLVM's implementation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExtTspParameters {
+    /// Worth of a fall-through whose block has another successor. In executions, like the two that follow.
+    pub fall_through_conditional: f64,
+    /// Worth of a fall-through that is its block's only way out. More than 1, or rotated loops come apart.
+    pub fall_through_unconditional: f64,
+    /// Worth of a jump over no distance.
+    pub jump: f64,
+    /// Bytes over which a jump forward still counts.
+    pub forward_distance: u64,
+    /// Bytes over which a jump backward still counts.
+    pub backward_distance: u64,
+    /// Chains of at most so many pieces are cut everywhere to take in another.
+    pub split_threshold: usize,
+    /// Chains never grow beyond so many pieces.
+    pub max_chain: usize,
+    /// Chains whose densities (executions per byte) differ by more than this factor are not joined.
+    pub max_density_ratio: f64,
+    pub functions: C3Parameters,
+}
+
+impl Default for ExtTspParameters {
+    fn default() -> Self {
+        ExtTspParameters {
+            fall_through_conditional: 1.0,
+            fall_through_unconditional: 1.05,
+            jump: 0.1,
+            forward_distance: 1024,
+            backward_distance: 640,
+            split_threshold: 128,
+            max_chain: 512,
+            max_density_ratio: 100.0,
+            functions: C3Parameters::default(),
+        }
+    }
+}
+
+impl ExtTspParameters {
+    /// What a jump over `distance` bytes adds to the score (section 3, equation 1).
+    pub(crate) fn jump_score(&self, distance: i64, count: f64, may_fall: bool, conditional: bool) -> f64 {
+        if distance == 0 && may_fall {
+            return count
+                * if conditional {
+                    self.fall_through_conditional
+                } else {
+                    self.fall_through_unconditional
+                };
+        }
+        let reach = if distance >= 0 {
+            self.forward_distance
+        } else {
+            self.backward_distance
+        };
+        if distance.unsigned_abs() >= reach {
+            return 0.0;
+        }
+        self.jump * count * (1.0 - distance.unsigned_abs() as f64 / reach as f64)
+    }
+
+    fn validate(&self) -> Result<(), InputError> {
+        at_least("fall_through_conditional", self.fall_through_conditional, 0.0)?;
+        at_least("fall_through_unconditional", self.fall_through_unconditional, 0.0)?;
+        at_least("jump", self.jump, 0.0)?;
+        at_least("max_density_ratio", self.max_density_ratio, 1.0)?;
+        self.functions.validate()
+    }
+}
+
+/// Arranges the blocks of each function by ext-TSP, then the functions by C3. What never ran goes behind, as it was.
+pub fn ext_tsp(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, InputError> {
+    validate(graph)?;
+    parameters.validate()?;
+    let hot = Hot::new(graph);
+    let flows = flows_by_function(&hot);
+    let blocks: Vec<Vec<PieceId>> = flows
+        .iter()
+        .enumerate()
+        .map(|(f, flows)| within(&hot, f, flows, parameters))
+        .collect();
+    let order = c3::order(&hot, &parameters.functions);
+    Ok(hot.finish(order.into_iter().flat_map(|f| blocks[f.index()].iter().copied()).collect()))
+}
+
+/// The flows that stay within a function, by function.
+fn flows_by_function(hot: &Hot) -> Vec<Vec<Flow>> {
+    let mut by_function = vec![Vec::new(); hot.functions.len()];
+    for flow in hot.flows() {
+        let function = hot.function_of(flow.from);
+        if function == hot.function_of(flow.to) {
+            by_function[function.index()].push(flow);
+        }
+    }
+    by_function
+}
+
+/// The pieces of one function that ran, arranged; its entry first, if that ran.
+fn within(hot: &Hot, function: usize, flows: &[Flow], parameters: &ExtTspParameters) -> Vec<PieceId> {
+    let pieces = &hot.functions[function];
+    let Some(&first) = pieces.first() else { return Vec::new() };
+    let entry = (hot.pieces.blocks(first).start == hot.graph.functions[function].start).then_some(0);
+    let nodes: Vec<Node> = pieces
+        .iter()
+        .map(|&p| Node {
+            size: hot.sizes[p.index()],
+            count: hot.count(p),
+        })
+        .collect();
+    let jumps: Vec<Jump> = flows.iter().map(|flow| jump(pieces, flow)).collect();
+    arrange(&nodes, &jumps, entry, parameters)
+        .into_iter()
+        .map(|node| pieces[node as usize])
+        .collect()
+}
+
+fn jump(pieces: &[PieceId], flow: &Flow) -> Jump {
+    // A function's pieces are ascending, and flows join pieces that ran.
+    let node = |piece: PieceId| pieces.partition_point(|&p| p < piece) as u32;
+    Jump {
+        from: node(flow.from),
+        to: node(flow.to),
+        from_end: flow.from_end,
+        to_start: flow.to_start,
+        count: flow.count,
+        may_fall: flow.may_fall,
+        conditional: flow.conditional,
+    }
+}

@@ -1,0 +1,146 @@
+//! The part of a graph that ran, in pieces: what every algorithm that splits hot from cold starts from.
+//!
+//! Takes a valid graph; gives the pieces that ran, function by function, and the flows between them. Orders nothing but the cold part,
+//! which keeps its original order.
+
+use crate::graph::{BlockId, EdgeKind, FunctionId, Graph, Ordered};
+use crate::pieces::{PieceId, Pieces};
+use std::collections::BTreeMap;
+
+/// A graph's pieces with their counts.
+pub(crate) struct Hot<'g> {
+    pub graph: &'g Graph,
+    pub pieces: Pieces,
+    /// Bytes of each piece, alignment inside it left out.
+    pub sizes: Vec<u64>,
+    /// The pieces that ran, by the function they start in; ascending.
+    pub functions: Vec<Vec<PieceId>>,
+    /// How often each piece ran: the most that one of its blocks did.
+    counts: Vec<u64>,
+    /// The function each piece starts in.
+    function_of: Vec<FunctionId>,
+    /// Bytes from the start of a block's piece to the block.
+    offsets: Vec<u64>,
+}
+
+/// A transfer of control between two different pieces that both ran.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub from: PieceId,
+    pub to: PieceId,
+    /// Bytes from the start of `from` to the end of the block that the transfer leaves.
+    pub from_end: u64,
+    /// Bytes from the start of `to` to the block that is reached.
+    pub to_start: u64,
+    pub count: u64,
+    /// Whether it may become a fall-through: an indirect jump may not.
+    pub may_fall: bool,
+    /// Whether the source block has another successor.
+    pub conditional: bool,
+}
+
+impl<'g> Hot<'g> {
+    pub fn new(graph: &'g Graph) -> Self {
+        let pieces = Pieces::new(graph);
+        let mut offsets = vec![0; graph.len()];
+        let mut sizes = Vec::with_capacity(pieces.len());
+        let mut counts = Vec::with_capacity(pieces.len());
+        for piece in pieces.all() {
+            let mut size = 0;
+            for block in pieces.blocks(piece) {
+                offsets[block as usize] = size;
+                size += u64::from(graph.sizes[block as usize]);
+            }
+            sizes.push(size);
+            counts.push(pieces.blocks(piece).map(|b| graph.counts[b as usize]).max().unwrap_or(0));
+        }
+        let mut function_of = vec![FunctionId(0); pieces.len()];
+        let mut functions = Vec::with_capacity(graph.functions.len());
+        for (index, range) in pieces.by_function(graph).into_iter().enumerate() {
+            range.clone().for_each(|p| function_of[p as usize] = FunctionId(index as u32));
+            functions.push(range.map(PieceId).filter(|p| counts[p.index()] > 0).collect());
+        }
+        Hot {
+            graph,
+            pieces,
+            sizes,
+            functions,
+            counts,
+            function_of,
+            offsets,
+        }
+    }
+
+    pub fn count(&self, piece: PieceId) -> u64 {
+        self.counts[piece.index()]
+    }
+
+    pub fn ran(&self, piece: PieceId) -> bool {
+        self.count(piece) > 0
+    }
+
+    pub fn function_of(&self, piece: PieceId) -> FunctionId {
+        self.function_of[piece.index()]
+    }
+
+    /// Bytes fetched in a piece: the sum over its blocks of size times count.
+    pub fn work(&self, piece: PieceId) -> f64 {
+        self.pieces
+            .blocks(piece)
+            .map(|b| f64::from(self.graph.sizes[b as usize]) * self.graph.counts[b as usize] as f64)
+            .sum()
+    }
+
+    /// The edges between different pieces that ran, in the order of the graph's edges, without those that were never taken.
+    pub fn flows(&self) -> Vec<Flow> {
+        let forks = forks(self.graph);
+        let executed = self.graph.edges.iter().filter(|e| e.count > 0);
+        executed
+            .map(|edge| Flow {
+                from: self.pieces.of_block(edge.from),
+                to: self.pieces.of_block(edge.to),
+                from_end: self.offsets[edge.from.index()] + u64::from(self.graph.sizes[edge.from.index()]),
+                to_start: self.offsets[edge.to.index()],
+                count: edge.count,
+                may_fall: edge.kind != EdgeKind::Indirect,
+                conditional: forks[edge.from.index()],
+            })
+            .filter(|flow| flow.from != flow.to && self.ran(flow.from) && self.ran(flow.to))
+            .collect()
+    }
+
+    /// How often each function entered another, by calls and by jumps, as far as both ran. Ascending by caller, then callee.
+    pub fn arcs(&self) -> BTreeMap<(FunctionId, FunctionId), u128> {
+        let calls = self.graph.calls.iter().map(|c| (c.from, c.to, c.count));
+        let jumps = self.graph.edges.iter().map(|e| (e.from, e.to, e.count));
+        let mut arcs = BTreeMap::new();
+        for (from, to, count) in calls.chain(jumps).filter(|&(_, _, count)| count > 0) {
+            let (from, to) = (self.pieces.of_block(from), self.pieces.of_block(to));
+            let (caller, callee) = (self.function_of(from), self.function_of(to));
+            if caller != callee && self.ran(from) && self.ran(to) {
+                *arcs.entry((caller, callee)).or_insert(0) += u128::from(count);
+            }
+        }
+        arcs
+    }
+
+    /// The whole order: `hot`, which names every piece that ran exactly once, and behind it the rest as it was.
+    pub fn finish(&self, mut hot: Vec<PieceId>) -> Ordered {
+        let arranged = hot.len();
+        let mut placed = vec![false; self.pieces.len()];
+        hot.iter().for_each(|p| placed[p.index()] = true);
+        hot.extend(self.pieces.all().filter(|p| !placed[p.index()]));
+        self.pieces.expand(&hot, arranged)
+    }
+}
+
+/// Whether each block has more than one successor, as far as its edges tell.
+fn forks(graph: &Graph) -> Vec<bool> {
+    let mut successors: Vec<Option<BlockId>> = vec![None; graph.len()];
+    let mut forks = vec![false; graph.len()];
+    for edge in &graph.edges {
+        let first = *successors[edge.from.index()].get_or_insert(edge.to);
+        forks[edge.from.index()] |= first != edge.to;
+    }
+    forks
+}

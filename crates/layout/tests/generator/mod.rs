@@ -1,0 +1,251 @@
+//! Graphs for tests and benches, made from a seed: wild ones that keep the rules and nothing else, and ones like a kernel's, whose counts
+//! come from walking through the code. Used by `tests/` and by `bench/layout.rs`.
+
+#![allow(dead_code, reason = "each user needs a part")]
+
+use kernlane_layout::random::SplitMix64;
+use kernlane_layout::{BlockId, Call, Edge, EdgeKind, Graph, Seed, SeedClass};
+
+const CLASSES: [SeedClass; 4] = [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other];
+
+/// A well-formed graph without any sense: edges anywhere, counts of any size that do not balance, glue anywhere, every shape from no
+/// block at all to a hundred.
+pub fn wild(seed: u64) -> Graph {
+    let mut random = SplitMix64::new(seed);
+    let blocks = match random.below(8) {
+        0 => random.below(4),
+        1 => 1 + random.below(8),
+        _ => 1 + random.below(100),
+    } as u32;
+    let scale = [1, 10, 1_000_000, u64::MAX][random.below(4) as usize];
+    let never = [0, 30, 100][random.below(3) as usize];
+    let glue = [0, 10, 70][random.below(3) as usize];
+    let longest = [1, 10, 200][random.below(3) as usize];
+    let mut graph = Graph::default();
+    for block in 0..blocks {
+        let largest = [4, 64, 3000, u64::from(u32::MAX)][random.below(4) as usize];
+        graph.sizes.push(1 + random.below(largest) as u32);
+        graph
+            .counts
+            .push(if random.below(100) < never { 0 } else { random.below(scale) + 1 });
+        graph.glued.push(block > 0 && random.below(100) < glue);
+        graph.alignments.push(1 << random.below(6));
+    }
+    let mut start = 0;
+    while start < blocks {
+        let end = (start + 1 + random.below(longest) as u32).min(blocks);
+        graph.functions.push(start..end);
+        start = end;
+    }
+    if blocks > 0 {
+        wild_transfers(&mut graph, blocks, scale, &mut random);
+    }
+    graph
+}
+
+fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut SplitMix64) {
+    let count = |random: &mut SplitMix64| if random.below(4) == 0 { 0 } else { random.below(scale) + 1 };
+    for _ in 0..random.below(u64::from(blocks) * 3) {
+        let from = BlockId(random.below(u64::from(blocks)) as u32);
+        let near = BlockId((u64::from(from.0) + random.below(6)).saturating_sub(2).min(u64::from(blocks) - 1) as u32);
+        let far = BlockId(random.below(u64::from(blocks)) as u32);
+        let to = if random.below(4) > 0 { near } else { far };
+        let count = count(random);
+        let kind = match random.below(8) {
+            0 => EdgeKind::Indirect,
+            1 | 2 => EdgeKind::Jump,
+            _ if to.0 == from.0 + 1 => EdgeKind::FallThrough,
+            _ => EdgeKind::Branch,
+        };
+        graph.edges.push(Edge { from, to, count, kind });
+    }
+    for _ in 0..random.below(u64::from(blocks)) {
+        let from = BlockId(random.below(u64::from(blocks)) as u32);
+        let callee = graph.functions[random.below(graph.functions.len() as u64) as usize].start;
+        graph.calls.push(Call {
+            from,
+            to: BlockId(callee),
+            count: count(random),
+        });
+    }
+    for _ in 0..random.below(6) {
+        let block = BlockId(random.below(u64::from(blocks)) as u32);
+        graph.seeds.push(Seed {
+            block,
+            class: CLASSES[random.below(4) as usize],
+            count: count(random),
+        });
+    }
+}
+
+/// How large a kernel-like graph is.
+#[derive(Clone, Copy)]
+pub struct KernelShape {
+    pub functions: u32,
+    /// Blocks that the walks together may execute.
+    pub steps: u64,
+    /// Entries into the kernel of each class.
+    pub seeds: u32,
+    /// In thousandths, how many blocks are glued.
+    pub glued: u64,
+}
+
+pub const SMALL: KernelShape = KernelShape {
+    functions: 60,
+    steps: 20_000,
+    seeds: 2,
+    glued: 20,
+};
+/// The size of a distribution's kernel: about 390 000 blocks, of which about 20 000 run.
+pub const KERNEL: KernelShape = KernelShape {
+    functions: 31_700,
+    steps: 20_000_000,
+    seeds: 40,
+    glued: 20,
+};
+
+/// How a generated block ends; a call continues at the next block.
+#[derive(Clone, Copy)]
+enum End {
+    Fall,
+    /// To a block, with how many times of 1000.
+    Branch(u32, u64),
+    Jump(u32),
+    Call(u32),
+    Return,
+}
+
+/// A graph like a kernel's: functions of a few blocks, most of them error handling that never runs, loops of few iterations, popular
+/// small functions, and counts that balance because they come from walks that begin at the seeds.
+pub fn kernel(shape: KernelShape, seed: u64) -> Graph {
+    let mut random = SplitMix64::new(seed);
+    let mut graph = Graph::default();
+    let mut ends = Vec::new();
+    for function in 0..shape.functions {
+        let start = ends.len() as u32;
+        // The back half of the functions are leaves and helpers: small.
+        let small = function > shape.functions / 2;
+        let length = 1 + if small {
+            random.below(6)
+        } else {
+            random.below(12) + random.below(28)
+        } as u32;
+        for block in 0..length {
+            ends.push(end(start, block, length, function, shape.functions, &mut random));
+            graph.sizes.push(3 + (random.below(20) + random.below(20)) as u32);
+            graph.glued.push(block > 0 && random.below(1000) < shape.glued);
+            graph.alignments.push(if block == 0 { 16 } else { 1 });
+        }
+        graph.functions.push(start..start + length);
+    }
+    graph.counts = vec![0; ends.len()];
+    walk(&mut graph, &ends, shape, &mut random);
+    graph
+}
+
+fn end(start: u32, block: u32, length: u32, function: u32, functions: u32, random: &mut SplitMix64) -> End {
+    let left = length - block - 1;
+    if left == 0 {
+        return End::Return;
+    }
+    let forward = |random: &mut SplitMix64| start + block + 1 + random.below(u64::from(left)) as u32;
+    let likelihoods = [0, 0, 1, 10, 300, 500, 990, 999, 1000, 1000];
+    match random.below(20) {
+        0..4 => End::Fall,
+        4..10 => End::Branch(forward(random), likelihoods[random.below(10) as usize]),
+        10 if block > 0 => End::Branch(
+            start + block - random.below(u64::from(block.min(5)) + 1) as u32,
+            [500, 800, 950][random.below(3) as usize],
+        ),
+        11 => End::Jump(forward(random)),
+        12 if left > 2 && random.below(4) == 0 => End::Return,
+        _ => match functions - function - 1 {
+            0 => End::Fall,
+            // Calls lead to later functions, so that walks end; half of them to a few popular ones.
+            later if random.below(2) == 0 => End::Call(functions - 1 - random.below(u64::from(later.min(functions / 100 + 5))) as u32),
+            later => End::Call(function + 1 + random.below(u64::from(later.min(300))) as u32),
+        },
+    }
+}
+
+fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitMix64) {
+    // Taken and not taken, or called and returned, by block.
+    let mut transfers = vec![(0u64, 0u64); ends.len()];
+    let seeds: Vec<(u32, SeedClass)> = (0..shape.seeds * 4)
+        .map(|s| (s * (shape.functions / 3) / (shape.seeds * 4), CLASSES[s as usize % 4]))
+        .collect();
+    let mut entered = vec![0; seeds.len()];
+    let mut steps = 0;
+    while steps < shape.steps {
+        let seed = (random.below(seeds.len() as u64).min(random.below(seeds.len() as u64))) as usize;
+        entered[seed] += 1;
+        steps += one_walk(graph, ends, seeds[seed].0, &mut transfers, random);
+    }
+    for (&(function, class), &count) in seeds.iter().zip(&entered) {
+        graph.seeds.push(Seed {
+            block: BlockId(graph.functions[function as usize].start),
+            class,
+            count,
+        });
+    }
+    for (block, (&end, &(taken, passed))) in ends.iter().zip(&transfers).enumerate() {
+        let from = BlockId(block as u32);
+        let mut edge = |to, count, kind| {
+            if count > 0 {
+                graph.edges.push(Edge {
+                    from,
+                    to: BlockId(to),
+                    count,
+                    kind,
+                });
+            }
+        };
+        edge(from.0 + 1, passed, EdgeKind::FallThrough);
+        match end {
+            End::Branch(to, _) => edge(to, taken, EdgeKind::Branch),
+            End::Jump(to) => edge(to, taken, EdgeKind::Jump),
+            End::Call(function) if taken > 0 => {
+                let to = BlockId(graph.functions[function as usize].start);
+                graph.calls.push(Call { from, to, count: taken });
+            }
+            End::Call(_) | End::Fall | End::Return => {}
+        }
+    }
+}
+
+/// Runs from a function's entry until it returns, for 5000 blocks at most; gives the number of blocks.
+fn one_walk(graph: &mut Graph, ends: &[End], function: u32, transfers: &mut [(u64, u64)], random: &mut SplitMix64) -> u64 {
+    let mut stack: Vec<u32> = Vec::new();
+    let mut block = graph.functions[function as usize].start;
+    for step in 1..5000 {
+        graph.counts[block as usize] += 1;
+        let (taken, passed) = &mut transfers[block as usize];
+        block = match ends[block as usize] {
+            End::Branch(to, likelihood) if random.below(1000) < likelihood => {
+                *taken += 1;
+                to
+            }
+            End::Jump(to) => {
+                *taken += 1;
+                to
+            }
+            End::Call(function) => {
+                *taken += 1;
+                stack.push(block);
+                graph.functions[function as usize].start
+            }
+            End::Return => match stack.pop() {
+                None => return step,
+                Some(caller) => {
+                    transfers[caller as usize].1 += 1;
+                    caller + 1
+                }
+            },
+            End::Fall | End::Branch(..) => {
+                *passed += 1;
+                block + 1
+            }
+        };
+    }
+    5000
+}
