@@ -67,6 +67,10 @@ pub struct Function {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub build_id: BuildId,
+    /// Bytes of padding in front of each function's entry that the kernel patches at run time (`__pfx_` symbols); 0 for none.
+    pub entry_padding: u32,
+    /// What the compiler aligned the entries of functions to, in bytes.
+    pub entry_alignment: u32,
     pub functions: Vec<Function>,
     pub blocks: Vec<Block>,
 }

@@ -1,0 +1,342 @@
+//! One recording becomes a profile.
+//!
+//! Takes the recording chunk by chunk and the image it ran; gives counts. Memory grows with the number of distinct translations and
+//! transitions, not with the length of the recording.
+
+use crate::image::address::LinkAddr;
+use crate::image::{BuildId, Image};
+use crate::profile::flow::{Flow, Known};
+use crate::profile::{Merge, Process, Profile, Source};
+use layout::graph::{EdgeKind, SeedClass};
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use trace::{Chunk, Event, Reader, Task, TaskId, Translation, TranslationId};
+
+/// Interrupted transitions that wait for the way back; beyond that the oldest is forgotten, and one edge with it.
+const MOST_PENDING: usize = 64;
+
+/// The profile of one recording.
+///
+/// # Errors
+/// The recording is damaged, cut off, or of another kernel than `image`.
+pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image) -> anyhow::Result<Profile> {
+    let header = reader.header().clone();
+    if header.build_id != image.build_id.0 {
+        anyhow::bail!(
+            "the recording is of the kernel with build id {}, the image has build id {}: give the vmlinux that was recorded",
+            header.build_id,
+            image.build_id.0
+        );
+    }
+    let mut collector = Collector::new(image);
+    while let Some(chunk) = reader.next_chunk()? {
+        match chunk {
+            Chunk::Translations(translations) => collector.define(&translations),
+            Chunk::Tasks(tasks) => collector.name(&tasks),
+            Chunk::Stream(words) => trace::events(&words).for_each(|event| collector.event(event)),
+            Chunk::End(_) => {}
+        }
+    }
+    Ok(collector.finish(header))
+}
+
+/// What one process ran; indexed by translation.
+#[derive(Default)]
+struct Table {
+    runs: Vec<u64>,
+    /// The transitions from each translation: few each, the most frequent near the front.
+    successors: Vec<Vec<Successor>>,
+    /// Translations that were left midway: (translation, instructions reached) → times.
+    left: BTreeMap<(u32, u32), u64>,
+}
+
+struct Successor {
+    to: u32,
+    count: u64,
+    interrupted: bool,
+}
+
+struct Collector<'a> {
+    image: &'a Image,
+    /// By translation; `None` for user code.
+    known: Vec<Option<Known>>,
+    instructions: Vec<u32>,
+    names: Vec<String>,
+    table_of_task: Vec<usize>,
+    tables: Vec<Table>,
+    table_of_name: HashMap<String, usize>,
+    current: usize,
+    /// The translation that was executed last, if it is the kernel's and was not left midway.
+    previous: Option<u32>,
+    /// Translations after which something came between, the latest last.
+    pending: Vec<u32>,
+    /// The kernel was entered, and no movable block ran since.
+    entered: Option<SeedClass>,
+    seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
+}
+
+impl<'a> Collector<'a> {
+    fn new(image: &'a Image) -> Self {
+        Self {
+            image,
+            known: Vec::new(),
+            instructions: Vec::new(),
+            // What runs before the first switch that was seen.
+            names: vec!["(unknown)".to_owned()],
+            table_of_task: Vec::new(),
+            tables: vec![Table::default()],
+            table_of_name: HashMap::from([("(unknown)".to_owned(), 0)]),
+            current: 0,
+            previous: None,
+            pending: Vec::new(),
+            entered: None,
+            seeds: BTreeMap::new(),
+        }
+    }
+
+    fn define(&mut self, translations: &[Translation]) {
+        for translation in translations {
+            self.instructions.push(translation.instructions());
+            let known = translation.is_kernel().then(|| Known::new(self.image, translation));
+            self.known.push(known);
+        }
+    }
+
+    fn name(&mut self, tasks: &[Task]) {
+        for task in tasks {
+            let name = task.name().into_owned();
+            let next = self.tables.len();
+            let table = *self.table_of_name.entry(name.clone()).or_insert(next);
+            if table == next {
+                self.tables.push(Table::default());
+                self.names.push(name);
+            }
+            self.table_of_task.push(table);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Executed(TranslationId(id)) => self.executed(id),
+            Event::Left {
+                translation: TranslationId(id),
+                instructions,
+            } => self.left(id, instructions),
+            Event::Task(TaskId(task)) => self.current = self.table_of_task.get(task as usize).copied().unwrap_or(0),
+            Event::Marker(_) => {}
+        }
+    }
+
+    #[inline]
+    fn executed(&mut self, id: u32) {
+        let table = &mut self.tables[self.current];
+        if table.runs.len() < self.known.len() {
+            table.runs.resize(self.known.len(), 0);
+            table.successors.resize_with(self.known.len(), Vec::new);
+        }
+        table.runs[id as usize] += 1;
+        if self.known[id as usize].is_none() {
+            self.previous = None;
+            return;
+        }
+        self.arrive(id);
+        self.previous = Some(id);
+    }
+
+    fn left(&mut self, id: u32, instructions: u32) {
+        let table = &mut self.tables[self.current];
+        *table.left.entry((id, instructions)).or_insert(0) += 1;
+        if self.known[id as usize].is_some() && instructions > 0 {
+            self.arrive(id);
+        } else if let Some(previous) = self.previous {
+            self.interrupt(previous);
+        }
+        self.previous = None;
+    }
+
+    /// Control reached the start of kernel translation `id`.
+    fn arrive(&mut self, id: u32) {
+        if let Some(previous) = self.previous {
+            self.transition(previous, id);
+        }
+        let Some(known) = &self.known[id as usize] else {
+            return;
+        };
+        if known.entry.is_some() {
+            self.entered = known.entry;
+        } else if let (Some(class), true, Some(block)) = (self.entered, known.movable, known.first) {
+            *self.seeds.entry((self.image.block(block).addr, class)).or_insert(0) += 1;
+            self.entered = None;
+        }
+    }
+
+    fn transition(&mut self, from: u32, to: u32) {
+        if self.count(from, to, 1) {
+            let leaves_for_anywhere = self.known[from as usize].as_ref().is_some_and(Known::leaves_for_anywhere);
+            if leaves_for_anywhere {
+                self.resume(to);
+            } else {
+                self.interrupt(from);
+            }
+        }
+    }
+
+    /// Counts a transition; whether something came between.
+    fn count(&mut self, from: u32, to: u32, times: u64) -> bool {
+        let table = &mut self.tables[self.current];
+        if table.successors.len() < self.known.len() {
+            table.runs.resize(self.known.len(), 0);
+            table.successors.resize_with(self.known.len(), Vec::new);
+        }
+        let successors = &mut table.successors[from as usize];
+        if let Some(at) = successors.iter().position(|successor| successor.to == to) {
+            let successor = &mut successors[at];
+            successor.count += times;
+            let interrupted = successor.interrupted;
+            if at > 0 && successors[at].count > successors[at - 1].count {
+                successors.swap(at, at - 1);
+            }
+            return interrupted;
+        }
+        let interrupted = self.flow(from, to) == Flow::Interrupted;
+        self.tables[self.current].successors[from as usize].push(Successor {
+            to,
+            count: times,
+            interrupted,
+        });
+        interrupted
+    }
+
+    fn flow(&self, from: u32, to: u32) -> Flow {
+        match (&self.known[from as usize], &self.known[to as usize]) {
+            (Some(from), Some(to)) => from.to(to, self.image),
+            _ => Flow::Within,
+        }
+    }
+
+    fn interrupt(&mut self, from: u32) {
+        if self.pending.len() == MOST_PENDING {
+            self.pending.remove(0);
+        }
+        self.pending.push(from);
+    }
+
+    /// The way back from an interrupt: the latest pending translation that goes on at `to` has its transition after all.
+    fn resume(&mut self, to: u32) {
+        let goes_on = |&from: &u32| !matches!(self.flow(from, to), Flow::Interrupted);
+        if let Some(at) = self.pending.iter().rposition(goes_on) {
+            let from = self.pending.remove(at);
+            self.count(from, to, 1);
+        }
+    }
+
+    fn finish(self, header: trace::Header) -> Profile {
+        let mut profile = Profile {
+            build_id: BuildId(header.build_id),
+            merge: Merge::Sum,
+            sources: Vec::new(),
+            blocks: BTreeMap::new(),
+            edges: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            seeds: self.seeds,
+            processes: BTreeMap::new(),
+            outside: BTreeMap::new(),
+        };
+        let summing = Summing {
+            image: self.image,
+            known: &self.known,
+            instructions: &self.instructions,
+        };
+        for (name, table) in self.names.into_iter().zip(&self.tables) {
+            let process = summing.add(table, &mut profile);
+            if process.kernel_instructions + process.user_instructions > 0 {
+                profile.processes.insert(name, process);
+            }
+        }
+        for process in profile.processes.values() {
+            for (addr, count) in &process.blocks {
+                *profile.blocks.entry(*addr).or_insert(0) += count;
+            }
+        }
+        profile.sources.push(Source {
+            workload: header.workload,
+            seed: header.seed,
+            kernel_instructions: profile.processes.values().map(|process| process.kernel_instructions).sum(),
+            user_instructions: profile.processes.values().map(|process| process.user_instructions).sum(),
+        });
+        profile
+    }
+}
+
+/// Turns counts of translations and transitions into counts of blocks, edges and calls.
+struct Summing<'a> {
+    image: &'a Image,
+    known: &'a [Option<Known>],
+    instructions: &'a [u32],
+}
+
+impl Summing<'_> {
+    fn add(&self, table: &Table, profile: &mut Profile) -> Process {
+        let mut process = Process::default();
+        for (id, &runs) in table.runs.iter().enumerate().filter(|&(_, &runs)| runs > 0) {
+            self.ran(id, self.instructions[id], runs, &mut process, profile);
+        }
+        for (&(id, reached), &times) in &table.left {
+            self.ran(id as usize, reached, times, &mut process, profile);
+        }
+        for (from, successors) in table.successors.iter().enumerate() {
+            for successor in successors {
+                self.went(from, successor, profile);
+            }
+        }
+        process
+    }
+
+    /// The first `reached` instructions of a translation ran, so many times.
+    fn ran(&self, id: usize, reached: u32, times: u64, process: &mut Process, profile: &mut Profile) {
+        let instructions = u64::from(reached) * times;
+        let Some(known) = &self.known[id] else {
+            process.user_instructions += instructions;
+            return;
+        };
+        process.kernel_instructions += instructions;
+        if known.first.is_none() && instructions > 0 {
+            *profile.outside.entry(known.start).or_insert(0) += instructions;
+        }
+        let mut before = None;
+        for &(block, _) in known.blocks.iter().filter(|&&(_, at)| at < reached) {
+            let addr = self.image.block(block).addr;
+            *process.blocks.entry(addr).or_insert(0) += times;
+            if let Some(before) = before.or_else(|| known.first.filter(|&first| first != block)) {
+                add_edge(profile, self.image, before, block, EdgeKind::FallThrough, times);
+            }
+            before = Some(block);
+        }
+    }
+
+    fn went(&self, from: usize, successor: &Successor, profile: &mut Profile) {
+        let (Some(from), Some(to)) = (&self.known[from], &self.known[successor.to as usize]) else {
+            return;
+        };
+        match from.to(to, self.image) {
+            Flow::Edge(from, to, kind) => add_edge(profile, self.image, from, to, kind, successor.count),
+            Flow::Call(from, to) => {
+                let ends = (self.image.block(from).addr, self.image.block(to).addr);
+                *profile.calls.entry(ends).or_insert(0) += successor.count;
+            }
+            Flow::Within | Flow::Interrupted => {}
+        }
+    }
+}
+
+fn add_edge(
+    profile: &mut Profile,
+    image: &Image,
+    from: crate::image::BlockIndex,
+    to: crate::image::BlockIndex,
+    kind: EdgeKind,
+    count: u64,
+) {
+    let ends = (image.block(from).addr, image.block(to).addr);
+    profile.edges.entry(ends).or_insert((kind, 0)).1 += count;
+}

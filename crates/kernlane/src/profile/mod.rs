@@ -1,0 +1,72 @@
+//! Counts per block, edge and call of a kernel, per process.
+//!
+//! Takes recordings and the image they ran; gives counts by link address. Places nothing.
+
+pub mod collect;
+mod file;
+mod flow;
+pub mod graph;
+mod merge;
+
+pub use file::ProfileError;
+pub use merge::{Merge, merge};
+
+use crate::image::BuildId;
+use crate::image::address::LinkAddr;
+use layout::graph::{EdgeKind, SeedClass};
+use std::collections::BTreeMap;
+
+/// One recording that went into a profile.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Source {
+    pub workload: String,
+    pub seed: u64,
+    pub kernel_instructions: u64,
+    pub user_instructions: u64,
+}
+
+/// What one process did, by the name that the kernel has for it; threads and processes of one name are one row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    pub kernel_instructions: u64,
+    pub user_instructions: u64,
+    /// Counts per block of the kernel, by the block's link address.
+    pub blocks: BTreeMap<LinkAddr, u64>,
+}
+
+/// The counts of one kernel. All maps are by the link addresses of blocks' first bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    pub build_id: BuildId,
+    pub merge: Merge,
+    pub sources: Vec<Source>,
+    /// How often each block was entered at its start.
+    pub blocks: BTreeMap<LinkAddr, u64>,
+    /// How often control went from the end of the first block to the start of the second.
+    pub edges: BTreeMap<(LinkAddr, LinkAddr), (EdgeKind, u64)>,
+    /// How often the call at the end of the block entered the function at the second address.
+    pub calls: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    /// How often the block was the first of the movable text that an entry of this class ran.
+    pub seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
+    pub processes: BTreeMap<String, Process>,
+    /// Kernel instructions that belong to no block of a named function, by the address of the translation.
+    pub outside: BTreeMap<LinkAddr, u64>,
+}
+
+impl Profile {
+    /// Instructions executed in the kernel, over all sources.
+    pub fn kernel_instructions(&self) -> u64 {
+        self.sources.iter().map(|source| source.kernel_instructions).sum()
+    }
+
+    /// Instructions executed in user mode, over all sources.
+    pub fn user_instructions(&self) -> u64 {
+        self.sources.iter().map(|source| source.user_instructions).sum()
+    }
+
+    /// The part of the kernel's instructions that belongs to a block of a named function: 0 to 1.
+    pub fn coverage(&self) -> f64 {
+        let outside: u64 = self.outside.values().sum();
+        1.0 - outside as f64 / self.kernel_instructions().max(1) as f64
+    }
+}
