@@ -1,6 +1,8 @@
 //! What can be typed: the one table from which help, man page and completions are made. Each command's arguments stand in the
 //! file of the command; here they are only listed.
 
+use crate::command::layout::LayoutArgs;
+use crate::command::profile::ProfileArgs;
 use clap::{Parser, Subcommand};
 
 /// Shows where a kernel spends its time under your workload, and lays its code out again so that it spends less
@@ -12,4 +14,7 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
-pub enum Command {}
+pub enum Command {
+    Profile(ProfileArgs),
+    Layout(LayoutArgs),
+}

@@ -1,10 +1,14 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command};
+use crate::command::{layout, profile};
 use anyhow::Result;
 use std::process::ExitCode;
 
 /// Runs one command. 0: done; 1: done, and the answer is "no" (a check that failed); 2: could not be done.
 pub fn run(cli: Cli) -> Result<ExitCode> {
-    match cli.command {}
+    match cli.command {
+        Command::Profile(args) => profile::run(&args),
+        Command::Layout(args) => layout::run(&args),
+    }
 }
