@@ -4,6 +4,7 @@
 
 use crate::ext_tsp::{ExtTspParameters, ext_tsp};
 use crate::graph::{Graph, Ordered};
+use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
 use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
 use crate::validate::InputError;
 use std::fmt;
@@ -22,18 +23,21 @@ pub enum Algorithm {
     Random,
     /// Functions shuffled, each as it was.
     RandomFunctions,
+    /// Pettis and Hansen's chains, splitting and "closest is best".
+    PettisHansen,
     /// ext-TSP for blocks, C3 for functions, cold code behind.
     ExtTsp,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 6] = [
+    pub const ALL: [Algorithm; 7] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
         Algorithm::Random,
         Algorithm::RandomFunctions,
+        Algorithm::PettisHansen,
         Algorithm::ExtTsp,
     ];
 
@@ -45,6 +49,7 @@ impl Algorithm {
             Algorithm::ReverseFunctions => "reverse-functions",
             Algorithm::Random => "random",
             Algorithm::RandomFunctions => "random-functions",
+            Algorithm::PettisHansen => "pettis-hansen",
             Algorithm::ExtTsp => "ext-tsp",
         }
     }
@@ -100,6 +105,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
                 seed,
             },
         ),
+        Algorithm::PettisHansen => pettis_hansen(graph, &PettisHansenParameters::default()),
         Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
     }
 }

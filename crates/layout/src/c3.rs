@@ -71,16 +71,16 @@ pub(crate) fn order(hot: &Hot, parameters: &C3Parameters) -> Vec<FunctionId> {
 }
 
 fn cluster(hot: &Hot, function: usize) -> Cluster {
-    let pieces = &hot.functions[function];
-    let functions = if pieces.is_empty() {
+    let all = [FunctionId(function as u32)];
+    let functions = if hot.functions[function].is_empty() {
         Vec::new()
     } else {
-        vec![FunctionId(function as u32)]
+        all.to_vec()
     };
     Cluster {
+        bytes: hot.bytes(&functions),
+        work: hot.work(&functions),
         functions,
-        bytes: pieces.iter().map(|p| hot.sizes[p.index()]).sum(),
-        work: pieces.iter().map(|&p| hot.work(p)).sum(),
     }
 }
 

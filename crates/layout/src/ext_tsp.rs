@@ -5,7 +5,7 @@
 
 use crate::c3::{self, C3Parameters};
 use crate::chains::{Jump, Node, arrange};
-use crate::graph::{Graph, Ordered};
+use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{Flow, Hot};
 use crate::pieces::PieceId;
 use crate::validate::{InputError, at_least, validate};
@@ -84,33 +84,21 @@ pub fn ext_tsp(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, 
     validate(graph)?;
     parameters.validate()?;
     let hot = Hot::new(graph);
-    let flows = flows_by_function(&hot);
+    let flows = hot.flows_by_function();
     let blocks: Vec<Vec<PieceId>> = flows
         .iter()
         .enumerate()
         .map(|(f, flows)| within(&hot, f, flows, parameters))
         .collect();
-    let order = c3::order(&hot, &parameters.functions);
-    Ok(hot.finish(order.into_iter().flat_map(|f| blocks[f.index()].iter().copied()).collect()))
-}
-
-/// The flows that stay within a function, by function.
-fn flows_by_function(hot: &Hot) -> Vec<Vec<Flow>> {
-    let mut by_function = vec![Vec::new(); hot.functions.len()];
-    for flow in hot.flows() {
-        let function = hot.function_of(flow.from);
-        if function == hot.function_of(flow.to) {
-            by_function[function.index()].push(flow);
-        }
-    }
-    by_function
+    let functions = c3::order(&hot, &parameters.functions);
+    let blocks = |f: FunctionId| within(&hot, f, &flows[f.index()], parameters);
+    Ok(hot.finish(functions.into_iter().flat_map(blocks).collect()))
 }
 
 /// The pieces of one function that ran, arranged; its entry first, if that ran.
-fn within(hot: &Hot, function: usize, flows: &[Flow], parameters: &ExtTspParameters) -> Vec<PieceId> {
-    let pieces = &hot.functions[function];
-    let Some(&first) = pieces.first() else { return Vec::new() };
-    let entry = (hot.pieces.blocks(first).start == hot.graph.functions[function].start).then_some(0);
+fn within(hot: &Hot, function: FunctionId, flows: &[Flow], parameters: &ExtTspParameters) -> Vec<PieceId> {
+    let pieces = &hot.functions[function.index()];
+    let entry = hot.entry_ran(function).then_some(0);
     let nodes: Vec<Node> = pieces
         .iter()
         .map(|&p| Node {
@@ -118,19 +106,17 @@ fn within(hot: &Hot, function: usize, flows: &[Flow], parameters: &ExtTspParamet
             count: hot.count(p),
         })
         .collect();
-    let jumps: Vec<Jump> = flows.iter().map(|flow| jump(pieces, flow)).collect();
+    let jumps: Vec<Jump> = flows.iter().map(|flow| jump(hot, flow)).collect();
     arrange(&nodes, &jumps, entry, parameters)
         .into_iter()
         .map(|node| pieces[node as usize])
         .collect()
 }
 
-fn jump(pieces: &[PieceId], flow: &Flow) -> Jump {
-    // A function's pieces are ascending, and flows join pieces that ran.
-    let node = |piece: PieceId| pieces.partition_point(|&p| p < piece) as u32;
+fn jump(hot: &Hot, flow: &Flow) -> Jump {
     Jump {
-        from: node(flow.from),
-        to: node(flow.to),
+        from: hot.local(flow.from) as u32,
+        to: hot.local(flow.to) as u32,
         from_end: flow.from_end,
         to_start: flow.to_start,
         count: flow.count,

@@ -83,12 +83,54 @@ impl<'g> Hot<'g> {
         self.function_of[piece.index()]
     }
 
-    /// Bytes fetched in a piece: the sum over its blocks of size times count.
-    pub fn work(&self, piece: PieceId) -> f64 {
-        self.pieces
-            .blocks(piece)
+    /// Position of a piece that ran among its function's.
+    pub fn local(&self, piece: PieceId) -> usize {
+        self.functions[self.function_of(piece).index()].partition_point(|&p| p < piece)
+    }
+
+    /// Whether the function's entry starts a piece of its own, and ran; it is then the first of the function's pieces.
+    pub fn entry_ran(&self, function: FunctionId) -> bool {
+        let entry = self.graph.functions[function.index()].start;
+        self.functions[function.index()]
+            .first()
+            .is_some_and(|&first| self.pieces.blocks(first).start == entry)
+    }
+
+    /// Bytes fetched per byte of code that ran in some functions.
+    pub fn density(&self, functions: &[FunctionId]) -> f64 {
+        self.work(functions) / self.bytes(functions).max(1) as f64
+    }
+
+    /// Bytes of the pieces that ran in some functions.
+    pub fn bytes(&self, functions: &[FunctionId]) -> u64 {
+        functions
+            .iter()
+            .flat_map(|f| &self.functions[f.index()])
+            .map(|p| self.sizes[p.index()])
+            .sum()
+    }
+
+    /// Bytes fetched in some functions: the sum over their blocks of size times count.
+    pub fn work(&self, functions: &[FunctionId]) -> f64 {
+        let blocks = functions
+            .iter()
+            .flat_map(|f| &self.functions[f.index()])
+            .flat_map(|&p| self.pieces.blocks(p));
+        blocks
             .map(|b| f64::from(self.graph.sizes[b as usize]) * self.graph.counts[b as usize] as f64)
             .sum()
+    }
+
+    /// The flows that stay within a function, by function.
+    pub fn flows_by_function(&self) -> Vec<Vec<Flow>> {
+        let mut by_function = vec![Vec::new(); self.functions.len()];
+        for flow in self.flows() {
+            let function = self.function_of(flow.from);
+            if function == self.function_of(flow.to) {
+                by_function[function.index()].push(flow);
+            }
+        }
+        by_function
     }
 
     /// The edges between different pieces that ran, in the order of the graph's edges, without those that were never taken.

@@ -1,0 +1,254 @@
+//! Pettis and Hansen's code positioning: chains of blocks, procedure splitting, and procedures by "closest is best".
+//!
+//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990). Takes a graph; gives its order. `docs/algorithms/pettis-hansen.md`
+//! tells the idea and what is ours.
+
+use crate::graph::{FunctionId, Graph, Ordered};
+use crate::hot::{Flow, Hot};
+use crate::pieces::PieceId;
+use crate::validate::{InputError, validate};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// The paper has no parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PettisHansenParameters {}
+
+/// Arranges the blocks of each function in chains, then the functions by their calls. What never ran ("fluff") goes behind, as it was.
+pub fn pettis_hansen(graph: &Graph, _: &PettisHansenParameters) -> Result<Ordered, InputError> {
+    validate(graph)?;
+    let hot = Hot::new(graph);
+    let flows = hot.flows_by_function();
+    let functions = procedures(&hot);
+    let blocks = |function: FunctionId| blocks(&hot, function, &flows[function.index()]);
+    Ok(hot.finish(functions.into_iter().flat_map(blocks).collect()))
+}
+
+/// Section 4: the pieces of one function that ran, in chains.
+fn blocks(hot: &Hot, function: FunctionId, flows: &[Flow]) -> Vec<PieceId> {
+    let pieces = &hot.functions[function.index()];
+    let entry_ran = hot.entry_ran(function);
+    let mut arcs: BTreeMap<(usize, usize), u128> = BTreeMap::new();
+    let mut chainable: BTreeMap<(usize, usize), u128> = BTreeMap::new();
+    for flow in flows {
+        let (from, to) = (hot.local(flow.from), hot.local(flow.to));
+        *arcs.entry((from, to)).or_insert(0) += u128::from(flow.count);
+        let adjoining = flow.from_end == hot.sizes[flow.from.index()] && flow.to_start == 0;
+        if flow.may_fall && adjoining && !(entry_ran && to == 0) {
+            *chainable.entry((from, to)).or_insert(0) += u128::from(flow.count);
+        }
+    }
+    let chains = chains(pieces.len(), chainable);
+    chain_order(chains, &arcs).into_iter().map(|node| pieces[node]).collect()
+}
+
+/// Section 4.2, "bottom-up": from the heaviest arc down, an arc from the tail of one chain to the head of another joins the two.
+fn chains(nodes: usize, arcs: BTreeMap<(usize, usize), u128>) -> Vec<Vec<usize>> {
+    let mut by_weight: Vec<((usize, usize), u128)> = arcs.into_iter().collect();
+    by_weight.sort_by_key(|&(arc, weight)| (Reverse(weight), arc));
+    let mut next: Vec<Option<usize>> = vec![None; nodes];
+    let mut is_head = vec![true; nodes];
+    // For the tail of a chain, its head; for the head, its tail.
+    let mut other_end: Vec<usize> = (0..nodes).collect();
+    for ((from, to), _) in by_weight {
+        if next[from].is_none() && is_head[to] && other_end[from] != to {
+            next[from] = Some(to);
+            is_head[to] = false;
+            let (head, tail) = (other_end[from], other_end[to]);
+            other_end[head] = tail;
+            other_end[tail] = head;
+        }
+    }
+    let chain = |head: usize| std::iter::successors(Some(head), |&node| next[node]).collect();
+    (0..nodes).filter(|&node| is_head[node]).map(chain).collect()
+}
+
+/// The entry's chain first (it holds the lowest node), then always the chain that control most often reaches from what is placed, so that
+/// branches between chains lead forward. A chain that nothing placed reaches waits; the one with the lowest first node then goes on.
+fn chain_order(chains: Vec<Vec<usize>>, arcs: &BTreeMap<(usize, usize), u128>) -> Vec<usize> {
+    let mut chain_of = vec![0; chains.iter().map(Vec::len).sum()];
+    for (number, chain) in chains.iter().enumerate() {
+        chain.iter().for_each(|&node| chain_of[node] = number);
+    }
+    let mut between: Vec<BTreeMap<usize, u128>> = vec![BTreeMap::new(); chains.len()];
+    for (&(from, to), &weight) in arcs {
+        *between[chain_of[from]].entry(chain_of[to]).or_insert(0) += weight;
+    }
+    let mut reached = vec![0u128; chains.len()];
+    let mut placed = vec![false; chains.len()];
+    let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..chains.len()).map(|chain| (0, Reverse(chain))).collect();
+    let mut order = Vec::with_capacity(chain_of.len());
+    while let Some((weight, Reverse(chain))) = heap.pop() {
+        if placed[chain] || weight != reached[chain] {
+            continue;
+        }
+        placed[chain] = true;
+        order.extend(&chains[chain]);
+        for (&to, &weight) in &between[chain] {
+            reached[to] += weight;
+            heap.push((reached[to], Reverse(to)));
+        }
+    }
+    order
+}
+
+/// Section 3, "closest is best": the two groups of functions that call each other most become one, until no calls are left between
+/// groups. The ends that call each other most come together.
+fn procedures(hot: &Hot) -> Vec<FunctionId> {
+    let mut calls: BTreeMap<(FunctionId, FunctionId), u128> = BTreeMap::new();
+    for ((caller, callee), count) in hot.arcs() {
+        *calls.entry((caller.min(callee), caller.max(callee))).or_insert(0) += count;
+    }
+    let mut groups = Groups::new(hot, calls);
+    while let Some((a, b)) = groups.closest() {
+        groups.join(a, b);
+    }
+    groups.order(hot)
+}
+
+struct Groups {
+    /// The original calls between functions, the lower one first.
+    calls: BTreeMap<(FunctionId, FunctionId), u128>,
+    /// The functions of each group; empty when the group has gone into another.
+    functions: Vec<Vec<FunctionId>>,
+    /// Calls to each other group.
+    neighbours: Vec<BTreeMap<usize, u128>>,
+    /// Weights between groups, and the groups, the lower one first. A weight that is no longer true is skipped.
+    heap: BinaryHeap<(u128, Reverse<(usize, usize)>)>,
+}
+
+impl Groups {
+    fn new(hot: &Hot, calls: BTreeMap<(FunctionId, FunctionId), u128>) -> Self {
+        let alone = |f: usize| {
+            if hot.functions[f].is_empty() {
+                Vec::new()
+            } else {
+                vec![FunctionId(f as u32)]
+            }
+        };
+        let mut neighbours = vec![BTreeMap::new(); hot.functions.len()];
+        let mut heap = BinaryHeap::new();
+        for (&(a, b), &weight) in &calls {
+            neighbours[a.index()].insert(b.index(), weight);
+            neighbours[b.index()].insert(a.index(), weight);
+            heap.push((weight, Reverse((a.index(), b.index()))));
+        }
+        Groups {
+            calls,
+            functions: (0..hot.functions.len()).map(alone).collect(),
+            neighbours,
+            heap,
+        }
+    }
+
+    fn closest(&mut self) -> Option<(usize, usize)> {
+        while let Some((weight, Reverse((a, b)))) = self.heap.pop() {
+            if self.neighbours[a].get(&b) == Some(&weight) {
+                return Some((a, b));
+            }
+        }
+        None
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let mut joined = std::mem::take(&mut self.functions[a]);
+        let mut other = std::mem::take(&mut self.functions[b]);
+        self.turn(&mut joined, &mut other);
+        joined.extend(other);
+        self.functions[a] = joined;
+        self.neighbours[a].remove(&b);
+        for (group, weight) in std::mem::take(&mut self.neighbours[b]) {
+            self.neighbours[group].remove(&b);
+            if group != a {
+                let sum = weight + self.neighbours[a].get(&group).unwrap_or(&0);
+                self.neighbours[a].insert(group, sum);
+                self.heap.push((sum, Reverse((a.min(group), a.max(group)))));
+                self.neighbours[group].insert(a, sum);
+            }
+        }
+    }
+
+    /// Turns one or both of two groups around, so that of the four pairs of ends the one with most calls meets: last of the first with
+    /// first of the second. Among equals, the least is turned.
+    fn turn(&self, first: &mut [FunctionId], second: &mut [FunctionId]) {
+        let ends = |group: &[FunctionId]| Some((*group.first()?, *group.last()?));
+        let (Some((first_head, first_tail)), Some((second_head, second_tail))) = (ends(first), ends(second)) else {
+            return;
+        };
+        let weight = |a: FunctionId, b: FunctionId| self.calls.get(&(a.min(b), a.max(b))).copied().unwrap_or(0);
+        let ways = [
+            (weight(first_tail, second_head), false, false),
+            (weight(first_tail, second_tail), false, true),
+            (weight(first_head, second_head), true, false),
+            (weight(first_head, second_tail), true, true),
+        ];
+        let most = ways.iter().map(|way| way.0).max();
+        if let Some(&(_, turn_first, turn_second)) = ways.iter().find(|way| Some(way.0) == most) {
+            if turn_first {
+                first.reverse();
+            }
+            if turn_second {
+                second.reverse();
+            }
+        }
+    }
+
+    /// The groups one behind the other, the one with most work per byte first.
+    fn order(self, hot: &Hot) -> Vec<FunctionId> {
+        let mut groups: Vec<(f64, Vec<FunctionId>)> = self
+            .functions
+            .into_iter()
+            .filter(|group| !group.is_empty())
+            .map(|group| (hot.density(&group), group))
+            .collect();
+        groups.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1[0].cmp(&b.1[0])));
+        groups.into_iter().flat_map(|(_, group)| group).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arcs(arcs: &[(usize, usize, u128)]) -> BTreeMap<(usize, usize), u128> {
+        arcs.iter().map(|&(from, to, weight)| ((from, to), weight)).collect()
+    }
+
+    /// ```text
+    ///     0 ─10▶ 1 ─100▶ 2 ─99▶ 1      a loop 1 2 entered at 1: the heaviest arc binds first, the arc back would close a ring
+    /// ```
+    #[test]
+    fn an_arc_back_to_the_head_of_its_own_chain_joins_nothing() {
+        assert_eq!(chains(3, arcs(&[(0, 1, 10), (1, 2, 100), (2, 1, 99)])), [[0, 1, 2]]);
+    }
+
+    #[test]
+    fn chains_follow_the_one_that_reaches_them_most() {
+        let order = chain_order(vec![vec![0, 1], vec![2], vec![3]], &arcs(&[(0, 1, 50), (1, 2, 5), (1, 3, 9)]));
+        assert_eq!(order, [0, 1, 3, 2]);
+    }
+
+    /// ```text
+    ///     A ══10══ B      C ══8══ D      then A ──4── D: A B and C D join with A beside D, B A D C or its mirror image
+    /// ```
+    #[test]
+    fn groups_join_where_they_are_closest() {
+        let f = |n| FunctionId(n);
+        let graph = Graph {
+            sizes: vec![1; 4],
+            counts: vec![1; 4],
+            glued: vec![false; 4],
+            alignments: vec![1; 4],
+            functions: (0..4).map(|n| n..n + 1).collect(),
+            calls: [(0, 1, 10), (2, 3, 8), (0, 3, 4)]
+                .map(|(from, to, count)| crate::graph::Call {
+                    from: crate::graph::BlockId(from),
+                    to: crate::graph::BlockId(to),
+                    count,
+                })
+                .to_vec(),
+            ..Graph::default()
+        };
+        assert_eq!(procedures(&Hot::new(&graph)), [f(1), f(0), f(3), f(2)]);
+    }
+}
