@@ -85,11 +85,6 @@ pub fn ext_tsp(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, 
     parameters.validate()?;
     let hot = Hot::new(graph);
     let flows = hot.flows_by_function();
-    let blocks: Vec<Vec<PieceId>> = flows
-        .iter()
-        .enumerate()
-        .map(|(f, flows)| within(&hot, f, flows, parameters))
-        .collect();
     let functions = c3::order(&hot, &parameters.functions);
     let blocks = |f: FunctionId| within(&hot, f, &flows[f.index()], parameters);
     Ok(hot.finish(functions.into_iter().flat_map(blocks).collect()))
