@@ -2,6 +2,7 @@
 //! file of the command; here they are only listed.
 
 use crate::command::layout::LayoutArgs;
+use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::profile::ProfileArgs;
 use clap::{Parser, Subcommand};
 
@@ -17,4 +18,6 @@ pub struct Cli {
 pub enum Command {
     Profile(ProfileArgs),
     Layout(LayoutArgs),
+    Man(ManArgs),
+    Completions(CompletionsArgs),
 }

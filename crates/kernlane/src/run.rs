@@ -1,7 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{layout, profile};
+use crate::command::{layout, manual, profile};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -10,5 +10,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Profile(args) => profile::run(&args),
         Command::Layout(args) => layout::run(&args),
+        Command::Man(args) => manual::man(&args),
+        Command::Completions(args) => manual::completions(&args),
     }
 }

@@ -50,11 +50,7 @@ impl Cache {
         let start = set * self.ways;
         let ways = &mut self.lines[start..start + self.ways];
         if self.trees.is_empty() {
-            return if ways[0] == line {
-                Access::Hit
-            } else {
-                access_lru(ways, line)
-            };
+            return if ways[0] == line { Access::Hit } else { access_lru(ways, line) };
         }
         access_plru(ways, &mut self.trees[set], line)
     }

@@ -41,12 +41,7 @@ impl Geometry {
     pub const MAX_LINES: u64 = 1 << 20;
 
     /// A cache of `size` bytes in lines of `line` bytes. The size need not be a power of two (48 KB in 12 ways), the number of sets must.
-    pub fn cache(
-        size: u64,
-        ways: u64,
-        line: u64,
-        replacement: Replacement,
-    ) -> Result<Geometry, GeometryError> {
+    pub fn cache(size: u64, ways: u64, line: u64, replacement: Replacement) -> Result<Geometry, GeometryError> {
         if !line.is_power_of_two() || !(16..=256).contains(&line) {
             return Err(GeometryError::LineSize(line));
         }
@@ -60,11 +55,7 @@ impl Geometry {
     }
 
     /// A TLB of `entries` pages.
-    pub fn tlb(
-        entries: u64,
-        ways: u64,
-        replacement: Replacement,
-    ) -> Result<Geometry, GeometryError> {
+    pub fn tlb(entries: u64, ways: u64, replacement: Replacement) -> Result<Geometry, GeometryError> {
         if ways == 0 {
             return Err(GeometryError::NoWays);
         }
@@ -74,11 +65,7 @@ impl Geometry {
         Geometry::of_lines(entries, ways, replacement)
     }
 
-    fn of_lines(
-        lines: u64,
-        ways: u64,
-        replacement: Replacement,
-    ) -> Result<Geometry, GeometryError> {
+    fn of_lines(lines: u64, ways: u64, replacement: Replacement) -> Result<Geometry, GeometryError> {
         if lines > Geometry::MAX_LINES {
             return Err(GeometryError::TooLarge { lines });
         }
@@ -163,12 +150,7 @@ mod tests {
             ((48 << 10, 8, 64, Lru), Sets(96)),
             ((48 << 10, 12, 64, TreePlru), PlruWays(12)),
             ((8192, 128, 64, TreePlru), PlruWays(128)),
-            (
-                (u64::MAX - 63, 1, 64, Lru),
-                TooLarge {
-                    lines: u64::MAX / 64,
-                },
-            ),
+            ((u64::MAX - 63, 1, 64, Lru), TooLarge { lines: u64::MAX / 64 }),
             (
                 (8192, u64::MAX, 64, Lru),
                 NotWholeSets {
@@ -179,27 +161,11 @@ mod tests {
             ),
         ];
         for ((size, ways, line, replacement), error) in cases {
-            assert_eq!(
-                Geometry::cache(size, ways, line, replacement),
-                Err(error),
-                "{size} {ways} {line}"
-            );
+            assert_eq!(Geometry::cache(size, ways, line, replacement), Err(error), "{size} {ways} {line}");
         }
         assert_eq!(Geometry::tlb(64, 0, Lru), Err(NoWays));
-        assert_eq!(
-            Geometry::tlb(64, 5, Lru),
-            Err(NotWholeEntries {
-                entries: 64,
-                ways: 5
-            })
-        );
-        assert_eq!(
-            Geometry::tlb(0, 5, Lru),
-            Err(NotWholeEntries {
-                entries: 0,
-                ways: 5
-            })
-        );
+        assert_eq!(Geometry::tlb(64, 5, Lru), Err(NotWholeEntries { entries: 64, ways: 5 }));
+        assert_eq!(Geometry::tlb(0, 5, Lru), Err(NotWholeEntries { entries: 0, ways: 5 }));
         assert_eq!(Geometry::tlb(60, 5, Lru), Err(Sets(12)));
     }
 }

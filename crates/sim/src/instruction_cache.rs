@@ -74,12 +74,8 @@ impl InstructionCache {
         let misses = self.misses.get_mut(side);
         match (fates[index], side) {
             (Fate::NeverFetched, _) => misses.cold += 1,
-            (Fate::EvictedByKernel, Side::Kernel) | (Fate::EvictedByUser, Side::User) => {
-                misses.own += 1
-            }
-            (Fate::EvictedByKernel, Side::User) | (Fate::EvictedByUser, Side::Kernel) => {
-                misses.other += 1
-            }
+            (Fate::EvictedByKernel, Side::Kernel) | (Fate::EvictedByUser, Side::User) => misses.own += 1,
+            (Fate::EvictedByKernel, Side::User) | (Fate::EvictedByUser, Side::Kernel) => misses.other += 1,
         }
         if let Some(evicted) = evicted {
             // A line that is evicted was once fetched, and its own miss made room for its entry.
@@ -112,8 +108,7 @@ mod tests {
     /// Four sets of one way: lines 0, 4, 8 conflict.
     #[test]
     fn every_miss_has_its_cause() {
-        let mut cache =
-            InstructionCache::new(Geometry::cache(64, 1, 16, Replacement::Lru).unwrap());
+        let mut cache = InstructionCache::new(Geometry::cache(64, 1, 16, Replacement::Lru).unwrap());
         let fetches = [
             (kernel(0), true),  // cold
             (kernel(0), false), // the line fetched last
@@ -133,22 +128,8 @@ mod tests {
             assert_eq!(cache.fetch(line), missed, "fetch {step}");
         }
         let misses = cache.misses();
-        assert_eq!(
-            misses.kernel,
-            Misses {
-                cold: 3,
-                own: 2,
-                other: 1
-            }
-        );
-        assert_eq!(
-            misses.user,
-            Misses {
-                cold: 2,
-                own: 1,
-                other: 1
-            }
-        );
+        assert_eq!(misses.kernel, Misses { cold: 3, own: 2, other: 1 });
+        assert_eq!(misses.user, Misses { cold: 2, own: 1, other: 1 });
         assert_eq!(misses.kernel.total() + misses.user.total(), 10);
     }
 }

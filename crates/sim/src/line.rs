@@ -63,11 +63,7 @@ impl Line {
 
     #[inline]
     pub fn side(self) -> Side {
-        if self.0 & USER == 0 {
-            Side::Kernel
-        } else {
-            Side::User
-        }
+        if self.0 & USER == 0 { Side::Kernel } else { Side::User }
     }
 }
 

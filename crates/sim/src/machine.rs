@@ -39,11 +39,7 @@ pub enum MachineError {
 }
 
 impl ItlbDescription {
-    pub fn new(
-        geometry: Geometry,
-        kernel_page: u64,
-        user_page: u64,
-    ) -> Result<ItlbDescription, MachineError> {
+    pub fn new(geometry: Geometry, kernel_page: u64, user_page: u64) -> Result<ItlbDescription, MachineError> {
         for page in [kernel_page, user_page] {
             if !page.is_power_of_two() || !(4096..=1 << 30).contains(&page) {
                 return Err(MachineError::PageSize(page));
@@ -59,11 +55,7 @@ impl ItlbDescription {
 
 impl SimpleModel {
     /// Checks the ranges; NaN is in none.
-    pub fn new(
-        miss_penalty: f64,
-        data_references: f64,
-        data_miss_rate: f64,
-    ) -> Result<SimpleModel, MachineError> {
+    pub fn new(miss_penalty: f64, data_references: f64, data_miss_rate: f64) -> Result<SimpleModel, MachineError> {
         if !(0.0..=10000.0).contains(&miss_penalty) {
             return Err(MachineError::MissPenalty(miss_penalty));
         }
@@ -89,25 +81,11 @@ mod tests {
     fn pages_and_shares_have_their_ranges() {
         let geometry = Geometry::tlb(64, 64, Replacement::Lru).unwrap();
         assert!(ItlbDescription::new(geometry, 2 << 20, 4096).is_ok());
-        assert_eq!(
-            ItlbDescription::new(geometry, 2 << 20, 5000),
-            Err(MachineError::PageSize(5000))
-        );
-        assert_eq!(
-            ItlbDescription::new(geometry, 2048, 4096),
-            Err(MachineError::PageSize(2048))
-        );
+        assert_eq!(ItlbDescription::new(geometry, 2 << 20, 5000), Err(MachineError::PageSize(5000)));
+        assert_eq!(ItlbDescription::new(geometry, 2048, 4096), Err(MachineError::PageSize(2048)));
         assert!(SimpleModel::new(30.0, 0.3, 0.05).is_ok());
-        assert_eq!(
-            SimpleModel::new(-1.0, 0.3, 0.05),
-            Err(MachineError::MissPenalty(-1.0))
-        );
-        assert_eq!(
-            SimpleModel::new(30.0, 1.5, 0.05),
-            Err(MachineError::Share(1.5))
-        );
-        assert!(
-            matches!(SimpleModel::new(30.0, 0.3, f64::NAN), Err(MachineError::Share(share)) if share.is_nan())
-        );
+        assert_eq!(SimpleModel::new(-1.0, 0.3, 0.05), Err(MachineError::MissPenalty(-1.0)));
+        assert_eq!(SimpleModel::new(30.0, 1.5, 0.05), Err(MachineError::Share(1.5)));
+        assert!(matches!(SimpleModel::new(30.0, 0.3, f64::NAN), Err(MachineError::Share(share)) if share.is_nan()));
     }
 }

@@ -1,8 +1,6 @@
 //! The fast cache against the plainest one that can be written, on many geometries and streams: every single answer is equal.
 
-use kernlane_sim::{
-    Access, Cache, Geometry, InstructionCache, Line, Misses, PerSide, Replacement, Side,
-};
+use kernlane_sim::{Access, Cache, Geometry, InstructionCache, Line, Misses, PerSide, Replacement, Side};
 
 /// A set is a list, and everything is looked for from the front.
 struct Naive {
@@ -59,10 +57,7 @@ impl Naive {
             (set.len() as u32 - 1, Access::Miss { evicted: None })
         } else {
             let victim = self.plru_victim(number, 0, ways);
-            let evicted = Some(std::mem::replace(
-                &mut self.sets[number][victim as usize],
-                line,
-            ));
+            let evicted = Some(std::mem::replace(&mut self.sets[number][victim as usize], line));
             (victim, Access::Miss { evicted })
         };
         self.plru_touch(number, 0, ways, way);
@@ -75,10 +70,7 @@ impl Naive {
             return first;
         }
         let half = count / 2;
-        let left_was_last = self.recent[set]
-            .get(&(first, count))
-            .copied()
-            .unwrap_or(false);
+        let left_was_last = self.recent[set].get(&(first, count)).copied().unwrap_or(false);
         if left_was_last {
             self.plru_victim(set, first + half, half)
         } else {
@@ -134,15 +126,12 @@ fn stream(geometry: Geometry, random: &mut Random) -> Vec<Line> {
     let capacity = geometry.sets() * geometry.ways();
     let mut lines = Vec::new();
     for _ in 0..6 {
-        let span =
-            [capacity, capacity + 1, capacity * 2, capacity / 2 + 1][random.below(4) as usize];
+        let span = [capacity, capacity + 1, capacity * 2, capacity / 2 + 1][random.below(4) as usize];
         match random.below(3) {
             0 => lines.extend((0..300).map(|_| random.line(span * 2))),
             1 => {
                 let (start, length) = (random.below(1000), 300.min(span * 3));
-                lines.extend(
-                    (0..length).map(|step| Line::new(Side::Kernel, start + step % span).unwrap()),
-                );
+                lines.extend((0..length).map(|step| Line::new(Side::Kernel, start + step % span).unwrap()));
             }
             _ => lines.extend((0..60).flat_map(|_| std::iter::repeat_n(random.line(span), 3))),
         }
@@ -156,11 +145,7 @@ fn fast_and_naive_agree_on_every_access() {
     for geometry in geometries() {
         let (mut fast, mut naive) = (Cache::new(geometry), Naive::new(geometry));
         for (step, line) in stream(geometry, &mut random).into_iter().enumerate() {
-            assert_eq!(
-                fast.access(line),
-                naive.access(line),
-                "{geometry:?}, access {step}"
-            );
+            assert_eq!(fast.access(line), naive.access(line), "{geometry:?}, access {step}");
         }
     }
 }

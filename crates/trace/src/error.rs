@@ -11,24 +11,13 @@ pub enum Violation {
     #[error("translation {} is defined when {expected} is next", id.0)]
     TranslationOutOfOrder { id: TranslationId, expected: u32 },
     #[error("translation {} has {instructions} instructions (1 to 512 can be)", id.0)]
-    TranslationSize {
-        id: TranslationId,
-        instructions: usize,
-    },
+    TranslationSize { id: TranslationId, instructions: usize },
     #[error("translation {} has an instruction of {length} bytes (1 to 15 can be)", id.0)]
     InstructionSize { id: TranslationId, length: u8 },
     #[error("translation {} has {code} bytes of code for instructions of {lengths}", id.0)]
-    CodeSize {
-        id: TranslationId,
-        code: usize,
-        lengths: usize,
-    },
+    CodeSize { id: TranslationId, code: usize, lengths: usize },
     #[error("translation {} has {of} instructions and was left after {instructions}", id.0)]
-    LeftOutOfRange {
-        id: TranslationId,
-        instructions: u32,
-        of: u32,
-    },
+    LeftOutOfRange { id: TranslationId, instructions: u32, of: u32 },
     #[error("task {} is named before it is defined", id.0)]
     UndefinedTask { id: TaskId },
     #[error("task {} is defined when {expected} is next", id.0)]
@@ -48,11 +37,7 @@ pub enum Violation {
     #[error("a flag has the value {0}")]
     Flag(u8),
     #[error("the totals at the end say {what} {said}, the records before say {counted}")]
-    Totals {
-        what: &'static str,
-        said: u64,
-        counted: u64,
-    },
+    Totals { what: &'static str, said: u64, counted: u64 },
     #[error("unpacks to {unpacked} bytes, not the {said} its frame says")]
     UnpackedSize { unpacked: usize, said: u32 },
     #[error("does not unpack: {0}")]
@@ -60,10 +45,7 @@ pub enum Violation {
     #[error("{size} bytes, more than the {limit} a chunk may have")]
     ChunkSize { size: u32, limit: u32 },
     #[error("a {found} chunk where {expected} belongs")]
-    Misplaced {
-        found: ChunkKind,
-        expected: &'static str,
-    },
+    Misplaced { found: ChunkKind, expected: &'static str },
 }
 
 /// Why a recording could not be read (further). What was read before stays good.
@@ -71,22 +53,13 @@ pub enum Violation {
 pub enum ReadError {
     #[error("not a recording: it does not begin with the magic number")]
     Magic,
-    #[error(
-        "format version {found}; this reader knows version {}",
-        crate::FORMAT_VERSION
-    )]
+    #[error("format version {found}; this reader knows version {}", crate::FORMAT_VERSION)]
     Version { found: u32 },
     #[error("cut off in chunk {chunk} at offset {offset}: the file ends before the clean end")]
     CutOff { chunk: u64, offset: u64 },
     #[error("chunk {chunk} at offset {offset} is damaged: no kind of chunk is called {found:02x?}")]
-    Kind {
-        chunk: u64,
-        offset: u64,
-        found: [u8; 4],
-    },
-    #[error(
-        "chunk {chunk} ({kind}) at offset {offset} is damaged: its checksum is {found:08x}, not {expected:08x}"
-    )]
+    Kind { chunk: u64, offset: u64, found: [u8; 4] },
+    #[error("chunk {chunk} ({kind}) at offset {offset} is damaged: its checksum is {found:08x}, not {expected:08x}")]
     Checksum {
         chunk: u64,
         kind: ChunkKind,
@@ -104,11 +77,7 @@ pub enum ReadError {
     #[error("{bytes} byte(s) or more follow the clean end at offset {offset}")]
     Trailing { offset: u64, bytes: usize },
     #[error("reading chunk {chunk} at offset {offset} failed")]
-    Io {
-        chunk: u64,
-        offset: u64,
-        source: std::io::Error,
-    },
+    Io { chunk: u64, offset: u64, source: std::io::Error },
 }
 
 /// Why records could not be written.

@@ -45,10 +45,7 @@ impl ChunkKind {
     }
 
     fn from_tag(tag: [u8; 4]) -> Option<ChunkKind> {
-        Self::TAGS
-            .iter()
-            .find(|entry| entry.1 == tag)
-            .map(|entry| entry.0)
+        Self::TAGS.iter().find(|entry| entry.1 == tag).map(|entry| entry.0)
     }
 }
 

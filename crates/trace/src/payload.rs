@@ -9,9 +9,7 @@
 //! END   u64 kernel instructions, user instructions, executions, left, translations, tasks, hash
 //! ```
 
-use crate::{
-    Header, RunAddr, Task, TaskId, TaskPointer, Totals, Translation, TranslationId, Violation,
-};
+use crate::{Header, RunAddr, Task, TaskId, TaskPointer, Totals, Translation, TranslationId, Violation};
 
 pub(crate) fn put_header(header: &Header, out: &mut Vec<u8>) -> Result<(), Violation> {
     put_text(&header.build_id, "the build id", out)?;
@@ -71,15 +69,8 @@ pub(crate) fn take_translations(payload: &[u8], first: u32) -> Result<Vec<Transl
         let addr = RunAddr(from.u64()?);
         let instructions = usize::from(from.u16()?);
         let lengths: Box<[u8]> = from.bytes(instructions)?.into();
-        let code = from
-            .bytes(lengths.iter().map(|&length| usize::from(length)).sum())?
-            .into();
-        translations.push(Translation {
-            id,
-            addr,
-            lengths,
-            code,
-        });
+        let code = from.bytes(lengths.iter().map(|&length| usize::from(length)).sum())?.into();
+        translations.push(Translation { id, addr, lengths, code });
     }
     Ok(translations)
 }
@@ -188,19 +179,13 @@ struct Bytes<'a> {
 
 impl<'a> Bytes<'a> {
     fn bytes(&mut self, size: usize) -> Result<&'a [u8], Violation> {
-        let (taken, rest) = self
-            .rest
-            .split_at_checked(size)
-            .ok_or(Violation::Short { what: self.what })?;
+        let (taken, rest) = self.rest.split_at_checked(size).ok_or(Violation::Short { what: self.what })?;
         self.rest = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
-        let (taken, rest) = self
-            .rest
-            .split_first_chunk()
-            .ok_or(Violation::Short { what: self.what })?;
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(Violation::Short { what: self.what })?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -219,8 +204,7 @@ impl<'a> Bytes<'a> {
 
     fn text(&mut self) -> Result<String, Violation> {
         let size = self.u32()? as usize;
-        String::from_utf8(self.bytes(size)?.to_vec())
-            .map_err(|_| Violation::NotText { what: self.what })
+        String::from_utf8(self.bytes(size)?.to_vec()).map_err(|_| Violation::NotText { what: self.what })
     }
 
     fn finish(self) -> Result<(), Violation> {

@@ -1,9 +1,7 @@
 //! Records in: reads chunk by chunk, unpacks, checks. Whatever the bytes are, gives records that follow the rules, or a named error.
 
 use crate::error::{ReadError, Violation};
-use crate::frame::{
-    ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT,
-};
+use crate::frame::{ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT};
 use crate::tally::Tally;
 use crate::{Header, Task, Totals, Translation, payload};
 use std::io::{ErrorKind, Read};
@@ -44,10 +42,7 @@ impl<R: Read> Reader<R> {
             source,
         };
         let mut prefix = Vec::new();
-        from.by_ref()
-            .take(12)
-            .read_to_end(&mut prefix)
-            .map_err(io)?;
+        from.by_ref().take(12).read_to_end(&mut prefix).map_err(io)?;
         let Some((magic, version)) = prefix.split_first_chunk::<8>() else {
             return Err(match MAGIC.starts_with(&prefix) && !prefix.is_empty() {
                 true => ReadError::CutOff {
@@ -86,20 +81,12 @@ impl<R: Read> Reader<R> {
             kind: ChunkKind::Header,
         };
         match reader.read_payload()? {
-            Some((ChunkKind::Header, payload)) => {
-                reader.header = payload::take_header(&payload).map_err(|v| at.wrong(v))?
-            }
+            Some((ChunkKind::Header, payload)) => reader.header = payload::take_header(&payload).map_err(|v| at.wrong(v))?,
             Some((found, _)) => {
-                return Err(at.wrong(Violation::Misplaced {
-                    found,
-                    expected: "HEAD",
-                }));
+                return Err(at.wrong(Violation::Misplaced { found, expected: "HEAD" }));
             }
             None => {
-                return Err(ReadError::CutOff {
-                    chunk: 0,
-                    offset: 12,
-                });
+                return Err(ReadError::CutOff { chunk: 0, offset: 12 });
             }
         }
         Ok(reader)
@@ -129,14 +116,9 @@ impl<R: Read> Reader<R> {
         let Some((kind, payload)) = self.read_payload()? else {
             return Err(ReadError::CutOff { chunk, offset });
         };
-        let given = self.take(kind, &payload).map_err(|violation| {
-            Place {
-                chunk,
-                offset,
-                kind,
-            }
-            .wrong(violation)
-        })?;
+        let given = self
+            .take(kind, &payload)
+            .map_err(|violation| Place { chunk, offset, kind }.wrong(violation))?;
         if kind == ChunkKind::End {
             self.nothing_follows()?;
         }
@@ -151,18 +133,13 @@ impl<R: Read> Reader<R> {
                 expected: "anything else",
             }),
             ChunkKind::Translations => {
-                let translations =
-                    payload::take_translations(payload, self.tally.next_translation())?;
-                translations
-                    .iter()
-                    .try_for_each(|translation| self.tally.define(translation))?;
+                let translations = payload::take_translations(payload, self.tally.next_translation())?;
+                translations.iter().try_for_each(|translation| self.tally.define(translation))?;
                 Ok(Chunk::Translations(translations))
             }
             ChunkKind::Tasks => {
                 let tasks = payload::take_tasks(payload, self.tally.next_task())?;
-                tasks
-                    .iter()
-                    .try_for_each(|task| self.tally.define_task(task))?;
+                tasks.iter().try_for_each(|task| self.tally.define_task(task))?;
                 Ok(Chunk::Tasks(tasks))
             }
             ChunkKind::Stream => {
@@ -191,20 +168,13 @@ impl<R: Read> Reader<R> {
                 }),
             };
         };
-        let frame = Frame::from_bytes(bytes).map_err(|found| ReadError::Kind {
-            chunk,
-            offset,
-            found,
-        })?;
+        let frame = Frame::from_bytes(bytes).map_err(|found| ReadError::Kind { chunk, offset, found })?;
         let at = Place {
             chunk,
             offset,
             kind: frame.kind,
         };
-        for (size, limit) in [
-            (frame.packed, PACKED_LIMIT),
-            (frame.unpacked, UNPACKED_LIMIT),
-        ] {
+        for (size, limit) in [(frame.packed, PACKED_LIMIT), (frame.unpacked, UNPACKED_LIMIT)] {
             if size > limit {
                 return Err(at.wrong(Violation::ChunkSize { size, limit }));
             }
@@ -217,9 +187,7 @@ impl<R: Read> Reader<R> {
         let found = frame.checksum_with(&self.packed);
         if found != frame.checksum {
             let Frame {
-                kind,
-                checksum: expected,
-                ..
+                kind, checksum: expected, ..
             } = frame;
             return Err(ReadError::Checksum {
                 chunk,
@@ -229,9 +197,7 @@ impl<R: Read> Reader<R> {
                 expected,
             });
         }
-        let payload = self
-            .unpack(frame.unpacked)
-            .map_err(|violation| at.wrong(violation))?;
+        let payload = self.unpack(frame.unpacked).map_err(|violation| at.wrong(violation))?;
         self.chunk += 1;
         self.offset = end;
         Ok(Some((frame.kind, payload)))

@@ -75,11 +75,7 @@ pub struct Task {
 impl Task {
     /// The task's name up to the first NUL; bytes that are not UTF-8 are replaced.
     pub fn name(&self) -> Cow<'_, str> {
-        let end = self
-            .comm
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(self.comm.len());
+        let end = self.comm.iter().position(|&byte| byte == 0).unwrap_or(self.comm.len());
         String::from_utf8_lossy(&self.comm[..end])
     }
 }

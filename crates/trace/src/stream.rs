@@ -29,10 +29,7 @@ pub enum Event {
     Executed(TranslationId),
     /// Only the first `instructions` (at least 1, fewer than all) were reached; the last of them raised an exception or was begun
     /// again in a translation that is not recorded.
-    Left {
-        translation: TranslationId,
-        instructions: u32,
-    },
+    Left { translation: TranslationId, instructions: u32 },
     /// The task that executes what follows. Stands before the translation in which the switch happened.
     Task(TaskId),
     /// The workload executed a marker. Stands before the translation in which it did.
@@ -45,10 +42,7 @@ impl Event {
     pub fn append_to(self, words: &mut Vec<u32>) {
         match self {
             Event::Executed(id) => words.push(id.0 & !LEFT),
-            Event::Left {
-                translation,
-                instructions,
-            } => {
+            Event::Left { translation, instructions } => {
                 words.extend([LEFT | instructions & !KIND, translation.0 & !LEFT]);
             }
             Event::Task(id) => words.push(TASK | id.0 & !KIND),
@@ -59,9 +53,7 @@ impl Event {
 
 /// The events of a stream that the [`Reader`](crate::Reader) gave. On words that no writer makes the iteration ends.
 pub fn events(words: &[u32]) -> Events<'_> {
-    Events {
-        words: words.iter(),
-    }
+    Events { words: words.iter() }
 }
 
 /// See [`events`].
@@ -134,17 +126,9 @@ mod tests {
 
     #[test]
     fn words_that_no_writer_makes_end_the_iteration() {
-        for bad in [
-            &[LEFT | 1][..],
-            &[LEFT | 1, TASK],
-            &[0xb000_0000, 1],
-            &[0xffff_ffff, 1],
-        ] {
+        for bad in [&[LEFT | 1][..], &[LEFT | 1, TASK], &[0xb000_0000, 1], &[0xffff_ffff, 1]] {
             let words = [&[5, 6], bad].concat();
-            let expected = [
-                Event::Executed(TranslationId(5)),
-                Event::Executed(TranslationId(6)),
-            ];
+            let expected = [Event::Executed(TranslationId(5)), Event::Executed(TranslationId(6))];
             assert_eq!(events(&words).collect::<Vec<_>>(), expected, "{bad:x?}");
         }
     }

@@ -26,12 +26,7 @@ impl Tally {
     }
 
     pub fn define(&mut self, translation: &Translation) -> Result<(), Violation> {
-        let Translation {
-            id,
-            addr,
-            lengths,
-            code,
-        } = translation;
+        let Translation { id, addr, lengths, code } = translation;
         let (id, expected) = (*id, self.next_translation());
         if expected >= TRANSLATIONS {
             return Err(Violation::TooMany);
@@ -45,10 +40,7 @@ impl Tally {
                 instructions: lengths.len(),
             });
         }
-        if let Some(&length) = lengths
-            .iter()
-            .find(|&&length| length == 0 || length > Translation::MAX_LENGTH)
-        {
+        if let Some(&length) = lengths.iter().find(|&&length| length == 0 || length > Translation::MAX_LENGTH) {
             return Err(Violation::InstructionSize { id, length });
         }
         let bytes = lengths.iter().map(|&length| usize::from(length)).sum();
@@ -75,14 +67,10 @@ impl Tally {
             return Err(Violation::TooMany);
         }
         if task.id.0 != expected {
-            return Err(Violation::TaskOutOfOrder {
-                id: task.id,
-                expected,
-            });
+            return Err(Violation::TaskOutOfOrder { id: task.id, expected });
         }
         self.hash.bytes(&task.pointer.0.to_le_bytes());
-        self.hash
-            .word(task.pid.map_or(0, |pid| pid.wrapping_add(1)));
+        self.hash.word(task.pid.map_or(0, |pid| pid.wrapping_add(1)));
         self.hash.bytes(&task.comm);
         self.tasks += 1;
         self.totals.tasks += 1;
@@ -136,17 +124,10 @@ impl Tally {
                 translation: id,
                 instructions,
             } => {
-                let &entry = self
-                    .translations
-                    .get(id.0 as usize)
-                    .ok_or(Violation::UndefinedTranslation { id })?;
+                let &entry = self.translations.get(id.0 as usize).ok_or(Violation::UndefinedTranslation { id })?;
                 let of = u32::from(entry & !KERNEL);
                 if instructions == 0 || instructions >= of {
-                    return Err(Violation::LeftOutOfRange {
-                        id,
-                        instructions,
-                        of,
-                    });
+                    return Err(Violation::LeftOutOfRange { id, instructions, of });
                 }
                 if entry & KERNEL != 0 {
                     self.totals.kernel_instructions += u64::from(instructions);
@@ -172,17 +153,9 @@ impl Tally {
     /// Compares the totals that a clean end states with what was counted.
     pub fn check(&self, said: &Totals) -> Result<(), Violation> {
         let counted = self.totals();
-        match named(said)
-            .iter()
-            .zip(named(&counted))
-            .find(|(said, counted)| **said != *counted)
-        {
+        match named(said).iter().zip(named(&counted)).find(|(said, counted)| **said != *counted) {
             None => Ok(()),
-            Some((&(what, said), (_, counted))) => Err(Violation::Totals {
-                what,
-                said,
-                counted,
-            }),
+            Some((&(what, said), (_, counted))) => Err(Violation::Totals { what, said, counted }),
         }
     }
 }
@@ -210,9 +183,7 @@ impl OrderHash {
 
     fn step(lane: u64, word: u32) -> u64 {
         // The rotation brings the upper half, which depends on all bits, to where the next word goes in.
-        (lane ^ u64::from(word))
-            .wrapping_mul(Self::MULTIPLIER)
-            .rotate_left(32)
+        (lane ^ u64::from(word)).wrapping_mul(Self::MULTIPLIER).rotate_left(32)
     }
 
     fn word(&mut self, word: u32) {
@@ -236,9 +207,7 @@ impl OrderHash {
 
     fn bytes(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<4>();
-        words
-            .iter()
-            .for_each(|&word| self.word(u32::from_le_bytes(word)));
+        words.iter().for_each(|&word| self.word(u32::from_le_bytes(word)));
         if !rest.is_empty() {
             let mut last = [0; 4];
             last[..rest.len()].copy_from_slice(rest);
@@ -261,9 +230,7 @@ mod tests {
 
     #[test]
     fn the_hash_does_not_depend_on_how_words_are_cut() {
-        let words: Vec<u32> = (0..103)
-            .map(|i: u32| i.wrapping_mul(2_654_435_761))
-            .collect();
+        let words: Vec<u32> = (0..103).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
         let mut whole = OrderHash::default();
         whole.words(&words);
         for cut in 0..words.len() {

@@ -100,10 +100,8 @@ impl<W: Write> Writer<W> {
     /// Packs and writes `unpacked`, and empties it.
     fn chunk(&mut self, kind: ChunkKind) -> Result<(), WriteError> {
         self.packed.clear();
-        self.packed
-            .reserve(zstd::zstd_safe::compress_bound(self.unpacked.len()));
-        self.packer
-            .compress_to_buffer(&self.unpacked, &mut self.packed)?;
+        self.packed.reserve(zstd::zstd_safe::compress_bound(self.unpacked.len()));
+        self.packer.compress_to_buffer(&self.unpacked, &mut self.packed)?;
         let frame = Frame::of(kind, &self.packed, self.unpacked.len() as u32);
         self.unpacked.clear();
         self.out.write_all(&frame.to_bytes())?;

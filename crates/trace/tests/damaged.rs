@@ -2,9 +2,7 @@
 
 mod sample;
 
-use kernlane_trace::{
-    Chunk, Event, MAGIC, ReadError, Reader, TaskId, TranslationId, Violation, events,
-};
+use kernlane_trace::{Chunk, Event, MAGIC, ReadError, Reader, TaskId, TranslationId, Violation, events};
 
 /// The chunks up to the first error, and the error.
 fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
@@ -18,10 +16,7 @@ fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
             Ok(Some(chunk)) => chunks.push(chunk),
             Ok(None) => return (chunks, None),
             Err(error) => {
-                assert!(
-                    matches!(reader.next_chunk(), Ok(None)),
-                    "the reader went on after {error}"
-                );
+                assert!(matches!(reader.next_chunk(), Ok(None)), "the reader went on after {error}");
                 return (chunks, Some(error));
             }
         }
@@ -44,11 +39,7 @@ fn cut_off_anywhere_it_says_where_and_gives_what_stands_before() {
     let starts = boundaries(&bytes);
     let mut all = sample::chunks();
     all.push(Chunk::End(totals));
-    assert_eq!(
-        starts.len(),
-        all.len() + 2,
-        "a boundary for the header, every chunk and the end"
-    );
+    assert_eq!(starts.len(), all.len() + 2, "a boundary for the header, every chunk and the end");
     for size in 0..bytes.len() {
         let (chunks, error) = read(&bytes[..size]);
         // Chunk 0 is the header.
@@ -77,11 +68,7 @@ fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
             let (chunks, error) = read(&damaged);
             let error = error.unwrap_or_else(|| panic!("byte {at} ^ {flip:#x} went unnoticed"));
             let whole = starts.iter().rposition(|&start| start <= at).unwrap_or(0);
-            assert_eq!(
-                chunks,
-                all[..whole.saturating_sub(1)],
-                "byte {at} ^ {flip:#x}: {error}"
-            );
+            assert_eq!(chunks, all[..whole.saturating_sub(1)], "byte {at} ^ {flip:#x}: {error}");
             match error {
                 ReadError::Magic => assert!(at < 8),
                 ReadError::Version { .. } => assert!((8..12).contains(&at)),
@@ -99,10 +86,7 @@ fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
 fn a_chunk_removed_repeated_or_swapped_is_noticed() {
     let (bytes, _) = sample::bytes();
     let starts = boundaries(&bytes);
-    let pieces: Vec<&[u8]> = starts
-        .windows(2)
-        .map(|pair| &bytes[pair[0]..pair[1]])
-        .collect();
+    let pieces: Vec<&[u8]> = starts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
     let noticed = |pieces: &[&[u8]], what: String| {
         let file = [&bytes[..12], &pieces.concat()].concat();
         assert!(read(&file).1.is_some(), "{what} went unnoticed");
@@ -136,17 +120,11 @@ fn what_follows_the_clean_end_is_an_error() {
 
 #[test]
 fn other_files_are_not_recordings() {
-    assert!(matches!(
-        read(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0").1,
-        Some(ReadError::Magic)
-    ));
+    assert!(matches!(read(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0").1, Some(ReadError::Magic)));
     assert!(matches!(read(b"x").1, Some(ReadError::Magic)));
     let (mut bytes, _) = sample::bytes();
     bytes[8] = 2;
-    assert!(matches!(
-        read(&bytes).1,
-        Some(ReadError::Version { found: 2 })
-    ));
+    assert!(matches!(read(&bytes).1, Some(ReadError::Version { found: 2 })));
 }
 
 /// A chunk with a right checksum, whatever the payload is.
@@ -156,12 +134,7 @@ fn framed(kind: &[u8; 4], payload: &[u8]) -> Vec<u8> {
 }
 
 fn framed_as(kind: &[u8; 4], packed: &[u8], unpacked: u32) -> Vec<u8> {
-    let mut chunk = [
-        &kind[..],
-        &(packed.len() as u32).to_le_bytes(),
-        &unpacked.to_le_bytes(),
-    ]
-    .concat();
+    let mut chunk = [&kind[..], &(packed.len() as u32).to_le_bytes(), &unpacked.to_le_bytes()].concat();
     let checksum = crc32fast::hash(&[&chunk[..], packed].concat());
     chunk.extend(checksum.to_le_bytes());
     chunk.extend(packed);
@@ -176,17 +149,8 @@ const EMPTY_HEADER: [u8; 20] = [0; 20];
 
 /// The violation of a file whose second chunk this is.
 fn violation(kind: &[u8; 4], payload: &[u8]) -> Violation {
-    match read(&file(&[
-        framed(b"HEAD", &EMPTY_HEADER),
-        framed(kind, payload),
-    ]))
-    .1
-    {
-        Some(ReadError::Chunk {
-            chunk: 1,
-            violation,
-            ..
-        }) => violation,
+    match read(&file(&[framed(b"HEAD", &EMPTY_HEADER), framed(kind, payload)])).1 {
+        Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
         other => panic!("{other:?}"),
     }
 }
@@ -194,30 +158,17 @@ fn violation(kind: &[u8; 4], payload: &[u8]) -> Violation {
 #[test]
 fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
     let address = [0; 8];
-    assert_eq!(
-        violation(b"STRM", &[1, 2, 3, 4, 5]),
-        Violation::Surplus { bytes: 1 }
-    );
+    assert_eq!(violation(b"STRM", &[1, 2, 3, 4, 5]), Violation::Surplus { bytes: 1 });
     assert_eq!(
         violation(b"STRM", &[0; 4]),
-        Violation::UndefinedTranslation {
-            id: TranslationId(0)
-        }
+        Violation::UndefinedTranslation { id: TranslationId(0) }
     );
     assert_eq!(
         violation(b"STRM", &0x9000_0000u32.to_le_bytes()),
         Violation::UndefinedTask { id: TaskId(0) }
     );
-    assert_eq!(
-        violation(b"STRM", &0xb000_0000u32.to_le_bytes()),
-        Violation::UnknownWord { at: 0 }
-    );
-    assert_eq!(
-        violation(b"TRAN", &[0; 9]),
-        Violation::Short {
-            what: "a translation"
-        }
-    );
+    assert_eq!(violation(b"STRM", &0xb000_0000u32.to_le_bytes()), Violation::UnknownWord { at: 0 });
+    assert_eq!(violation(b"TRAN", &[0; 9]), Violation::Short { what: "a translation" });
     assert_eq!(
         violation(b"TRAN", &[&address[..], &[0, 0]].concat()),
         Violation::TranslationSize {
@@ -227,22 +178,11 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
     );
     assert_eq!(
         violation(b"TRAN", &[&address[..], &[1, 0, 2, 0x90]].concat()),
-        Violation::Short {
-            what: "a translation"
-        }
+        Violation::Short { what: "a translation" }
     );
-    assert_eq!(
-        violation(b"TASK", &[&address[..], &[2], &[0; 20]].concat()),
-        Violation::Flag(2)
-    );
-    assert_eq!(
-        violation(b"TASK", &[0; 28]),
-        Violation::Short { what: "a task" }
-    );
-    assert_eq!(
-        violation(b"END ", &[0; 57]),
-        Violation::Surplus { bytes: 1 }
-    );
+    assert_eq!(violation(b"TASK", &[&address[..], &[2], &[0; 20]].concat()), Violation::Flag(2));
+    assert_eq!(violation(b"TASK", &[0; 28]), Violation::Short { what: "a task" });
+    assert_eq!(violation(b"END ", &[0; 57]), Violation::Surplus { bytes: 1 });
     assert!(matches!(
         violation(b"END ", &[7; 56]),
         Violation::Totals {
@@ -251,10 +191,7 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
             ..
         }
     ));
-    assert!(matches!(
-        violation(b"HEAD", &EMPTY_HEADER),
-        Violation::Misplaced { .. }
-    ));
+    assert!(matches!(violation(b"HEAD", &EMPTY_HEADER), Violation::Misplaced { .. }));
 }
 
 #[test]
@@ -268,38 +205,19 @@ fn headers_that_break_a_rule_are_refused() {
         }) => violation,
         other => panic!("{other:?}"),
     };
-    assert!(matches!(
-        refused(b"TASK", &[]),
-        Violation::Misplaced {
-            expected: "HEAD",
-            ..
-        }
-    ));
-    assert_eq!(
-        refused(b"HEAD", &[0xff; 20]),
-        Violation::Short { what: "the header" }
-    );
+    assert!(matches!(refused(b"TASK", &[]), Violation::Misplaced { expected: "HEAD", .. }));
+    assert_eq!(refused(b"HEAD", &[0xff; 20]), Violation::Short { what: "the header" });
     let mut many = EMPTY_HEADER;
     many[16..].fill(0xff);
-    assert_eq!(
-        refused(b"HEAD", &many),
-        Violation::Short { what: "the header" }
-    );
-    assert_eq!(
-        refused(b"HEAD", &[1, 0, 0, 0, 0xff]),
-        Violation::NotText { what: "the header" }
-    );
+    assert_eq!(refused(b"HEAD", &many), Violation::Short { what: "the header" });
+    assert_eq!(refused(b"HEAD", &[1, 0, 0, 0, 0xff]), Violation::NotText { what: "the header" });
     assert_eq!(refused(b"HEAD", &[0; 21]), Violation::Surplus { bytes: 1 });
 }
 
 #[test]
 fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
     let lies = |chunk: Vec<u8>| match read(&file(&[framed(b"HEAD", &EMPTY_HEADER), chunk])).1 {
-        Some(ReadError::Chunk {
-            chunk: 1,
-            violation,
-            ..
-        }) => violation,
+        Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
         other => panic!("{other:?}"),
     };
     let packed = zstd::bulk::compress(&[0; 400], 1).unwrap();
@@ -309,25 +227,13 @@ fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
     ));
     assert_eq!(
         lies(framed_as(b"STRM", &packed, 401)),
-        Violation::UnpackedSize {
-            unpacked: 400,
-            said: 401
-        }
+        Violation::UnpackedSize { unpacked: 400, said: 401 }
     );
-    assert!(matches!(
-        lies(framed_as(b"STRM", &packed, 399)),
-        Violation::Unpack(_)
-    ));
-    assert!(matches!(
-        lies(framed_as(b"STRM", b"not zstd", 8)),
-        Violation::Unpack(_)
-    ));
+    assert!(matches!(lies(framed_as(b"STRM", &packed, 399)), Violation::Unpack(_)));
+    assert!(matches!(lies(framed_as(b"STRM", b"not zstd", 8)), Violation::Unpack(_)));
     let mut huge = framed_as(b"STRM", &packed, 400);
     huge[4..8].fill(0xff);
-    assert!(matches!(
-        lies(huge),
-        Violation::ChunkSize { size: u32::MAX, .. }
-    ));
+    assert!(matches!(lies(huge), Violation::ChunkSize { size: u32::MAX, .. }));
 }
 
 /// xorshift64* (Vigna 2016), so that the damage is the same on every run.
@@ -351,10 +257,7 @@ fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule()
         .map(|pair| {
             let frame = &bytes[pair[0]..pair[0] + 16];
             let packed = &bytes[pair[0] + 16..pair[1]];
-            (
-                zstd::bulk::decompress(packed, 1 << 20).unwrap(),
-                frame[..4].try_into().unwrap(),
-            )
+            (zstd::bulk::decompress(packed, 1 << 20).unwrap(), frame[..4].try_into().unwrap())
         })
         .collect();
     let mut random = Random(20_200_101);
@@ -373,10 +276,7 @@ fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule()
                 }
             }
         }
-        let chunks: Vec<Vec<u8>> = payloads
-            .iter()
-            .map(|(payload, kind)| framed(kind, payload))
-            .collect();
+        let chunks: Vec<Vec<u8>> = payloads.iter().map(|(payload, kind)| framed(kind, payload)).collect();
         let (chunks, error) = read(&file(&chunks));
         refused += u32::from(error.is_some());
         given += chunks.len();
@@ -398,10 +298,7 @@ fn follow_the_rules(chunks: &[Chunk]) {
                     assert_eq!(translation.id.0 as usize, sizes.len());
                     assert_eq!(
                         translation.code.len(),
-                        translation
-                            .code_by_instruction()
-                            .map(|(_, code)| code.len())
-                            .sum::<usize>()
+                        translation.code_by_instruction().map(|(_, code)| code.len()).sum::<usize>()
                     );
                     sizes.push(translation.instructions());
                 }
@@ -411,10 +308,7 @@ fn follow_the_rules(chunks: &[Chunk]) {
                 for event in events(words) {
                     match event {
                         Event::Executed(id) => assert!((id.0 as usize) < sizes.len()),
-                        Event::Left {
-                            translation,
-                            instructions,
-                        } => assert!(instructions < sizes[translation.0 as usize]),
+                        Event::Left { translation, instructions } => assert!(instructions < sizes[translation.0 as usize]),
                         Event::Task(id) => assert!((id.0 as usize) < tasks),
                         Event::Marker(_) => {}
                     }

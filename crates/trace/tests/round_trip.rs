@@ -3,8 +3,7 @@
 mod sample;
 
 use kernlane_trace::{
-    Chunk, Event, Header, Reader, RunAddr, TaskId, Totals, Translation, TranslationId, Violation,
-    WriteError, Writer, events,
+    Chunk, Event, Header, Reader, RunAddr, TaskId, Totals, Translation, TranslationId, Violation, WriteError, Writer, events,
 };
 
 #[test]
@@ -45,19 +44,11 @@ fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
     let hash = |translations: &[Translation], streams: &[&[u32]]| {
         let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
         writer.translations(translations).unwrap();
-        streams
-            .iter()
-            .for_each(|words| writer.stream(words).unwrap());
+        streams.iter().for_each(|words| writer.stream(words).unwrap());
         writer.end().unwrap().1.hash
     };
-    let two = [
-        sample::translation(0, 0x1000, &[1, 2]),
-        sample::translation(1, 0x2000, &[3]),
-    ];
-    let moved = [
-        sample::translation(0, 0x1000, &[1, 2]),
-        sample::translation(1, 0x2001, &[3]),
-    ];
+    let two = [sample::translation(0, 0x1000, &[1, 2]), sample::translation(1, 0x2000, &[3])];
+    let moved = [sample::translation(0, 0x1000, &[1, 2]), sample::translation(1, 0x2001, &[3])];
     let base = hash(&two, &[&[0, 1, 1, 0]]);
     assert_eq!(hash(&two, &[&[0, 1], &[1, 0]]), base);
     assert_ne!(hash(&two, &[&[0, 1, 0, 1]]), base);
@@ -67,12 +58,8 @@ fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
 #[test]
 fn large_definitions_and_streams_survive() {
     let lengths = [15; Translation::MAX_INSTRUCTIONS];
-    let translations: Vec<_> = (0..3000)
-        .map(|id| sample::translation(id, u64::from(id) << 16, &lengths))
-        .collect();
-    let words: Vec<u32> = (0..1 << 22)
-        .map(|i: u32| i.wrapping_mul(2_654_435_761) % 3000)
-        .collect();
+    let translations: Vec<_> = (0..3000).map(|id| sample::translation(id, u64::from(id) << 16, &lengths)).collect();
+    let words: Vec<u32> = (0..1 << 22).map(|i: u32| i.wrapping_mul(2_654_435_761) % 3000).collect();
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
     writer.translations(&translations).unwrap();
     writer.stream(&words).unwrap();
@@ -120,13 +107,7 @@ fn violation(result: Result<(), WriteError>) -> Violation {
 
 #[test]
 fn definitions_that_break_a_rule_are_refused() {
-    let refuse = |translation: Translation| {
-        violation(
-            Writer::new(Vec::new(), &Header::default())
-                .unwrap()
-                .translations(&[translation]),
-        )
-    };
+    let refuse = |translation: Translation| violation(Writer::new(Vec::new(), &Header::default()).unwrap().translations(&[translation]));
     let id = TranslationId(0);
     let good = sample::translation(0, 0x1000, &[1, 2]);
     assert_eq!(
@@ -138,17 +119,11 @@ fn definitions_that_break_a_rule_are_refused() {
     );
     assert_eq!(
         refuse(sample::translation(0, 0, &[])),
-        Violation::TranslationSize {
-            id,
-            instructions: 0
-        }
+        Violation::TranslationSize { id, instructions: 0 }
     );
     assert_eq!(
         refuse(sample::translation(0, 0, &[1; 513])),
-        Violation::TranslationSize {
-            id,
-            instructions: 513
-        }
+        Violation::TranslationSize { id, instructions: 513 }
     );
     assert_eq!(
         refuse(sample::translation(0, 0, &[1, 0])),
@@ -163,11 +138,7 @@ fn definitions_that_break_a_rule_are_refused() {
             code: [9; 4].into(),
             ..good
         }),
-        Violation::CodeSize {
-            id,
-            code: 4,
-            lengths: 3
-        }
+        Violation::CodeSize { id, code: 4, lengths: 3 }
     );
 }
 
@@ -175,26 +146,13 @@ fn definitions_that_break_a_rule_are_refused() {
 fn streams_that_break_a_rule_are_refused() {
     let refuse = |stream: &[u32]| {
         let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
-        writer
-            .translations(&[sample::translation(0, 0x1000, &[1, 2, 3])])
-            .unwrap();
+        writer.translations(&[sample::translation(0, 0x1000, &[1, 2, 3])]).unwrap();
         violation(writer.stream(stream))
     };
     let (id, unknown) = (TranslationId(0), TranslationId(1));
-    let left = |translation, instructions| {
-        sample::words(&[Event::Left {
-            translation,
-            instructions,
-        }])
-    };
-    assert_eq!(
-        refuse(&[0, 1]),
-        Violation::UndefinedTranslation { id: unknown }
-    );
-    assert_eq!(
-        refuse(&left(unknown, 1)),
-        Violation::UndefinedTranslation { id: unknown }
-    );
+    let left = |translation, instructions| sample::words(&[Event::Left { translation, instructions }]);
+    assert_eq!(refuse(&[0, 1]), Violation::UndefinedTranslation { id: unknown });
+    assert_eq!(refuse(&left(unknown, 1)), Violation::UndefinedTranslation { id: unknown });
     assert_eq!(
         refuse(&left(id, 0)),
         Violation::LeftOutOfRange {
@@ -216,14 +174,8 @@ fn streams_that_break_a_rule_are_refused() {
         Violation::UndefinedTask { id: TaskId(0) }
     );
     assert_eq!(refuse(&left(id, 1)[..1]), Violation::UnknownWord { at: 0 });
-    assert_eq!(
-        refuse(&[0, 0, 0xf000_0000]),
-        Violation::UnknownWord { at: 2 }
-    );
-    assert_eq!(
-        refuse(&vec![0; (1 << 22) + 1]),
-        Violation::TooLong { what: "a stream" }
-    );
+    assert_eq!(refuse(&[0, 0, 0xf000_0000]), Violation::UnknownWord { at: 2 });
+    assert_eq!(refuse(&vec![0; (1 << 22) + 1]), Violation::TooLong { what: "a stream" });
 }
 
 #[test]
@@ -254,10 +206,7 @@ fn a_full_disk_is_an_error_and_not_a_recording() {
     let size = (0..).find(|&room| write(room).is_ok()).unwrap();
     assert!(size > 100, "a recording of {size} bytes");
     for room in 0..size {
-        assert!(
-            matches!(write(room), Err(WriteError::Io(_))),
-            "room for {room} bytes"
-        );
+        assert!(matches!(write(room), Err(WriteError::Io(_))), "room for {room} bytes");
     }
 }
 

@@ -1,19 +1,13 @@
 //! A small recording with every kind of record, for the tests.
 
-use kernlane_trace::{
-    Chunk, Event, Header, RunAddr, Task, TaskId, TaskPointer, Totals, Translation, TranslationId,
-    Writer,
-};
+use kernlane_trace::{Chunk, Event, Header, RunAddr, Task, TaskId, TaskPointer, Totals, Translation, TranslationId, Writer};
 
 pub fn header() -> Header {
     Header {
         build_id: "00aea92ddb40c47d63853847ca25891e6796c7b0".into(),
         workload: "net".into(),
         seed: 1,
-        conditions: vec![
-            ("qemu".into(), "10.0.2".into()),
-            ("note".into(), "Grüße".into()),
-        ],
+        conditions: vec![("qemu".into(), "10.0.2".into()), ("note".into(), "Grüße".into())],
     }
 }
 
@@ -23,9 +17,7 @@ pub fn translation(id: u32, addr: u64, lengths: &[u8]) -> Translation {
         id: TranslationId(id),
         addr: RunAddr(addr),
         lengths: lengths.into(),
-        code: (0..bytes)
-            .map(|i| (i.wrapping_mul(37) ^ id) as u8)
-            .collect(),
+        code: (0..bytes).map(|i| (i.wrapping_mul(37) ^ id) as u8).collect(),
     }
 }
 
@@ -64,12 +56,7 @@ pub fn chunks() -> Vec<Chunk> {
             executed(1),
         ])),
         Chunk::Translations(vec![translation(2, 0xffff_ffff_8100_0040, &[5, 3])]),
-        Chunk::Tasks(vec![task(
-            1,
-            0xffff_8880_0020_0000,
-            None,
-            b"exactly16bytes!!",
-        )]),
+        Chunk::Tasks(vec![task(1, 0xffff_8880_0020_0000, None, b"exactly16bytes!!")]),
         Chunk::Stream(words(&[
             executed(2),
             Event::Left {
