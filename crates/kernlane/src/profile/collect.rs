@@ -146,10 +146,8 @@ impl<'a> Collector<'a> {
     fn left(&mut self, id: u32, instructions: u32) {
         let table = &mut self.tables[self.current];
         *table.left.entry((id, instructions)).or_insert(0) += 1;
-        if self.known[id as usize].is_some() && instructions > 0 {
+        if self.known[id as usize].is_some() {
             self.arrive(id);
-        } else if let Some(previous) = self.previous {
-            self.interrupt(previous);
         }
         self.previous = None;
     }
@@ -339,4 +337,172 @@ fn add_edge(
 ) {
     let ends = (image.block(from).addr, image.block(to).addr);
     profile.edges.entry(ends).or_insert((kind, 0)).1 += count;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{Block, End, Function};
+    use trace::{Header, RunAddr, TaskPointer, Writer};
+
+    const BASE: u64 = 0xffff_ffff_8100_0000;
+
+    /// ```text
+    /// +00 f:  test edi,edi       +40 asm_sysvec_x:  nop
+    /// +02     je +09 ─┐          +41                iretq
+    /// +04     call g  │
+    /// +09     nop ◄───┘          +20 g:  nop
+    /// +0a     ret                +21     ret
+    /// ```
+    fn image() -> Image {
+        let block = |at: u64, size, end| Block {
+            addr: LinkAddr(BASE + at),
+            size,
+            end,
+            glued: false,
+        };
+        let function = |name: &str, at: u64, size, blocks, movable| Function {
+            name: name.to_owned(),
+            addr: LinkAddr(BASE + at),
+            size,
+            blocks,
+            section: ".text".to_owned(),
+            movable,
+        };
+        Image {
+            build_id: BuildId("5f3c".into()),
+            entry_padding: 0,
+            entry_alignment: 16,
+            functions: vec![
+                function("f", 0, 11, 0..3, true),
+                function("g", 0x20, 2, 3..4, true),
+                function("asm_sysvec_x", 0x40, 3, 4..5, false),
+            ],
+            blocks: vec![
+                block(0, 4, End::Branch(LinkAddr(BASE + 9))),
+                block(4, 5, End::Call(Some(LinkAddr(BASE + 0x20)))),
+                block(9, 2, End::Stop),
+                block(0x20, 2, End::Stop),
+                block(0x40, 3, End::Stop),
+            ],
+        }
+    }
+
+    const HEAD: u32 = 0;
+    const CALL: u32 = 1;
+    const TAIL: u32 = 2;
+    const G: u32 = 3;
+    const INTERRUPT: u32 = 4;
+    const USER: u32 = 5;
+    const MODULE: u32 = 6;
+
+    fn translations() -> Vec<Translation> {
+        let translation = |id, addr, lengths: &[u8], code: &[u8]| Translation {
+            id: TranslationId(id),
+            addr: RunAddr(addr),
+            lengths: lengths.into(),
+            code: code.into(),
+        };
+        vec![
+            translation(HEAD, BASE, &[2, 2], &[0x85, 0xff, 0x74, 0x05]),
+            translation(CALL, BASE + 4, &[5], &[0xe8, 0x17, 0, 0, 0]),
+            translation(TAIL, BASE + 9, &[1, 1], &[0x90, 0xc3]),
+            translation(G, BASE + 0x20, &[1, 1], &[0x90, 0xc3]),
+            translation(INTERRUPT, BASE + 0x40, &[1, 2], &[0x90, 0x48, 0xcf]),
+            translation(USER, 0x1000, &[1, 2], &[0x90, 0x0f, 0x05]),
+            translation(MODULE, 0xffff_ffff_c000_0000, &[1], &[0xc3]),
+        ]
+    }
+
+    fn profile_of(events: &[Event]) -> Profile {
+        let header = Header {
+            build_id: "5f3c".into(),
+            workload: "net".into(),
+            seed: 1,
+            conditions: vec![],
+        };
+        let mut writer = Writer::new(Vec::new(), &header).unwrap();
+        writer.translations(&translations()).unwrap();
+        let task = |id, name: &[u8]| {
+            let mut comm = [0; 16];
+            comm[..name.len()].copy_from_slice(name);
+            Task {
+                id: TaskId(id),
+                pointer: TaskPointer(0xffff_8880_0000_0000 + u64::from(id)),
+                pid: None,
+                comm,
+            }
+        };
+        writer.tasks(&[task(0, b"sh"), task(1, b"httpd")]).unwrap();
+        let mut words = Vec::new();
+        events.iter().for_each(|event| event.append_to(&mut words));
+        writer.stream(&words).unwrap();
+        let (bytes, _) = writer.end().unwrap();
+        collect(&mut Reader::new(&bytes[..]).unwrap(), &image()).unwrap()
+    }
+
+    fn run(id: u32) -> Event {
+        Event::Executed(TranslationId(id))
+    }
+
+    fn edge(profile: &Profile, from: u64, to: u64) -> Option<(EdgeKind, u64)> {
+        profile.edges.get(&(LinkAddr(BASE + from), LinkAddr(BASE + to))).copied()
+    }
+
+    #[test]
+    fn a_call_and_its_return() {
+        let profile = profile_of(&[run(HEAD), run(CALL), run(G), run(TAIL), run(USER), run(HEAD), run(TAIL)]);
+        assert_eq!(profile.blocks[&LinkAddr(BASE)], 2);
+        assert_eq!(edge(&profile, 0, 4), Some((EdgeKind::FallThrough, 1)));
+        assert_eq!(edge(&profile, 0, 9), Some((EdgeKind::Branch, 1)));
+        assert_eq!(edge(&profile, 4, 9), Some((EdgeKind::FallThrough, 1)));
+        assert_eq!(profile.calls[&(LinkAddr(BASE + 4), LinkAddr(BASE + 0x20))], 1);
+        assert_eq!((profile.kernel_instructions(), profile.user_instructions()), (11, 2));
+    }
+
+    #[test]
+    fn an_interrupt_hides_no_edge() {
+        let profile = profile_of(&[run(HEAD), run(INTERRUPT), run(TAIL), run(HEAD), run(INTERRUPT), run(CALL)]);
+        assert_eq!(edge(&profile, 0, 9), Some((EdgeKind::Branch, 1)));
+        assert_eq!(edge(&profile, 0, 4), Some((EdgeKind::FallThrough, 1)));
+        assert_eq!(profile.edges.len(), 2);
+    }
+
+    #[test]
+    fn an_entry_has_the_first_movable_block_as_its_seed() {
+        let profile = profile_of(&[run(USER), run(INTERRUPT), run(G), run(TAIL)]);
+        assert_eq!(profile.seeds, BTreeMap::from([((LinkAddr(BASE + 0x20), SeedClass::Interrupt), 1)]));
+    }
+
+    #[test]
+    fn what_was_left_midway_counts_as_far_as_it_came() {
+        let left = |translation, instructions| Event::Left {
+            translation: TranslationId(translation),
+            instructions,
+        };
+        let profile = profile_of(&[run(HEAD), left(TAIL, 1), run(INTERRUPT)]);
+        assert_eq!(profile.kernel_instructions(), 2 + 1 + 2);
+        assert_eq!(edge(&profile, 0, 9), Some((EdgeKind::Branch, 1)));
+        assert_eq!(profile.blocks[&LinkAddr(BASE + 9)], 1);
+    }
+
+    #[test]
+    fn processes_are_told_apart_and_code_without_a_function_is_listed() {
+        let task = |id| Event::Task(TaskId(id));
+        let profile = profile_of(&[task(0), run(USER), task(1), run(MODULE), run(G)]);
+        assert_eq!(profile.processes["sh"].user_instructions, 2);
+        assert_eq!(profile.processes["httpd"].kernel_instructions, 3);
+        assert_eq!(profile.outside, BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 1)]));
+    }
+
+    #[test]
+    fn a_recording_of_another_kernel_is_refused() {
+        let header = Header {
+            build_id: "00ae".into(),
+            ..Header::default()
+        };
+        let (bytes, _) = Writer::new(Vec::new(), &header).unwrap().end().unwrap();
+        let error = collect(&mut Reader::new(&bytes[..]).unwrap(), &image()).unwrap_err();
+        assert!(error.to_string().contains("build id 00ae"));
+    }
 }

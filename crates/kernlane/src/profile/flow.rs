@@ -5,7 +5,7 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::{BlockIndex, End, Image};
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use layout::graph::{EdgeKind, SeedClass};
 use trace::Translation;
 
@@ -18,6 +18,8 @@ enum Exit {
     Call,
     Indirect,
     Return,
+    /// `iretq` and its kin: back to what was interrupted, which ended as it would have.
+    Resume,
 }
 
 /// What is known of a translation of kernel code.
@@ -87,7 +89,7 @@ impl Known {
 
     /// Whether the last instruction can go anywhere: a return (from a function or an interrupt) or an indirect jump.
     pub fn leaves_for_anywhere(&self) -> bool {
-        matches!(self.exit, Exit::Return | Exit::Indirect)
+        matches!(self.exit, Exit::Return | Exit::Indirect | Exit::Resume)
     }
 
     fn starts_block(&self, image: &Image) -> Option<BlockIndex> {
@@ -144,7 +146,8 @@ fn exit(translation: &Translation) -> Exit {
         FlowControl::Call if instruction.is_call_near() => Exit::Call,
         FlowControl::IndirectCall => Exit::Call,
         FlowControl::IndirectBranch => Exit::Indirect,
-        FlowControl::Return => Exit::Return,
+        FlowControl::Return if matches!(instruction.mnemonic(), Mnemonic::Ret | Mnemonic::Retf) => Exit::Return,
+        FlowControl::Return => Exit::Resume,
         _ => Exit::Next,
     }
 }
