@@ -462,7 +462,15 @@ mod tests {
 
     #[test]
     fn an_interrupt_hides_no_edge() {
-        let profile = profile_of(&[run(HEAD), run(INTERRUPT), run(TAIL), run(HEAD), run(INTERRUPT), run(CALL)]);
+        let profile = profile_of(&[
+            run(HEAD),
+            run(INTERRUPT),
+            run(TAIL),
+            run(USER),
+            run(HEAD),
+            run(INTERRUPT),
+            run(CALL),
+        ]);
         assert_eq!(edge(&profile, 0, 9), Some((EdgeKind::Branch, 1)));
         assert_eq!(edge(&profile, 0, 4), Some((EdgeKind::FallThrough, 1)));
         assert_eq!(profile.edges.len(), 2);
