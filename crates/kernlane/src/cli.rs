@@ -4,6 +4,7 @@
 use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::profile::ProfileArgs;
+use crate::command::record::RecordArgs;
 use clap::{Parser, Subcommand};
 
 /// Shows where a kernel spends its time under your workload, and lays its code out again so that it spends less
@@ -16,6 +17,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 pub enum Command {
+    Record(RecordArgs),
     Profile(ProfileArgs),
     Layout(LayoutArgs),
     Man(ManArgs),

@@ -1,16 +1,7 @@
 //! `kernlane`: see `cli.rs` for what can be typed and `run.rs` for what it means.
 
-mod cli;
-mod command;
-mod image;
-mod machine;
-mod order;
-mod output;
-mod place;
-mod profile;
-mod run;
-
 use clap::Parser;
+use kernlane::{cli, run};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -1,13 +1,14 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{layout, manual, profile};
+use crate::command::{layout, manual, profile, record};
 use anyhow::Result;
 use std::process::ExitCode;
 
 /// Runs one command. 0: done; 1: done, and the answer is "no" (a check that failed); 2: could not be done.
 pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
+        Command::Record(args) => record::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Man(args) => manual::man(&args),

@@ -3,3 +3,4 @@
 pub mod layout;
 pub mod manual;
 pub mod profile;
+pub mod record;

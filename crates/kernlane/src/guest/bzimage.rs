@@ -1,0 +1,193 @@
+//! The boot image of an x86 kernel (Documentation/arch/x86/boot.rst): which kernel is compressed inside it.
+//!
+//! Takes the bytes of a bzImage (a distribution's `vmlinuz`); gives the kernel's release and the build id of the vmlinux in its payload.
+//! The build id of the bzImage's own ELF note is another one, that of the decompressor. Never boots anything.
+
+use anyhow::{Context, Result, bail, ensure};
+use object::Object;
+use std::io::Read;
+
+/// What a boot image says about the kernel in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BzImage {
+    /// E.g. `6.12.117-kernlane`.
+    pub release: String,
+    /// Of the vmlinux it was made from, lower-case hex.
+    pub build_id: String,
+}
+
+/// Larger than any kernel; guards against a damaged size.
+const MAX_VMLINUX: u64 = 1 << 30;
+
+impl BzImage {
+    pub fn parse(image: &[u8]) -> Result<BzImage> {
+        let header = Header { image };
+        ensure!(
+            image.get(0x202..0x206) == Some(b"HdrS".as_slice()),
+            "not a boot image of an x86 kernel (no HdrS at 0x202)"
+        );
+        ensure!(
+            header.u16(0x206)? >= 0x0208,
+            "boot protocol {:#06x}: older than 2.08, which brought the payload's place",
+            header.u16(0x206)?
+        );
+        Ok(BzImage {
+            release: header.release()?,
+            build_id: vmlinux_build_id(header.payload()?)?,
+        })
+    }
+}
+
+struct Header<'a> {
+    image: &'a [u8],
+}
+
+impl<'a> Header<'a> {
+    /// `kernel_version` (0x20e) points 0x200 bytes before a NUL-terminated "RELEASE (builder) #…".
+    fn release(&self) -> Result<String> {
+        let at = usize::from(self.u16(0x20e)?) + 0x200;
+        let text = self.image.get(at..).context("the version string lies outside of the file")?;
+        let text = text.split(|byte| *byte == 0 || *byte == b' ').next().unwrap_or_default();
+        ensure!(
+            !text.is_empty() && text.len() <= 200 && text.is_ascii(),
+            "the version string is damaged"
+        );
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+
+    /// The compressed kernel: `payload_offset` (0x248) counts from the protected-mode code, which follows the `setup_sects` (0x1f1)
+    /// sectors of real-mode code and the boot sector.
+    fn payload(&self) -> Result<&'a [u8]> {
+        let setup_sectors = match self.u8(0x1f1)? {
+            0 => 4,
+            sectors => usize::from(sectors),
+        };
+        let start = (setup_sectors + 1) * 512 + self.u32(0x248)? as usize;
+        let length = self.u32(0x24c)? as usize;
+        self.image
+            .get(start..start.saturating_add(length))
+            .context("the compressed kernel lies outside of the file (cut off?)")
+    }
+
+    fn u8(&self, at: usize) -> Result<u8> {
+        self.image.get(at).copied().context("the file is cut off in its header")
+    }
+
+    fn u16(&self, at: usize) -> Result<u16> {
+        Ok(u16::from_le_bytes([self.u8(at)?, self.u8(at + 1)?]))
+    }
+
+    fn u32(&self, at: usize) -> Result<u32> {
+        Ok(u32::from(self.u16(at)?) | u32::from(self.u16(at + 2)?) << 16)
+    }
+}
+
+/// The payload is vmlinux without symbols (and its relocations behind it), compressed; four bytes of its size follow, which for gzip
+/// are part of the format.
+fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
+    let reader: Box<dyn Read + '_> = match payload {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::GzDecoder::new(payload)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::stream::read::Decoder::new(payload)?.single_frame()),
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => Box::new(liblzma::read::XzDecoder::new(payload)),
+        [0x7f, b'E', b'L', b'F', ..] => Box::new(payload),
+        _ => bail!("the kernel in the boot image is compressed in a way that Kernlane does not read (it reads gzip, zstd and xz)"),
+    };
+    let mut vmlinux = Vec::new();
+    reader
+        .take(MAX_VMLINUX)
+        .read_to_end(&mut vmlinux)
+        .context("the compressed kernel is damaged")?;
+    let elf = object::File::parse(&*vmlinux).context("the kernel in the boot image is not an ELF file")?;
+    let id = elf.build_id().context("the notes of the kernel in the boot image cannot be read")?;
+    let id = id.context("the kernel in the boot image has no build id")?;
+    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file with one section, a build-id note.
+    fn vmlinux(id: &[u8; 20]) -> Vec<u8> {
+        use object::write::{Object as Writer, StandardSegment};
+        let mut writer = Writer::new(object::BinaryFormat::Elf, object::Architecture::X86_64, object::Endianness::Little);
+        let segment = writer.segment_name(StandardSegment::Data).to_vec();
+        let section = writer.add_section(segment, b".note.gnu.build-id".to_vec(), object::SectionKind::Note);
+        let mut note = Vec::new();
+        for word in [4u32, 20, 3] {
+            note.extend(word.to_le_bytes());
+        }
+        note.extend(b"GNU\0");
+        note.extend(id);
+        writer.append_section_data(section, &note, 4);
+        writer.write().unwrap()
+    }
+
+    fn image(payload: &[u8]) -> Vec<u8> {
+        let mut image = vec![0u8; 1024];
+        image[0x1f1] = 1;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x206..0x208].copy_from_slice(&0x20fu16.to_le_bytes());
+        image[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        image[0x300..0x30c].copy_from_slice(b"6.12-x (me) ");
+        image[0x248..0x24c].copy_from_slice(&16u32.to_le_bytes());
+        image[0x24c..0x250].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        image.extend([0; 16]);
+        image.extend(payload);
+        image
+    }
+
+    fn zstd_image() -> Vec<u8> {
+        let mut payload = zstd::encode_all(&vmlinux(&[0xab; 20])[..], 1).unwrap();
+        payload.extend(1234u32.to_le_bytes());
+        image(&payload)
+    }
+
+    #[test]
+    fn finds_the_build_id_behind_each_compression() {
+        let expected = BzImage {
+            release: "6.12-x".into(),
+            build_id: "ab".repeat(20),
+        };
+        assert_eq!(BzImage::parse(&zstd_image()).unwrap(), expected);
+        let mut gzip = Vec::new();
+        flate2::bufread::GzEncoder::new(&vmlinux(&[0xab; 20])[..], flate2::Compression::fast())
+            .read_to_end(&mut gzip)
+            .unwrap();
+        assert_eq!(BzImage::parse(&image(&gzip)).unwrap(), expected);
+        let mut xz = Vec::new();
+        liblzma::read::XzEncoder::new(&vmlinux(&[0xab; 20])[..], 0)
+            .read_to_end(&mut xz)
+            .unwrap();
+        xz.extend(1234u32.to_le_bytes());
+        assert_eq!(BzImage::parse(&image(&xz)).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_no_kernel_is_refused() {
+        assert!(BzImage::parse(b"").is_err());
+        assert!(BzImage::parse(&[0; 4096]).is_err());
+        assert!(format!("{:#}", BzImage::parse(&image(b"\x02!L\x18")).unwrap_err()).contains("compressed in a way"));
+    }
+
+    #[test]
+    fn damaged_images_do_not_panic() {
+        let good = zstd_image();
+        let mut state = 3u64;
+        for _ in 0..3000 {
+            let mut bytes = good.clone();
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] ^= (state >> 20) as u8;
+            bytes.truncate(
+                bytes.len()
+                    - if state >> 60 == 0 {
+                        (state >> 40) as usize % bytes.len()
+                    } else {
+                        0
+                    },
+            );
+            let _ = BzImage::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The marks by which a workload tells the recording's plugin where counting starts and ends.
+//!
+//! A mark is one eight-byte no-operation, `nopl imm32(%rax,%rax,1)`, that no compiler emits with these immediates; it does nothing
+//! on any machine. Gives the bytes of a static ELF program that executes one mark and exits: so small that it needs no compiler on the
+//! host and no library in the guest.
+
+/// `0f 1f 84 00` and then this number plus the mark's, little endian.
+pub const MARK_BASE: u32 = 0x4b4c_0000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Counting starts with the instruction behind it.
+    Start = 1,
+    /// Counting has ended.
+    End = 2,
+    /// The workload failed: the recording is void.
+    Failed = 3,
+}
+
+impl Mark {
+    pub const ALL: [Mark; 3] = [Mark::Start, Mark::End, Mark::Failed];
+
+    /// The program's path in the guest.
+    pub fn program(self) -> &'static str {
+        match self {
+            Mark::Start => "kernlane/mark-start",
+            Mark::End => "kernlane/mark-end",
+            Mark::Failed => "kernlane/mark-failed",
+        }
+    }
+
+    pub fn instruction(self) -> [u8; 8] {
+        let [a, b, c, d] = (MARK_BASE | self as u32).to_le_bytes();
+        [0x0f, 0x1f, 0x84, 0x00, a, b, c, d]
+    }
+
+    /// A static ELF64 executable of one segment: the mark, then `exit(0)`.
+    pub fn elf(self) -> Vec<u8> {
+        const BASE: u64 = 0x40_0000;
+        const HEADERS: u64 = 64 + 56;
+        let mut code = self.instruction().to_vec();
+        code.extend([0x31, 0xff]); //                   xor %edi,%edi
+        code.extend([0xb8, 0x3c, 0x00, 0x00, 0x00]); // mov $60,%eax (exit)
+        code.extend([0x0f, 0x05]); //                   syscall
+        let size = HEADERS + code.len() as u64;
+
+        let mut elf = Vec::new();
+        elf.extend(*b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0"); // 64 bit, little endian, System V
+        elf.extend(2u16.to_le_bytes()); //            e_type: executable
+        elf.extend(62u16.to_le_bytes()); //           e_machine: x86-64
+        elf.extend(1u32.to_le_bytes()); //            e_version
+        elf.extend((BASE + HEADERS).to_le_bytes()); // e_entry
+        elf.extend(64u64.to_le_bytes()); //           e_phoff
+        elf.extend(0u64.to_le_bytes()); //            e_shoff: no sections
+        elf.extend(0u32.to_le_bytes()); //            e_flags
+        for half in [64u16, 56, 1, 0, 0, 0] {
+            elf.extend(half.to_le_bytes()); //        e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
+        }
+        elf.extend(1u32.to_le_bytes()); //            p_type: load
+        elf.extend(5u32.to_le_bytes()); //            p_flags: read, execute
+        for word in [0, BASE, BASE, size, size, 0x1000] {
+            elf.extend(word.to_le_bytes()); //        p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
+        }
+        elf.extend(code);
+        elf
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::{Object, ObjectSegment};
+
+    #[test]
+    fn the_mark_is_a_no_operation_of_eight_bytes() {
+        for mark in Mark::ALL {
+            let bytes = mark.instruction();
+            let instruction = iced_x86::Decoder::new(64, &bytes, iced_x86::DecoderOptions::NONE).decode();
+            assert_eq!(instruction.mnemonic(), iced_x86::Mnemonic::Nop);
+            assert_eq!(instruction.len(), 8);
+            assert_eq!(instruction.memory_displacement32(), MARK_BASE + mark as u32);
+        }
+    }
+
+    #[test]
+    fn the_program_marks_and_exits_with_zero() {
+        use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+        for mark in Mark::ALL {
+            let elf = mark.elf();
+            let file = object::File::parse(&*elf).unwrap();
+            let segment = file.segments().next().unwrap();
+            assert_eq!(segment.size(), elf.len() as u64);
+            let code = &segment.data().unwrap()[(file.entry() - segment.address()) as usize..];
+            let mnemonics: Vec<_> = Decoder::new(64, code, DecoderOptions::NONE).iter().map(|i| i.mnemonic()).collect();
+            assert_eq!(mnemonics, [Mnemonic::Nop, Mnemonic::Xor, Mnemonic::Mov, Mnemonic::Syscall]);
+        }
+    }
+}
