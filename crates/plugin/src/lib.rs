@@ -28,3 +28,65 @@
 //! Outside of a recording only markers and task switches cost anything. When QEMU ends before marker 2, what was recorded is
 //! flushed and there is no clean end, so that readers say the recording is cut off. The plugin's messages go to standard error,
 //! each line beginning with `kernlane: `.
+
+mod arguments;
+mod instruction;
+mod output;
+mod qemu;
+mod recorder;
+mod session;
+mod tasks;
+mod verify;
+
+use arguments::Arguments;
+use qemu_plugin_sys as sys;
+use std::ffi::{CStr, c_char, c_int};
+
+/// The version of QEMU's plugin API that this is made for: QEMU 9.2's, the first to read memory.
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = sys::QEMU_PLUGIN_VERSION as c_int;
+
+/// Called by QEMU once, before the guest runs. Not 0: QEMU refuses to start.
+///
+/// # Safety
+/// QEMU's to keep: `info` and the `argc` strings of `argv` are valid during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: sys::qemu_plugin_id_t,
+    info: *const sys::qemu_info_t,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    let installed = std::panic::catch_unwind(|| {
+        let (info, argv) = unsafe { (&*info, std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0))) };
+        let argv: Vec<_> = argv.iter().map(|&text| unsafe { CStr::from_ptr(text) }.to_string_lossy()).collect();
+        fits(info)?;
+        let arguments = Arguments::parse(argv.iter().map(AsRef::as_ref)).map_err(|error| error.to_string())?;
+        session::install(id, arguments)
+    });
+    match installed {
+        Ok(Ok(())) => 0,
+        Ok(Err(message)) => {
+            say(&message);
+            1
+        }
+        Err(_) => 1,
+    }
+}
+
+/// Whether this QEMU is one the plugin is made for.
+fn fits(info: &sys::qemu_info_t) -> Result<(), String> {
+    let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
+    if target != "x86_64" || !info.system_emulation {
+        return Err(format!("made for the system emulation of x86_64, not for {target}"));
+    }
+    match unsafe { info.__bindgen_anon_1.system.max_vcpus } {
+        1 => Ok(()),
+        more => Err(format!("made for one vCPU; this guest can have {more} (use -smp 1)")),
+    }
+}
+
+/// Says something to whoever started QEMU.
+fn say(message: &str) {
+    eprintln!("kernlane: {message}");
+}

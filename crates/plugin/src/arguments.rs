@@ -1,0 +1,188 @@
+//! What stands behind `-plugin libkernlane_plugin.so,`: takes the strings that QEMU split at the commas, gives them as values.
+
+use std::path::PathBuf;
+use thiserror::Error;
+use trace::Header;
+
+/// What to do when the recording cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// End QEMU as SIGTERM would.
+    Stop,
+    /// Let the guest run on.
+    Continue,
+}
+
+/// Where the guest's tasks are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskPlaces {
+    /// The address of `__switch_to`.
+    pub switch_to: u64,
+    /// Offsets in `task_struct`, bytes.
+    pub comm: u64,
+    pub pid: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arguments {
+    pub out: PathBuf,
+    pub header: Header,
+    pub tasks: Option<TaskPlaces>,
+    pub on_error: OnError,
+    pub verify: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ArgumentError {
+    #[error("{0:?} is not KEY=VALUE")]
+    NotAPair(String),
+    #[error("there is no argument {0:?}")]
+    Unknown(String),
+    #[error("{key}={value:?} is not {expected}")]
+    Value {
+        key: String,
+        value: String,
+        expected: &'static str,
+    },
+    #[error("{0}= is missing")]
+    Missing(&'static str),
+    #[error("{0} is given twice")]
+    Twice(String),
+}
+
+impl Arguments {
+    pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, ArgumentError> {
+        let mut given = Vec::new();
+        let mut header = Header::default();
+        let (mut out, mut switch_to, mut comm, mut pid) = (None, None, None, None);
+        let (mut on_error, mut verify) = (OnError::Stop, false);
+        for argument in arguments {
+            let (key, value) = argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
+            if given.contains(&key) {
+                return Err(ArgumentError::Twice(key.into()));
+            }
+            given.push(key);
+            let wrong = |expected| ArgumentError::Value {
+                key: key.into(),
+                value: value.into(),
+                expected,
+            };
+            let number = || number(value).ok_or_else(|| wrong("a number"));
+            match key {
+                "out" if value.is_empty() => return Err(wrong("a file")),
+                "out" => out = Some(PathBuf::from(value)),
+                "build_id" if value.bytes().any(|byte| !byte.is_ascii_hexdigit()) => return Err(wrong("hexadecimal")),
+                "build_id" => header.build_id = value.to_ascii_lowercase(),
+                "workload" => header.workload = value.into(),
+                "seed" => header.seed = number()?,
+                "switch_to" => switch_to = Some(number()?),
+                "comm" => comm = Some(number()?),
+                "pid" => pid = Some(number()?),
+                "on_error" => {
+                    on_error = match value {
+                        "stop" => OnError::Stop,
+                        "continue" => OnError::Continue,
+                        _ => return Err(wrong("stop or continue")),
+                    }
+                }
+                "verify" => {
+                    verify = match value {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(wrong("on or off")),
+                    }
+                }
+                _ => match key.strip_prefix("condition.") {
+                    Some(name) if !name.is_empty() => header.conditions.push((name.into(), value.into())),
+                    _ => return Err(ArgumentError::Unknown(key.into())),
+                },
+            }
+        }
+        let tasks = match (switch_to, comm, pid) {
+            (Some(switch_to), Some(comm), pid) => Some(TaskPlaces { switch_to, comm, pid }),
+            (None, None, None) => None,
+            (None, ..) => return Err(ArgumentError::Missing("switch_to")),
+            (Some(_), None, _) => return Err(ArgumentError::Missing("comm")),
+        };
+        Ok(Arguments {
+            out: out.ok_or(ArgumentError::Missing("out"))?,
+            header,
+            tasks,
+            on_error,
+            verify,
+        })
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_arguments_are_taken() {
+        let given = [
+            "out=/tmp/x=y",
+            "build_id=00AEff",
+            "workload=net",
+            "seed=7",
+            "condition.qemu=10.0.2",
+            "condition.cpu=max,-erms",
+            "switch_to=0xffffffff8102c4f0",
+            "comm=1504",
+            "pid=0x4b8",
+            "on_error=continue",
+            "verify=on",
+        ];
+        let expected = Arguments {
+            out: "/tmp/x=y".into(),
+            header: Header {
+                build_id: "00aeff".into(),
+                workload: "net".into(),
+                seed: 7,
+                conditions: vec![("qemu".into(), "10.0.2".into()), ("cpu".into(), "max,-erms".into())],
+            },
+            tasks: Some(TaskPlaces {
+                switch_to: 0xffff_ffff_8102_c4f0,
+                comm: 1504,
+                pid: Some(0x4b8),
+            }),
+            on_error: OnError::Continue,
+            verify: true,
+        };
+        assert_eq!(Arguments::parse(given), Ok(expected));
+    }
+
+    #[test]
+    fn only_out_is_needed() {
+        let arguments = Arguments::parse(["out=t"]).unwrap();
+        assert_eq!(
+            (arguments.on_error, arguments.verify, arguments.tasks),
+            (OnError::Stop, false, None)
+        );
+    }
+
+    #[test]
+    fn wrong_arguments_are_named() {
+        let error = |given: &[&str]| Arguments::parse(given.iter().copied()).unwrap_err().to_string();
+        assert_eq!(error(&[]), "out= is missing");
+        assert_eq!(error(&["out="]), r#"out="" is not a file"#);
+        assert_eq!(error(&["out"]), r#""out" is not KEY=VALUE"#);
+        assert_eq!(error(&["out=a", "out=b"]), "out is given twice");
+        assert_eq!(error(&["out=a", "colour=blue"]), r#"there is no argument "colour""#);
+        assert_eq!(error(&["out=a", "condition.=1"]), r#"there is no argument "condition.""#);
+        assert_eq!(error(&["out=a", "seed=0xg"]), r#"seed="0xg" is not a number"#);
+        assert_eq!(error(&["out=a", "seed=-1"]), r#"seed="-1" is not a number"#);
+        assert_eq!(error(&["out=a", "build_id=xyz"]), r#"build_id="xyz" is not hexadecimal"#);
+        assert_eq!(error(&["out=a", "verify=yes"]), r#"verify="yes" is not on or off"#);
+        assert_eq!(error(&["out=a", "on_error=panic"]), r#"on_error="panic" is not stop or continue"#);
+        assert_eq!(error(&["out=a", "comm=8"]), "switch_to= is missing");
+        assert_eq!(error(&["out=a", "switch_to=8"]), "comm= is missing");
+    }
+}

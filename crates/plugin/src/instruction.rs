@@ -1,0 +1,263 @@
+//! What the recorder must know of one instruction: can it leave its translation, does it repeat, is it a marker. Takes bytes; knows
+//! nothing of QEMU. Whatever is not understood is taken for the case that costs time, never for the one that loses exactness.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
+
+/// The numbers of markers that mean something; others are events.
+pub const MARKER_BEGIN: u16 = 1;
+pub const MARKER_END: u16 = 2;
+pub const MARKER_FAILED: u16 = 3;
+
+/// The number of the marker that these bytes are: `nopl 0x4b4cNNNN(%rax,%rax,1)`.
+pub fn marker(code: &[u8]) -> Option<u16> {
+    match *code {
+        [0x0f, 0x1f, 0x84, 0x00, low, high, 0x4c, 0x4b] => Some(u16::from_le_bytes([low, high])),
+        _ => None,
+    }
+}
+
+/// What the recorder needs to know of an instruction that is no marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// It may raise an exception or make QEMU leave the translation before the next instruction.
+    pub may_leave: bool,
+    /// A string instruction with a repeat prefix.
+    pub repeats: bool,
+}
+
+/// Decodes one instruction in 64-bit mode.
+pub fn traits(code: &[u8]) -> Traits {
+    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    let repeats = instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
+    Traits {
+        may_leave: !stays(&instruction),
+        repeats,
+    }
+}
+
+/// Whether the instruction surely does nothing but compute from general registers and immediates, so that QEMU translates it to
+/// code that cannot leave. A list of what is known, because the rest of x86 is long.
+fn stays(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    if instruction.has_lock_prefix() {
+        return false;
+    }
+    match instruction.mnemonic() {
+        // These name memory and do not access it.
+        M::Nop | M::Endbr64 | M::Lea => true,
+        M::Mov
+        | M::Movzx
+        | M::Movsx
+        | M::Movsxd
+        | M::Xchg
+        | M::Bswap
+        | M::Cbw
+        | M::Cwde
+        | M::Cdqe
+        | M::Cwd
+        | M::Cdq
+        | M::Cqo
+        | M::Add
+        | M::Adc
+        | M::Sub
+        | M::Sbb
+        | M::Cmp
+        | M::Inc
+        | M::Dec
+        | M::Neg
+        | M::Imul
+        | M::Mul
+        | M::And
+        | M::Or
+        | M::Xor
+        | M::Not
+        | M::Test
+        | M::Shl
+        | M::Sal
+        | M::Shr
+        | M::Sar
+        | M::Rol
+        | M::Ror
+        | M::Shld
+        | M::Shrd
+        | M::Bt
+        | M::Bts
+        | M::Btr
+        | M::Btc
+        | M::Bsf
+        | M::Bsr
+        | M::Tzcnt
+        | M::Lzcnt
+        | M::Popcnt
+        | M::Shlx
+        | M::Shrx
+        | M::Sarx
+        | M::Rorx
+        | M::Andn
+        | M::Clc
+        | M::Stc
+        | M::Cmc
+        | M::Cld
+        | M::Std
+        | M::Seta
+        | M::Setae
+        | M::Setb
+        | M::Setbe
+        | M::Sete
+        | M::Setne
+        | M::Setg
+        | M::Setge
+        | M::Setl
+        | M::Setle
+        | M::Sets
+        | M::Setns
+        | M::Seto
+        | M::Setno
+        | M::Setp
+        | M::Setnp
+        | M::Cmova
+        | M::Cmovae
+        | M::Cmovb
+        | M::Cmovbe
+        | M::Cmove
+        | M::Cmovne
+        | M::Cmovg
+        | M::Cmovge
+        | M::Cmovl
+        | M::Cmovle
+        | M::Cmovs
+        | M::Cmovns
+        | M::Cmovo
+        | M::Cmovno
+        | M::Cmovp
+        | M::Cmovnp => (0..instruction.op_count()).all(|i| match instruction.op_kind(i) {
+            OpKind::Register => instruction.op_register(i).is_gpr(),
+            OpKind::Immediate8
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64 => true,
+            _ => false,
+        }),
+        _ => false,
+    }
+}
+
+/// Something to do before an instruction so that, wherever a translation is left, the progress tells where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgressStore {
+    /// Before which instruction.
+    pub before: usize,
+    /// 0: from here on every instruction is reached. Else: so many are reached if this one leaves.
+    pub progress: u16,
+}
+
+/// Where to store progress in a translation whose instructions may or may not leave.
+///
+/// Progress is 0 when a translation begins and must be 0 again when it ends with its last instruction reached. An instruction
+/// that may leave stores its number, counted from 1, before it begins; the one behind the last of these stores 0. The last
+/// instruction of all needs nothing for itself: once it has begun, all are reached.
+pub fn progress_stores(may_leave: &[bool]) -> Vec<ProgressStore> {
+    let inner = &may_leave[..may_leave.len().saturating_sub(1)];
+    let leaving = inner.iter().enumerate().filter(|&(_, &leaves)| leaves).map(|(i, _)| i);
+    let mut stores: Vec<_> = leaving
+        .map(|i| ProgressStore {
+            before: i,
+            progress: i as u16 + 1,
+        })
+        .collect();
+    if let Some(last) = stores.last() {
+        stores.push(ProgressStore {
+            before: last.before + 1,
+            progress: 0,
+        });
+    }
+    stores
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_are_known_by_their_bytes() {
+        assert_eq!(marker(&[0x0f, 0x1f, 0x84, 0x00, 0x02, 0x00, 0x4c, 0x4b]), Some(2));
+        assert_eq!(marker(&[0x0f, 0x1f, 0x84, 0x00, 0x34, 0x12, 0x4c, 0x4b]), Some(0x1234));
+        assert_eq!(marker(&[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00]), None);
+        assert_eq!(marker(&[0x0f, 0x1f, 0x84, 0x00, 0x02, 0x00, 0x4c]), None);
+    }
+
+    #[test]
+    fn what_computes_stays_and_the_rest_may_leave() {
+        let stays: &[&[u8]] = &[
+            &[0x48, 0x89, 0xe5],                               // mov rbp, rsp
+            &[0x48, 0x83, 0xec, 0x10],                         // sub rsp, 16
+            &[0x48, 0x8d, 0x44, 0x24, 0x08],                   // lea rax, [rsp+8]
+            &[0xf3, 0x0f, 0x1e, 0xfa],                         // endbr64
+            &[0x0f, 0x1f, 0x44, 0x00, 0x00],                   // nop [rax+rax]
+            &[0x0f, 0x1f, 0x84, 0x00, 0x02, 0x00, 0x4c, 0x4b], // marker 2
+            &[0x31, 0xc0],                                     // xor eax, eax
+            &[0x48, 0xc1, 0xe0, 0x04],                         // shl rax, 4
+            &[0x0f, 0x94, 0xc0],                               // sete al
+            &[0x48, 0x0f, 0x44, 0xc1],                         // cmove rax, rcx
+            &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8],             // mov rax, imm64
+        ];
+        for code in stays {
+            assert!(!traits(code).may_leave, "{code:02x?}");
+        }
+        let leaves: &[&[u8]] = &[
+            &[0x48, 0x8b, 0x45, 0x00],          // mov rax, [rbp]
+            &[0x50],                            // push rax
+            &[0xc3],                            // ret
+            &[0xe8, 0, 0, 0, 0],                // call
+            &[0x48, 0xf7, 0xf1],                // div rcx
+            &[0x0f, 0x22, 0xd8],                // mov cr3, rax
+            &[0x8e, 0xd8],                      // mov ds, eax
+            &[0x0f, 0x0b],                      // ud2
+            &[0x0f, 0x05],                      // syscall
+            &[0xec],                            // in al, dx
+            &[0xfa],                            // cli
+            &[0x0f, 0x31],                      // rdtsc
+            &[0x0f, 0x58, 0xc1],                // addps xmm0, xmm1
+            &[0xf0, 0x48, 0x0f, 0xba, 0x28, 0], // lock bts [rax], 0
+            &[0xf3, 0x48, 0xab],                // rep stosq
+            &[0xff, 0xff],                      // no instruction
+            &[],
+        ];
+        for code in leaves {
+            assert!(traits(code).may_leave, "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn only_string_instructions_repeat() {
+        assert!(traits(&[0xf3, 0xa4]).repeats, "rep movsb");
+        assert!(traits(&[0xf2, 0xae]).repeats, "repne scasb");
+        assert!(!traits(&[0xa4]).repeats, "movsb");
+        assert!(!traits(&[0xf3, 0x90]).repeats, "pause");
+        assert!(!traits(&[0xf3, 0xc3]).repeats, "rep ret");
+        assert!(!traits(&[0xf3, 0x0f, 0x1e, 0xfa]).repeats, "endbr64");
+    }
+
+    /// Runs every translation of up to eight instructions, leaving it at every instruction that may leave, and not at all.
+    #[test]
+    fn progress_tells_where_a_translation_was_left() {
+        for size in 1..=8 {
+            for pattern in 0..1u32 << size {
+                let may_leave: Vec<bool> = (0..size).map(|i| pattern >> i & 1 == 1).collect();
+                let stores = progress_stores(&may_leave);
+                let run_to = |last: usize| {
+                    let done = stores.iter().filter(|store| store.before <= last);
+                    done.max_by_key(|store| store.before).map_or(0, |store| usize::from(store.progress))
+                };
+                for leave_at in (0..size - 1).filter(|&i| may_leave[i]) {
+                    assert_eq!(run_to(leave_at), leave_at + 1, "{may_leave:?}");
+                }
+                assert_eq!(run_to(size - 1), 0, "{may_leave:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! QEMU's plugin API as the session uses it: the only module besides `lib.rs` with `unsafe` calls into QEMU and its glib.
+//!
+//! Everything here must be called where QEMU allows it: in a callback, on a vCPU's thread.
+
+use qemu_plugin_sys as sys;
+use std::ffi::{CStr, c_uint, c_void};
+use trace::RunAddr;
+
+pub use sys::qemu_plugin_id_t as PluginId;
+
+/// A callback at an execution; `data` is what was given when it was registered.
+pub type Callback = unsafe extern "C" fn(vcpu: c_uint, data: *mut c_void);
+
+// QEMU's glib; the symbols are in its process.
+unsafe extern "C" {
+    fn g_byte_array_new() -> *mut sys::GByteArray;
+    fn g_byte_array_unref(array: *mut sys::GByteArray);
+    fn g_array_unref(array: *mut sys::GArray);
+}
+
+/// A translation, during its callback.
+#[derive(Clone, Copy)]
+pub struct Translating(pub *mut sys::qemu_plugin_tb);
+
+/// An instruction of it.
+#[derive(Clone, Copy)]
+pub struct Instruction(*mut sys::qemu_plugin_insn);
+
+/// Whether a callback reads registers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    Nothing,
+    Registers,
+}
+
+impl Reads {
+    fn flags(self) -> sys::qemu_plugin_cb_flags {
+        match self {
+            Reads::Nothing => sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS,
+            Reads::Registers => sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_R_REGS,
+        }
+    }
+}
+
+impl Translating {
+    pub fn addr(self) -> RunAddr {
+        RunAddr(unsafe { sys::qemu_plugin_tb_vaddr(self.0) })
+    }
+
+    pub fn instructions(self) -> impl Iterator<Item = Instruction> {
+        let count = unsafe { sys::qemu_plugin_tb_n_insns(self.0) };
+        (0..count).map(move |i| Instruction(unsafe { sys::qemu_plugin_tb_get_insn(self.0, i) }))
+    }
+
+    pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
+        unsafe { sys::qemu_plugin_register_vcpu_tb_exec_cb(self.0, Some(callback), reads.flags(), data as *mut c_void) }
+    }
+}
+
+impl Instruction {
+    pub fn addr(self) -> RunAddr {
+        RunAddr(unsafe { sys::qemu_plugin_insn_vaddr(self.0) })
+    }
+
+    /// Appends the instruction's bytes; gives their number.
+    pub fn append_code(self, code: &mut Vec<u8>) -> u8 {
+        let mut bytes = [0_u8; 16];
+        let size = unsafe { sys::qemu_plugin_insn_data(self.0, bytes.as_mut_ptr().cast(), bytes.len()) };
+        let size = size.min(bytes.len());
+        code.extend_from_slice(&bytes[..size]);
+        size as u8
+    }
+
+    pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
+        unsafe {
+            sys::qemu_plugin_register_vcpu_insn_exec_cb(self.0, Some(callback), reads.flags(), data as *mut c_void);
+        }
+    }
+
+    pub fn store_at_execution(self, cell: &Cell, value: u64) {
+        self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_STORE_U64, cell, value);
+    }
+
+    pub fn add_at_execution(self, cell: &Cell, value: u64) {
+        self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_ADD_U64, cell, value);
+    }
+
+    fn inline(self, op: sys::qemu_plugin_op, cell: &Cell, value: u64) {
+        unsafe { sys::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(self.0, op, cell.entry(), value) }
+    }
+}
+
+/// A number that translated code writes without a callback. For one vCPU, number 0.
+pub struct Cell {
+    scoreboard: *mut sys::qemu_plugin_scoreboard,
+    place: *mut u64,
+}
+
+impl Cell {
+    /// The vCPU must exist; the cell is 0. Never freed: translated code may refer to it as long as QEMU runs.
+    pub fn new() -> Cell {
+        unsafe {
+            let scoreboard = sys::qemu_plugin_scoreboard_new(size_of::<u64>());
+            Cell {
+                scoreboard,
+                place: sys::qemu_plugin_scoreboard_find(scoreboard, 0).cast(),
+            }
+        }
+    }
+
+    fn entry(&self) -> sys::qemu_plugin_u64 {
+        sys::qemu_plugin_u64 {
+            score: self.scoreboard,
+            offset: 0,
+        }
+    }
+
+    #[inline]
+    pub fn get(&self) -> u64 {
+        // Volatile: written by translated code, of which the compiler knows nothing.
+        unsafe { self.place.read_volatile() }
+    }
+
+    pub fn set(&self, value: u64) {
+        unsafe { self.place.write_volatile(value) }
+    }
+}
+
+/// glib's growing array of bytes.
+struct ByteArray(*mut sys::GByteArray);
+
+impl ByteArray {
+    fn new() -> ByteArray {
+        ByteArray(unsafe { g_byte_array_new() })
+    }
+
+    fn first<const N: usize>(&self) -> Option<[u8; N]> {
+        let (data, size) = unsafe { ((*self.0).data, (*self.0).len as usize) };
+        if size < N {
+            return None;
+        }
+        Some(unsafe { data.cast::<[u8; N]>().read_unaligned() })
+    }
+}
+
+impl Drop for ByteArray {
+    fn drop(&mut self) {
+        unsafe { g_byte_array_unref(self.0) }
+    }
+}
+
+/// A register of the vCPU, by QEMU's handle.
+#[derive(Clone, Copy)]
+pub struct Register(*mut sys::qemu_plugin_register);
+
+impl Register {
+    /// The register that gdb calls so.
+    pub fn find(name: &CStr) -> Option<Register> {
+        unsafe {
+            let all = sys::qemu_plugin_get_registers();
+            let (data, count) = ((*all).data.cast::<sys::qemu_plugin_reg_descriptor>(), (*all).len as usize);
+            let found = (0..count)
+                .map(|i| data.add(i).read_unaligned())
+                .find(|register| CStr::from_ptr(register.name) == name);
+            g_array_unref(all);
+            found.map(|register| Register(register.handle))
+        }
+    }
+
+    /// Its value; in a callback that was registered with `Reads::Registers`.
+    pub fn value(self) -> Option<u64> {
+        let bytes = ByteArray::new();
+        unsafe { sys::qemu_plugin_read_register(self.0, bytes.0) };
+        bytes.first().map(u64::from_le_bytes)
+    }
+}
+
+/// N bytes at an address of the guest as the vCPU sees it now.
+pub fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
+    let bytes = ByteArray::new();
+    match unsafe { sys::qemu_plugin_read_memory_vaddr(addr, bytes.0, N) } {
+        true => bytes.first(),
+        false => None,
+    }
+}
+
+/// Calls `callback` for every translation that QEMU makes from now on.
+pub fn at_translation(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut sys::qemu_plugin_tb)) {
+    unsafe { sys::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(callback)) }
+}
+
+/// Calls `callback` when QEMU ends.
+pub fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut c_void)) {
+    unsafe { sys::qemu_plugin_register_atexit_cb(id, Some(callback), std::ptr::null_mut()) }
+}
+
+/// Drops all callbacks and all translations as soon as the current one ends, then calls `then`.
+pub fn reset(id: PluginId, then: unsafe extern "C" fn(PluginId)) {
+    unsafe { sys::qemu_plugin_reset(id, Some(then)) }
+}

@@ -1,0 +1,365 @@
+//! What runs becomes records: takes translations as they are made and executed, gives batches. Knows nothing of QEMU or threads.
+//!
+//! The caller tells, at each execution, how far the one before came (`progress`): QEMU only says that a translation is entered.
+
+use std::collections::HashMap;
+use trace::{Event, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId};
+
+/// Words of a stream's chunk, short of the few that belong to its last translation.
+pub const BATCH: usize = 1 << 18;
+/// Room behind `BATCH` for those: its being left, and markers and a task switch in one translation.
+const SLACK: usize = 1024;
+/// Words below this are executed translations.
+const FIRST_EVENT: u32 = 1 << 31;
+
+/// Definitions, and the events that came with them.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub tasks: Vec<Task>,
+    pub translations: Vec<Translation>,
+    pub words: Vec<u32>,
+}
+
+/// Where batches go.
+pub trait Sink {
+    /// Takes a batch; gives an empty buffer for the next words, or `None` when it takes no more.
+    fn send(&mut self, batch: Batch) -> Option<Vec<u32>>;
+}
+
+/// What is remembered of a translation when it was sent.
+struct Known {
+    instructions: u16,
+    /// The address of its last instruction, if that repeats.
+    repeats_at: Option<u64>,
+}
+
+/// One recording in the making.
+pub struct Recorder<S: Sink> {
+    /// The last word is always the translation that is being executed (none before the first).
+    words: Vec<u32>,
+    sink: Option<S>,
+    known: Vec<Known>,
+    ids: HashMap<(u64, Box<[u8]>), TranslationId>,
+    translations: Vec<Translation>,
+    tasks: Vec<Task>,
+    task_ids: HashMap<(TaskPointer, Option<u32>, [u8; 16]), TaskId>,
+    /// Executions in which a string instruction only went on.
+    folded: u64,
+}
+
+impl<S: Sink> Recorder<S> {
+    pub fn new(sink: S) -> Self {
+        Recorder {
+            words: Vec::with_capacity(BATCH + SLACK),
+            sink: Some(sink),
+            known: Vec::new(),
+            ids: HashMap::new(),
+            translations: Vec::new(),
+            tasks: Vec::new(),
+            task_ids: HashMap::new(),
+            folded: 0,
+        }
+    }
+
+    /// The number of a translation, which is defined when it is new. `repeats`: its last instruction is a repeated string
+    /// instruction.
+    pub fn define(&mut self, addr: RunAddr, lengths: &[u8], code: &[u8], repeats: bool) -> TranslationId {
+        let next = TranslationId(self.known.len() as u32);
+        let id = *self.ids.entry((addr.0, code.into())).or_insert(next);
+        if id == next {
+            let last = code.len() - lengths.last().map_or(0, |&length| usize::from(length));
+            let repeats_at = repeats.then(|| addr.0.wrapping_add(last as u64));
+            self.known.push(Known {
+                instructions: lengths.len() as u16,
+                repeats_at,
+            });
+            self.translations.push(Translation {
+                id,
+                addr,
+                lengths: lengths.into(),
+                code: code.into(),
+            });
+        }
+        id
+    }
+
+    /// A translation is entered, and the one before came to its end.
+    #[inline]
+    pub fn executed(&mut self, id: TranslationId) {
+        if self.words.len() >= BATCH {
+            self.flush();
+        }
+        self.words.push(id.0);
+    }
+
+    /// As `executed`, for a translation that is nothing but a repeated string instruction: entered again, it only goes on.
+    pub fn executed_repeat(&mut self, id: TranslationId) {
+        let before = self.words.last().and_then(|&last| self.known.get(last as usize));
+        match before.is_some_and(|before| before.repeats_at == self.known[id.0 as usize].repeats_at) {
+            true => self.folded += 1,
+            false => self.executed(id),
+        }
+    }
+
+    /// The translation entered last was left: only its first `progress` instructions were reached.
+    #[cold]
+    pub fn left(&mut self, progress: u64) {
+        let Some(id) = self.words.pop_if(|&mut word| word < FIRST_EVENT) else {
+            return;
+        };
+        Event::Left {
+            translation: TranslationId(id),
+            instructions: progress as u32,
+        }
+        .append_to(&mut self.words);
+    }
+
+    /// In the translation that is being executed, the kernel switches to this task.
+    pub fn switch(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
+        let next = TaskId(self.task_ids.len() as u32);
+        let id = *self.task_ids.entry((pointer, pid, comm)).or_insert(next);
+        if id == next {
+            self.tasks.push(Task { id, pointer, pid, comm });
+        }
+        self.before_current(Event::Task(id));
+    }
+
+    /// In the translation that is being executed, the workload executes a marker.
+    pub fn marker(&mut self, number: u16) {
+        self.before_current(Event::Marker(number.into()));
+    }
+
+    fn before_current(&mut self, event: Event) {
+        let current = self.words.pop_if(|&mut word| word < FIRST_EVENT);
+        event.append_to(&mut self.words);
+        self.words.extend(current);
+    }
+
+    /// Recording ends in the translation that is being executed, of whose instructions `reached` were reached.
+    pub fn end_within(&mut self, reached: u16) {
+        let current = self.words.last().and_then(|&last| self.known.get(last as usize));
+        if current.is_some_and(|current| reached < current.instructions) {
+            self.left(reached.into());
+        }
+    }
+
+    /// Sends what there is; then nothing is recorded any more. Gives the sink back, unless it took no more before, and the
+    /// number of folded executions.
+    pub fn finish(&mut self) -> (Option<S>, u64) {
+        self.flush();
+        (self.sink.take(), self.folded)
+    }
+
+    #[cold]
+    fn flush(&mut self) {
+        let words = std::mem::take(&mut self.words);
+        if let Some(sink) = &mut self.sink {
+            let (tasks, translations) = (std::mem::take(&mut self.tasks), std::mem::take(&mut self.translations));
+            match sink.send(Batch {
+                tasks,
+                translations,
+                words,
+            }) {
+                Some(empty) => self.words = empty,
+                None => self.sink = None,
+            }
+        }
+        // Without a sink the words of what still runs go round in one buffer.
+        self.words.clear();
+        self.words.reserve(BATCH + SLACK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::events;
+
+    #[derive(Default)]
+    struct Kept {
+        batches: Vec<Batch>,
+        room: Option<usize>,
+    }
+
+    impl Sink for Kept {
+        fn send(&mut self, batch: Batch) -> Option<Vec<u32>> {
+            self.batches.push(batch);
+            (Some(self.batches.len()) != self.room).then(Vec::new)
+        }
+    }
+
+    fn recorder() -> Recorder<Kept> {
+        Recorder::new(Kept::default())
+    }
+
+    fn finish(mut recorder: Recorder<Kept>) -> (Vec<Batch>, u64) {
+        let (sink, folded) = recorder.finish();
+        (sink.unwrap().batches, folded)
+    }
+
+    fn all_events(batches: &[Batch]) -> Vec<Event> {
+        batches.iter().flat_map(|batch| events(&batch.words)).collect()
+    }
+
+    const A: RunAddr = RunAddr(0xffff_ffff_8100_0000);
+
+    #[test]
+    fn translations_are_the_same_by_address_and_bytes() {
+        let mut recorder = recorder();
+        let ids = [
+            recorder.define(A, &[1, 1], &[0x90, 0xc3], false),
+            recorder.define(A, &[1, 1], &[0x90, 0xc3], false),
+            recorder.define(A, &[1, 1], &[0xcc, 0xc3], false),
+            recorder.define(RunAddr(A.0 + 1), &[1, 1], &[0x90, 0xc3], false),
+            recorder.define(A, &[1], &[0x90], false),
+        ];
+        assert_eq!(ids.map(|id| id.0), [0, 0, 1, 2, 3]);
+        let (batches, _) = finish(recorder);
+        let defined: Vec<_> = batches[0]
+            .translations
+            .iter()
+            .map(|t| (t.id.0, t.addr.0, t.code.to_vec()))
+            .collect();
+        let expected = [
+            (0, A.0, vec![0x90, 0xc3]),
+            (1, A.0, vec![0xcc, 0xc3]),
+            (2, A.0 + 1, vec![0x90, 0xc3]),
+            (3, A.0, vec![0x90]),
+        ];
+        assert_eq!(defined, expected);
+    }
+
+    #[test]
+    fn events_stand_before_the_translation_in_which_they_happened() {
+        let mut recorder = recorder();
+        let id = recorder.define(A, &[1, 1, 1], &[0x90; 3], false);
+        recorder.switch(TaskPointer(1), None, [0; 16]);
+        recorder.executed(id);
+        recorder.marker(9);
+        recorder.switch(TaskPointer(2), Some(7), *b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        recorder.left(2);
+        recorder.executed(id);
+        recorder.switch(TaskPointer(1), None, [0; 16]);
+        let (batches, _) = finish(recorder);
+        let expected = [
+            Event::Task(TaskId(0)),
+            Event::Marker(9),
+            Event::Task(TaskId(1)),
+            Event::Left {
+                translation: id,
+                instructions: 2,
+            },
+            Event::Task(TaskId(0)),
+            Event::Executed(id),
+        ];
+        assert_eq!(all_events(&batches), expected);
+        assert_eq!(
+            batches[0].tasks.iter().map(|task| (task.pointer.0, task.pid)).collect::<Vec<_>>(),
+            [(1, None), (2, Some(7))]
+        );
+    }
+
+    #[test]
+    fn a_task_that_changed_its_name_is_another() {
+        let mut recorder = recorder();
+        for (pointer, pid, name) in [(1, 5, b'a'), (1, 5, b'b'), (1, 6, b'b'), (2, 5, b'a'), (1, 5, b'a')] {
+            recorder.switch(TaskPointer(pointer), Some(pid), [name; 16]);
+        }
+        let (batches, _) = finish(recorder);
+        assert_eq!(all_events(&batches), [0, 1, 2, 3, 0].map(|id| Event::Task(TaskId(id))));
+    }
+
+    #[test]
+    fn a_repeated_string_instruction_is_reached_once() {
+        let mut recorder = recorder();
+        // mov rcx, rax; rep stosq — then the rest of it alone, as QEMU makes it under icount.
+        let first = recorder.define(A, &[3, 3], &[0x48, 0x89, 0xc1, 0xf3, 0x48, 0xab], true);
+        let again = recorder.define(RunAddr(A.0 + 3), &[3], &[0xf3, 0x48, 0xab], true);
+        let other = recorder.define(RunAddr(A.0 + 0x100), &[1], &[0xc3], false);
+        let elsewhere = recorder.define(RunAddr(A.0 + 0x200), &[3], &[0xf3, 0x48, 0xab], true);
+        recorder.executed(first);
+        for _ in 0..3 {
+            recorder.executed_repeat(again);
+        }
+        // An interrupt between two steps: reached again afterwards.
+        recorder.executed(other);
+        recorder.executed_repeat(again);
+        recorder.executed_repeat(again);
+        // Another one behind it is no repetition of it.
+        recorder.executed_repeat(elsewhere);
+        recorder.executed(first);
+        recorder.left(1);
+        recorder.executed(again);
+        let (batches, folded) = finish(recorder);
+        let expected = [
+            Event::Executed(first),
+            Event::Executed(other),
+            Event::Executed(again),
+            Event::Executed(elsewhere),
+            Event::Left {
+                translation: first,
+                instructions: 1,
+            },
+            Event::Executed(again),
+        ];
+        assert_eq!(all_events(&batches), expected);
+        assert_eq!(folded, 4);
+    }
+
+    #[test]
+    fn the_end_counts_what_was_reached_of_the_last_translation() {
+        let mut recorder = recorder();
+        let id = recorder.define(A, &[1, 1, 1], &[0x90; 3], false);
+        recorder.executed(id);
+        recorder.end_within(2);
+        recorder.executed(id);
+        recorder.end_within(3);
+        let (batches, _) = finish(recorder);
+        assert_eq!(
+            all_events(&batches),
+            [
+                Event::Left {
+                    translation: id,
+                    instructions: 2
+                },
+                Event::Executed(id)
+            ]
+        );
+    }
+
+    #[test]
+    fn batches_are_cut_between_events_and_definitions_come_first() {
+        let mut recorder = recorder();
+        let id = recorder.define(A, &[1, 1], &[0x90; 2], false);
+        for _ in 0..BATCH {
+            recorder.executed(id);
+        }
+        let late = recorder.define(A, &[1], &[0x90], false);
+        recorder.left(1);
+        recorder.executed(late);
+        let (batches, _) = finish(recorder);
+        assert_eq!(batches.iter().map(|batch| batch.words.len()).collect::<Vec<_>>(), [BATCH + 1, 1]);
+        assert_eq!(batches.iter().map(|batch| batch.translations.len()).collect::<Vec<_>>(), [2, 0]);
+        assert_eq!(
+            events(&batches[0].words).last(),
+            Some(Event::Left {
+                translation: id,
+                instructions: 1
+            })
+        );
+    }
+
+    #[test]
+    fn memory_stays_flat_when_nobody_takes_the_batches() {
+        let mut recorder = Recorder::new(Kept {
+            batches: Vec::new(),
+            room: Some(1),
+        });
+        let id = recorder.define(A, &[1], &[0x90], false);
+        for _ in 0..5 * BATCH {
+            recorder.executed(id);
+        }
+        assert!(recorder.words.capacity() <= 2 * (BATCH + SLACK));
+        assert!(recorder.finish().0.is_none());
+    }
+}

@@ -1,0 +1,346 @@
+//! What happens when: waiting for marker 1, recording, over. Takes QEMU's callbacks; hands what they say to the recorder.
+//!
+//! While waiting, only the first marker and task switches are instrumented. Marker 1 makes QEMU drop all translations, so that
+//! whatever runs from then on is translated anew, at its real address, with the recorder's callbacks in it. The end drops them again.
+
+use crate::arguments::{Arguments, OnError};
+use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
+use crate::output::Output;
+use crate::qemu::{self, Cell, PluginId, Reads, Translating};
+use crate::recorder::Recorder;
+use crate::say;
+use crate::tasks::TaskWatch;
+use crate::verify::{Checked, Verify};
+use qemu_plugin_sys::qemu_plugin_tb;
+use std::ffi::{c_uint, c_void};
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use trace::{Header, TranslationId, WriteError};
+
+/// The one session. Made by `install`, used by the vCPU's thread and, after that has stopped, at exit; never freed.
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(null_mut());
+/// What the callback of every execution needs, by itself so that it is one load away. Null when not recording.
+static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(null_mut());
+
+struct Session {
+    id: PluginId,
+    header: Header,
+    on_error: OnError,
+    verify: bool,
+    tasks: Option<TaskWatch>,
+    phase: Phase,
+}
+
+enum Phase {
+    Waiting(File),
+    Recording,
+    Over,
+}
+
+struct Recording {
+    /// Written by translated code, see `instruction::progress_stores`.
+    progress: Cell,
+    recorder: Recorder<Output>,
+    verify: Option<Verify>,
+    /// Buffers for the translation callback.
+    lengths: Vec<u8>,
+    code: Vec<u8>,
+}
+
+/// Opens the output and begins to wait.
+pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
+    let Arguments {
+        out,
+        mut header,
+        tasks,
+        on_error,
+        verify,
+    } = arguments;
+    let file = File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
+    header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
+    let (tasks, phase) = (tasks.map(TaskWatch::new), Phase::Waiting(file));
+    let session = Box::new(Session {
+        id,
+        header,
+        on_error,
+        verify,
+        tasks,
+        phase,
+    });
+    SESSION.store(Box::into_raw(session), Ordering::Relaxed);
+    qemu::at_translation(id, waiting::on_translation);
+    qemu::at_exit(id, on_exit);
+    Ok(())
+}
+
+impl Session {
+    fn begin_output(&mut self) -> Option<Output> {
+        let Phase::Waiting(file) = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return None;
+        };
+        let on_error = self.on_error;
+        let begun = Output::begin(file, self.header.clone(), move |error| failed(on_error, error));
+        begun.map_err(|error| failed(on_error, &error.into())).ok()
+    }
+
+    /// Ends the recording: with a clean end, or cut off.
+    fn finish(&mut self, recording: &mut Recording, clean: bool) {
+        self.phase = Phase::Over;
+        let (output, folded) = recording.recorder.finish();
+        // Without an output, or with an error, the writing thread has said why.
+        let written = output.and_then(|output| output.finish(clean).ok());
+        if let Some(verify) = &recording.verify {
+            verify.report(written.flatten().as_ref(), folded);
+        }
+        match written {
+            Some(Some(totals)) => say(&format!(
+                "recorded {} instructions ({} kernel, {} user) in {} executions of {} translations",
+                totals.instructions(),
+                totals.kernel_instructions,
+                totals.user_instructions,
+                totals.executions,
+                totals.translations
+            )),
+            Some(None) => say("the recording is cut off"),
+            None => say("the recording is not whole"),
+        }
+    }
+}
+
+fn failed(on_error: OnError, error: &WriteError) {
+    let cause = std::error::Error::source(error)
+        .map(|cause| format!(": {cause}"))
+        .unwrap_or_default();
+    say(&format!("{error}{cause}"));
+    if on_error == OnError::Stop {
+        say("stopping the guest");
+        unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+    }
+}
+
+/// Runs a callback that may not unwind into QEMU. A panic has printed itself; recording ends with it.
+fn guarded(callback: impl FnOnce(&mut Session)) {
+    let Some(session) = (unsafe { SESSION.load(Ordering::Relaxed).as_mut() }) else {
+        return;
+    };
+    if catch_unwind(AssertUnwindSafe(|| callback(session))).is_err() {
+        SESSION.store(null_mut(), Ordering::Relaxed);
+        say("internal error; recording has ended without a clean end");
+        if session.on_error == OnError::Stop {
+            unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+        }
+    }
+}
+
+/// As `guarded`, while recording.
+fn guarded_recording(callback: impl FnOnce(&mut Session, &mut Recording)) {
+    guarded(|session| {
+        if let Some(recording) = unsafe { RECORDING.load(Ordering::Relaxed).as_mut() } {
+            callback(session, recording);
+        }
+    });
+}
+
+unsafe extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
+    guarded(|session| match session.phase {
+        Phase::Over => {}
+        Phase::Waiting(_) => {
+            say("QEMU ends, and the workload has not executed marker 1");
+            if let Some(output) = session.begin_output() {
+                // What went wrong was said by the thread; either way there is no clean end.
+                let _ = output.finish(false);
+            }
+        }
+        Phase::Recording => {
+            say("QEMU ends, and the workload has not executed marker 2");
+            if let Some(recording) = unsafe { RECORDING.load(Ordering::Relaxed).as_mut() } {
+                session.finish(recording, false);
+            }
+        }
+    });
+}
+
+/// The callbacks before marker 1.
+mod waiting {
+    use super::*;
+
+    pub unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
+        guarded(|session| {
+            let switch_to = session.tasks.as_ref().map(|tasks| tasks.places.switch_to);
+            let mut code = Vec::new();
+            for instruction in Translating(translation).instructions() {
+                code.clear();
+                instruction.append_code(&mut code);
+                if instruction::marker(&code) == Some(MARKER_BEGIN) {
+                    instruction.at_execution(on_marker, Reads::Nothing, 0);
+                }
+                if Some(instruction.addr().0) == switch_to {
+                    instruction.at_execution(on_switch, Reads::Registers, 0);
+                }
+            }
+        });
+    }
+
+    unsafe extern "C" fn on_switch(_: c_uint, _: *mut c_void) {
+        guarded(|session| session.tasks.iter_mut().for_each(TaskWatch::switch));
+    }
+
+    unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
+        guarded(|session| {
+            // In a loop the marker may be executed once more before QEMU has dropped the translations.
+            if let Phase::Waiting(_) = session.phase
+                && let Some(output) = session.begin_output()
+            {
+                session.phase = Phase::Recording;
+                let mut recorder = Recorder::new(output);
+                if let Some((pointer, pid, comm)) = session.tasks.as_mut().and_then(TaskWatch::current) {
+                    recorder.switch(pointer, pid, comm);
+                }
+                let recording = Box::new(Recording {
+                    progress: Cell::new(),
+                    recorder,
+                    verify: session.verify.then(Verify::new),
+                    lengths: Vec::new(),
+                    code: Vec::new(),
+                });
+                RECORDING.store(Box::into_raw(recording), Ordering::Relaxed);
+                qemu::reset(session.id, recording::begin);
+            }
+        });
+    }
+}
+
+/// The callbacks from marker 1 to marker 2.
+mod recording {
+    use super::*;
+
+    pub unsafe extern "C" fn begin(id: PluginId) {
+        qemu::at_translation(id, on_translation);
+        qemu::at_exit(id, on_exit);
+    }
+
+    unsafe extern "C" fn over(_: PluginId) {}
+
+    unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
+        guarded_recording(|session, recording| {
+            let switch_to = session.tasks.as_ref().map(|tasks| tasks.places.switch_to);
+            recording.instrument(Translating(translation), switch_to);
+        });
+    }
+
+    impl Recording {
+        fn instrument(&mut self, translation: Translating, switch_to: Option<u64>) {
+            self.lengths.clear();
+            self.code.clear();
+            let (mut may_leave, mut repeats) = (Vec::new(), false);
+            let instructions: Vec<_> = translation.instructions().collect();
+            for (i, instruction) in instructions.iter().enumerate() {
+                let start = self.code.len();
+                self.lengths.push(instruction.append_code(&mut self.code));
+                let traits = instruction::traits(&self.code[start..]);
+                may_leave.push(traits.may_leave);
+                // What repeats is always the last: QEMU ends a translation with it.
+                repeats = traits.repeats;
+                if let Some(verify) = &self.verify {
+                    verify.count(*instruction);
+                }
+                if let Some(number) = instruction::marker(&self.code[start..]) {
+                    instruction.at_execution(on_marker, Reads::Nothing, usize::from(number) << 16 | (i + 1));
+                }
+                if Some(instruction.addr().0) == switch_to {
+                    instruction.at_execution(on_switch, Reads::Registers, 0);
+                }
+            }
+            let id = self.recorder.define(translation.addr(), &self.lengths, &self.code, repeats);
+            if self.verify.is_some() {
+                let checked = Checked {
+                    addr: translation.addr(),
+                    instructions: instructions.len() as u64,
+                };
+                let data = Box::into_raw(Box::new(checked)) as usize;
+                translation.at_execution(on_execution_to_verify, Reads::Registers, data);
+            }
+            match repeats && instructions.len() == 1 {
+                true => translation.at_execution(on_repeat, Reads::Nothing, id.0 as usize),
+                false => translation.at_execution(on_execution, Reads::Nothing, id.0 as usize),
+            }
+            for store in instruction::progress_stores(&may_leave) {
+                instructions[store.before].store_at_execution(&self.progress, store.progress.into());
+            }
+        }
+
+        /// Notes that the translation before was left.
+        #[cold]
+        fn left(&mut self, progress: u64) {
+            self.progress.set(0);
+            self.recorder.left(progress);
+        }
+    }
+
+    /// Every execution of every translation comes through here: some 50 million times a second. Nothing in it can panic.
+    unsafe extern "C" fn on_execution(_: c_uint, id: *mut c_void) {
+        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+            return;
+        };
+        let progress = recording.progress.get();
+        if progress != 0 {
+            recording.left(progress);
+        }
+        recording.recorder.executed(TranslationId(id as u32));
+    }
+
+    unsafe extern "C" fn on_repeat(_: c_uint, id: *mut c_void) {
+        guarded_recording(|_, recording| {
+            let id = TranslationId(id as u32);
+            match recording.progress.get() {
+                0 => recording.recorder.executed_repeat(id),
+                progress => {
+                    recording.left(progress);
+                    recording.recorder.executed(id);
+                }
+            }
+        });
+    }
+
+    /// Comes before the callback that records the same execution.
+    unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
+        guarded_recording(|_, recording| {
+            let progress = recording.progress.get();
+            if let (Some(verify), Some(checked)) = (&mut recording.verify, unsafe { checked.cast::<Checked>().as_ref() }) {
+                verify.entered(checked, progress);
+            }
+        });
+    }
+
+    unsafe extern "C" fn on_switch(_: c_uint, _: *mut c_void) {
+        guarded_recording(|session, recording| {
+            let Some(tasks) = &mut session.tasks else { return };
+            tasks.switch();
+            if let Some((pointer, pid, comm)) = tasks.current() {
+                recording.recorder.switch(pointer, pid, comm);
+            }
+        });
+    }
+
+    /// `data`: the marker's number, and from bit 0 how many instructions of the translation are reached with it.
+    unsafe extern "C" fn on_marker(_: c_uint, data: *mut c_void) {
+        guarded_recording(|session, recording| {
+            if let Phase::Recording = session.phase {
+                let (number, reached) = ((data as usize >> 16) as u16, data as usize as u16);
+                match number {
+                    MARKER_END | MARKER_FAILED => {
+                        recording.recorder.end_within(reached);
+                        if number == MARKER_FAILED {
+                            say("the workload says that it failed");
+                        }
+                        session.finish(recording, number == MARKER_END);
+                        qemu::reset(session.id, over);
+                    }
+                    _ => recording.recorder.marker(number),
+                }
+            }
+        });
+    }
+}
