@@ -22,4 +22,5 @@ pub enum Command {
     Layout(LayoutArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
+    Check(crate::check::Args),
 }

@@ -1,11 +1,13 @@
 //! The tool as a library: for its own `main` and for the tests that need a virtual machine. Not an interface for others.
 
+pub mod check;
 pub mod cli;
 pub mod command;
 pub mod guest;
 pub mod image;
 pub mod interrupt;
 pub mod machine;
+pub mod map;
 pub mod order;
 pub mod output;
 pub mod place;

@@ -13,5 +13,6 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Layout(args) => layout::run(&args),
         Command::Man(args) => manual::man(&args),
         Command::Completions(args) => manual::completions(&args),
+        Command::Check(args) => crate::check::run(&args),
     }
 }

@@ -1,0 +1,343 @@
+//! What in the new kernel is what in the old one.
+//!
+//! Takes both kernels and the map; gives, for an old address, the new address of the same thing. Code of the map is placed by the
+//! map, everything else by symbols: between two things that did not move, the distance old → new is that of the symbol before. Both are
+//! *claims* here: the other stages compare every byte under them, so a wrong claim ends as a difference, not as a proof.
+
+use super::kernel::{Kernel, Section, Symbol};
+use super::verdict::Findings;
+use crate::place::{Placed, Placement};
+use std::collections::HashMap;
+
+/// A run of bytes outside the map whose new place is a fixed distance away.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    pub old: u64,
+    pub old_end: u64,
+    pub new: u64,
+    pub new_end: u64,
+    pub executable: bool,
+}
+
+/// One instruction in both kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    pub old: u64,
+    pub new: u64,
+    pub old_len: u8,
+    pub new_len: u8,
+}
+
+/// How well a new address corresponds to an old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landing {
+    /// The same byte of the same thing.
+    Exact,
+    /// The end of one thing that is the beginning of another, or a symbol of the linker's script.
+    Boundary,
+    /// Before or behind a thing, at the same distance from it (a biased table address).
+    Biased,
+    No,
+}
+
+pub struct Correspondence<'k, 'd> {
+    pub old: &'k Kernel<'d>,
+    pub new: &'k Kernel<'d>,
+    pub regions: Vec<Region>,
+    /// Ascending by `old`; filled by the walk.
+    pub pairs: Vec<Pair>,
+    /// What the map covers in the old kernel.
+    covered: Vec<(u64, u64)>,
+}
+
+impl<'k, 'd> Correspondence<'k, 'd> {
+    pub fn new(old: &'k Kernel<'d>, new: &'k Kernel<'d>, map: &Placement, findings: &mut Findings) -> Self {
+        let placed_new = intervals(map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))));
+        let covered = intervals(map.blocks.iter().map(|b| (b.old.0, u64::from(b.old_size))));
+        let anchors = Anchors::new(old, new, &covered, &placed_new);
+        let mut regions = Vec::new();
+        for (index, section) in old.sections.iter().enumerate() {
+            let Some(twin) = twin_of(old, new, index) else {
+                findings.differ("sections", Some(section.addr), None, format!("section {} is gone", section.name));
+                continue;
+            };
+            section_regions(
+                section,
+                twin,
+                &map.blocks,
+                &anchors.of(index, section, twin, &covered),
+                old,
+                findings,
+                &mut regions,
+            );
+        }
+        Correspondence {
+            old,
+            new,
+            regions,
+            pairs: Vec::new(),
+            covered,
+        }
+    }
+
+    /// The pair whose old instruction contains `old`.
+    pub fn pair_at(&self, old: u64) -> Option<&Pair> {
+        let pair = &self.pairs[self.pairs.partition_point(|p| p.old <= old).checked_sub(1)?];
+        (old < pair.old + u64::from(pair.old_len)).then_some(pair)
+    }
+
+    /// The new address of what is at `old`, if exactly one thing is.
+    pub fn image(&self, old: u64) -> Option<u64> {
+        if let Some(pair) = self.pair_at(old) {
+            let within = old - pair.old;
+            return (within == 0 || pair.old_len == pair.new_len).then_some(pair.new.wrapping_add(within));
+        }
+        self.region_at(old).map(|r| r.new.wrapping_add(old - r.old))
+    }
+
+    pub fn region_at(&self, old: u64) -> Option<&Region> {
+        let region = &self.regions[self.regions.partition_point(|r| r.old <= old).checked_sub(1)?];
+        (old < region.old_end).then_some(region)
+    }
+
+    /// Whether the map, and not a region, says where `old` went.
+    pub fn in_map(&self, old: u64) -> bool {
+        contains(&self.covered, old)
+    }
+
+    /// Whether what is at `new` is what was at `old`.
+    pub fn lands(&self, old: u64, new: u64) -> Landing {
+        if self.image(old) == Some(new) {
+            return Landing::Exact;
+        }
+        if self.is_linker_symbol(old, new) || self.is_end(old, new) {
+            return Landing::Boundary;
+        }
+        let at = self.regions.partition_point(|r| r.old <= old);
+        let shift = new.wrapping_sub(old);
+        let neighbours = self.regions[at.saturating_sub(2)..(at + 2).min(self.regions.len())].iter();
+        let near = |r: &&Region| !r.executable && distance(old, r) <= BIAS;
+        if self.pair_at(old).is_none() && neighbours.filter(near).any(|r| r.new.wrapping_sub(r.old) == shift) {
+            return Landing::Biased;
+        }
+        // Neither kernel has anything there: a number, such as a fixed mapping's address.
+        let nothing = |kernel: &Kernel, addr| kernel.section_at(addr).is_none() && !kernel.image().contains(&addr);
+        if old == new && nothing(self.old, old) && nothing(self.new, new) {
+            Landing::Exact
+        } else {
+            Landing::No
+        }
+    }
+
+    /// A symbol that only marks a place (`_etext`, `__stop_…`) has the same name there in both.
+    fn is_linker_symbol(&self, old: u64, new: u64) -> bool {
+        let marks = |s: &&Symbol| !s.function && s.size == 0;
+        self.old
+            .symbols_at(old)
+            .iter()
+            .filter(marks)
+            .any(|s| self.new.symbols_at(new).iter().filter(marks).any(|t| t.name == s.name))
+    }
+
+    /// `old` is directly behind something, and `new` directly behind its image.
+    fn is_end(&self, old: u64, new: u64) -> bool {
+        let Some(before) = old.checked_sub(1) else { return false };
+        if self.pair_at(old).is_some() {
+            return false;
+        }
+        match self.pair_at(before) {
+            Some(pair) => pair.new + u64::from(pair.new_len) == new,
+            None => self.region_at(before).is_some_and(|r| r.new.wrapping_add(old - r.old) == new),
+        }
+    }
+}
+
+/// How far a biased address may lie outside of what it refers to: compilers fold small constant indices into table addresses.
+const BIAS: u64 = 1 << 16;
+
+fn distance(addr: u64, region: &Region) -> u64 {
+    if addr < region.old {
+        region.old - addr
+    } else {
+        addr.saturating_sub(region.old_end)
+    }
+}
+
+/// The new section of the same name, and of the same rank among those of that name.
+pub fn twin_of<'k, 'd>(old: &Kernel<'d>, new: &'k Kernel<'d>, index: usize) -> Option<&'k Section<'d>> {
+    let name = old.sections[index].name;
+    let rank = old.sections[..index].iter().filter(|s| s.name == name).count();
+    new.sections.iter().filter(|s| s.name == name).nth(rank)
+}
+
+/// Merged, ascending (start, end) of the (start, size) given.
+pub fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut all: Vec<(u64, u64)> = ranges.filter(|r| r.1 > 0).map(|(a, n)| (a, a.saturating_add(n))).collect();
+    all.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in all {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
+}
+
+pub fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
+    let after = intervals.partition_point(|i| i.0 <= addr);
+    after > 0 && addr < intervals[after - 1].1
+}
+
+/// Pairs of symbols, neither of them in code of the map: (old, new) by old section.
+struct Anchors {
+    by_section: HashMap<usize, Vec<(u64, u64, bool)>>,
+}
+
+impl Anchors {
+    /// Pairs symbols of one name in one section in their order of address, if both kernels have equally many outside the map.
+    fn new(old: &Kernel, new: &Kernel, covered: &[(u64, u64)], placed: &[(u64, u64)]) -> Self {
+        let mut by_section: HashMap<usize, Vec<(u64, u64, bool)>> = HashMap::new();
+        let mut done: HashMap<(&str, usize), ()> = HashMap::new();
+        for symbol in &old.symbols {
+            let Some(section) = symbol.section else { continue };
+            if done.insert((symbol.name, section), ()).is_some() {
+                continue;
+            }
+            let name = old.sections[section].name;
+            let outside: Vec<&Symbol> = old
+                .named(symbol.name)
+                .filter(|s| s.section == Some(section) && !contains(covered, s.addr.0))
+                .collect();
+            let twins: Vec<&Symbol> = new
+                .named(symbol.name)
+                .filter(|s| s.section.is_some_and(|i| new.sections[i].name == name) && !contains(placed, s.addr.0))
+                .collect();
+            if outside.len() == twins.len() {
+                let pairs = outside.iter().zip(&twins).map(|(a, b)| (a.addr.0, b.addr.0, a.size > 0));
+                by_section.entry(section).or_default().extend(pairs);
+            }
+        }
+        Anchors { by_section }
+    }
+
+    /// The anchors of one section, ascending, one an address: where several symbols share one, the one of a thing with a size speaks
+    /// for what follows, else the one that lies last in the new kernel (an end comes before the next beginning).
+    fn of(&self, index: usize, section: &Section, twin: &Section, covered: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut all: Vec<(u64, bool, u64)> = Vec::new();
+        if !contains(covered, section.addr) {
+            all.push((section.addr, false, twin.addr));
+        }
+        let inside =
+            |&&(old, new, _): &&(u64, u64, bool)| (section.addr..section.end()).contains(&old) && (twin.addr..=twin.end()).contains(&new);
+        if let Some(pairs) = self.by_section.get(&index) {
+            all.extend(pairs.iter().filter(inside).map(|&(old, new, sized)| (old, sized, new)));
+        }
+        all.sort_unstable();
+        let mut anchors: Vec<(u64, u64)> = Vec::new();
+        for (old, _, new) in all {
+            match anchors.last_mut() {
+                Some(last) if last.0 == old => last.1 = new,
+                _ => anchors.push((old, new)),
+            }
+        }
+        anchors
+    }
+}
+
+/// The regions of one section: its free stretches between blocks of the map, cut where the distance changes.
+fn section_regions(
+    section: &Section,
+    twin: &Section,
+    blocks: &[Placed],
+    anchors: &[(u64, u64)],
+    old: &Kernel,
+    findings: &mut Findings,
+    regions: &mut Vec<Region>,
+) {
+    let from = blocks.partition_point(|b| b.old.0 < section.addr);
+    let to = blocks.partition_point(|b| b.old.0 < section.end());
+    let mut free = section.addr;
+    let first = regions.len();
+    for edge in blocks[from..to.max(from)]
+        .iter()
+        .map(|b| (b.old.0, b.old.0.saturating_add(b.old_size.into())))
+        .chain([(section.end(), section.end())])
+    {
+        if free < edge.0 {
+            free_stretch(free, edge.0, section.executable, anchors, old, findings, regions);
+        }
+        free = free.max(edge.1);
+    }
+    if !section.executable {
+        close_data_regions(&mut regions[first..], twin);
+    }
+}
+
+fn free_stretch(
+    start: u64,
+    end: u64,
+    executable: bool,
+    anchors: &[(u64, u64)],
+    old: &Kernel,
+    findings: &mut Findings,
+    regions: &mut Vec<Region>,
+) {
+    let inside = &anchors[anchors.partition_point(|a| a.0 < start)..anchors.partition_point(|a| a.0 < end)];
+    let anchored = inside.first().map_or(end, |a| a.0);
+    if start < anchored && !old.bytes(start, anchored - start).is_some_and(is_padding) {
+        let what = format!(
+            "{} bytes are neither in the map nor behind a symbol that both kernels have",
+            anchored - start
+        );
+        findings.differ("coverage", Some(start), None, what);
+    }
+    for (i, &(at, new)) in inside.iter().enumerate() {
+        let until = inside.get(i + 1).map_or(end, |a| a.0);
+        let shift = new.wrapping_sub(at);
+        match regions.last_mut() {
+            Some(last) if last.old_end == at && last.new.wrapping_sub(last.old) == shift && at != start => {
+                last.old_end = until;
+                last.new_end = until.wrapping_add(shift);
+            }
+            _ => regions.push(Region {
+                old: at,
+                old_end: until,
+                new,
+                new_end: until.wrapping_add(shift),
+                executable,
+            }),
+        }
+    }
+}
+
+/// A data region reaches, in the new kernel, to the next one: what either has more must be padding.
+fn close_data_regions(regions: &mut [Region], twin: &Section) {
+    for i in 0..regions.len() {
+        regions[i].new_end = regions.get(i + 1).map_or(twin.end(), |next| next.new).max(regions[i].new);
+    }
+}
+
+/// Whether `bytes` hold nothing but int3 and no-ops: what linkers and assemblers put between things.
+pub fn is_padding(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(&first) = rest.first() {
+        let len = if first == 0xcc { 1 } else { no_op_length(rest) };
+        if len == 0 {
+            return false;
+        }
+        rest = &rest[len..];
+    }
+    true
+}
+
+/// The length of the no-op at the beginning of `bytes`; 0 if there is none.
+pub fn no_op_length(bytes: &[u8]) -> usize {
+    let mut decoder = iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    if !instruction.is_invalid() && instruction.mnemonic() == iced_x86::Mnemonic::Nop {
+        instruction.len()
+    } else {
+        0
+    }
+}

@@ -1,0 +1,151 @@
+//! Names: every old symbol still names the same thing, and every moved block is still found under its function's name.
+//!
+//! Takes both kernels, the correspondence and the units; proves it for the ELF symbols (what perf and debuggers read) and for kallsyms (what
+//! the kernel prints). A new symbol is allowed only in moved code, as the name of the function there with a suffix.
+
+use super::correspond::{Correspondence, Landing};
+use super::kallsyms::{Entry, Kallsyms};
+use super::kernel::Symbol;
+use super::verdict::Findings;
+use super::walk::Unit;
+use rayon::prelude::*;
+use std::collections::{HashMap, HashSet};
+
+pub fn check(c: &Correspondence, units: &[Unit], old: Option<&Kallsyms>, new: Option<&Kallsyms>) -> Findings {
+    let mut findings = Findings::default();
+    let extra = symbols(c, &mut findings);
+    parts(c, units, &extra, &mut findings);
+    functions_of_blocks(c, units, &mut findings);
+    match (old, new) {
+        (Some(old), Some(new)) => kallsyms(c, old, new, &mut findings),
+        (None, None) => {}
+        _ => findings.differ("kallsyms", None, None, "one of the kernels has no kallsyms"),
+    }
+    findings
+}
+
+/// Every old symbol has a new one of its name on the same thing. Gives the new symbols that are left.
+fn symbols<'k, 'd>(c: &Correspondence<'k, 'd>, findings: &mut Findings) -> Vec<&'k Symbol<'d>> {
+    let mut used: HashSet<*const Symbol> = HashSet::with_capacity(c.old.symbols.len());
+    for symbol in c.old.symbols.iter().filter(|s| s.section.is_some()) {
+        let fits = |t: &&Symbol| t.section.is_some() && t.function == symbol.function && lands(c, symbol.addr.0, t.addr.0, symbol.function);
+        let found = c
+            .new
+            .named(symbol.name)
+            .find(|t| fits(t) && !used.contains(&std::ptr::from_ref(*t)));
+        match found {
+            Some(twin) if symbol.size > 0 && twin.size == 0 => {
+                findings.differ(
+                    "symbols",
+                    Some(symbol.addr.0),
+                    Some(twin.addr.0),
+                    format!("{} lost its size", symbol.name),
+                );
+                used.insert(std::ptr::from_ref(twin));
+            }
+            Some(twin) => {
+                used.insert(std::ptr::from_ref(twin));
+                findings.prove("symbols", 1);
+            }
+            None => {
+                let other = c.new.named(symbol.name).next().map(|t| t.addr.0);
+                findings.differ(
+                    "symbols",
+                    Some(symbol.addr.0),
+                    other,
+                    format!("no new symbol {} names this", symbol.name),
+                );
+            }
+        }
+    }
+    c.new
+        .symbols
+        .iter()
+        .filter(|s| s.section.is_some() && !used.contains(&std::ptr::from_ref(*s)))
+        .collect()
+}
+
+fn lands(c: &Correspondence, old: u64, new: u64, exactly: bool) -> bool {
+    match c.lands(old, new) {
+        Landing::Exact => true,
+        Landing::Boundary => !exactly,
+        _ => false,
+    }
+}
+
+/// Symbols that only the new kernel has must name parts of functions that moved.
+fn parts(c: &Correspondence, units: &[Unit], extra: &[&Symbol], findings: &mut Findings) {
+    let mut by_new: Vec<&Unit> = units.iter().collect();
+    by_new.sort_by_key(|u| u.new);
+    for symbol in extra {
+        let addr = symbol.addr.0;
+        let unit = by_new[..by_new.partition_point(|u| u.new <= addr)].last();
+        let owner = unit.filter(|u| addr - u.new < u.new_size.max(1)).filter(|u| c.in_map(u.old));
+        let fits = owner.is_some_and(|u| named_after(symbol.name, c.old.nearest(u.old)));
+        let what = || format!("the new symbol {} is not the name of the function there with a suffix", symbol.name);
+        let old = owner.map_or(0, |u| u.old);
+        findings.expect(fits, "symbols of moved parts", old, addr, what);
+    }
+}
+
+fn named_after(name: &str, functions: Option<&[Symbol]>) -> bool {
+    functions
+        .into_iter()
+        .flatten()
+        .any(|f| name == f.name || name.strip_prefix(f.name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// A stack trace names the nearest symbol before: it must be the old function's, for every block of the map.
+fn functions_of_blocks(c: &Correspondence, units: &[Unit], findings: &mut Findings) {
+    let wrong: Vec<(u64, u64, String)> = units
+        .par_iter()
+        .filter(|u| c.in_map(u.old))
+        .filter_map(|u| {
+            let (old, new) = (c.old.nearest(u.old), c.new.nearest(u.new));
+            let fits = new.into_iter().flatten().any(|s| named_after(s.name, old));
+            let name = |symbols: Option<&[Symbol]>| symbols.and_then(|s| s.first()).map_or("nothing".to_owned(), |s| s.name.to_owned());
+            (!fits).then(|| (u.old, u.new, format!("a block of {} is found under {}", name(old), name(new))))
+        })
+        .collect();
+    let blocks = units.iter().filter(|u| c.in_map(u.old)).count();
+    findings.prove("blocks found under their function's name", (blocks - wrong.len()) as u64);
+    for (old, new, what) in wrong {
+        findings.differ("blocks found under their function's name", Some(old), Some(new), what);
+    }
+}
+
+fn kallsyms(c: &Correspondence, old: &Kallsyms, new: &Kallsyms, findings: &mut Findings) {
+    const KIND: &str = "kallsyms";
+    let mut by_name: HashMap<&[u8], Vec<&Entry>> = HashMap::with_capacity(new.entries.len());
+    for entry in &new.entries {
+        by_name.entry(&entry.name).or_default().push(entry);
+    }
+    for entry in &old.entries {
+        let absolute = entry.name.first().is_some_and(|t| matches!(t, b'a' | b'A'));
+        let twins = by_name.get_mut(entry.name.as_slice());
+        let at = twins
+            .as_ref()
+            .and_then(|list| list.iter().position(|t| absolute || lands(c, entry.addr, t.addr, false)));
+        match (twins, at) {
+            (Some(list), Some(at)) => {
+                list.swap_remove(at);
+                findings.prove(KIND, 1);
+            }
+            (list, _) => {
+                let other = list.and_then(|l| l.first()).map(|e| e.addr);
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                findings.differ(KIND, Some(entry.addr), other, format!("kallsyms has no \"{name}\" for this"));
+            }
+        }
+    }
+    let left: HashSet<*const Entry> = by_name.values().flatten().map(|&e| std::ptr::from_ref(e)).collect();
+    for entry in new.entries.iter().filter(|e| left.contains(&std::ptr::from_ref(*e))) {
+        let name = entry.name.get(1..).unwrap_or(&[]);
+        let known = c.new.symbols_at(entry.addr).iter().any(|s| s.name.as_bytes() == name);
+        let what = || format!("kallsyms has {}, which is no symbol there", String::from_utf8_lossy(name));
+        findings.expect(known, "kallsyms of moved parts", entry.addr, entry.addr, what);
+    }
+    if let Some(pair) = new.entries.windows(2).find(|p| p[0].addr > p[1].addr) {
+        findings.differ(KIND, None, Some(pair[1].addr), "kallsyms is not sorted by address");
+    }
+}

@@ -1,0 +1,107 @@
+//! The unwinder's state at every instruction.
+//!
+//! Takes `.orc_unwind_ip` and `.orc_unwind` of both kernels; proves that the kernel's own lookup (`__orc_find` in
+//! `arch/x86/kernel/unwind_orc.c`: the last entry at or before the address) finds the same state for an instruction in both, and for an appended jump
+//! the state at its target.
+
+use super::correspond::Correspondence;
+use super::kernel::Kernel;
+use super::verdict::Findings;
+use super::walk::Walk;
+use rayon::prelude::*;
+
+/// `struct orc_entry`: two offsets, two registers, type and signal.
+type State = [u8; 6];
+
+const KIND: &str = "unwinder states";
+
+/// The table of one kernel: addresses ascending, and the state from there on.
+struct Table {
+    ips: Vec<u64>,
+    states: Vec<State>,
+}
+
+impl Table {
+    fn read(kernel: &Kernel) -> Result<Option<Table>, String> {
+        let (Some(ip), Some(unwind)) = (kernel.section(".orc_unwind_ip"), kernel.section(".orc_unwind")) else {
+            return Ok(None);
+        };
+        if ip.data.len() / 4 != unwind.data.len() / 6 || ip.data.len() % 4 != 0 || unwind.data.len() % 6 != 0 {
+            return Err("the two tables of the unwinder do not have equally many entries".to_owned());
+        }
+        let at = |(i, word): (usize, &[u8])| {
+            let distance = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            ip.addr.wrapping_add(4 * i as u64).wrapping_add(i64::from(distance) as u64)
+        };
+        let ips: Vec<u64> = ip.data.chunks_exact(4).enumerate().map(at).collect();
+        if let Some(i) = ips.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(format!("the unwinder's table is not sorted at entry {i}"));
+        }
+        let states = unwind.data.chunks_exact(6).map(|e| [e[0], e[1], e[2], e[3], e[4], e[5]]).collect();
+        Ok(Some(Table { ips, states }))
+    }
+
+    fn state(&self, addr: u64) -> Option<State> {
+        self.ips.partition_point(|&ip| ip <= addr).checked_sub(1).map(|i| self.states[i])
+    }
+}
+
+/// Compares the state at all pairs and appended jumps.
+pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
+    let mut findings = Findings::default();
+    let read = |kernel, findings: &mut Findings| match Table::read(kernel) {
+        Ok(table) => table,
+        Err(what) => {
+            findings.differ(KIND, None, None, what);
+            None
+        }
+    };
+    let (old, new) = match (read(correspondence.old, &mut findings), read(correspondence.new, &mut findings)) {
+        (Some(old), Some(new)) => (old, new),
+        (None, None) => return findings,
+        _ => {
+            findings.differ(KIND, None, None, "one of the kernels has no table for the unwinder");
+            return findings;
+        }
+    };
+    let parts: Vec<Findings> = correspondence
+        .pairs
+        .par_chunks(16384)
+        .map(|pairs| {
+            let mut part = Findings::default();
+            let wrong = |p: &&super::correspond::Pair| old.state(p.old) != new.state(p.new);
+            for p in pairs.iter().filter(wrong) {
+                part.differ(KIND, Some(p.old), Some(p.new), differing(old.state(p.old), new.state(p.new)));
+            }
+            part.prove(KIND, pairs.len() as u64 - part.total());
+            part
+        })
+        .collect();
+    parts.into_iter().for_each(|part| findings.absorb(part));
+    for &(at, target) in &walk.appended {
+        let (wanted, found) = (old.state(target), new.state(at));
+        findings.expect(wanted == found, "unwinder states of appended jumps", target, at, || {
+            differing(wanted, found)
+        });
+    }
+    findings
+}
+
+fn differing(old: Option<State>, new: Option<State>) -> String {
+    let word = |state: Option<State>| match state {
+        Some(s) => {
+            let offset = |a, b| i16::from_le_bytes([a, b]);
+            format!(
+                "sp {}{:+} bp {}{:+} type {} signal {}",
+                s[4] & 15,
+                offset(s[0], s[1]),
+                s[4] >> 4,
+                offset(s[2], s[3]),
+                s[5] & 7,
+                s[5] >> 3 & 1
+            )
+        }
+        None => "none".to_owned(),
+    };
+    format!("state was ({}), is ({})", word(old), word(new))
+}

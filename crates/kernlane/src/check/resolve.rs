@@ -1,0 +1,160 @@
+//! Whether everything that code refers to is, in the new kernel, what it was in the old one.
+//!
+//! Takes the walk's references and fall-throughs with the complete correspondence; gives proofs and differences. Also proves that the new
+//! text holds nothing else: between what was paired there is only padding.
+
+use super::correspond::{Correspondence, Landing, contains, intervals, is_padding, no_op_length};
+use super::noreturn::NeverReturns;
+use super::verdict::Findings;
+use super::walk::{FallThrough, Reference, Refers, Unit, Walk};
+use rayon::prelude::*;
+
+/// Judges all references, successors and stops of the walk.
+pub fn resolve(walk: &Walk, correspondence: &Correspondence, units: &[Unit], noreturn: &NeverReturns) -> Findings {
+    let placed = intervals(units.iter().map(|u| (u.new, u.new_size + u64::from(u.appended))));
+    let flow = Flow {
+        correspondence,
+        placed: &placed,
+    };
+    let mut findings = parallel(&walk.references, |chunk, findings| {
+        chunk.iter().for_each(|r| flow.reference(r, findings))
+    });
+    findings.absorb(parallel(&walk.falls, |chunk, findings| {
+        chunk.iter().for_each(|fall| flow.fall_through(fall, noreturn, findings));
+    }));
+    for &(old, new) in &walk.stops {
+        let int3 = |kernel: &super::kernel::Kernel, addr| kernel.bytes(addr, 1) == Some(&[0xcc]);
+        if int3(correspondence.old, old) {
+            let what = || "the int3 behind a return or an indirect jump is gone".to_owned();
+            findings.expect(int3(correspondence.new, new), "int3 behind returns", old, new, what);
+        }
+    }
+    findings.prove("jumps appended", walk.appended.len() as u64);
+    findings.absorb(nothing_else(correspondence, units, &placed));
+    findings
+}
+
+fn parallel<T: Sync>(items: &[T], judge: impl Fn(&[T], &mut Findings) + Sync) -> Findings {
+    let parts: Vec<Findings> = items
+        .par_chunks(4096)
+        .map(|chunk| {
+            let mut findings = Findings::default();
+            judge(chunk, &mut findings);
+            findings
+        })
+        .collect();
+    let mut all = Findings::default();
+    parts.into_iter().for_each(|part| all.absorb(part));
+    all
+}
+
+struct Flow<'a, 'k, 'd> {
+    correspondence: &'a Correspondence<'k, 'd>,
+    /// Where the new kernel has code that was paired.
+    placed: &'a [(u64, u64)],
+}
+
+impl Flow<'_, '_, '_> {
+    fn reference(&self, r: &Reference, findings: &mut Findings) {
+        let landing = match r.refers {
+            Refers::Branch if self.control_lands(r.old, r.new) => Landing::Exact,
+            _ => self.correspondence.lands(r.old, r.new),
+        };
+        let kind = match (r.refers, landing) {
+            (_, Landing::Biased) => "references beside a thing",
+            (Refers::Branch, _) => "targets of branches",
+            (Refers::RipRelative, _) => "RIP-relative operands",
+            (Refers::Absolute, _) => "absolute operands",
+        };
+        findings.expect(landing != Landing::No, kind, r.at_old, r.at_new, || self.wrong_target(r.old, r.new));
+    }
+
+    fn wrong_target(&self, old: u64, new: u64) -> String {
+        let c = self.correspondence;
+        let meant = match c.image(old) {
+            Some(image) => format!(", which is now at {image:016x}"),
+            None => String::new(),
+        };
+        format!(
+            "refers to {new:016x} {} instead of {old:016x} {}{meant}",
+            c.new.describe(new),
+            c.old.describe(old)
+        )
+    }
+
+    fn fall_through(&self, fall: &FallThrough, noreturn: &NeverReturns, findings: &mut Findings) {
+        if self.control_lands(fall.old, fall.new) {
+            return findings.prove("successors", 1);
+        }
+        if fall.callee.is_some_and(|callee| noreturn.holds(callee)) {
+            return findings.prove("calls that never return", 1);
+        }
+        let what = || format!("goes on elsewhere: {}", self.wrong_target(fall.old, fall.new));
+        findings.expect(false, "successors", fall.at_old, fall.at_new, what);
+    }
+
+    /// Whether control at `new` is control at `old`; no-ops that are nobody's code may lie in between in either kernel.
+    fn control_lands(&self, old: u64, new: u64) -> bool {
+        let c = self.correspondence;
+        let exact = |old, new| c.image(old) == Some(new);
+        exact(old, new) || {
+            let old = skip_no_ops(old, |a| c.pair_at(a).is_none(), c.old);
+            let new = skip_no_ops(new, |a| !contains(self.placed, a), c.new);
+            exact(old, new) || self.leaves_code(old, new)
+        }
+    }
+
+    /// Pieces that are copied elsewhere before they run (replacements of alternatives) end with their section.
+    fn leaves_code(&self, old: u64, new: u64) -> bool {
+        let end = |kernel: &super::kernel::Kernel, addr: u64| kernel.sections.iter().find(|s| s.end() == addr).map(|s| s.name.to_owned());
+        let c = self.correspondence;
+        c.pair_at(old).is_none() && end(c.old, old).is_some_and(|name| end(c.new, new) == Some(name))
+    }
+}
+
+fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &super::kernel::Kernel) -> u64 {
+    while free(addr) {
+        let len = kernel.tail(addr).map_or(0, |tail| no_op_length(&tail[..tail.len().min(15)]));
+        if len == 0 {
+            break;
+        }
+        addr += len as u64;
+    }
+    addr
+}
+
+/// No two units share a byte of the new kernel, and its code has nothing but padding between them.
+fn nothing_else(correspondence: &Correspondence, units: &[Unit], placed: &[(u64, u64)]) -> Findings {
+    let mut findings = Findings::default();
+    let mut by_new: Vec<&Unit> = units.iter().collect();
+    by_new.sort_by_key(|u| u.new);
+    for pair in by_new.windows(2) {
+        if pair[0].new.saturating_add(pair[0].new_size + u64::from(pair[0].appended)) > pair[1].new {
+            findings.differ(
+                "coverage",
+                Some(pair[1].old),
+                Some(pair[1].new),
+                "two blocks share bytes of the new kernel",
+            );
+        }
+    }
+    for section in correspondence.new.sections.iter().filter(|s| s.executable) {
+        let mut free = section.addr;
+        let inside = placed.iter().filter(|p| p.1 > section.addr && p.0 < section.end());
+        for &(start, end) in inside.chain([&(section.end(), section.end())]) {
+            if free < start {
+                match correspondence.new.bytes(free, start - free) {
+                    Some(bytes) if is_padding(bytes) => findings.prove("bytes of padding in the new code", start - free),
+                    _ => findings.differ(
+                        "coverage",
+                        None,
+                        Some(free),
+                        format!("{} bytes of new code come from nowhere", start - free),
+                    ),
+                }
+            }
+            free = free.max(end);
+        }
+    }
+    findings
+}
