@@ -4,6 +4,7 @@
 
 use crate::ext_tsp::{ExtTspParameters, ext_tsp};
 use crate::graph::{Graph, Ordered};
+use crate::opts::{OptSParameters, opts};
 use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
 use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
 use crate::validate::InputError;
@@ -25,19 +26,22 @@ pub enum Algorithm {
     RandomFunctions,
     /// Pettis and Hansen's chains, splitting and "closest is best".
     PettisHansen,
+    /// Torrellas' sequences from the kernel's entries, with the SelfConfFree area.
+    OptS,
     /// ext-TSP for blocks, C3 for functions, cold code behind.
     ExtTsp,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 7] = [
+    pub const ALL: [Algorithm; 8] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
         Algorithm::Random,
         Algorithm::RandomFunctions,
         Algorithm::PettisHansen,
+        Algorithm::OptS,
         Algorithm::ExtTsp,
     ];
 
@@ -50,6 +54,7 @@ impl Algorithm {
             Algorithm::Random => "random",
             Algorithm::RandomFunctions => "random-functions",
             Algorithm::PettisHansen => "pettis-hansen",
+            Algorithm::OptS => "opts",
             Algorithm::ExtTsp => "ext-tsp",
         }
     }
@@ -106,6 +111,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
             },
         ),
         Algorithm::PettisHansen => pettis_hansen(graph, &PettisHansenParameters::default()),
+        Algorithm::OptS => opts(graph, &OptSParameters::default()),
         Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
     }
 }

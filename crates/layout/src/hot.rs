@@ -83,6 +83,29 @@ impl<'g> Hot<'g> {
         self.function_of[piece.index()]
     }
 
+    /// Where a piece starts and ends when it is placed behind `address`, alignments honoured.
+    pub fn range_from(&self, piece: PieceId, address: u64) -> (u64, u64) {
+        let blocks = self.pieces.blocks(piece);
+        let aligned = |address: u64, block: u32| address.next_multiple_of(u64::from(self.graph.alignments[block as usize]));
+        let start = aligned(address, blocks.start);
+        (
+            start,
+            blocks.fold(start, |end, block| {
+                aligned(end, block) + u64::from(self.graph.sizes[block as usize])
+            }),
+        )
+    }
+
+    /// The most bytes that a piece takes up, wherever it is placed: what is lost to alignment included.
+    pub fn most_bytes(&self, piece: PieceId) -> u64 {
+        let padding = self
+            .pieces
+            .blocks(piece)
+            .map(|b| u64::from(self.graph.alignments[b as usize]) - 1)
+            .sum::<u64>();
+        self.sizes[piece.index()] + padding
+    }
+
     /// Position of a piece that ran among its function's.
     pub fn local(&self, piece: PieceId) -> usize {
         self.functions[self.function_of(piece).index()].partition_point(|&p| p < piece)

@@ -17,6 +17,7 @@ pub mod check;
 pub mod ext_tsp;
 pub mod graph;
 mod hot;
+pub mod opts;
 pub mod pettis_hansen;
 mod pieces;
 pub mod random;

@@ -1,0 +1,123 @@
+//! Section 4.2: the most popular pieces get cache lines that nothing else uses.
+//!
+//! Memory is divided into logical caches, stretches of the size of the cache. The first `SelfConfFree` bytes of the first hold the most
+//! popular pieces, those of the others seldom executed code:
+//!
+//! ```text
+//!            logical cache 0    logical cache 1    logical cache 2
+//! end       ┌────────────────┐ ┌────────────────┐ ┌────────────────┐
+//!           │ sequences      │ │ sequences      │ │ sequences      │
+//! area      ├────────────────┤ ├────────────────┤ ├────────────────┤
+//!           │ most popular   │ │ seldom executed│ │ seldom executed│
+//! 0         └────────────────┘ └────────────────┘ └────────────────┘
+//! ```
+//!
+//! Takes the sequences; gives the order of all pieces that ran, filled up with pieces that did not. Addresses are counted from 0 with the
+//! graph's sizes and alignments: it is the placer's promise that the first piece comes to a multiple of the cache's size.
+
+use super::OptSParameters;
+use super::transitions::Transitions;
+use crate::hot::Hot;
+use crate::pieces::PieceId;
+
+pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId>, parameters: &OptSParameters) -> Vec<PieceId> {
+    let popular = popular(hot, transitions, &sequences, parameters);
+    let (first, others): (Vec<PieceId>, Vec<PieceId>) = sequences.into_iter().partition(|p| popular[p.index()]);
+    let mut layout = Layout {
+        hot,
+        order: Vec::new(),
+        address: 0,
+    };
+    first.into_iter().for_each(|piece| layout.put(piece));
+    // Whole lines, because lines are what conflicts.
+    let area = layout.address.next_multiple_of(parameters.line_bytes);
+    let cache = parameters.cache_bytes;
+    let mut seldom = hot.pieces.all().filter(|&p| !hot.ran(p));
+    for piece in others {
+        let (start, end) = layout.range(piece);
+        if let Some(area_end) = touched_area(start, end, cache, area) {
+            layout.fill(area_end, parameters.line_bytes, &mut seldom);
+        }
+        layout.put(piece);
+    }
+    layout.order
+}
+
+/// Where the SelfConfFree area ends that a piece from `start` to `end` would touch, in a logical cache behind the first. A piece that
+/// fits between no two areas touches none: nothing can be done for it.
+fn touched_area(start: u64, end: u64, cache: u64, area: u64) -> Option<u64> {
+    let own = start / cache * cache;
+    let inside = own > 0 && start < own + area;
+    let touched = if inside { own } else { own + cache };
+    (area > 0 && end > touched && end - start <= cache - area).then_some(touched + area)
+}
+
+/// The pieces of the SelfConfFree area: from the most popular down to the cut-off, as far as they fit.
+fn popular(hot: &Hot, transitions: &Transitions, sequences: &[PieceId], parameters: &OptSParameters) -> Vec<bool> {
+    let popularity = |p: PieceId| transitions.popularity[p.index()];
+    let mut candidates: Vec<PieceId> = sequences
+        .iter()
+        .copied()
+        .filter(|&p| popularity(p) >= parameters.self_conf_free_cutoff)
+        .collect();
+    candidates.sort_by(|&a, &b| popularity(b).total_cmp(&popularity(a)).then(a.cmp(&b)));
+    let mut popular = vec![false; hot.pieces.len()];
+    let mut used = 0;
+    for piece in candidates {
+        let bytes = hot.most_bytes(piece);
+        if used + bytes <= parameters.self_conf_free_bytes {
+            popular[piece.index()] = true;
+            used += bytes;
+        }
+    }
+    popular
+}
+
+/// The order so far, and where it ends.
+struct Layout<'a> {
+    hot: &'a Hot<'a>,
+    order: Vec<PieceId>,
+    address: u64,
+}
+
+impl Layout<'_> {
+    /// Where a piece would start and end if it came next.
+    fn range(&self, piece: PieceId) -> (u64, u64) {
+        self.hot.range_from(piece, self.address)
+    }
+
+    fn put(&mut self, piece: PieceId) {
+        self.address = self.range(piece).1;
+        self.order.push(piece);
+    }
+
+    /// Puts seldom executed pieces, in the original order, until `end` is reached or none is left. One that would reach more than
+    /// `slack` bytes beyond stays in the cold part.
+    fn fill(&mut self, end: u64, slack: u64, seldom: &mut impl Iterator<Item = PieceId>) {
+        while self.address < end {
+            match seldom.find(|&piece| self.range(piece).1 <= end + slack) {
+                Some(piece) => self.put(piece),
+                None => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::touched_area;
+
+    #[test]
+    fn areas_begin_every_logical_cache_but_the_first() {
+        let touched = |start, end| touched_area(start, end, 8192, 1024);
+        assert_eq!(touched(1000, 1100), None);
+        assert_eq!(touched(8000, 8192), None);
+        assert_eq!(touched(8000, 8193), Some(9216));
+        assert_eq!(touched(8192, 8200), Some(9216));
+        assert_eq!(touched(9215, 9300), Some(9216));
+        assert_eq!(touched(9216, 16384), None);
+        assert_eq!(touched(9217, 16385), Some(17408));
+        assert_eq!(touched(9216, 16385), None, "larger than the room between two areas");
+        assert_eq!(touched_area(8000, 8300, 8192, 0), None, "no area");
+    }
+}

@@ -1,0 +1,358 @@
+//! The loops of an image, and how often each runs per invocation.
+//!
+//! Takes a graph; gives the natural loops of its executed edges, function by function (Aho, Sethi, Ullman 1986, section 10.4: an edge whose
+//! target dominates its source closes a loop). A ring of blocks with several entries, none of which dominates the others, is no loop
+//! here. Calls are not followed: a loop holds the blocks of its own function.
+
+use crate::graph::{BlockId, Edge, Graph};
+use std::collections::BTreeMap;
+
+pub(super) struct Loop {
+    /// The smallest loop around this one.
+    parent: Option<usize>,
+    depth: usize,
+    /// What its blocks' counts are multiplied with to get one iteration per invocation, of this loop and of those around it.
+    scale: f64,
+    /// Blocks from which control goes back to the header.
+    pub latches: Vec<BlockId>,
+}
+
+pub(super) struct Loops {
+    pub loops: Vec<Loop>,
+    /// The smallest loop around each block.
+    innermost: Vec<Option<usize>>,
+}
+
+impl Loops {
+    pub fn new(graph: &Graph) -> Self {
+        let mut found = Loops {
+            loops: Vec::new(),
+            innermost: vec![None; graph.len()],
+        };
+        for (function, flow) in function_flows(graph).iter().enumerate() {
+            if !flow.edges.is_empty() {
+                found.add_function(graph, graph.functions[function].start as usize, flow);
+            }
+        }
+        found
+    }
+
+    /// What the count of a block is multiplied with, were each loop around it to run once per invocation.
+    pub fn block_scale(&self, block: BlockId) -> f64 {
+        self.innermost[block.index()].map_or(1.0, |l| self.loops[l].scale)
+    }
+
+    /// The same for an edge. An edge that leaves a loop is taken once per invocation as it is.
+    pub fn edge_scale(&self, from: BlockId, to: BlockId) -> f64 {
+        let (mut a, mut b) = (self.innermost[from.index()], self.innermost[to.index()]);
+        while a != b {
+            let depth = |l: Option<usize>| l.map_or(0, |l| self.loops[l].depth);
+            let deeper = if depth(a) >= depth(b) { &mut a } else { &mut b };
+            *deeper = deeper.and_then(|l| self.loops[l].parent);
+        }
+        a.map_or(1.0, |l| self.loops[l].scale)
+    }
+
+    /// The loops that an edge leaves, the smallest first.
+    pub fn left_by(&self, from: BlockId, to: BlockId) -> impl Iterator<Item = usize> {
+        let around = |block: BlockId| std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent);
+        around(from).take_while(move |&l| around(to).all(|other| other != l))
+    }
+
+    fn add_function(&mut self, graph: &Graph, start: usize, flow: &Flow) {
+        let dominators = Dominators::new(flow);
+        let mut latches: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut back: BTreeMap<usize, u128> = BTreeMap::new();
+        for &(from, to, count) in &flow.edges {
+            if dominators.dominates(to, from) {
+                latches.entry(to).or_default().push(from);
+                *back.entry(to).or_insert(0) += u128::from(count);
+            }
+        }
+        let mut bodies: Vec<(Vec<usize>, usize)> = latches
+            .iter()
+            .map(|(&header, latches)| (body(flow, header, latches), header))
+            .collect();
+        // A loop around another has more blocks, so parents come first.
+        bodies.sort_by_key(|(body, header)| (usize::MAX - body.len(), *header));
+        for (body, header) in bodies {
+            let parent = self.innermost[start + header];
+            let iterations = iterations(graph.counts[start + header], back[&header], flow, header, &dominators);
+            let around = parent.map(|l| &self.loops[l]);
+            let found = Loop {
+                parent,
+                depth: around.map_or(1, |l| l.depth + 1),
+                scale: around.map_or(1.0, |l| l.scale) / iterations,
+                latches: latches[&header].iter().map(|&b| BlockId((start + b) as u32)).collect(),
+            };
+            body.iter()
+                .for_each(|&block| self.innermost[start + block] = Some(self.loops.len()));
+            self.loops.push(found);
+        }
+    }
+}
+
+/// The executed edges of a function, blocks numbered from its start.
+struct Flow {
+    blocks: usize,
+    edges: Vec<(usize, usize, u64)>,
+    predecessors: Vec<Vec<usize>>,
+    successors: Vec<Vec<usize>>,
+    /// Where control comes in: the entry, and blocks reached by calls or jumps from elsewhere.
+    entries: Vec<usize>,
+}
+
+fn function_flows(graph: &Graph) -> Vec<Flow> {
+    let empty = |f: &std::ops::Range<u32>| Flow {
+        blocks: f.len(),
+        edges: Vec::new(),
+        predecessors: Vec::new(),
+        successors: Vec::new(),
+        entries: vec![0],
+    };
+    let mut flows: Vec<Flow> = graph.functions.iter().map(empty).collect();
+    let place = |block: BlockId| {
+        let function = graph.functions.partition_point(|f| f.end <= block.0);
+        (function, (block.0 - graph.functions[function].start) as usize)
+    };
+    for &Edge { from, to, count, .. } in graph.edges.iter().filter(|e| e.count > 0) {
+        let ((function, from), (target, to)) = (place(from), place(to));
+        let flow = &mut flows[target];
+        match function == target {
+            true => flow.edges.push((from, to, count)),
+            false => flow.entries.push(to),
+        }
+    }
+    for call in graph.calls.iter().filter(|c| c.count > 0) {
+        let (function, block) = place(call.to);
+        flows[function].entries.push(block);
+    }
+    for flow in flows.iter_mut().filter(|flow| !flow.edges.is_empty()) {
+        flow.predecessors = vec![Vec::new(); flow.blocks];
+        flow.successors = vec![Vec::new(); flow.blocks];
+        for &(from, to, _) in &flow.edges {
+            flow.successors[from].push(to);
+            flow.predecessors[to].push(from);
+        }
+    }
+    flows
+}
+
+/// How often a loop runs per invocation: executions of its header over those that did not come from within. At least 1, whatever the
+/// counts say.
+fn iterations(count: u64, back: u128, flow: &Flow, header: usize, dominators: &Dominators) -> f64 {
+    let balance = u128::from(count).saturating_sub(back);
+    let entries = match balance {
+        0 => {
+            let into = flow
+                .edges
+                .iter()
+                .filter(|&&(from, to, _)| to == header && !dominators.dominates(header, from));
+            into.map(|&(_, _, count)| u128::from(count)).sum::<u128>().max(1)
+        }
+        balance => balance,
+    };
+    (count as f64 / entries as f64).max(1.0)
+}
+
+/// The blocks that reach a latch without passing the header, and the header.
+fn body(flow: &Flow, header: usize, latches: &[usize]) -> Vec<usize> {
+    let mut inside = vec![false; flow.blocks];
+    inside[header] = true;
+    let mut body = vec![header];
+    let mut waiting = latches.to_vec();
+    while let Some(block) = waiting.pop() {
+        if !std::mem::replace(&mut inside[block], true) {
+            body.push(block);
+            waiting.extend(&flow.predecessors[block]);
+        }
+    }
+    body
+}
+
+/// Which blocks every path to a block passes (Cooper, Harvey, Kennedy, "A simple, fast dominance algorithm", 2001). A root above all
+/// entries stands for the rest of the image; blocks that no entry reaches are entered at the lowest.
+struct Dominators {
+    /// The nearest dominator of each block, as a position in postorder; the root has the highest.
+    above: Vec<usize>,
+    /// Position of each block in postorder.
+    position: Vec<Option<usize>>,
+}
+
+impl Dominators {
+    fn new(flow: &Flow) -> Self {
+        let (postorder, entered) = postorder(flow);
+        let mut position = vec![None; flow.blocks];
+        postorder.iter().enumerate().for_each(|(at, &block)| position[block] = Some(at));
+        let root = postorder.len();
+        let mut above: Vec<Option<usize>> = vec![None; root + 1];
+        above[root] = Some(root);
+        let mut changed = true;
+        while std::mem::take(&mut changed) {
+            for at in (0..root).rev() {
+                let block = postorder[at];
+                let before = flow.predecessors[block].iter().filter_map(|&p| position[p]);
+                let before = before.chain(entered[block].then_some(root)).filter(|&p| above[p].is_some());
+                let nearest = before.reduce(|a, b| nearest_common(&above, a, b));
+                if above[at] != nearest {
+                    above[at] = nearest;
+                    changed = true;
+                }
+            }
+        }
+        Dominators {
+            above: above.into_iter().map(|a| a.unwrap_or(root)).collect(),
+            position,
+        }
+    }
+
+    fn dominates(&self, dominator: usize, block: usize) -> bool {
+        let (Some(dominator), Some(mut block)) = (self.position[dominator], self.position[block]) else {
+            return false;
+        };
+        while block < dominator {
+            block = self.above[block];
+        }
+        block == dominator
+    }
+}
+
+fn nearest_common(above: &[Option<usize>], mut a: usize, mut b: usize) -> usize {
+    while a != b {
+        let lower = if a < b { &mut a } else { &mut b };
+        // Both have a dominator, and following dominators ends at the root.
+        *lower = above[*lower].unwrap_or(above.len() - 1);
+    }
+    a
+}
+
+/// The blocks with edges, each behind all it leads to except by edges back; and at which of them control comes in.
+fn postorder(flow: &Flow) -> (Vec<usize>, Vec<bool>) {
+    let mut order = Vec::new();
+    let mut seen = vec![false; flow.blocks];
+    let mut entered = vec![false; flow.blocks];
+    flow.entries.iter().for_each(|&block| entered[block] = true);
+    let entries = flow.entries.iter().copied();
+    let others = (0..flow.blocks).filter(|&block| !flow.successors[block].is_empty());
+    for entry in entries.chain(others) {
+        if std::mem::replace(&mut seen[entry], true) {
+            continue;
+        }
+        entered[entry] = true;
+        let mut path = vec![(entry, 0)];
+        while let Some((block, next)) = path.last_mut() {
+            match flow.successors[*block].get(*next) {
+                Some(&successor) => {
+                    *next += 1;
+                    if !std::mem::replace(&mut seen[successor], true) {
+                        path.push((successor, 0));
+                    }
+                }
+                None => {
+                    order.push(*block);
+                    path.pop();
+                }
+            }
+        }
+    }
+    (order, entered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::EdgeKind;
+
+    fn graph(counts: &[u64], edges: &[(u32, u32, u64)]) -> Graph {
+        let edge = |&(from, to, count)| Edge {
+            from: BlockId(from),
+            to: BlockId(to),
+            count,
+            kind: EdgeKind::Jump,
+        };
+        Graph {
+            sizes: vec![1; counts.len()],
+            counts: counts.to_vec(),
+            glued: vec![false; counts.len()],
+            alignments: vec![1; counts.len()],
+            functions: vec![0..counts.len() as u32],
+            edges: edges.iter().map(edge).collect(),
+            ..Graph::default()
+        }
+    }
+
+    fn once(graph: &Graph) -> Vec<f64> {
+        let loops = Loops::new(graph);
+        (0..graph.len())
+            .map(|b| graph.counts[b] as f64 * loops.block_scale(BlockId(b as u32)))
+            .collect()
+    }
+
+    /// ```text
+    ///                ┌──────90──────┐
+    ///                ▼              │
+    ///     0 ──10──▶  1 ──100──▶  2 ─┴─10──▶  3       ten iterations per invocation
+    /// ```
+    #[test]
+    fn a_loop_counts_as_one_iteration_per_invocation() {
+        let graph = graph(&[10, 100, 100, 10], &[(0, 1, 10), (1, 2, 100), (2, 1, 90), (2, 3, 10)]);
+        assert_eq!(once(&graph), [10.0, 10.0, 10.0, 10.0]);
+        let loops = Loops::new(&graph);
+        assert_eq!(loops.edge_scale(BlockId(1), BlockId(2)), 0.1);
+        assert_eq!(loops.edge_scale(BlockId(2), BlockId(3)), 1.0);
+        assert_eq!(loops.left_by(BlockId(2), BlockId(3)).collect::<Vec<_>>(), [0]);
+        assert_eq!(loops.left_by(BlockId(2), BlockId(1)).count(), 0);
+        assert_eq!(loops.loops[0].latches, [BlockId(2)]);
+    }
+
+    /// ```text
+    ///           ┌────────────40─────────────┐
+    ///           │    ┌────150────┐          │
+    ///           ▼    ▼           │          │
+    ///     0 ──▶ 1 ─▶ 2 ──200──▶  3 ──50──▶  4 ──10──▶ 5     the inner one runs 4 times, the outer one 5 times
+    /// ```
+    #[test]
+    fn loops_in_loops_are_scaled_by_both() {
+        let edges = [(0, 1, 10), (1, 2, 50), (2, 3, 200), (3, 2, 150), (3, 4, 50), (4, 1, 40), (4, 5, 10)];
+        let graph = graph(&[10, 50, 200, 200, 50, 10], &edges);
+        assert!(once(&graph).iter().all(|&count| (count - 10.0).abs() < 1e-9));
+        let loops = Loops::new(&graph);
+        assert_eq!(loops.left_by(BlockId(3), BlockId(5)).count(), 2);
+        assert_eq!(loops.left_by(BlockId(3), BlockId(4)).count(), 1);
+    }
+
+    /// ```text
+    ///     0 ──▶ 1 ◀──▶ 2 ◀── 0       entered at 1 and at 2: neither dominates the other
+    /// ```
+    #[test]
+    fn a_ring_with_two_entries_is_no_loop() {
+        let graph = graph(&[10, 100, 100], &[(0, 1, 5), (0, 2, 5), (1, 2, 95), (2, 1, 95)]);
+        assert_eq!(once(&graph), [10.0, 100.0, 100.0]);
+    }
+
+    #[test]
+    fn a_ring_that_nothing_is_known_to_enter_is_a_loop_at_its_lowest_block() {
+        let graph = graph(&[1, 8, 8], &[(1, 2, 8), (2, 1, 8)]);
+        assert_eq!(once(&graph), [1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_block_that_jumps_to_itself_is_a_loop() {
+        let graph = graph(&[2, 200, 2], &[(0, 1, 2), (1, 1, 198), (1, 2, 2)]);
+        assert_eq!(once(&graph), [2.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn counts_without_balance_never_raise_a_count() {
+        let graph = graph(
+            &[u64::MAX, 3, u64::MAX],
+            &[(0, 1, u64::MAX), (1, 0, u64::MAX), (1, 2, 1), (2, 1, u64::MAX)],
+        );
+        let once = once(&graph);
+        assert!(
+            once.iter()
+                .zip(&graph.counts)
+                .all(|(&scaled, &count)| scaled > 0.0 && scaled <= count as f64)
+        );
+    }
+}
