@@ -12,4 +12,5 @@ pub mod order;
 pub mod output;
 pub mod place;
 pub mod profile;
+pub mod report;
 pub mod run;

@@ -1,7 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{layout, manual, profile, record};
+use crate::command::{dump, layout, manual, profile, record};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Man(args) => manual::man(&args),

@@ -1,0 +1,73 @@
+//! `kernlane dump`: what a recording holds, for people and for scripts.
+
+use crate::guest::record::TRACE;
+use crate::report::dump::{Form, Sections, dump};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use trace::Reader;
+
+/// Print what a recording holds
+///
+/// Its header, the conditions under which it was made, and what it amounts to; on request its translations and its stream. A recording that
+/// was cut off or damaged is printed as far as it is good; then the exit code is 1 and the last line says what is wrong and where.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  kernlane dump net.rec\n  kernlane dump net.rec --stream --limit 1000")]
+pub struct DumpArgs {
+    /// The recording: its directory, or a trace.klt
+    #[arg(value_name = "DIR")]
+    pub recording: PathBuf,
+
+    /// Also every translation: number, address, instructions, code
+    #[arg(long)]
+    pub translations: bool,
+
+    /// Also everything that happened, in order
+    #[arg(long)]
+    pub stream: bool,
+
+    /// Stop the stream after so many events
+    #[arg(long, value_name = "N", requires = "stream")]
+    pub limit: Option<u64>,
+
+    /// Print JSON: one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints the recording. Exit code 1: it is not whole.
+///
+/// # Errors
+/// There is no recording, or nothing can be printed.
+pub fn run(args: &DumpArgs) -> Result<ExitCode> {
+    let path = match args.recording.is_dir() {
+        true => args.recording.join(TRACE),
+        false => args.recording.clone(),
+    };
+    let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
+    let reader = Reader::new(file).with_context(|| path.display().to_string())?;
+    let sections = Sections {
+        translations: args.translations,
+        stream: args.stream,
+        limit: args.limit,
+    };
+    let form = if args.json { Form::Json } else { Form::Text };
+    let mut out = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
+    let printed = dump(reader, form, sections, &mut out).and_then(|damage| {
+        out.flush()?;
+        Ok(damage)
+    });
+    match printed {
+        Ok(None) => Ok(ExitCode::SUCCESS),
+        Ok(Some(damage)) => {
+            eprintln!("kernlane: {}: {damage}", path.display());
+            Ok(ExitCode::from(1))
+        }
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error).context("printing"),
+    }
+}

@@ -1,0 +1,200 @@
+//! A recording as text: for people, or as JSON with one object a line.
+//!
+//! Takes a reader and somewhere to write; gives the damage that ended the reading, if any. What stands before the damage is printed.
+
+use serde_json::json;
+use std::io::{self, Read, Write};
+use trace::{Chunk, Event, Header, ReadError, Reader, Task, Totals, Translation, TranslationId, events};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Text,
+    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, last `totals`.
+    Json,
+}
+
+/// What is printed besides header, tasks and totals.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sections {
+    pub translations: bool,
+    pub stream: bool,
+    /// At most so many events of the stream.
+    pub limit: Option<u64>,
+}
+
+/// Prints the whole recording, and gives what is wrong with it.
+///
+/// # Errors
+/// Writing fails. Damage of the recording is no error.
+pub fn dump<R: Read>(mut reader: Reader<R>, form: Form, sections: Sections, out: &mut impl Write) -> io::Result<Option<ReadError>> {
+    let mut printer = Printer {
+        out,
+        form,
+        sections,
+        events_left: sections.limit.unwrap_or(u64::MAX),
+        translations: Vec::new(),
+        tasks: Vec::new(),
+    };
+    printer.header(reader.header())?;
+    let damage = loop {
+        match reader.next_chunk() {
+            Ok(Some(chunk)) => printer.chunk(chunk)?,
+            Ok(None) => break None,
+            Err(damage) => break Some(damage),
+        }
+    };
+    printer.totals(&reader.totals_so_far(), damage.as_ref())?;
+    Ok(damage)
+}
+
+struct Printer<'a, W: Write> {
+    out: &'a mut W,
+    form: Form,
+    sections: Sections,
+    events_left: u64,
+    /// What was defined so far, by id; code only as long as it is needed.
+    translations: Vec<(trace::RunAddr, u32)>,
+    tasks: Vec<String>,
+}
+
+impl<W: Write> Printer<'_, W> {
+    fn header(&mut self, header: &Header) -> io::Result<()> {
+        let Header {
+            build_id,
+            workload,
+            seed,
+            conditions,
+        } = header;
+        if self.form == Form::Json {
+            let conditions: Vec<_> = conditions.iter().map(|(key, value)| json!([key, value])).collect();
+            let format = trace::FORMAT_VERSION;
+            let header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
+            return writeln!(self.out, "{}", json!({ "header": header }));
+        }
+        let own = [
+            ("format", trace::FORMAT_VERSION.to_string()),
+            ("kernel", build_id.clone()),
+            ("workload", workload.clone()),
+            ("seed", seed.to_string()),
+        ];
+        let own = own.iter().map(|(key, value)| (*key, value.as_str()));
+        for (key, value) in own.chain(conditions.iter().map(|(key, value)| (key.as_str(), value.as_str()))) {
+            writeln!(self.out, "{key:<18} {}", value.escape_debug())?;
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, chunk: Chunk) -> io::Result<()> {
+        match chunk {
+            Chunk::Tasks(tasks) => tasks.iter().try_for_each(|task| self.task(task)),
+            Chunk::Translations(translations) => translations.iter().try_for_each(|translation| self.translation(translation)),
+            Chunk::Stream(words) if self.sections.stream => events(&words).try_for_each(|event| self.event(event)),
+            Chunk::Stream(_) | Chunk::End(_) => Ok(()),
+        }
+    }
+
+    fn task(&mut self, task: &Task) -> io::Result<()> {
+        let (id, pointer, name) = (task.id.0, task.pointer.0, task.name());
+        let pid = task.pid.map_or("?".to_owned(), |pid| pid.to_string());
+        match self.form {
+            Form::Json => {
+                let task = json!({"id": id, "pointer": format!("{pointer:016x}"), "pid": task.pid, "comm": name});
+                writeln!(self.out, "{}", json!({ "task": task }))?;
+            }
+            Form::Text => writeln!(self.out, "task        {id:>8} {pointer:016x} pid {pid} {}", name.escape_debug())?,
+        }
+        self.tasks.push(name.into_owned());
+        Ok(())
+    }
+
+    fn translation(&mut self, translation: &Translation) -> io::Result<()> {
+        let (id, addr, instructions) = (translation.id.0, translation.addr, translation.instructions());
+        self.translations.push((addr, instructions));
+        if !self.sections.translations {
+            return Ok(());
+        }
+        let code: Vec<String> = translation.code_by_instruction().map(|(_, code)| hex(code)).collect();
+        match self.form {
+            Form::Json => {
+                let translation = json!({"id": id, "addr": addr.to_string(), "code": code});
+                writeln!(self.out, "{}", json!({ "translation": translation }))
+            }
+            Form::Text => writeln!(self.out, "translation {id:>8} {addr} {instructions}: {}", code.join(" ")),
+        }
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        if self.events_left == 0 {
+            return Ok(());
+        }
+        self.events_left -= 1;
+        let known = |TranslationId(id): TranslationId| self.translations[id as usize];
+        if self.form == Form::Json {
+            let event = match event {
+                Event::Executed(id) => json!({ "executed": id.0 }),
+                Event::Left { translation, instructions } => json!({"left": {"translation": translation.0, "instructions": instructions}}),
+                Event::Task(id) => json!({ "switch": id.0 }),
+                Event::Marker(number) => json!({ "marker": number }),
+            };
+            return writeln!(self.out, "{event}");
+        }
+        match event {
+            Event::Executed(id) => {
+                let (addr, instructions) = known(id);
+                writeln!(self.out, "executed    {:>8} {addr} {instructions}", id.0)
+            }
+            Event::Left { translation, instructions } => {
+                let (addr, of) = known(translation);
+                writeln!(self.out, "left        {:>8} {addr} {instructions} of {of}", translation.0)
+            }
+            Event::Task(id) => writeln!(self.out, "switch      {:>8} {}", id.0, self.tasks[id.0 as usize].escape_debug()),
+            Event::Marker(number) => writeln!(self.out, "marker      {number:>8}"),
+        }
+    }
+
+    fn totals(&mut self, totals: &Totals, damage: Option<&ReadError>) -> io::Result<()> {
+        let Totals {
+            kernel_instructions,
+            user_instructions,
+            executions,
+            left,
+            translations,
+            tasks,
+            hash,
+        } = totals;
+        let hash = format!("{hash:016x}");
+        if self.form == Form::Json {
+            let totals = json!({
+                "kernel_instructions": kernel_instructions, "user_instructions": user_instructions, "executions": executions,
+                "left": left, "translations": translations, "tasks": tasks, "hash": hash,
+            });
+            let damage = damage.map(ToString::to_string);
+            return writeln!(
+                self.out,
+                "{}",
+                json!({"totals": totals, "whole": damage.is_none(), "damage": damage})
+            );
+        }
+        let share = 100.0 * *kernel_instructions as f64 / totals.instructions().max(1) as f64;
+        writeln!(
+            self.out,
+            "instructions       {} ({share:.1} % in the kernel)",
+            totals.instructions()
+        )?;
+        writeln!(self.out, "in the kernel      {kernel_instructions}")?;
+        writeln!(self.out, "in user mode       {user_instructions}")?;
+        writeln!(self.out, "executions         {executions}")?;
+        writeln!(self.out, "left midway        {left}")?;
+        writeln!(self.out, "translations       {translations}")?;
+        writeln!(self.out, "tasks              {tasks}")?;
+        writeln!(self.out, "hash               {hash}")?;
+        match damage {
+            None => writeln!(self.out, "end                clean"),
+            Some(damage) => writeln!(self.out, "end                {damage}"),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,3 @@
+//! Numbers become bytes, one format a file. Computes nothing.
+
+pub mod dump;

@@ -1,0 +1,167 @@
+//! `kernlane dump` on a small recording, whole and cut off, against golden texts. `BLESS=1` writes them anew.
+
+use kernlane::report::dump::{Form, Sections, dump};
+use std::path::PathBuf;
+use std::process::Command;
+use trace::{Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer};
+
+const ALL: Sections = Sections {
+    translations: true,
+    stream: true,
+    limit: None,
+};
+
+fn recording() -> Vec<u8> {
+    let header = Header {
+        build_id: "00aea92ddb40c47d63853847ca25891e6796c7b0".into(),
+        workload: "net".into(),
+        seed: 7,
+        conditions: vec![("qemu".into(), "10.0.2".into()), ("note".into(), "two\nlines".into())],
+    };
+    let translation = |id, addr, lengths: &[u8], code: &[u8]| Translation {
+        id: TranslationId(id),
+        addr: RunAddr(addr),
+        lengths: lengths.into(),
+        code: code.into(),
+    };
+    let task = |id, pid, name: &[u8; 16]| Task {
+        id: TaskId(id),
+        pointer: TaskPointer(0xffff_8880_0010_0000 + 0x1000 * u64::from(id)),
+        pid,
+        comm: *name,
+    };
+    let stream = |events: &[Event]| {
+        let mut words = Vec::new();
+        events.iter().for_each(|event| event.append_to(&mut words));
+        words
+    };
+    let (user, kernel, patched) = (TranslationId(0), TranslationId(1), TranslationId(2));
+    let mut writer = Writer::new(Vec::new(), &header).unwrap();
+    writer.tasks(&[task(0, Some(1), b"init\0\0\0\0\0\0\0\0\0\0\0\0")]).unwrap();
+    let user_code = [0xb8, 0x3c, 0, 0, 0, 0x0f, 0x05];
+    let kernel_code = [0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8b, 0x07, 0xc3];
+    let translations = [
+        translation(0, 0x40_1000, &[5, 2], &user_code),
+        translation(1, 0xffff_ffff_8100_0040, &[4, 3, 1], &kernel_code),
+    ];
+    writer.translations(&translations).unwrap();
+    let first = [
+        Event::Task(TaskId(0)),
+        Event::Executed(user),
+        Event::Executed(kernel),
+        Event::Marker(9),
+    ];
+    writer.stream(&stream(&first)).unwrap();
+    writer.tasks(&[task(1, None, b"a\tname of 16 chr")]).unwrap();
+    writer
+        .translations(&[translation(
+            2,
+            0xffff_ffff_8100_0040,
+            &[4, 2],
+            &[0xf3, 0x0f, 0x1e, 0xfa, 0x66, 0x90],
+        )])
+        .unwrap();
+    let left = Event::Left {
+        translation: kernel,
+        instructions: 2,
+    };
+    writer
+        .stream(&stream(&[left, Event::Task(TaskId(1)), Event::Executed(patched)]))
+        .unwrap();
+    writer.end().unwrap().0
+}
+
+fn dumped(bytes: &[u8], form: Form, sections: Sections) -> (String, bool) {
+    let mut out = Vec::new();
+    let damage = dump(Reader::new(bytes).unwrap(), form, sections, &mut out).unwrap();
+    (String::from_utf8(out).unwrap(), damage.is_none())
+}
+
+fn compare_with_golden(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("BLESS").is_some_and(|value| value == "1") {
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(text, golden, "{} differs; BLESS=1 writes it anew", path.display());
+}
+
+#[test]
+fn a_whole_recording() {
+    let (text, whole) = dumped(&recording(), Form::Text, ALL);
+    assert!(whole);
+    compare_with_golden("dump.txt", &text);
+    let (json, whole) = dumped(&recording(), Form::Json, ALL);
+    assert!(whole);
+    for line in json.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap();
+    }
+    compare_with_golden("dump.jsonl", &json);
+}
+
+#[test]
+fn sections_and_limits_leave_the_rest_alone() {
+    let (all, _) = dumped(&recording(), Form::Text, ALL);
+    let (brief, _) = dumped(&recording(), Form::Text, Sections::default());
+    let expected: Vec<&str> = all
+        .lines()
+        .filter(|line| {
+            !["translation ", "executed ", "left  ", "switch ", "marker "]
+                .iter()
+                .any(|start| line.starts_with(start))
+        })
+        .collect();
+    assert_eq!(brief.lines().collect::<Vec<_>>(), expected);
+    let (limited, whole) = dumped(&recording(), Form::Text, Sections { limit: Some(2), ..ALL });
+    assert!(whole, "the rest is read and checked all the same");
+    assert_eq!(limited.lines().filter(|line| line.starts_with("executed")).count(), 1);
+    assert!(limited.contains("switch             0 init\n"));
+    assert!(!limited.contains("marker"));
+}
+
+#[test]
+fn cut_off_anywhere_it_prints_what_is_good_and_says_so() {
+    let bytes = recording();
+    let (whole, _) = dumped(&bytes, Form::Text, ALL);
+    let records = |text: &str| {
+        text.lines()
+            .take_while(|line| !line.starts_with("instructions"))
+            .map(String::from)
+            .collect::<Vec<_>>()
+    };
+    let whole = records(&whole);
+    let mut longest = 0;
+    for size in 0..bytes.len() {
+        let Ok(reader) = Reader::new(&bytes[..size]) else { continue };
+        let mut out = Vec::new();
+        let damage = dump(reader, Form::Text, ALL, &mut out).unwrap().expect("the end is missing");
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with(&format!("end                {damage}\n")));
+        let good = records(&text);
+        assert_eq!(good, whole[..good.len()], "cut at {size}");
+        longest = longest.max(good.len());
+    }
+    assert_eq!(longest, whole.len(), "cut in the clean end, every record is printed");
+}
+
+#[test]
+fn the_exit_code_tells_whole_from_cut_off_from_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |bytes: &[u8]| {
+        std::fs::write(directory.path().join("trace.klt"), bytes).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_kernlane"))
+            .arg("dump")
+            .arg(directory.path())
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let bytes = recording();
+    assert_eq!(run(&bytes), (Some(0), String::new()));
+    let (code, message) = run(&bytes[..bytes.len() - 1]);
+    assert_eq!(code, Some(1));
+    assert!(message.contains("trace.klt: cut off in chunk 7 at offset"), "{message}");
+    let (code, message) = run(b"no recording");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("not a recording"), "{message}");
+}
