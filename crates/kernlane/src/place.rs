@@ -26,6 +26,13 @@ pub struct Placed {
     pub ending: Ending,
 }
 
+impl Placed {
+    /// The old address behind the block.
+    pub fn old_end(&self) -> LinkAddr {
+        LinkAddr(self.old.0.wrapping_add(u64::from(self.old_size)))
+    }
+}
+
 /// The one old → new map: every block that was placed, ascending and disjoint by `old`. Code that is not in it did not move.
 ///
 /// Control that leaves block A for the old address N:
@@ -36,4 +43,13 @@ pub struct Placed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     pub blocks: Vec<Placed>,
+}
+
+impl Placement {
+    /// The block that held the old address `addr`.
+    pub fn block_at(&self, addr: LinkAddr) -> Option<&Placed> {
+        let after = self.blocks.partition_point(|block| block.old <= addr);
+        let block = &self.blocks[after.checked_sub(1)?];
+        (addr < block.old_end()).then_some(block)
+    }
 }
