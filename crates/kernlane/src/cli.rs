@@ -6,6 +6,7 @@ use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::profile::ProfileArgs;
 use crate::command::record::RecordArgs;
+use crate::command::replay::ReplayArgs;
 use clap::{Parser, Subcommand};
 
 /// Shows where a kernel spends its time under your workload, and lays its code out again so that it spends less
@@ -22,6 +23,7 @@ pub enum Command {
     Dump(DumpArgs),
     Profile(ProfileArgs),
     Layout(LayoutArgs),
+    Replay(ReplayArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Check(crate::check::Args),

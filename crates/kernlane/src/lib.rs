@@ -13,4 +13,6 @@ pub mod output;
 pub mod place;
 pub mod profile;
 pub mod report;
+pub mod replay;
+pub mod results;
 pub mod run;

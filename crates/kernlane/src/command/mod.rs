@@ -5,3 +5,4 @@ pub mod layout;
 pub mod manual;
 pub mod profile;
 pub mod record;
+pub mod replay;

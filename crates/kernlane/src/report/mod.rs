@@ -1,3 +1,6 @@
-//! Numbers become bytes, one format a file. Computes nothing.
+//! Numbers become bytes: a text table, a page, a recording's text. One format a file; nothing here computes what is shown.
+//!
+//! To add one: a file that takes values of `results` and gives a `String`.
 
 pub mod dump;
+pub mod text;

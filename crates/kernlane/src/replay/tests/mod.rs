@@ -1,0 +1,6 @@
+//! Replay against exact numbers: small recordings counted by hand, and random programs that are run in both layouts.
+
+mod by_hand;
+mod guest;
+mod program;
+mod random;
