@@ -32,7 +32,7 @@ pub(super) struct Known {
     pub blocks: Vec<(BlockIndex, u32)>,
     /// The block that holds its first instruction.
     pub first: Option<BlockIndex>,
-    /// The block whose last instruction is its last; `None` when it was cut inside a block.
+    /// The block that it ends with; `None` when it was cut inside a block.
     pub last: Option<BlockIndex>,
     /// Set on the translation at which the kernel is entered.
     pub entry: Option<SeedClass>,
@@ -67,10 +67,12 @@ impl Known {
             addr += u64::from(length);
         }
         let first = image.block_at(LinkAddr(start));
+        // A patched instruction may be shorter than what the image has there: `ret` for `jmp __x86_return_thunk`.
+        let exit = exit(translation);
         let last = (end > start)
             .then(|| image.block_at(LinkAddr(end - 1)))
             .flatten()
-            .filter(|&block| image.block(block).end_addr().0 == end);
+            .filter(|&block| exit != Exit::Next || image.block(block).end_addr().0 == end);
         let function = first.map(|block| image.function_of(block));
         Self {
             start: LinkAddr(start),
@@ -83,7 +85,7 @@ impl Known {
                 .filter(|function| function.addr.0 == start)
                 .and_then(|function| seed_class(&function.name)),
             movable: function.is_some_and(|function| function.movable),
-            exit: exit(translation),
+            exit,
         }
     }
 
@@ -115,7 +117,7 @@ impl Known {
     }
 }
 
-/// A return ends the call before `to`; with a return stack that was rewritten (a retpoline) it enters a function, like an indirect jump.
+/// A return ends the call before `to` (one that an alternative put there is none in the image); with a return stack that was rewritten (a retpoline) it enters a function, like an indirect jump.
 fn left_by_register(image: &Image, from: BlockIndex, to: BlockIndex, to_entry: bool) -> Flow {
     if to_entry {
         return if image.function_of(to).movable {
@@ -127,7 +129,7 @@ fn left_by_register(image: &Image, from: BlockIndex, to: BlockIndex, to_entry: b
     let before = to.0.checked_sub(1).map(BlockIndex);
     let call = before.filter(|&before| {
         let block = image.block(before);
-        matches!(block.end, End::Call(_)) && block.end_addr() == image.block(to).addr
+        matches!(block.end, End::Call(_) | End::FallThrough) && block.end_addr() == image.block(to).addr
     });
     match call {
         Some(call) => Flow::Edge(call, to, EdgeKind::FallThrough),
