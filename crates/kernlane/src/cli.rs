@@ -2,6 +2,7 @@
 //! file of the command; here they are only listed.
 
 use crate::command::dump::DumpArgs;
+use crate::command::check::CheckArgs;
 use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::profile::ProfileArgs;
@@ -26,5 +27,5 @@ pub enum Command {
     Replay(ReplayArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
-    Check(crate::check::Args),
+    Check(CheckArgs),
 }

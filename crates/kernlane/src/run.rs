@@ -2,6 +2,7 @@
 
 use crate::cli::{Cli, Command};
 use crate::command::{dump, layout, manual, profile, record, replay};
+use crate::command::{check, layout, manual, profile, record};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -16,5 +17,6 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Completions(args) => manual::completions(&args),
         Command::Check(args) => crate::check::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Check(args) => check::run(&args),
     }
 }

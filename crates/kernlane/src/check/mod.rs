@@ -10,67 +10,28 @@
 mod correspond;
 mod data;
 mod kallsyms;
-mod kernel;
+pub mod kernel;
+pub mod mutation;
 mod names;
 mod noreturn;
 mod orc;
-mod relocs;
+pub mod relocs;
 mod resolve;
 mod tables;
-mod verdict;
+pub mod verdict;
 mod walk;
 
-use crate::map::Map;
 use crate::place::Placement;
 use anyhow::{Context, Result, bail};
 use correspond::Correspondence;
 use kernel::{Kernel, Loaded};
 use relocs::Relocs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use verdict::Findings;
 use walk::{Known, Walk};
 
-/// Prove that a relinked kernel is the old program
-#[derive(clap::Args)]
-pub struct Args {
-    /// The old kernel: a vmlinux, or a build tree
-    old: PathBuf,
-    /// The new kernel: a vmlinux, or a build tree
-    new: PathBuf,
-    /// The map that relinking wrote; without it no code may have moved
-    #[arg(long, value_name = "FILE")]
-    map: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// Differences shown of each kind
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    show: usize,
-}
-
-/// `kernlane check`: 0 when the new kernel is proved equal, 1 when it is not.
-pub fn run(args: &Args) -> Result<ExitCode> {
-    let (old, new) = (Build::read(&args.old)?, Build::read(&args.new)?);
-    let map = match &args.map {
-        Some(path) => read_map(path)?,
-        None => Placement::default(),
-    };
-    let (old, new) = (old.kernel()?, new.kernel()?);
-    let findings = check(&old, &new, &map)?;
-    if args.json {
-        print!("{}", findings.json(&old.kernel, &new.kernel, args.show));
-    } else {
-        if old.relocs.is_none() || new.relocs.is_none() {
-            println!("no vmlinux.relocs beside both kernels: a number that reads as an address of the kernel is taken for one");
-        }
-        print!("{}", findings.text(&old.kernel, &new.kernel, args.show));
-    }
-    Ok(if findings.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
 /// The files of one kernel build that the checker reads.
-struct Build {
+pub struct Build {
     path: PathBuf,
     vmlinux: memmap2::Mmap,
     relocs: Option<Vec<u8>>,
@@ -85,7 +46,8 @@ pub struct Side<'d> {
 }
 
 impl Build {
-    fn read(path: &Path) -> Result<Self> {
+    /// `path` is a vmlinux, whose tree is looked into for what lies beside it, or a build tree.
+    pub fn read(path: &Path) -> Result<Self> {
         let path = if path.is_dir() { path.join("vmlinux") } else { path.to_owned() };
         let vmlinux = map_file(&path)?;
         let tree = path.parent().unwrap_or(Path::new(""));
@@ -105,9 +67,20 @@ impl Build {
         })
     }
 
-    fn kernel(&self) -> Result<Side<'_>> {
+    /// Reads what was opened.
+    pub fn kernel(&self) -> Result<Side<'_>> {
+        self.side(&self.vmlinux)
+    }
+
+    /// The vmlinux itself.
+    pub fn vmlinux(&self) -> &[u8] {
+        &self.vmlinux
+    }
+
+    /// Reads `vmlinux` as if it were the one of this build.
+    fn side<'d>(&'d self, vmlinux: &'d [u8]) -> Result<Side<'d>> {
         let name = self.path.display();
-        let mut kernel = Kernel::parse(&self.vmlinux).with_context(|| format!("reading {name}"))?;
+        let mut kernel = Kernel::parse(vmlinux).with_context(|| format!("reading {name}"))?;
         let relocs = match &self.relocs {
             Some(file) => Some(Relocs::parse(file, &kernel).with_context(|| format!("reading vmlinux.relocs beside {name}"))?),
             None => None,
@@ -241,10 +214,4 @@ fn compared_elsewhere(old: &Kernel, symbols: Option<&kallsyms::Kallsyms>) -> Vec
     }
     all.extend(symbols.map(|s| s.stretch));
     correspond::intervals(all.into_iter().map(|(start, end)| (start, end - start)))
-}
-
-fn read_map(path: &Path) -> Result<Placement> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let map = Map::from_text(&text).with_context(|| format!("reading {}", path.display()))?;
-    Ok(map.placement)
 }

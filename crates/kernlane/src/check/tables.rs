@@ -398,3 +398,20 @@ fn alternatives_whole(old: &[Entry], new: &[Entry], c: &Correspondence, findings
         findings.expect(whole, "alternatives in one piece", site, place, what);
     }
 }
+
+/// One byte of each field of the middle entry of each table, for wrong kernels: (table, address).
+pub fn one_byte_of_each_field(kernel: &Kernel) -> Vec<(&'static str, u64)> {
+    let mut bytes = Vec::new();
+    for table in TABLES {
+        let Some(found) = table.find(kernel) else { continue };
+        let entries = table.entries(&found);
+        let Some(entry) = entries.get(entries.len() / 2) else { continue };
+        for field in table.fields {
+            let offset = match *field {
+                Field::Near(at) | Field::NearFlags(at) | Field::FarFlags(at) | Field::Address(at) | Field::Plain(at, _) => at,
+            };
+            bytes.push((table.name, entry.addr + offset as u64));
+        }
+    }
+    bytes
+}

@@ -1,0 +1,280 @@
+//! Wrong kernels: the proof that the checker can fail.
+//!
+//! Takes a good kernel; makes copies of it that are wrong in one place each, as a rewriter with a bug would make them, and says of
+//! which kind of proof the checker must find each. Used by the tests that have a real kernel.
+
+use super::kernel::Kernel;
+use super::{Build, Side, check, tables};
+use crate::image::address::LinkAddr;
+use crate::place::{Ending, Placed, Placement};
+use anyhow::{Context, Result, ensure};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use object::LittleEndian;
+use object::read::elf::{FileHeader, Sym};
+
+/// One bug.
+pub struct Mutation {
+    pub name: String,
+    /// Kinds of difference, as in `Findings`, of which at least one must be found.
+    pub kinds: Vec<&'static str>,
+    change: Change,
+}
+
+enum Change {
+    /// This byte of the file, exclusive-ored.
+    Byte { offset: usize, bits: u8 },
+    /// Two stretches of the file, exchanged.
+    Swap { a: usize, b: usize, len: usize },
+    /// This KASLR relocation of a 64-bit word left out.
+    Relocation { index: usize },
+    /// A map that claims this.
+    Map(Placed),
+}
+
+impl Mutation {
+    /// Makes the wrong kernel and checks it. `true` if it was found.
+    pub fn is_found(&self, build: &Build, good: &Side) -> Result<bool> {
+        let mut file = build.vmlinux().to_vec();
+        let mut map = Placement::default();
+        match self.change {
+            Change::Byte { offset, bits } => file[offset] ^= bits,
+            Change::Swap { a, b, len } => (0..len).for_each(|i| file.swap(a + i, b + i)),
+            Change::Relocation { .. } => {}
+            Change::Map(block) => map.blocks.push(block),
+        }
+        let mut wrong = build.side(&file)?;
+        if let (Change::Relocation { index }, Some(relocs)) = (&self.change, &mut wrong.relocs) {
+            relocs.abs64.remove(*index);
+        }
+        let findings = check(good, &wrong, &map)?;
+        Ok(findings.differences.iter().any(|d| self.kinds.contains(&d.kind)))
+    }
+}
+
+/// All of them, for this kernel.
+pub fn all(build: &Build, good: &Side) -> Result<Vec<Mutation>> {
+    let maker = Maker {
+        file: build.vmlinux(),
+        kernel: &good.kernel,
+    };
+    let mut mutations = maker.of_code()?;
+    for (table, addr) in tables::one_byte_of_each_field(&good.kernel) {
+        mutations.push(maker.byte(
+            &format!("{table}: field at {addr:x}"),
+            &[table, "alternatives in one piece"],
+            addr,
+            0x10,
+        )?);
+    }
+    mutations.extend(maker.of_unwinder()?);
+    mutations.extend(maker.of_data(good)?);
+    mutations.extend(maker.of_names()?);
+    Ok(mutations)
+}
+
+struct Maker<'a, 'd> {
+    file: &'d [u8],
+    kernel: &'a Kernel<'d>,
+}
+
+/// Hot, ordinary functions with branches, calls, and operands of every kind.
+const SUBJECTS: [&str; 2] = ["vfs_read", "tcp_v4_rcv"];
+
+impl<'d> Maker<'_, 'd> {
+    /// Where in the file the byte at `addr` lies.
+    fn offset(&self, addr: u64) -> Result<usize> {
+        let bytes = self.kernel.bytes(addr, 1).with_context(|| format!("{addr:x} has no bytes"))?;
+        Ok(bytes.as_ptr() as usize - self.file.as_ptr() as usize)
+    }
+
+    fn byte(&self, name: &str, kinds: &[&'static str], addr: u64, bits: u8) -> Result<Mutation> {
+        let offset = self.offset(addr)?;
+        Ok(Mutation {
+            name: name.to_owned(),
+            kinds: kinds.to_vec(),
+            change: Change::Byte { offset, bits },
+        })
+    }
+
+    fn instructions(&self, function: &str) -> Result<Vec<(Instruction, iced_x86::ConstantOffsets)>> {
+        let symbol = self
+            .kernel
+            .named(function)
+            .next()
+            .with_context(|| format!("there is no {function}"))?;
+        let code = self.kernel.bytes(symbol.addr.0, symbol.size).context("a function without bytes")?;
+        let mut decoder = Decoder::with_ip(64, code, symbol.addr.0, DecoderOptions::NONE);
+        let mut all = Vec::new();
+        while decoder.can_decode() {
+            let instruction = decoder.decode();
+            all.push((instruction, decoder.get_constant_offsets(&instruction)));
+        }
+        Ok(all)
+    }
+
+    fn of_code(&self) -> Result<Vec<Mutation>> {
+        let mut made = Vec::new();
+        for function in SUBJECTS {
+            let code = self.instructions(function)?;
+            let find = |wanted: &dyn Fn(&Instruction) -> bool| {
+                code.iter()
+                    .find(|(i, _)| wanted(i))
+                    .with_context(|| format!("{function} lacks an instruction to change"))
+            };
+            let (call, _) = find(&|i| i.is_call_near())?;
+            made.push(self.byte(
+                &format!("{function}: call elsewhere"),
+                &["targets of branches"],
+                call.ip() + 1,
+                0x20,
+            )?);
+            let (jump, _) = find(&|i| i.is_jcc_near())?;
+            made.push(self.byte(
+                &format!("{function}: jump elsewhere"),
+                &["targets of branches"],
+                jump.ip() + 2,
+                0x20,
+            )?);
+            made.push(self.byte(&format!("{function}: condition inverted"), &["instructions"], jump.ip() + 1, 1)?);
+            let (read, constants) = find(&|i| i.is_ip_rel_memory_operand())?;
+            let place = read.ip() + constants.displacement_offset() as u64;
+            made.push(self.byte(&format!("{function}: operand elsewhere"), &["RIP-relative operands"], place, 0x08)?);
+            let (plain, _) = find(&|i| i.op_count() == 2 && i.op1_kind() == iced_x86::OpKind::Register && i.len() == 3)?;
+            made.push(self.byte(&format!("{function}: another register"), &["instructions"], plain.ip() + 2, 0x08)?);
+        }
+        let [a, b] = SUBJECTS.map(|f| self.kernel.symbol(f));
+        let (a, b) = (a.context("no subject")?, b.context("no subject")?);
+        let swap = Change::Swap {
+            a: self.offset(a)?,
+            b: self.offset(b)?,
+            len: 64,
+        };
+        made.push(Mutation {
+            name: "two blocks exchanged".to_owned(),
+            kinds: vec!["instructions"],
+            change: swap,
+        });
+        let block = |new: u64, ending| Placed {
+            old: LinkAddr(a),
+            old_size: 16,
+            new: LinkAddr(new),
+            new_size: 16,
+            appended: 0,
+            ending,
+        };
+        let lies = [
+            ("at another function", b, Ending::Same),
+            ("with a condition inverted", a, Ending::Inverted),
+            ("with a jump dropped", a, Ending::JumpDropped),
+        ];
+        for (name, new, ending) in lies {
+            let kinds = vec!["instructions", "blocks", "coverage"];
+            made.push(Mutation {
+                name: format!("a map that claims a block {name}"),
+                kinds,
+                change: Change::Map(block(new, ending)),
+            });
+        }
+        Ok(made)
+    }
+
+    fn of_unwinder(&self) -> Result<Vec<Mutation>> {
+        let kinds = ["unwinder states"];
+        let at = |name: &str, entry: u64| {
+            let section = self.kernel.section(name).with_context(|| format!("there is no {name}"))?;
+            Ok::<u64, anyhow::Error>(section.addr + section.size / 2 / entry * entry)
+        };
+        let (state, ip) = (at(".orc_unwind", 6)?, at(".orc_unwind_ip", 4)?);
+        let swap = Change::Swap {
+            a: self.offset(ip)?,
+            b: self.offset(ip + 4)?,
+            len: 4,
+        };
+        Ok(vec![
+            self.byte("unwinder: another stack offset", &kinds, state, 0x08)?,
+            self.byte("unwinder: another register", &kinds, state + 4, 0x01)?,
+            self.byte("unwinder: an entry elsewhere", &kinds, ip, 0x01)?,
+            Mutation {
+                name: "unwinder: not sorted".to_owned(),
+                kinds: kinds.to_vec(),
+                change: swap,
+            },
+        ])
+    }
+
+    fn of_data(&self, good: &Side) -> Result<Vec<Mutation>> {
+        let relocs = good.relocs.as_ref().context("the tree keeps no vmlinux.relocs")?;
+        let in_section = |list: &[u64], name: &str| {
+            let inside = |&&place: &&u64| self.kernel.section_at(place).is_some_and(|s| s.name == name);
+            let found: Vec<u64> = list.iter().filter(inside).copied().collect();
+            found
+                .get(found.len() / 2)
+                .copied()
+                .with_context(|| format!("{name} holds no address"))
+        };
+        let pointer = in_section(&relocs.abs64, ".data")?;
+        let table = in_section(&relocs.abs64, ".rodata")?;
+        let operand = in_section(&relocs.abs32, ".text")?;
+        let banner = self.kernel.symbol("linux_banner").context("there is no linux_banner")?;
+        let exception = self.kernel.section("__ex_table").context("there is no __ex_table")?.addr;
+        let swap = Change::Swap {
+            a: self.offset(exception)?,
+            b: self.offset(exception + 12)?,
+            len: 12,
+        };
+        let index = relocs.abs64.len() / 2;
+        Ok(vec![
+            self.byte("data: a pointer elsewhere", &["addresses in data"], pointer, 0x10)?,
+            self.byte("constant data: a pointer elsewhere", &["addresses in data"], table, 0x10)?,
+            self.byte("code: an absolute operand elsewhere", &["absolute operands"], operand, 0x10)?,
+            self.byte("constant data: another byte", &["bytes of data"], banner, 0x20)?,
+            Mutation {
+                name: "__ex_table: not sorted".to_owned(),
+                kinds: vec!["__ex_table"],
+                change: swap,
+            },
+            Mutation {
+                name: "KASLR: a relocation missing".to_owned(),
+                kinds: vec!["KASLR relocations"],
+                change: Change::Relocation { index },
+            },
+        ])
+    }
+
+    fn of_names(&self) -> Result<Vec<Mutation>> {
+        let address = |name: &str| self.kernel.symbol(name).with_context(|| format!("there is no {name}"));
+        let mut made = vec![
+            self.byte(
+                "kallsyms: another address",
+                &["kallsyms"],
+                address("kallsyms_offsets")? + 40_000 * 4,
+                0x10,
+            )?,
+            self.byte("kallsyms: another name", &["kallsyms"], address("kallsyms_names")? + 200_003, 0x01)?,
+            self.byte(
+                "kallsyms: order of names",
+                &["kallsyms"],
+                address("kallsyms_seqs_of_names")? + 3 * 30_000 + 1,
+                0x40,
+            )?,
+        ];
+        let header = object::elf::FileHeader64::<LittleEndian>::parse(self.file)?;
+        let sections = header.sections(LittleEndian, self.file)?;
+        let symbols = sections.symbols(LittleEndian, self.file, object::elf::SHT_SYMTAB)?;
+        let is_subject =
+            |s: &&object::elf::Sym64<LittleEndian>| symbols.symbol_name(LittleEndian, *s).is_ok_and(|n| n == SUBJECTS[0].as_bytes());
+        let symbol = symbols.iter().find(is_subject).context("no subject")?;
+        ensure!(symbol.st_size(LittleEndian) > 0, "{} has no size", SUBJECTS[0]);
+        let offset = std::ptr::from_ref(symbol) as usize - self.file.as_ptr() as usize;
+        let change = Change::Byte {
+            offset: offset + 8,
+            bits: 0x10,
+        };
+        made.push(Mutation {
+            name: "symbols: another address".to_owned(),
+            kinds: vec!["symbols"],
+            change,
+        });
+        Ok(made)
+    }
+}

@@ -1,0 +1,63 @@
+//! `kernlane check`: whether a relinked kernel is the old program.
+
+use crate::check::{Build, check};
+use crate::map::Map;
+use crate::place::Placement;
+use anyhow::{Context, Result};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Prove that a relinked kernel is the old program
+///
+/// Reads both kernels anew and follows the map block by block: the same instructions, the same targets, the same side-table entries, the
+/// same unwinder state everywhere, the same data. Prints how much was proved, and every kind of difference. The exit status is 0 for a
+/// proof, 1 for a difference, 2 if it could not be done.
+#[derive(Args)]
+#[command(after_help = "Example:\n  kernlane check ~/old/vmlinux ~/linux --map ~/linux/net.klm")]
+pub struct CheckArgs {
+    /// The old kernel: its vmlinux, or its build tree
+    #[arg(value_name = "TREE|VMLINUX")]
+    pub old: PathBuf,
+
+    /// The new kernel
+    #[arg(value_name = "TREE|VMLINUX")]
+    pub new: PathBuf,
+
+    /// The map that relinking wrote; without it no code may have moved
+    #[arg(long, value_name = "FILE.klm")]
+    pub map: Option<PathBuf>,
+
+    /// How many differences of each kind to print
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub show: usize,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let (old, new) = (Build::read(&args.old)?, Build::read(&args.new)?);
+    let map = match &args.map {
+        Some(path) => read_map(path)?,
+        None => Placement::default(),
+    };
+    let (old, new) = (old.kernel()?, new.kernel()?);
+    let findings = check(&old, &new, &map)?;
+    if args.json {
+        print!("{}", findings.json(&old.kernel, &new.kernel, args.show));
+    } else {
+        if old.relocs.is_none() {
+            println!("there is no vmlinux.relocs beside the kernels: a number that reads as an address of the kernel is taken for one");
+        }
+        print!("{}", findings.text(&old.kernel, &new.kernel, args.show));
+    }
+    Ok(if findings.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn read_map(path: &Path) -> Result<Placement> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let map = Map::from_text(&text).with_context(|| path.display().to_string())?;
+    Ok(map.placement)
+}
