@@ -1,5 +1,6 @@
 //! What is neither plain cargo nor for users: the demo, the demo kernels, the tests that need a kernel tree or a virtual machine.
 
+mod check_test;
 mod demo;
 mod kernel;
 mod test;
@@ -10,6 +11,7 @@ use std::process::{Command, ExitCode};
 const HELP: &str = "\
 cargo xtask demo                from a workload to a faster kernel, and what it brought
 cargo xtask test                every test: format, lints, units, kernel trees, virtual machines
+cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
 ";
 
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),
+        ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

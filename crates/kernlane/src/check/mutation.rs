@@ -272,7 +272,7 @@ impl<'d> Maker<'_, 'd> {
         };
         made.push(Mutation {
             name: "symbols: another address".to_owned(),
-            kinds: vec!["symbols"],
+            kinds: vec!["symbols", "instructions"],
             change,
         });
         Ok(made)

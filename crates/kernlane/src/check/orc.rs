@@ -69,9 +69,13 @@ pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
         .par_chunks(16384)
         .map(|pairs| {
             let mut part = Findings::default();
-            let wrong = |p: &&super::correspond::Pair| old.state(p.old) != new.state(p.new);
-            for p in pairs.iter().filter(wrong) {
-                part.differ(KIND, Some(p.old), Some(p.new), differing(old.state(p.old), new.state(p.new)));
+            for p in pairs {
+                // The unwinder looks up an interrupted instruction by its first byte, and a call by the byte before its return address.
+                let last = |start: u64, len: u8| start.wrapping_add(u64::from(len.max(1)) - 1);
+                let ends = [(p.old, p.new), (last(p.old, p.old_len), last(p.new, p.new_len))];
+                if let Some((a, b)) = ends.into_iter().find(|&(a, b)| old.state(a) != new.state(b)) {
+                    part.differ(KIND, Some(a), Some(b), differing(old.state(a), new.state(b)));
+                }
             }
             part.prove(KIND, pairs.len() as u64 - part.total());
             part
