@@ -1,8 +1,8 @@
 //! What can be typed: the one table from which help, man page and completions are made. Each command's arguments stand in the
 //! file of the command; here they are only listed.
 
-use crate::command::dump::DumpArgs;
 use crate::command::check::CheckArgs;
+use crate::command::dump::DumpArgs;
 use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::profile::ProfileArgs;

@@ -12,7 +12,7 @@ pub mod order;
 pub mod output;
 pub mod place;
 pub mod profile;
-pub mod report;
 pub mod replay;
+pub mod report;
 pub mod results;
 pub mod run;

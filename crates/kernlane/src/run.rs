@@ -1,8 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{dump, layout, manual, profile, record, replay};
-use crate::command::{check, layout, manual, profile, record};
+use crate::command::{check, dump, layout, manual, profile, record, replay};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -15,7 +14,6 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Layout(args) => layout::run(&args),
         Command::Man(args) => manual::man(&args),
         Command::Completions(args) => manual::completions(&args),
-        Command::Check(args) => crate::check::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Check(args) => check::run(&args),
     }
