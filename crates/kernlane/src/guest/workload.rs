@@ -12,7 +12,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The workloads that are part of the tool.
-pub const SHIPPED: [(&str, &str); 1] = [("files", include_str!("../../../../workloads/files.toml"))];
+pub const SHIPPED: [(&str, &str); 2] = [
+    ("files", include_str!("../../../../workloads/files.toml")),
+    ("net", include_str!("../../../../workloads/net.toml")),
+];
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
