@@ -48,8 +48,8 @@ pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId
 fn touched_area(start: u64, end: u64, cache: u64, area: u64) -> Option<u64> {
     let own = start / cache * cache;
     let inside = own > 0 && start < own + area;
-    let touched = if inside { own } else { own + cache };
-    (area > 0 && end > touched && end - start <= cache - area).then_some(touched + area)
+    let touched = if inside { own } else { own.saturating_add(cache) };
+    (area > 0 && end > touched && end - start <= cache - area).then_some(touched.saturating_add(area))
 }
 
 /// The pieces of the SelfConfFree area: from the most popular down to the cut-off, as far as they fit.
@@ -95,7 +95,7 @@ impl Layout<'_> {
     /// `slack` bytes beyond stays in the cold part.
     fn fill(&mut self, end: u64, slack: u64, seldom: &mut impl Iterator<Item = PieceId>) {
         while self.address < end {
-            match seldom.find(|&piece| self.range(piece).1 <= end + slack) {
+            match seldom.find(|&piece| self.range(piece).1 <= end.saturating_add(slack)) {
                 Some(piece) => self.put(piece),
                 None => return,
             }
