@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The workloads that are part of the tool.
-pub const SHIPPED: [(&str, &str); 2] = [
+pub const SHIPPED: [(&str, &str); 3] = [
+    ("compile", include_str!("../../../../workloads/compile.toml")),
     ("files", include_str!("../../../../workloads/files.toml")),
     ("net", include_str!("../../../../workloads/net.toml")),
 ];
