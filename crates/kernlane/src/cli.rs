@@ -2,6 +2,7 @@
 //! file of the command; here they are only listed.
 
 use crate::command::check::CheckArgs;
+use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
 use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
@@ -28,4 +29,5 @@ pub enum Command {
     Man(ManArgs),
     Completions(CompletionsArgs),
     Check(CheckArgs),
+    Doctor(DoctorArgs),
 }

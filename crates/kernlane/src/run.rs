@@ -1,7 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{check, dump, layout, manual, profile, record, replay};
+use crate::command::{check, doctor, dump, layout, manual, profile, record, replay};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -16,5 +16,6 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Completions(args) => manual::completions(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
     }
 }

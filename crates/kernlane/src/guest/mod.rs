@@ -21,11 +21,12 @@ mod workload;
 pub use boot::{Boot, Clock, End, Outcome, Plugin};
 pub use initramfs::Contents;
 pub use kernel::{Kernel, Module};
-pub use qemu::Qemu;
+pub use plugin::find as plugin_library;
+pub use qemu::{Qemu, in_path};
 pub use workload::Workload;
 
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Boots `kernel` (a bzImage) with `contents`, after `set` has had its say about the machine. Nothing is left behind.
 ///
@@ -41,4 +42,22 @@ pub fn run(kernel: &Path, contents: &Contents, set: impl FnOnce(&mut Boot)) -> R
     let mut boot = Boot::new(kernel.into(), initramfs.path);
     set(&mut boot);
     boot.run(&qemu, directory.path(), &mut |_| {})
+}
+
+/// The version of a Debian package that guests would get.
+///
+/// # Errors
+/// There is no apt, it knows no such package, or its lists are missing.
+pub fn resolvable(package: &str) -> Result<String> {
+    let packages = packages::resolve(&[package.to_string()])?;
+    let found = packages.into_iter().find(|candidate| candidate.name == package);
+    Ok(found.with_context(|| format!("apt resolved {package} to other packages"))?.version)
+}
+
+/// The cache directory, if it can be written to.
+pub fn writable_cache() -> Result<PathBuf> {
+    let directory = cache::directory()?;
+    std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    tempfile::tempfile_in(&directory).with_context(|| format!("writing into {}", directory.display()))?;
+    Ok(directory)
 }

@@ -39,7 +39,7 @@ impl Qemu {
     /// The program that `KERNLANE_QEMU` names, else the first in `PATH`.
     ///
     /// # Errors
-    /// There is none, it does not run, or it is older than `OLDEST`; the message says how to get one.
+    /// There is none, it does not run, it is older than `OLDEST` or was built without plugins; the message says how to get one.
     pub fn find() -> Result<Qemu> {
         let program = match std::env::var_os("KERNLANE_QEMU") {
             Some(program) => PathBuf::from(program),
@@ -141,7 +141,8 @@ fn option_path(prefix: &str, path: &Path) -> OsString {
     OsString::from_vec(bytes)
 }
 
-fn in_path(program: &str) -> Option<PathBuf> {
+/// The first program of that name in `PATH`.
+pub fn in_path(program: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::var_os("PATH")?;
     let is_program = |path: &PathBuf| {
