@@ -8,6 +8,7 @@ use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::profile::ProfileArgs;
 use crate::command::record::RecordArgs;
+use crate::command::relink::RelinkArgs;
 use crate::command::replay::ReplayArgs;
 use clap::{Parser, Subcommand};
 
@@ -25,6 +26,7 @@ pub enum Command {
     Dump(DumpArgs),
     Profile(ProfileArgs),
     Layout(LayoutArgs),
+    Relink(RelinkArgs),
     Replay(ReplayArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),

@@ -1,7 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{check, doctor, dump, layout, manual, profile, record, replay};
+use crate::command::{check, doctor, dump, layout, manual, profile, record, relink, replay};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -12,6 +12,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Dump(args) => dump::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Layout(args) => layout::run(&args),
+        Command::Relink(args) => relink::run(&args),
         Command::Man(args) => manual::man(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Replay(args) => replay::run(&args),

@@ -7,4 +7,5 @@ pub mod layout;
 pub mod manual;
 pub mod profile;
 pub mod record;
+pub mod relink;
 pub mod replay;

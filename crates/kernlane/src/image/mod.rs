@@ -4,6 +4,7 @@
 
 pub mod address;
 mod blocks;
+pub mod object;
 mod symbols;
 pub mod vmlinux;
 

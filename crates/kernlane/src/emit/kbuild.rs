@@ -1,0 +1,296 @@
+//! The kernel's own final link, over a rewritten object.
+//!
+//! Takes a built kernel tree and a `vmlinux.o`; gives `vmlinux`, `System.map` and `bzImage` as kbuild makes them from it: kallsyms, sorted tables,
+//! KASLR relocations and all. The link runs in a scratch tree made of symbolic links to the tree, in which only what kbuild writes is real:
+//! the tree itself is never written to, whatever happens.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A kernel tree that has been built.
+pub struct Tree {
+    pub path: PathBuf,
+    /// Arguments for make that the tree was built with (`LLVM=1`), and the user's.
+    make_arguments: Vec<String>,
+}
+
+/// Directories that kbuild writes to while it links; copied, while all others are linked to.
+const WRITTEN: [&str; 4] = ["init", "include/generated", "include/config", "arch/x86/boot"];
+/// Files too large to copy that kbuild makes anew; not taken into the scratch tree.
+const REMADE: [&str; 9] = [
+    "vmlinux",
+    "vmlinux.bin",
+    "vmlinux.bin.all",
+    "vmlinux.bin.gz",
+    "vmlinux.bin.xz",
+    "vmlinux.bin.zst",
+    "vmlinux.bin.lz4",
+    "vmlinux.relocs",
+    "bzImage",
+];
+
+/// What is put before kbuild's own makefiles: a goal that is its final link and nothing else. The two recipes are those of the top-level
+/// Makefile's `vmlinux` and of arch/x86/Makefile's `bzImage`.
+const GOAL: &str = "\
+ifdef sub_make_done
+.PHONY: kernlane-link
+kernlane-link:
+\t+$(Q)LDFLAGS_vmlinux='$(LDFLAGS_vmlinux)' $(MAKE) -f $(srctree)/scripts/Makefile.vmlinux
+\t+$(Q)$(MAKE) $(build)=$(boot) $(KBUILD_IMAGE)
+endif
+";
+
+impl Tree {
+    /// Makes sure that there is a built tree, and that nobody is building it right now.
+    pub fn open(path: &Path, make_arguments: &[String]) -> Result<Tree> {
+        let path = fs::canonicalize(path).with_context(|| format!("{}: no such tree", path.display()))?;
+        let is_kernel = path.join("Makefile").exists() && path.join("include/config").exists();
+        ensure!(
+            is_kernel || path.join("Kconfig").exists(),
+            "{}: not a Linux kernel tree; give the directory in which the kernel was built",
+            path.display()
+        );
+        for file in [
+            "vmlinux",
+            "vmlinux.o",
+            ".vmlinux.cmd",
+            "include/config/auto.conf",
+            "arch/x86/boot/bzImage",
+        ] {
+            ensure!(
+                path.join(file).exists(),
+                "{}: the kernel is not built ({file} is missing); build it with make, or point --tree to where it was built",
+                path.display()
+            );
+        }
+        let link = path.join("scripts/Makefile.vmlinux").exists() || path.join("source/scripts/Makefile.vmlinux").exists();
+        ensure!(
+            link,
+            "{}: no scripts/Makefile.vmlinux; kernels from 6.1 on have it, older ones cannot be relinked",
+            path.display()
+        );
+        let tree = Tree {
+            make_arguments: toolchain_of(&path)?.into_iter().chain(make_arguments.iter().cloned()).collect(),
+            path,
+        };
+        tree.refuse_while_built()?;
+        Ok(tree)
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn refuse_while_built(&self) -> Result<()> {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let is_make = fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| matches!(name.trim(), "make" | "gmake"));
+            if is_make && fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&self.path)) {
+                bail!(
+                    "{}: is being built now (make, process {}); try again when it is done",
+                    self.path.display(),
+                    entry.file_name().display()
+                );
+            }
+        }
+        let time = |name: &str| {
+            fs::metadata(self.file(name))
+                .and_then(|m| m.modified())
+                .with_context(|| format!("{name}: cannot be read"))
+        };
+        ensure!(
+            time("vmlinux.o")? <= time("vmlinux")?,
+            "{}: vmlinux.o is newer than vmlinux: a build was cut short; run make in the tree",
+            self.path.display()
+        );
+        ensure!(
+            time(".config").is_err() || time(".config")? <= time("include/config/auto.conf")?,
+            "{}: .config is newer than the build; run make in the tree",
+            self.path.display()
+        );
+        Ok(())
+    }
+
+    /// Whether the final link takes `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
+    fn links_archive(&self) -> Result<bool> {
+        let config = fs::read_to_string(self.file("include/config/auto.conf")).context("include/config/auto.conf: cannot be read")?;
+        Ok(!config
+            .lines()
+            .any(|line| matches!(line, "CONFIG_LTO_CLANG=y" | "CONFIG_X86_KERNEL_IBT=y")))
+    }
+
+    /// Links the kernel from `object` in the empty directory `scratch`. The results lie in it as they would in the tree.
+    pub fn link(&self, object: &[u8], scratch: &Path) -> Result<()> {
+        self.fill(scratch)?;
+        fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
+        if self.links_archive()? {
+            let status = Command::new("ar")
+                .args(["rcs", "vmlinux.a", "vmlinux.o"])
+                .current_dir(scratch)
+                .status();
+            ensure!(status.context("ar cannot be run")?.success(), "ar could not make vmlinux.a");
+        }
+        let goal = scratch.join(".kernlane.mk");
+        fs::write(&goal, GOAL).context("the goal for make cannot be written")?;
+        let log_path = scratch.join("kernlane-link.log");
+        let log = fs::File::create(&log_path).context("the log cannot be made")?;
+        let mut make = Command::new("make");
+        make.arg("-C")
+            .arg(scratch)
+            .args(&self.make_arguments)
+            .arg("kernlane-link")
+            .env("MAKEFILES", &goal);
+        for inherited in [
+            "MAKEFLAGS",
+            "MFLAGS",
+            "MAKELEVEL",
+            "MAKEOVERRIDES",
+            "sub_make_done",
+            "KBUILD_OUTPUT",
+            "O",
+        ] {
+            make.env_remove(inherited);
+        }
+        for (name, value) in self.build_identity()? {
+            make.env(name, value);
+        }
+        make.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let status = make.status().context("make cannot be run; is it installed?")?;
+        if !status.success() {
+            let text = fs::read_to_string(&log_path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            bail!(
+                "the kernel's own link failed ({status}); its last words:\n{}",
+                lines[lines.len().saturating_sub(20)..].join("\n")
+            );
+        }
+        Ok(())
+    }
+
+    /// The variables with which kbuild writes the same version, date and builder again.
+    fn build_identity(&self) -> Result<Vec<(&'static str, String)>> {
+        let quoted = |file: &str, key: &str| -> Option<String> {
+            let text = fs::read_to_string(self.file(file)).ok()?;
+            let line = text.lines().find(|l| l.split_whitespace().nth(1) == Some(key))?;
+            Some(line.split_once('"')?.1.rsplit_once('"')?.0.to_owned())
+        };
+        let mut found = Vec::new();
+        if let Some(version) = quoted("include/generated/utsversion.h", "UTS_VERSION") {
+            let mut words = version.trim_start_matches('#').splitn(2, ' ');
+            found.push(("KBUILD_BUILD_VERSION", words.next().unwrap_or("1").to_owned()));
+            let mut rest = words.next().unwrap_or("");
+            for flag in ["SMP ", "PREEMPT ", "PREEMPT_DYNAMIC ", "PREEMPT_RT "] {
+                rest = rest.strip_prefix(flag).unwrap_or(rest);
+            }
+            found.push(("KBUILD_BUILD_TIMESTAMP", rest.to_owned()));
+        }
+        for (variable, key) in [
+            ("KBUILD_BUILD_USER", "LINUX_COMPILE_BY"),
+            ("KBUILD_BUILD_HOST", "LINUX_COMPILE_HOST"),
+        ] {
+            if let Some(value) = quoted("include/generated/compile.h", key) {
+                found.push((variable, value));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Fills the scratch tree.
+    fn fill(&self, scratch: &Path) -> Result<()> {
+        self.mirror(Path::new(""), scratch)
+    }
+
+    fn mirror(&self, relative: &Path, scratch: &Path) -> Result<()> {
+        let from = self.path.join(relative);
+        let to = scratch.join(relative);
+        fs::create_dir_all(&to).with_context(|| format!("{}: cannot be made", to.display()))?;
+        let named = || format!("{}: cannot be mirrored", from.display());
+        for entry in fs::read_dir(&from).with_context(named)? {
+            let entry = entry.with_context(named)?;
+            let name = entry.file_name();
+            let path = relative.join(&name);
+            let target = scratch.join(&path);
+            if scratch.starts_with(entry.path()) {
+                continue;
+            }
+            if WRITTEN.iter().any(|w| Path::new(w) == path) {
+                copy_all(&entry.path(), &target)?;
+            } else if WRITTEN.iter().any(|w| Path::new(w).starts_with(&path)) {
+                self.mirror(&path, scratch)?;
+            } else if is_written_at_top(relative, &name.to_string_lossy()) {
+                let text = name.to_string_lossy().starts_with(".vmlinux") || name == ".version";
+                if text {
+                    copy(&entry.path(), &target)?;
+                }
+            } else {
+                symlink(entry.path(), &target).with_context(|| format!("{}: cannot be linked to", entry.path().display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Files at the tree's top that kbuild writes while it links.
+fn is_written_at_top(relative: &Path, name: &str) -> bool {
+    relative.as_os_str().is_empty()
+        && (name.starts_with(".tmp_") || name.starts_with(".vmlinux") || name.starts_with(".btf.") || name == ".version" || is_result(name))
+}
+
+fn is_result(name: &str) -> bool {
+    matches!(name, "vmlinux" | "vmlinux.o" | "vmlinux.a" | "vmlinux.map" | "System.map")
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("{}: cannot be copied", from.display()))?;
+    // kbuild decides by time stamps what to make anew.
+    let time = fs::metadata(from).and_then(|m| m.modified());
+    let set = time.and_then(|t| fs::File::options().write(true).open(to)?.set_modified(t));
+    // A file that may not be written to (a read-only source) keeps the new time, which only makes kbuild do more.
+    match set {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.with_context(|| format!("{}: its time cannot be set", to.display())),
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("{}: cannot be made", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot be read", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else if REMADE.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(entry.path())?, &target).with_context(|| format!("{}: cannot be linked", target.display()))?;
+        } else if kind.is_file() {
+            copy(&entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// What make has to be told so that it takes the linker that the tree was linked with.
+fn toolchain_of(path: &Path) -> Result<Vec<String>> {
+    let command = fs::read_to_string(path.join(".vmlinux.cmd")).context(".vmlinux.cmd: cannot be read")?;
+    let linker = command
+        .split_once("link-vmlinux.sh \"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map(|(linker, _)| linker);
+    let linker = linker.context(".vmlinux.cmd: the command that linked vmlinux is not understood")?;
+    let (directory, name) = linker.rsplit_once('/').map_or(("", linker), |(d, n)| (d, n));
+    Ok(match name.strip_prefix("ld.lld") {
+        Some("") if directory.is_empty() => vec!["LLVM=1".to_owned()],
+        Some("") => vec![format!("LLVM={directory}/")],
+        Some(suffix) => vec![format!("LLVM={suffix}")],
+        None => linker
+            .strip_suffix("ld")
+            .filter(|prefix| !prefix.is_empty())
+            .map(|prefix| format!("CROSS_COMPILE={prefix}"))
+            .into_iter()
+            .collect(),
+    })
+}

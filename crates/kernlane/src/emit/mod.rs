@@ -1,0 +1,4 @@
+//! From a placement to something that runs. One backend a room; `check` may not use it.
+
+pub mod kbuild;
+pub mod object;

@@ -1,0 +1,125 @@
+//! A rewritten `vmlinux.o`: the same program with its `.text` in another order.
+//!
+//! Takes the object as read and an order of its pieces; gives the new object's bytes and the old → new map. Every relocation, symbol and
+//! side table follows from the one translation; ORC is made anew from it. Never reads or writes a file.
+
+mod orc;
+mod order;
+mod relocations;
+mod symbols;
+mod text;
+mod translate;
+mod write;
+
+pub use order::{cuts_of, order_of};
+
+use crate::image::address::LinkAddr;
+use crate::image::object::KernelObject;
+use crate::image::object::pieces::{self, SiteKind};
+use crate::place::{self, Ending, Growing, Movable, Placement};
+use anyhow::{Context, Result};
+use translate::Translation;
+
+/// The new object, and what became of the code.
+pub struct Rewritten {
+    pub bytes: Vec<u8>,
+    /// By the addresses that `.text` had and has when it is linked to `base`.
+    pub placement: Placement,
+    pub summary: Summary,
+}
+
+/// What rewriting did, in numbers.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Summary {
+    pub functions: usize,
+    /// Functions laid out in more than one part.
+    pub functions_split: usize,
+    pub pieces: usize,
+    pub branches_inverted: usize,
+    pub jumps_dropped: usize,
+    pub jumps_added: usize,
+    pub static_keys_grown: usize,
+    pub text_before: u64,
+    pub text_after: u64,
+}
+
+/// How the order is to be carried out.
+pub struct Plan<'a> {
+    /// A permutation of the object's pieces.
+    pub order: &'a [u32],
+    /// How many of them, from the front, are hot: a part of a function behind them is named `.cold`.
+    pub hot: usize,
+    /// Where the object's `.text` begins in the linked kernel.
+    pub base: LinkAddr,
+}
+
+/// Rewrites the object.
+pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> {
+    let movables = movables(object, plan.base);
+    let growing = growing(object, plan.base);
+    let head = object.pieces.first().map_or(0, |p| p.at - p.lead);
+    let start = LinkAddr(plan.base.0 + u64::from(head));
+    let places = place::place(&movables, &growing, plan.order, start)?;
+    let size = u32::try_from(places.end.0 - plan.base.0).context("the new .text is larger than 4 GB")?;
+    let translation = Translation::new(object, &places, plan.base, size);
+    let text = text::write(object, &places, &translation, plan.order, head)?;
+    let symbols = symbols::rewrite(object, &places, &translation, plan)?;
+    let orc = orc::rewrite(object, &places, &translation, plan.order, head)?;
+    let relocations = relocations::rewrite(object, &translation, plan.order, &symbols)?;
+    let bytes = write::write(object, text, &symbols, orc, relocations)?;
+    let count = |ending: Ending| places.ending.iter().filter(|&&e| e == ending).count();
+    let summary = Summary {
+        functions: object.functions.len(),
+        functions_split: symbols.functions_split,
+        pieces: object.pieces.len(),
+        branches_inverted: count(Ending::Inverted),
+        jumps_dropped: count(Ending::JumpDropped),
+        jumps_added: places.appended.iter().filter(|&&a| a > 0).count(),
+        static_keys_grown: places.grown.iter().filter(|&&g| g).count(),
+        text_before: object.elf.section(object.text).size,
+        text_after: u64::from(size),
+    };
+    let placement = place::placement(&movables, &growing, &places);
+    Ok(Rewritten { bytes, placement, summary })
+}
+
+/// The pieces as the placer sees them.
+fn movables(object: &KernelObject<'_>, base: LinkAddr) -> Vec<Movable> {
+    let address = |at: u32| LinkAddr(base.0 + u64::from(at));
+    let exit = |exit| match exit {
+        pieces::Exit::Stop => place::Exit::Stop,
+        pieces::Exit::Runs => place::Exit::Runs,
+        pieces::Exit::Jump(to) => place::Exit::Jump(address(to)),
+        pieces::Exit::Branch(to) => place::Exit::Branch(address(to)),
+    };
+    object
+        .pieces
+        .iter()
+        .map(|p| Movable {
+            at: address(p.at),
+            size: p.size,
+            lead: p.lead,
+            gap: p.gap,
+            align: p.align,
+            residue: p.residue,
+            exit: exit(p.exit),
+            tail: p.tail,
+            pinned: p.pinned,
+        })
+        .collect()
+}
+
+/// The sites that may have to grow: static keys of two bytes.
+fn growing(object: &KernelObject<'_>, base: LinkAddr) -> Vec<Growing> {
+    let address = |at: u32| LinkAddr(base.0 + u64::from(at));
+    let grows = |s: &&pieces::Site| s.len == 2 && matches!(s.kind, SiteKind::StaticKey { .. });
+    object
+        .sites
+        .iter()
+        .filter(grows)
+        .map(|s| Growing {
+            at: address(s.at),
+            target: address(s.target),
+        })
+        .collect()
+}

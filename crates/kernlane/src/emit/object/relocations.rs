@@ -1,0 +1,74 @@
+//! The new relocations: of `.text`, whose fields moved, and of every section that refers to it.
+
+use super::symbols::Symbols;
+use super::translate::Translation;
+use crate::image::object::KernelObject;
+use crate::image::object::elf::{Relocation, SectionId};
+use crate::image::object::tables::{Meaning, Reference};
+use anyhow::{Context, Result};
+use rayon::prelude::*;
+
+/// The relocations of every section, by number, with new symbol numbers.
+pub fn rewrite(object: &KernelObject<'_>, translation: &Translation<'_>, order: &[u32], symbols: &Symbols) -> Result<Vec<Vec<Relocation>>> {
+    let mut lists = object.relocations.clone();
+    aim(object, translation, symbols, &mut lists)?;
+    move_fields(object, translation, order, &mut lists[object.text.0 as usize])?;
+    lists.par_iter_mut().flatten().for_each(|r| r.symbol = symbols.number(r.symbol));
+    Ok(lists)
+}
+
+/// Aims every reference at its target's new place.
+fn aim(object: &KernelObject<'_>, translation: &Translation<'_>, symbols: &Symbols, lists: &mut [Vec<Relocation>]) -> Result<()> {
+    let shifts: Vec<(&Reference, i64)> = object
+        .references
+        .par_iter()
+        .filter(|r| r.meaning != Meaning::Regenerated)
+        .map(|r| {
+            let new = translation
+                .translate(r.target, r.meaning)
+                .with_context(|| object.elf.section(r.section).name.clone())?;
+            Ok((r, i64::from(new) - i64::from(r.target)))
+        })
+        .collect::<Result<_>>()?;
+    for (reference, shift) in shifts {
+        let relocation = &mut lists[reference.section.0 as usize][reference.relocation as usize];
+        let old = object.elf.symbol(relocation.symbol).value;
+        let new = symbols.table[symbols.number(relocation.symbol).0 as usize].value;
+        relocation.addend += shift - (new as i64 - old as i64);
+    }
+    Ok(())
+}
+
+/// Puts the relocations of `.text` where their fields went, ascending again.
+fn move_fields(object: &KernelObject<'_>, translation: &Translation<'_>, order: &[u32], list: &mut Vec<Relocation>) -> Result<()> {
+    let mut moved = Vec::with_capacity(list.len());
+    for &i in order {
+        let piece = &object.pieces[i as usize];
+        let from = list.partition_point(|r| r.offset < u64::from(piece.at - piece.lead));
+        let to = list.partition_point(|r| r.offset < u64::from(piece.end()));
+        for r in &list[from..to] {
+            moved.push(Relocation {
+                offset: u64::from(translation.inside(i as usize, r.offset as u32)),
+                ..*r
+            });
+        }
+    }
+    anyhow::ensure!(
+        moved.len() == list.len(),
+        ".text: {} relocations lie in padding",
+        list.len() - moved.len()
+    );
+    *list = moved;
+    Ok(())
+}
+
+/// The section symbol of `.text`.
+pub fn section_symbol(object: &KernelObject<'_>, of: SectionId) -> Result<crate::image::object::elf::SymbolId> {
+    let found = object
+        .elf
+        .symbols
+        .iter()
+        .position(|s| s.kind() == object::elf::STT_SECTION && s.section() == Some(of));
+    let index = found.with_context(|| format!("{} has no section symbol", object.elf.section(of).name))?;
+    Ok(crate::image::object::elf::SymbolId(index as u32))
+}

@@ -1,0 +1,164 @@
+//! The new symbol table.
+//!
+//! Every symbol of `.text` follows its place. A function in several parts keeps its name and symbol for the part with its entry; each
+//! other part gets a local function symbol that carries the name, so that traces stay readable.
+
+use super::Plan;
+use super::translate::Translation;
+use crate::image::object::KernelObject;
+use crate::image::object::elf::{Symbol, SymbolId};
+use crate::place::Places;
+use anyhow::{Context, Result};
+use object::elf::{STB_LOCAL, STT_FUNC};
+use std::collections::{HashMap, HashSet};
+
+/// The table, and what the rest of the object needs of it.
+pub struct Symbols {
+    pub table: Vec<Symbol>,
+    pub strings: Vec<u8>,
+    /// The first symbol that is not local.
+    pub first_global: u32,
+    /// How many were put in front of it.
+    added: u32,
+    pub functions_split: usize,
+}
+
+impl Symbols {
+    /// The new number of an old symbol.
+    pub fn number(&self, old: SymbolId) -> SymbolId {
+        if old.0 < self.first_global - self.added {
+            old
+        } else {
+            SymbolId(old.0 + self.added)
+        }
+    }
+}
+
+/// A part of a function at its new place.
+struct Part {
+    function: usize,
+    from: u32,
+    to: u32,
+    entry: bool,
+    cold: bool,
+}
+
+pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, plan: &Plan<'_>) -> Result<Symbols> {
+    let elf = &object.elf;
+    let parts = parts(object, places, translation, plan);
+    let mut entry_sizes: Vec<u32> = vec![0; object.functions.len()];
+    for part in parts.iter().filter(|p| p.entry) {
+        entry_sizes[part.function] = part.to - part.from;
+    }
+    let mut table = Vec::with_capacity(elf.symbols.len() + parts.len() / 2);
+    for (i, symbol) in elf.symbols.iter().enumerate() {
+        table.push(if symbol.section() == Some(object.text) && i > 0 {
+            moved(object, translation, &entry_sizes, symbol).with_context(|| format!("symbol {}", elf.name(symbol)))?
+        } else {
+            *symbol
+        });
+    }
+    let old_first_global = elf.section(elf.symtab).info as usize;
+    let mut strings = elf.bytes(elf.strtab).to_vec();
+    let added = part_symbols(object, &parts, &mut strings)?;
+    let count = added.len() as u32;
+    let at = old_first_global.min(table.len());
+    table.splice(at..at, added);
+    let split: HashSet<usize> = parts.iter().filter(|p| !p.entry).map(|p| p.function).collect();
+    Ok(Symbols {
+        table,
+        strings,
+        first_global: at as u32 + count,
+        added: count,
+        functions_split: split.len(),
+    })
+}
+
+/// Stretches of the new order that belong to one function; its entry always begins one.
+fn parts(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, plan: &Plan<'_>) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (position, &i) in plan.order.iter().enumerate() {
+        let i = i as usize;
+        let piece = &object.pieces[i];
+        let function = piece.function as usize;
+        let from = translation.new[i];
+        let to = translation.code_end[i] + u32::from(places.appended[i]);
+        let cold = position >= plan.hot;
+        match parts.last_mut() {
+            Some(last) if last.function == function && !piece.entry && last.cold == cold => last.to = to,
+            _ => parts.push(Part {
+                function,
+                from,
+                to,
+                entry: piece.entry,
+                cold,
+            }),
+        }
+    }
+    parts
+}
+
+fn moved(object: &KernelObject<'_>, translation: &Translation<'_>, entry_sizes: &[u32], symbol: &Symbol) -> Result<Symbol> {
+    if symbol.kind() == object::elf::STT_SECTION {
+        return Ok(*symbol);
+    }
+    let at = u32::try_from(symbol.value).context("lies outside .text")?;
+    let mut new = *symbol;
+    new.value = u64::from(if u64::from(at) == object.elf.section(object.text).size {
+        translation.size
+    } else {
+        translation.start(at)?
+    });
+    let index = object.functions.partition_point(|f| f.at <= at).checked_sub(1);
+    if let Some(index) = index
+        && object.functions[index].at == at
+        && symbol.size == u64::from(object.functions[index].end - at)
+    {
+        new.size = u64::from(entry_sizes[index]);
+    }
+    Ok(new)
+}
+
+/// Symbols for the parts that do not begin with their function's entry.
+fn part_symbols(object: &KernelObject<'_>, parts: &[Part], strings: &mut Vec<u8>) -> Result<Vec<Symbol>> {
+    let taken: HashSet<&str> = object
+        .elf
+        .symbols
+        .iter()
+        .map(|s| object.elf.name(s))
+        .filter(|n| n.contains(".part.") || n.contains(".cold"))
+        .collect();
+    let mut numbers: HashMap<(usize, bool), u32> = HashMap::new();
+    let mut added = Vec::new();
+    for part in parts.iter().filter(|p| !p.entry) {
+        let function = &object.functions[part.function];
+        if function.symbol.is_none() {
+            continue;
+        }
+        let name = object.function_name(function);
+        let number = numbers.entry((part.function, part.cold)).or_insert(0);
+        let new_name = loop {
+            let candidate = match (part.cold, *number) {
+                (true, 0) => format!("{name}.cold"),
+                (true, n) => format!("{name}.cold.{n}"),
+                (false, n) => format!("{name}.part.{n}"),
+            };
+            *number += 1;
+            if !taken.contains(candidate.as_str()) {
+                break candidate;
+            }
+        };
+        let offset = u32::try_from(strings.len()).context("the string table is larger than 4 GB")?;
+        strings.extend_from_slice(new_name.as_bytes());
+        strings.push(0);
+        added.push(Symbol {
+            name: offset,
+            info: (STB_LOCAL << 4) | STT_FUNC,
+            other: 0,
+            index: object.text.0 as u16,
+            value: u64::from(part.from),
+            size: u64::from(part.to - part.from),
+        });
+    }
+    Ok(added)
+}

@@ -1,0 +1,94 @@
+//! The one old → new translation of offsets in `.text`, which relocations, symbols and ORC all go through.
+
+use crate::image::address::LinkAddr;
+use crate::image::object::KernelObject;
+use crate::image::object::pieces::SiteKind;
+use crate::image::object::tables::Meaning;
+use crate::place::{GROWTH, Places};
+use anyhow::{Context, Result};
+
+/// Where everything went, as offsets in the new `.text`.
+pub struct Translation<'a> {
+    object: &'a KernelObject<'a>,
+    /// Per piece: the new offset of its first byte.
+    pub new: Vec<u32>,
+    /// Per piece: the new offset behind its own code, without a jump put behind it.
+    pub code_end: Vec<u32>,
+    /// The old offsets of sites that grew, ascending.
+    grown: Vec<u32>,
+    /// The size of the new `.text`.
+    pub size: u32,
+}
+
+impl<'a> Translation<'a> {
+    pub fn new(object: &'a KernelObject<'a>, places: &Places, base: LinkAddr, size: u32) -> Translation<'a> {
+        let short = object
+            .sites
+            .iter()
+            .filter(|s| s.len == 2 && matches!(s.kind, SiteKind::StaticKey { .. }));
+        let grown = short.zip(&places.grown).filter(|&(_, &grown)| grown).map(|(s, _)| s.at).collect();
+        let new: Vec<u32> = places.new.iter().map(|a| (a.0 - base.0) as u32).collect();
+        let mut translation = Translation {
+            object,
+            new,
+            code_end: Vec::new(),
+            grown,
+            size,
+        };
+        translation.code_end = (0..object.pieces.len())
+            .map(|i| {
+                let p = &object.pieces[i];
+                translation.inside(i, p.end() - u32::from(p.tail)) + u32::from(places.tail[i])
+            })
+            .collect();
+        translation
+    }
+
+    /// Whether a static key's site at this old offset grew.
+    pub fn grew(&self, at: u32) -> bool {
+        self.grown.binary_search(&at).is_ok()
+    }
+
+    /// The new offset of a byte of piece `index`: its lead, or its code up to the branch at its end.
+    pub fn inside(&self, index: usize, at: u32) -> u32 {
+        let piece = &self.object.pieces[index];
+        if at < piece.at {
+            return self.new[index] - (piece.at - at);
+        }
+        let from = self.grown.partition_point(|&g| g < piece.at);
+        let to = self.grown.partition_point(|&g| g < at);
+        self.new[index] + (at - piece.at) + to.saturating_sub(from) as u32 * GROWTH
+    }
+
+    /// Where the instruction, or the byte inside one, at `at` went. A place right behind code, where no code begins, is that code's end.
+    pub fn start(&self, at: u32) -> Result<u32> {
+        let index = self.object.piece_at(at).with_context(|| self.lost(at))?;
+        let piece = &self.object.pieces[index];
+        if at < piece.end() || piece.size == 0 {
+            return Ok(self.inside(index, at));
+        }
+        Ok(self.code_end[index])
+    }
+
+    /// Where the instruction that ends at `at` ends now.
+    pub fn end(&self, at: u32) -> Result<u32> {
+        let before = at.checked_sub(1).with_context(|| self.lost(at))?;
+        let index = self.object.piece_at(before).with_context(|| self.lost(at))?;
+        let piece = &self.object.pieces[index];
+        if at == piece.end() {
+            return Ok(self.code_end[index]);
+        }
+        Ok(self.inside(index, at))
+    }
+
+    pub fn translate(&self, at: u32, meaning: Meaning) -> Result<u32> {
+        match meaning {
+            Meaning::End => self.end(at),
+            _ => self.start(at),
+        }
+    }
+
+    fn lost(&self, at: u32) -> String {
+        format!(".text+{at:#x}: refers to padding between functions")
+    }
+}
