@@ -1,12 +1,13 @@
 //! `kernlane replay`: a recording runs again over layouts and machines.
 
 use crate::command::profile::vmlinux_path;
-use crate::image::{Image, vmlinux};
+use crate::image::{BuildId, Image, vmlinux};
 use crate::machine;
-use crate::replay::{self, Layout, Replayed, rows};
+use crate::map::Map;
+use crate::replay::{self, Layout, rows};
 use crate::report::text;
 use crate::results::{Results, Row};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::Machine;
@@ -14,17 +15,22 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use trace::Reader;
 
 /// Run a recorded execution again over layouts and machines
 ///
 /// Prints for each layout, the original first, what a simulated machine sees: L1I misses by cause, iTLB misses, taken branches, what was
 /// fetched and touched, and time by a simple model. The recording is read once for all layouts and machines.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k")]
+#[command(after_help = "Example:\n  kernlane replay net.rec --kernel ~/linux --layout net.klm --machine server-32k --machine torrellas-8k")]
 pub struct ReplayArgs {
     /// A recording (directory)
     #[arg(value_name = "RECORDING")]
     pub recording: PathBuf,
+
+    /// Another layout: the map that `kernlane relink` wrote (*.klm)
+    #[arg(long, short, value_name = "FILE.klm")]
+    pub layout: Vec<PathBuf>,
 
     /// A machine: torrellas-8k, ultrasparc-16k, server-32k, or a file
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
@@ -46,7 +52,14 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         .as_deref()
         .map(|kernel| vmlinux::read(&vmlinux_path(kernel)))
         .transpose()?;
-    let layouts = vec![Layout::original()];
+    let mut layouts = vec![Layout::original()];
+    for path in &args.layout {
+        let layout = read_layout(path)?;
+        if layouts.iter().any(|known| known.name == layout.name) {
+            bail!("{}: there is already a layout called {}", path.display(), layout.name);
+        }
+        layouts.push(layout);
+    }
     let rows = replay_rows(&args.recording, &layouts, &machines, image.as_ref())?;
     if args.json {
         print!("{}", Results::new(rows).to_json()?);
@@ -56,20 +69,45 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The result rows of a recording, see [`rows::rows`]. Shows progress on a terminal.
-pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], image: Option<&Image>) -> Result<Vec<Row>> {
-    let replayed = replay_recording(recording, layouts, machines)?;
-    Ok(rows::rows(&replayed, layouts, machines, image))
+/// A layout bears its file's name.
+fn read_layout(path: &Path) -> Result<Layout> {
+    let named = || path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(named)?;
+    let map = Map::from_text(&text).with_context(named)?;
+    let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
+    Ok(Layout {
+        name,
+        kernel: Some(map.build_id),
+        placement: map.placement,
+    })
 }
 
-fn replay_recording(recording: &Path, layouts: &[Layout], machines: &[Machine]) -> Result<Replayed> {
+/// The result rows of a recording, see [`rows::rows`]. Shows progress on a terminal.
+///
+/// # Errors
+/// The recording is damaged, or `layouts` or `image` are of another kernel.
+pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], image: Option<&Image>) -> Result<Vec<Row>> {
     let path = recording.join("trace.klt");
     let named = || path.display().to_string();
     let file = File::open(&path).with_context(named)?;
     let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
     progress.set_style(ProgressStyle::with_template("replay {wide_bar} {percent:>3} %  {eta} left")?);
-    let reader = trace::Reader::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file))).with_context(named)?;
+    let reader = Reader::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file))).with_context(named)?;
+    let recorded = BuildId(reader.header().build_id.clone());
+    let kernels = layouts
+        .iter()
+        .filter_map(|layout| Some((layout.name.as_str(), layout.kernel.as_ref()?)));
+    for (what, kernel) in kernels.chain(image.map(|image| ("--kernel", &image.build_id))) {
+        if *kernel != recorded {
+            bail!(
+                "{what} is of the kernel with build id {}, but {} of {}",
+                kernel.0,
+                path.display(),
+                recorded.0
+            );
+        }
+    }
     let replayed = replay::replay(reader, layouts, machines).with_context(named);
     progress.finish_and_clear();
-    replayed
+    Ok(rows::rows(&replayed?, layouts, machines, image))
 }

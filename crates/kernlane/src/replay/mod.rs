@@ -17,6 +17,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
+use crate::image::BuildId;
 use crate::place::Placement;
 use anyhow::{Context, Result};
 use flow::{Flow, Interruptions};
@@ -30,7 +31,8 @@ use trace::{Chunk, Header, Reader, Totals};
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub name: String,
-    /// Empty for the original.
+    /// The kernel whose blocks it places; `None` for the original, which places none.
+    pub kernel: Option<BuildId>,
     pub placement: Placement,
 }
 
@@ -38,6 +40,7 @@ impl Layout {
     pub fn original() -> Layout {
         Layout {
             name: crate::results::ORIGINAL.to_owned(),
+            kernel: None,
             placement: Placement::default(),
         }
     }

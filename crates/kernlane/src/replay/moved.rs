@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
             false => length,
         };
         let changed = new_length != length || end == u64::from(block.old_size) && block.ending != Ending::Same;
-        if changed && !may_become(last, block.ending, new_length) {
+        if changed && !may_become(last, block.ending, length, new_length) {
             self.moved.breaks += 1;
         }
         if new_length > 0 {
@@ -216,11 +216,13 @@ fn behind(addr: RunAddr, bytes: u64) -> RunAddr {
     RunAddr(addr.0.wrapping_add(bytes))
 }
 
-/// Whether a block's last instruction can have the ending that the placement gives it.
-fn may_become(last: Last, ending: Ending, new_length: u64) -> bool {
+/// Whether a block's last instruction, of `old` bytes, can have become what the placement says.
+fn may_become(last: Last, ending: Ending, old: u64, new: u64) -> bool {
     match (last, ending) {
-        (Last::Jump { .. }, Ending::JumpDropped) => new_length == 0,
-        (Last::Conditional { .. }, Ending::Inverted | Ending::Same) | (Last::Jump { .. }, Ending::Same) => (2..=6).contains(&new_length),
+        (Last::Jump { .. }, Ending::JumpDropped) => new == 0,
+        (Last::Conditional { .. }, Ending::Inverted | Ending::Same) | (Last::Jump { .. }, Ending::Same) => (2..=6).contains(&new),
+        // The no-op of a static key that had to grow.
+        (Last::Plain, Ending::Same) => (old, new) == (2, 5),
         _ => false,
     }
 }

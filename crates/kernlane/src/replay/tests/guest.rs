@@ -94,6 +94,7 @@ pub fn replayed(recording: &[u8], placement: Placement, machines: &[Machine]) ->
         Layout::original(),
         Layout {
             name: "moved".to_owned(),
+            kernel: None,
             placement,
         },
     ];
