@@ -10,6 +10,7 @@ use crate::command::profile::ProfileArgs;
 use crate::command::record::RecordArgs;
 use crate::command::relink::RelinkArgs;
 use crate::command::replay::ReplayArgs;
+use crate::command::report::ReportArgs;
 use clap::{Parser, Subcommand};
 
 /// Shows where a kernel spends its time under your workload, and lays its code out again so that it spends less
@@ -28,6 +29,7 @@ pub enum Command {
     Layout(LayoutArgs),
     Relink(RelinkArgs),
     Replay(ReplayArgs),
+    Report(ReportArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Check(CheckArgs),

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod cli;
 pub mod command;
+pub mod comparison;
 pub mod emit;
 pub mod guest;
 pub mod image;

@@ -179,140 +179,103 @@ pub struct Counters {
 pub struct FunctionMisses {
     pub name: String,
     pub misses: u64,
-    /// Bytes of its blocks that ran, and of the others; `None` when not known.
-    pub hot_bytes: Option<u64>,
-    pub cold_bytes: Option<u64>,
+    /// Bytes of its blocks that ran, and of the others.
+    pub hot_bytes: u64,
+    pub cold_bytes: u64,
 }
 
-/// One workload on one machine: the original against every layout.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
-    pub workload: String,
-    pub machine: String,
-    pub seed: u64,
-    pub original: Row,
-    pub layouts: Vec<ComparedLayout>,
-}
+#[cfg(test)]
+pub mod tests {
+    use super::*;
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ComparedLayout {
-    pub layout: String,
-    pub metrics: Vec<Metric>,
-    pub predicted: Option<Row>,
-    pub recorded: Option<Row>,
-}
-
-/// One number of a layout beside the original's. Changes and differences are shares: −0.4 is 40 % fewer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Metric {
-    pub name: &'static str,
-    pub original: f64,
-    pub predicted: Option<f64>,
-    pub recorded: Option<f64>,
-    pub predicted_change: Option<f64>,
-    pub recorded_change: Option<f64>,
-    /// Predicted against recorded.
-    pub difference: Option<f64>,
-}
-
-/// What is compared, in the order in which it is shown.
-const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
-    ("kernel L1I misses", |c| Some(c.l1i.kernel.total() as f64)),
-    ("kernel taken jumps (conditional and direct)", |c| {
-        Some(c.taken.kernel.of_layout() as f64)
-    }),
-    ("user L1I misses", |c| Some(c.l1i.user.total() as f64)),
-    ("kernel iTLB misses", |c| c.itlb.map(|itlb| itlb.kernel as f64)),
-    ("kernel bytes fetched", |c| Some(c.fetched_bytes.kernel as f64)),
-    ("kernel lines touched", |c| Some(c.touched_lines.kernel as f64)),
-    ("kernel pages touched", |c| Some(c.touched_pages.kernel as f64)),
-    ("cycles, simple model", |c| Some(c.cycles)),
-];
-
-/// Puts rows of the same workload, machine and seed together, in the order in which they first stand in `rows`. Rows that have no
-/// original beside them are an error, as are two rows for the same thing that differ.
-pub fn compare(rows: &[Row]) -> Result<Vec<Comparison>> {
-    let mut comparisons: Vec<Comparison> = Vec::new();
-    for row in rows.iter().filter(|row| row.layout == ORIGINAL) {
-        match comparisons.iter().find(|known| same_conditions(&known.original, row)) {
-            Some(known) if known.original == *row => {}
-            Some(_) => bail!("{}: there are two different originals", title(row)),
-            None => comparisons.push(Comparison {
-                workload: row.workload.clone(),
-                machine: row.machine.clone(),
-                seed: row.seed,
-                original: row.clone(),
-                layouts: Vec::new(),
-            }),
-        }
-    }
-    for row in rows.iter().filter(|row| row.layout != ORIGINAL) {
-        let comparison = comparisons
-            .iter_mut()
-            .find(|known| same_conditions(&known.original, row))
-            .with_context(|| format!("{}: there is no row of the original to compare with", title(row)))?;
-        let at = comparison.layouts.iter().position(|known| known.layout == row.layout);
-        let at = at.unwrap_or_else(|| {
-            let layout = row.layout.clone();
-            comparison.layouts.push(ComparedLayout {
-                layout,
-                metrics: Vec::new(),
-                predicted: None,
-                recorded: None,
-            });
-            comparison.layouts.len() - 1
-        });
-        let layout = &mut comparison.layouts[at];
-        let place = match row.kind {
-            Kind::Predicted => &mut layout.predicted,
-            Kind::Recorded => &mut layout.recorded,
+    fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> Row {
+        let l1i = Sides {
+            kernel: L1iMisses {
+                cold: 10,
+                own: misses - 30,
+                other: 20,
+            },
+            user: L1iMisses::default(),
         };
-        if place.as_ref().is_some_and(|known| known != row) {
-            bail!("{}: there are two different rows", title(row));
+        let taken = Sides {
+            kernel: Taken {
+                conditional: misses,
+                jump: 5,
+                call: 4,
+                ret: 3,
+                indirect: 2,
+            },
+            user: Taken::default(),
+        };
+        Row {
+            workload: "net".to_owned(),
+            kernel: BuildId("0a0b".to_owned()),
+            layout: layout.to_owned(),
+            machine: "server-32k".to_owned(),
+            seed: 1,
+            kind,
+            conditions: BTreeMap::from([("qemu".to_owned(), "10.0.2".to_owned())]),
+            counters: Counters {
+                instructions: Sides {
+                    kernel: 90_000,
+                    user: 10_000,
+                },
+                fetched_bytes: Sides {
+                    kernel: 400_000,
+                    user: 40_000,
+                },
+                l1i,
+                itlb: None,
+                taken,
+                touched_lines: Sides { kernel: 300, user: 30 },
+                touched_pages: Sides { kernel: 20, user: 2 },
+                cycles: 123_456.0,
+                interruptions: 7,
+                unresolved_branches: 0,
+                breaks: 0,
+            },
+            functions: functions
+                .iter()
+                .map(|&(name, misses)| FunctionMisses {
+                    name: name.to_owned(),
+                    misses,
+                    hot_bytes: 100,
+                    cold_bytes: 200,
+                })
+                .collect(),
         }
-        *place = Some(row.clone());
     }
-    for comparison in &mut comparisons {
-        for layout in &mut comparison.layouts {
-            layout.metrics = metrics(&comparison.original, layout);
-        }
+
+    pub fn original() -> Row {
+        row(ORIGINAL, Kind::Recorded, 1000, &[("tcp_rcv", 70), ("vfs_read", 50)])
     }
-    Ok(comparisons)
-}
 
-fn same_conditions(a: &Row, b: &Row) -> bool {
-    (&a.workload, &a.machine, a.seed) == (&b.workload, &b.machine, b.seed)
-}
-
-fn title(row: &Row) -> String {
-    format!("{} on {}, layout {}, seed {}", row.workload, row.machine, row.layout, row.seed)
-}
-
-fn metrics(original: &Row, layout: &ComparedLayout) -> Vec<Metric> {
-    METRICS
-        .iter()
-        .filter_map(|&(name, value)| {
-            let of = |row: &Option<Row>| row.as_ref().and_then(|row| value(&row.counters));
-            let (original, predicted, recorded) = (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
-            Some(Metric {
-                name,
-                original,
-                predicted,
-                recorded,
-                predicted_change: predicted.and_then(|value| change(value, original)),
-                recorded_change: recorded.and_then(|value| change(value, original)),
-                difference: predicted
-                    .zip(recorded)
-                    .and_then(|(predicted, recorded)| change(predicted, recorded)),
-            })
-        })
-        .collect()
-}
-
-/// By what share `value` differs from `base`; nothing is no share of nothing, but equal to it.
-fn change(value: f64, base: f64) -> Option<f64> {
-    if value == base {
-        return Some(0.0);
+    pub fn predicted() -> Row {
+        row("ext-tsp", Kind::Predicted, 600, &[("tcp_rcv", 30), ("skb_copy", 9)])
     }
-    (base != 0.0).then(|| value / base - 1.0)
+
+    pub fn recorded() -> Row {
+        row("ext-tsp", Kind::Recorded, 500, &[("tcp_rcv", 25)])
+    }
+
+    #[test]
+    fn results_survive_their_file() {
+        let results = Results::new(vec![original(), predicted(), recorded()]);
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("results.json"), results.to_json().unwrap()).unwrap();
+        assert_eq!(Results::read(directory.path()).unwrap(), results);
+        assert_eq!(Results::read(&directory.path().join("results.json")).unwrap(), results);
+    }
+
+    #[test]
+    fn other_files_are_named_errors() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.json");
+        let message = || format!("{:#}", Results::read(&path).unwrap_err());
+        assert!(message().contains("r.json: cannot read these results"));
+        std::fs::write(&path, "{}").unwrap();
+        assert!(message().contains("r.json: not a file of results: missing field"));
+        std::fs::write(&path, "{\"format\": 9, \"rows\": []}").unwrap();
+        assert!(message().contains("results of format 9, only 1 is known"));
+    }
 }

@@ -9,3 +9,4 @@ pub mod profile;
 pub mod record;
 pub mod relink;
 pub mod replay;
+pub mod report;

@@ -149,6 +149,25 @@ impl Flow {
         Ok(())
     }
 
+    /// Kernel code of which a translation ran, as (start, end), ascending and apart.
+    pub fn kernel_code(&self) -> Vec<(RunAddr, RunAddr)> {
+        let mut ranges: Vec<_> = self
+            .ends
+            .iter()
+            .filter(|ends| ends.start.is_kernel())
+            .map(|ends| (ends.start, ends.end))
+            .collect();
+        ranges.sort_unstable();
+        let mut apart: Vec<(RunAddr, RunAddr)> = Vec::new();
+        for (start, end) in ranges {
+            match apart.last_mut() {
+                Some(last) if start <= last.1 => last.1 = end.max(last.1),
+                _ => apart.push((start, end)),
+            }
+        }
+        apart
+    }
+
     /// The recording ends; where its last translation went is not known.
     pub fn finish(&mut self, ran: &mut Vec<FragmentId>) {
         if let Some(previous) = self.previous.take() {

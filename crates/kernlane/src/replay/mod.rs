@@ -25,7 +25,7 @@ use rayon::prelude::*;
 use sim::Machine;
 use simulation::{Amounts, MachineCounts, Simulation};
 use std::io::Read;
-use trace::{Chunk, Header, Reader, Totals};
+use trace::{Chunk, Header, Reader, RunAddr, Totals};
 
 /// A layout to run over.
 #[derive(Clone, Debug)]
@@ -60,6 +60,8 @@ pub struct Replayed {
     pub header: Header,
     pub totals: Totals,
     pub interruptions: Interruptions,
+    /// Kernel code that ran, as (start, end), ascending and apart.
+    pub kernel_code: Vec<(RunAddr, RunAddr)>,
     /// One for each layout, in their order.
     pub layouts: Vec<LayoutCounts>,
 }
@@ -95,6 +97,7 @@ pub fn replay<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines: &[Ma
         header: reader.header().clone(),
         totals: totals.context("the recording has no clean end")?,
         interruptions: flow.interruptions,
+        kernel_code: flow.kernel_code(),
         layouts: layouts.collect(),
     })
 }

@@ -1,7 +1,7 @@
 //! What replay counted becomes result rows.
 
 use crate::image::address::LinkAddr;
-use crate::image::{BuildId, Image};
+use crate::image::{BuildId, Function, Image};
 use crate::replay::{Layout, Replayed};
 use crate::results::{Counters, FunctionMisses, Kind, ORIGINAL, Row};
 use sim::Machine;
@@ -40,7 +40,9 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
                     unresolved_branches: replayed.interruptions.unresolved,
                     breaks: amounts.breaks,
                 },
-                functions: image.map(|image| top_functions(&on.misses_at, image)).unwrap_or_default(),
+                functions: image
+                    .map(|image| top_functions(&on.misses_at, image, &replayed.kernel_code))
+                    .unwrap_or_default(),
             });
         }
     }
@@ -48,7 +50,7 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
 }
 
 /// The functions with the most misses; equals by name.
-fn top_functions(misses_at: &[(RunAddr, u64)], image: &Image) -> Vec<FunctionMisses> {
+fn top_functions(misses_at: &[(RunAddr, u64)], image: &Image, ran: &[(RunAddr, RunAddr)]) -> Vec<FunctionMisses> {
     let mut by_function: BTreeMap<usize, u64> = BTreeMap::new();
     for &(addr, misses) in misses_at {
         let after = image.functions.partition_point(|function| function.addr <= LinkAddr(addr.0));
@@ -58,16 +60,32 @@ fn top_functions(misses_at: &[(RunAddr, u64)], image: &Image) -> Vec<FunctionMis
             *by_function.entry(index).or_insert(0) += misses;
         }
     }
-    let mut top: Vec<FunctionMisses> = by_function
+    let mut top: Vec<(&Function, u64)> = by_function
         .into_iter()
-        .map(|(index, misses)| FunctionMisses {
-            name: image.functions[index].name.clone(),
-            misses,
-            hot_bytes: None,
-            cold_bytes: None,
-        })
+        .map(|(index, misses)| (&image.functions[index], misses))
         .collect();
-    top.sort_by(|a, b| b.misses.cmp(&a.misses).then_with(|| a.name.cmp(&b.name)));
+    top.sort_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.name.cmp(&b.name)));
     top.truncate(FUNCTIONS);
-    top
+    top.into_iter()
+        .map(|(function, misses)| {
+            let (hot_bytes, cold_bytes) = hot_and_cold(function, image, ran);
+            FunctionMisses {
+                name: function.name.clone(),
+                misses,
+                hot_bytes,
+                cold_bytes,
+            }
+        })
+        .collect()
+}
+
+/// Bytes of the function's blocks of which something ran, and of the others.
+fn hot_and_cold(function: &Function, image: &Image, ran: &[(RunAddr, RunAddr)]) -> (u64, u64) {
+    let (mut hot, mut cold) = (0, 0);
+    for block in &image.blocks[function.blocks.start as usize..function.blocks.end as usize] {
+        let next = ran.partition_point(|(_, end)| end.0 <= block.addr.0);
+        let overlaps = ran.get(next).is_some_and(|(start, _)| start.0 < block.end_addr().0);
+        *(if overlaps { &mut hot } else { &mut cold }) += u64::from(block.size);
+    }
+    (hot, cold)
 }

@@ -3,4 +3,5 @@
 //! To add one: a file that takes values of `results` and gives a `String`.
 
 pub mod dump;
+pub mod page;
 pub mod text;

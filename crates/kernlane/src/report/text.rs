@@ -1,6 +1,7 @@
 //! Result rows as tables for a terminal.
 
-use crate::results::{Comparison, Kind, L1iMisses, Row, Sides, Taken};
+use crate::comparison::Comparison;
+use crate::results::{Kind, L1iMisses, Row, Sides, Taken};
 use std::fmt::Write as _;
 
 /// One table of misses for each machine, then what does not depend on a machine.

@@ -1,0 +1,80 @@
+//! Comparisons as one self-contained page: no script, style, font or image from elsewhere.
+
+use crate::comparison::Comparison;
+use crate::report::text;
+use anyhow::Result;
+
+const TEMPLATE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The page's HTML.
+pub fn page(comparisons: &[Comparison]) -> Result<String> {
+    let data = in_script(&serde_json::to_string(comparisons)?);
+    let table = in_text(&text::comparisons(comparisons));
+    let mut page = String::with_capacity(TEMPLATE.len() + STYLE.len() + SCRIPT.len() + data.len() + table.len());
+    // One pass over the template: what is put in is never looked through for places.
+    let mut rest = TEMPLATE;
+    while let Some((before, behind)) = rest.split_once("{{") {
+        page += before;
+        let Some((place, behind)) = behind.split_once("}}") else { break };
+        page += match place {
+            "STYLE" => STYLE,
+            "SCRIPT" => SCRIPT,
+            "DATA" => &data,
+            "TEXT" => &table,
+            _ => "",
+        };
+        rest = behind;
+    }
+    page += rest;
+    Ok(page)
+}
+
+/// JSON that cannot end its script element or open a comment in it: there is no `<` outside of JSON's strings, and in them `\u003c`
+/// is the same character.
+fn in_script(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+fn in_text(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comparison::compare;
+    use crate::results::tests::{original, predicted};
+
+    #[test]
+    fn every_place_is_filled() {
+        let page = page(&[]).unwrap();
+        assert!(!page.contains("{{") && !page.contains("}}"));
+        assert!(page.contains(STYLE) && page.contains(SCRIPT));
+        assert!(page.contains("<script type=\"application/json\" id=\"data\">[]</script>"));
+    }
+
+    #[test]
+    fn names_from_a_recording_stay_text() {
+        let evil = "</script><!--<script>alert(1)</script>{{SCRIPT}}";
+        let mut rows = [original(), predicted()];
+        rows.iter_mut().for_each(|row| row.workload = evil.to_owned());
+        rows[1].functions[0].name = evil.to_owned();
+        let comparisons = compare(&rows).unwrap();
+        let page = page(&comparisons).unwrap();
+        assert_eq!(page.matches("<script").count(), 2);
+        assert_eq!(page.matches("</script").count(), 2);
+        assert!(!page.contains("<!--"));
+        let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+        let read: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(read[0]["workload"], evil);
+    }
+
+    #[test]
+    fn nothing_comes_from_elsewhere() {
+        for part in [TEMPLATE, STYLE, SCRIPT] {
+            assert!(!part.contains("http:") && !part.contains("https:") && !part.contains("url(") && !part.contains("src="));
+        }
+    }
+}
