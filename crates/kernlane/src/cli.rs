@@ -6,6 +6,7 @@ use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
 use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
+use crate::command::optimize::OptimizeArgs;
 use crate::command::profile::ProfileArgs;
 use crate::command::record::RecordArgs;
 use crate::command::relink::RelinkArgs;
@@ -23,6 +24,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 pub enum Command {
+    Optimize(OptimizeArgs),
     Record(RecordArgs),
     Dump(DumpArgs),
     Profile(ProfileArgs),

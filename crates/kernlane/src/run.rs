@@ -1,7 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{check, doctor, dump, layout, manual, profile, record, relink, replay, report};
+use crate::command::{check, doctor, dump, layout, manual, optimize, profile, record, relink, replay, report};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Relink(args) => relink::run(&args),
         Command::Man(args) => manual::man(&args),
         Command::Completions(args) => manual::completions(&args),
+        Command::Optimize(args) => optimize::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Check(args) => check::run(&args),

@@ -132,6 +132,16 @@ pub fn relink(tree: &Tree, layout: &Layout, output: Option<&Path>) -> Result<Rep
     Ok(report)
 }
 
+/// What is kept of the link, by its names in a build tree: the output directory can stand for one in `kernlane record` and `check`.
+const KEPT: [&str; 5] = [
+    "vmlinux",
+    "System.map",
+    "arch/x86/boot/bzImage",
+    // The checker knows from these two which numbers are addresses.
+    "arch/x86/boot/compressed/vmlinux.relocs",
+    ".tmp_vmlinux2",
+];
+
 /// Takes the results out of the scratch tree, the map last. Gives the new kernel's build id.
 fn collect(
     object: &KernelObject<'_>,
@@ -148,12 +158,11 @@ fn collect(
         build_id: old.build_id.clone(),
         placement,
     };
-    for (from, to) in [
-        ("vmlinux", "vmlinux"),
-        ("System.map", "System.map"),
-        ("arch/x86/boot/bzImage", "bzImage"),
-    ] {
-        fs::rename(scratch.join(from), output.join(to)).with_context(|| format!("{}: cannot be written", output.join(to).display()))?;
+    for name in KEPT {
+        let to = output.join(name);
+        let directory = to.parent().unwrap_or(output);
+        fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
+        fs::rename(scratch.join(name), &to).with_context(|| format!("{}: cannot be written", to.display()))?;
     }
     output::write(&output.join("vmlinux.klm"), map.to_text().as_bytes())?;
     Ok(new.build_id.0)

@@ -72,6 +72,28 @@ pub struct Totals {
     pub trace_bytes: u64,
 }
 
+impl Request {
+    /// Whether `output` holds this recording already: the same workload, kernel and seed, ended cleanly.
+    pub fn is_made(&self) -> bool {
+        let made = || -> Option<Made> { serde_json::from_slice(&std::fs::read(self.output.join(CONDITIONS)).ok()?).ok() };
+        made().is_some_and(|made| {
+            made.kernel_build_id == self.kernel.build_id.0
+                && made.workload_sha256 == self.workload.sha256
+                && made.seed == self.seed
+                && self.memory_mb.is_none_or(|memory_mb| made.memory_mb == memory_mb)
+        })
+    }
+}
+
+/// What tells one recording from another.
+#[derive(serde::Deserialize)]
+struct Made {
+    kernel_build_id: String,
+    workload_sha256: String,
+    seed: u64,
+    memory_mb: u32,
+}
+
 /// Records. `progress` is told, a few times a second, what is being done and how many instructions have been recorded.
 ///
 /// # Errors

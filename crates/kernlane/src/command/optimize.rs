@@ -1,0 +1,223 @@
+//! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
+
+use crate::command::layout::{Ground, parse_algorithm};
+use crate::command::{profile, record, relink, replay};
+use crate::emit::kbuild::Tree;
+use crate::guest::record::Request;
+use crate::guest::{Kernel, Workload};
+use crate::image::{Image, vmlinux};
+use crate::map::Map;
+use crate::report::{page, text};
+use crate::results::{Results, Row};
+use crate::{check, comparison, machine, output};
+use ::layout::Algorithm;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use sim::Machine;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Record a workload, lay the kernel out for it, relink, check, and measure what it brought
+///
+/// Ends with a table: the original, what replay predicted, and what was measured by recording the relinked kernel under the same workload.
+/// The output directory keeps every step's result; a step whose result is there already is not done again.
+#[derive(Args)]
+#[command(after_help = "Example:\n  kernlane optimize net --tree ~/linux -o net.optimized")]
+pub struct OptimizeArgs {
+    /// A shipped workload (net, files, compile), or the path of a .toml file
+    pub workload: String,
+
+    /// The directory in which the kernel was built; it is not written to
+    #[arg(long, value_name = "DIR")]
+    pub tree: PathBuf,
+
+    /// The directory for recordings, layouts, kernels and the report
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+
+    /// A layout algorithm; may be given several times
+    #[arg(long, short, value_name = "ALGORITHM", default_value = "ext-tsp", value_parser = parse_algorithm)]
+    pub layout: Vec<Algorithm>,
+
+    /// A machine to simulate: a shipped one, or a file; may be given several times
+    #[arg(long, short, value_name = "NAME|FILE.toml", default_values_t = ["server-32k".to_owned(), "ultrasparc-16k".to_owned(), "torrellas-8k".to_owned()])]
+    pub machine: Vec<String>,
+
+    /// Where all randomness of the guest comes from
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+
+    /// A variable for make, as given when the kernel was built
+    #[arg(long = "make", value_name = "VAR=VALUE")]
+    pub make: Vec<String>,
+
+    /// When to end a guest that does not end
+    #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
+    pub time_limit: u64,
+
+    /// Print the result rows as JSON, as `kernlane report` takes them
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The road: record → attribute → order → place, emit → check → replay → report.
+pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
+    let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    fs::create_dir_all(&args.output).with_context(|| format!("{}: cannot be made", args.output.display()))?;
+    let road = Road {
+        args,
+        tree: Tree::open(&args.tree, &args.make)?,
+        machines,
+        image: vmlinux::read(&args.tree.join("vmlinux"))?,
+    };
+
+    let original = road.record("original", &args.tree, None)?;
+    let kernels = road.relinked(&original)?;
+    let mut rows = road.predict(&original, &kernels)?;
+    for kernel in &kernels {
+        rows.extend(road.measure(kernel)?);
+    }
+    road.report(rows)
+}
+
+struct Road<'a> {
+    args: &'a OptimizeArgs,
+    tree: Tree,
+    machines: Vec<Machine>,
+    image: Image,
+}
+
+/// A kernel that was relinked by one algorithm's layout.
+struct Relinked {
+    algorithm: Algorithm,
+    directory: PathBuf,
+    map: Map,
+}
+
+impl Road<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.args.output.join(name)
+    }
+
+    fn say(&self, what: &str) {
+        eprintln!("{what}");
+    }
+
+    /// The recording of one kernel under the workload.
+    fn record(&self, name: &str, kernel: &Path, vmlinux: Option<&Path>) -> Result<PathBuf> {
+        let directory = self.path(&format!("{name}.rec"));
+        let request = Request {
+            workload: Workload::open(&self.args.workload)?,
+            kernel: Kernel::open(kernel, vmlinux)?,
+            output: directory.clone(),
+            seed: self.args.seed,
+            memory_mb: None,
+            time_limit: Duration::from_secs(self.args.time_limit),
+            force: true,
+        };
+        if request.is_made() {
+            self.say(&format!("the recording {} is there already", directory.display()));
+            return Ok(directory);
+        }
+        self.say(&format!("recording {} on the {name} kernel", request.workload.name));
+        record::with_progress(&request)?;
+        Ok(directory)
+    }
+
+    /// Lays out, relinks and checks, once for each algorithm.
+    fn relinked(&self, original: &Path) -> Result<Vec<Relinked>> {
+        self.say("counting blocks, edges and calls");
+        let profile = profile::from_recording(&original.join("trace.klt"), &self.image)?;
+        output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
+        let ground = Ground::new(&self.image, &profile)?;
+        let mut kernels = Vec::new();
+        for &algorithm in &self.args.layout {
+            self.say(&format!("laying the kernel out by {algorithm}"));
+            let (layout, _) = ground.lay_out(algorithm, self.args.seed)?;
+            let text = layout.to_text();
+            output::write(&self.path(&format!("{algorithm}.kll")), text.as_bytes())?;
+            kernels.push(self.relink(algorithm, &layout, &text)?);
+        }
+        Ok(kernels)
+    }
+
+    fn relink(&self, algorithm: Algorithm, layout: &crate::order::Layout, text: &str) -> Result<Relinked> {
+        let directory = self.path(&format!("{algorithm}.kernel"));
+        let done = directory.join("layout.kll");
+        if fs::read_to_string(&done).is_ok_and(|known| known == text) {
+            self.say(&format!("the kernel {} is there already", directory.display()));
+        } else {
+            self.say("relinking");
+            let relinked = relink::relink(&self.tree, layout, Some(&directory))?;
+            output::write(&directory.join("relink.json"), serde_json::to_string_pretty(&relinked)?.as_bytes())?;
+            self.check(algorithm, &directory)?;
+            // Written last: only a kernel that was checked is used again.
+            output::write(&done, text.as_bytes())?;
+        }
+        let map = read_map(&directory)?;
+        Ok(Relinked { algorithm, directory, map })
+    }
+
+    fn check(&self, algorithm: Algorithm, directory: &Path) -> Result<()> {
+        self.say("checking that the relinked kernel is the old program");
+        let (old, new) = (check::Build::read(&self.args.tree)?, check::Build::read(directory)?);
+        let (old, new) = (old.kernel()?, new.kernel()?);
+        let findings = check::check(&old, &new, &read_map(directory)?.placement)?;
+        if !findings.equal() {
+            let text = findings.text(&old.kernel, &new.kernel, 3);
+            bail!(
+                "the kernel relinked by {algorithm} is not the old program; it is in {} and must not be used\n{text}",
+                directory.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// The original's recording replayed over every layout.
+    fn predict(&self, original: &Path, kernels: &[Relinked]) -> Result<Vec<Row>> {
+        self.say("replaying the recording over each layout");
+        let mut layouts = vec![crate::replay::Layout::original()];
+        layouts.extend(kernels.iter().map(|kernel| crate::replay::Layout {
+            name: kernel.algorithm.to_string(),
+            kernel: Some(kernel.map.build_id.clone()),
+            placement: kernel.map.placement.clone(),
+        }));
+        replay::replay_rows(original, &layouts, &self.machines, Some(&self.image))
+    }
+
+    /// The relinked kernel under the same workload.
+    fn measure(&self, kernel: &Relinked) -> Result<Vec<Row>> {
+        let vmlinux = kernel.directory.join("vmlinux");
+        let name = kernel.algorithm.to_string();
+        let recording = self.record(&name, &kernel.directory.join("arch/x86/boot/bzImage"), Some(&vmlinux))?;
+        self.say(&format!("measuring the {name} kernel"));
+        let image = vmlinux::read(&vmlinux)?;
+        let mut rows = replay::replay_rows(&recording, &[crate::replay::Layout::original()], &self.machines, Some(&image))?;
+        rows.iter_mut().for_each(|row| row.layout.clone_from(&name));
+        Ok(rows)
+    }
+
+    fn report(&self, rows: Vec<Row>) -> Result<ExitCode> {
+        let results = Results::new(rows);
+        let json = results.to_json()?;
+        let comparisons = comparison::compare(&results.rows)?;
+        let report = self.path("report.html");
+        output::write(&self.path("results.json"), json.as_bytes())?;
+        output::write(&report, page::page(&comparisons)?.as_bytes())?;
+        if self.args.json {
+            print!("{json}");
+        } else {
+            print!("{}", text::comparisons(&comparisons));
+            println!("\nthe report lies in {}", report.display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn read_map(directory: &Path) -> Result<Map> {
+    let path = directory.join("vmlinux.klm");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    Map::from_text(&text).with_context(|| path.display().to_string())
+}
