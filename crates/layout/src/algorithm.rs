@@ -3,6 +3,7 @@
 //! Takes a name; gives the order that the algorithm makes with its paper's parameters.
 
 use crate::ext_tsp::{ExtTspParameters, ext_tsp};
+use crate::global::ext_tsp_global;
 use crate::graph::{Graph, Ordered};
 use crate::opts::{OptSParameters, opts};
 use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
@@ -30,11 +31,13 @@ pub enum Algorithm {
     OptS,
     /// ext-TSP for blocks, C3 for functions, cold code behind.
     ExtTsp,
+    /// One ext-TSP over the blocks of all functions, calls and returns too, cold code behind.
+    ExtTspGlobal,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 8] = [
+    pub const ALL: [Algorithm; 9] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
@@ -43,6 +46,7 @@ impl Algorithm {
         Algorithm::PettisHansen,
         Algorithm::OptS,
         Algorithm::ExtTsp,
+        Algorithm::ExtTspGlobal,
     ];
 
     /// What it is called in commands and files.
@@ -56,6 +60,7 @@ impl Algorithm {
             Algorithm::PettisHansen => "pettis-hansen",
             Algorithm::OptS => "opts",
             Algorithm::ExtTsp => "ext-tsp",
+            Algorithm::ExtTspGlobal => "ext-tsp-global",
         }
     }
 
@@ -113,6 +118,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
         Algorithm::PettisHansen => pettis_hansen(graph, &PettisHansenParameters::default()),
         Algorithm::OptS => opts(graph, &OptSParameters::default()),
         Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
+        Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
     }
 }
 

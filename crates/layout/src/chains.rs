@@ -4,10 +4,12 @@
 //!
 //! Newell and Pupyrev, "Improved basic block reordering" (IEEE Transactions on Computers 2020), section 4. Two chains X and Y join as
 //! X Y, or, X being cut into X1 and X2, as X1 Y X2, Y X2 X1 or X2 X1 Y. The gain of a pair changes only when one of the two does, so gains
-//! are computed when a chain is made and wait in a heap; a chain's version tells stale ones. Within a gain no node moves: a merge shifts
-//! whole segments, so a jump's new distance follows from the nodes' offsets in their old chains.
+//! are computed when a chain is made and wait in a heap; a chain's version tells stale ones. Merging shifts whole segments: of the jumps
+//! within X only those that cross the cut change their distance, by the same amount wherever the cut is. They are collected once for each
+//! version of a chain, not for each pair.
 
 use crate::ext_tsp::ExtTspParameters;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -44,7 +46,8 @@ struct Chain {
     jumps: Vec<u32>,
     /// Jumps to and from each other chain.
     neighbours: BTreeMap<u32, Vec<u32>>,
-    score: f64,
+    /// What each cut does to the jumps within, by the position behind it; empty for a chain that is not cut everywhere.
+    cuts: Vec<Cut>,
     size: u64,
     count: f64,
     /// Raised whenever the chain changes; `None` when it has gone into another.
@@ -55,6 +58,17 @@ impl Chain {
     fn density(&self) -> f64 {
         self.count / self.size.max(1) as f64
     }
+}
+
+/// A place between two nodes of a chain.
+#[derive(Clone, Default)]
+struct Cut {
+    /// The jumps that cross it, with their distances now.
+    crossing: Vec<(u32, i64)>,
+    /// What they add to the score now.
+    kept: f64,
+    /// What they would add if the two sides changed places.
+    swapped: f64,
 }
 
 struct Gain {
@@ -115,7 +129,7 @@ impl<'a> Chains<'a> {
             nodes: vec![number as u32],
             jumps: Vec::new(),
             neighbours: BTreeMap::new(),
-            score: 0.0,
+            cuts: Vec::new(),
             size: node.size,
             count: node.count as f64,
             version: Some(0),
@@ -208,11 +222,20 @@ impl<'a> Chains<'a> {
             return;
         }
         let mut best: Option<(f64, Merge)> = None;
-        for merge in self.merges(x, y) {
-            let gain = self.gain(x, y, merge);
-            if gain > best.map_or(0.0, |(gain, _)| gain) {
-                best = Some((gain, merge));
+        let mut attempt = |merge: Merge, within: f64| {
+            if self.entry_stays(chain_x.nodes[0], chain_y.nodes[0], merge) {
+                let gain = self.between(x, y, merge) + within;
+                if gain > best.map_or(0.0, |(gain, _)| gain) {
+                    best = Some((gain, merge));
+                }
             }
+        };
+        attempt(Merge::XY, 0.0);
+        for at in self.cut_positions(x, y) {
+            let cut = self.cut(chain_x, at);
+            attempt(Merge::X1YX2(at), self.apart(&cut, chain_y.size) - cut.kept);
+            attempt(Merge::YX2X1(at), cut.swapped - cut.kept);
+            attempt(Merge::X2X1Y(at), cut.swapped - cut.kept);
         }
         if let Some((gain, merge)) = best {
             self.heap.push(Gain {
@@ -225,27 +248,26 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// The ways to join x and y that are tried: everywhere in a short chain; in a long one only where a jump to the front or from the
-    /// back of y would become a fall-through.
-    fn merges(&self, x: u32, y: u32) -> Vec<Merge> {
-        let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
-        let length = chain_x.nodes.len();
-        let cuts: Vec<usize> = if length <= self.parameters.split_threshold {
-            (1..length).collect()
-        } else {
-            self.cuts_at_jumps(chain_x, y)
+    /// Where x is cut for y: everywhere in a short chain; in a long one only where a jump to the front or from the back of y would become
+    /// a fall-through.
+    fn cut_positions(&self, x: u32, y: u32) -> Vec<usize> {
+        let chain_x = &self.chains[x as usize];
+        let mut cuts = match chain_x.cuts.is_empty() {
+            false => (1..chain_x.nodes.len()).collect(),
+            true => self.cuts_at_jumps(chain_x, y),
         };
-        let uncut = |&cut: &usize| self.forced[chain_x.nodes[cut - 1] as usize] != Some(chain_x.nodes[cut]);
-        let cuts = cuts.into_iter().filter(uncut);
-        let splits = cuts.flat_map(|cut| [Merge::X1YX2(cut), Merge::YX2X1(cut), Merge::X2X1Y(cut)]);
-        let (front_x, front_y) = (chain_x.nodes[0], chain_y.nodes[0]);
-        let entry_stays = |merge: &Merge| match (self.entry, merge) {
-            (None, _) => true,
-            (Some(entry), Merge::XY | Merge::X1YX2(_)) => entry != front_y,
-            (Some(entry), Merge::YX2X1(_)) => entry != front_x,
-            (Some(entry), Merge::X2X1Y(_)) => entry != front_x && entry != front_y,
-        };
-        std::iter::once(Merge::XY).chain(splits).filter(entry_stays).collect()
+        cuts.retain(|&cut| self.forced[chain_x.nodes[cut - 1] as usize] != Some(chain_x.nodes[cut]));
+        cuts
+    }
+
+    /// Whether the entry, if one of two chains begins with it, also begins what they become.
+    fn entry_stays(&self, front_x: u32, front_y: u32, merge: Merge) -> bool {
+        let Some(entry) = self.entry else { return true };
+        match merge {
+            Merge::XY | Merge::X1YX2(_) => entry != front_y,
+            Merge::YX2X1(_) => entry != front_x,
+            Merge::X2X1Y(_) => entry != front_x && entry != front_y,
+        }
     }
 
     fn cuts_at_jumps(&self, chain_x: &Chain, y: u32) -> Vec<usize> {
@@ -266,22 +288,17 @@ impl<'a> Chains<'a> {
         cuts
     }
 
-    /// By how much the score grows when x and y are joined. Jumps within y keep their distances.
-    fn gain(&self, x: u32, y: u32, merge: Merge) -> f64 {
+    /// What the jumps between x and y add to the score when the two are joined.
+    fn between(&self, x: u32, y: u32, merge: Merge) -> f64 {
         let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
-        let cut_at = |cut: usize| self.offsets[chain_x.nodes[cut] as usize];
+        let (size_x, size_y) = (chain_x.size as i64, chain_y.size as i64);
+        let bytes_before = |cut: usize| self.offsets[chain_x.nodes[cut] as usize] as i64;
         // Bytes added to the offsets of the nodes in X1, X2 and Y.
         let (cut, to_x1, to_x2, to_y) = match merge {
-            Merge::XY => (usize::MAX, 0, 0, chain_x.size as i64),
-            Merge::X1YX2(cut) => (cut, 0, chain_y.size as i64, cut_at(cut) as i64),
-            Merge::YX2X1(cut) => {
-                let (x1, x2) = (cut_at(cut), chain_x.size - cut_at(cut));
-                (cut, (chain_y.size + x2) as i64, chain_y.size as i64 - x1 as i64, 0)
-            }
-            Merge::X2X1Y(cut) => {
-                let (x1, x2) = (cut_at(cut), chain_x.size - cut_at(cut));
-                (cut, x2 as i64, -(x1 as i64), chain_x.size as i64)
-            }
+            Merge::XY => (usize::MAX, 0, 0, size_x),
+            Merge::X1YX2(cut) => (cut, 0, size_y, bytes_before(cut)),
+            Merge::YX2X1(cut) => (cut, size_y + size_x - bytes_before(cut), size_y - bytes_before(cut), 0),
+            Merge::X2X1Y(cut) => (cut, size_x - bytes_before(cut), -bytes_before(cut), size_x),
         };
         let place = |node: u32| {
             let shift = match (self.chain_of[node as usize] == y, self.positions[node as usize] < cut) {
@@ -291,16 +308,71 @@ impl<'a> Chains<'a> {
             };
             self.offsets[node as usize] as i64 + shift
         };
-        let within: &[u32] = if merge == Merge::XY { &[] } else { &chain_x.jumps };
-        let between = chain_x.neighbours.get(&y).into_iter().flatten();
-        let new: f64 = within.iter().chain(between).map(|&jump| self.jump_score(jump, place)).sum();
-        if merge == Merge::XY { new } else { new - chain_x.score }
+        let jumps = chain_x.neighbours.get(&y).into_iter().flatten();
+        jumps.map(|&jump| self.jump_score(jump, self.distance(jump, place))).sum()
     }
 
-    /// What a jump adds to the score when each node starts at `place`.
-    fn jump_score(&self, jump: u32, place: impl Fn(u32) -> i64) -> f64 {
+    /// What the jumps across a cut add to the score when `size` bytes come between.
+    fn apart(&self, cut: &Cut, size: u64) -> f64 {
+        let apart = |distance: i64| {
+            if distance >= 0 {
+                distance + size as i64
+            } else {
+                distance - size as i64
+            }
+        };
+        cut.crossing
+            .iter()
+            .map(|&(jump, distance)| self.jump_score(jump, apart(distance)))
+            .sum()
+    }
+
+    /// One cut of a chain.
+    fn cut<'c>(&self, chain: &'c Chain, at: usize) -> Cow<'c, Cut> {
+        if let Some(cut) = chain.cuts.get(at) {
+            return Cow::Borrowed(cut);
+        }
+        let mut cut = Cut::default();
+        for &jump in chain.jumps.iter().filter(|&&jump| self.crossed(jump).contains(&at)) {
+            self.cross(&mut cut, jump, chain.size);
+        }
+        Cow::Owned(cut)
+    }
+
+    /// All cuts of a chain.
+    fn cuts(&self, chain: &Chain) -> Vec<Cut> {
+        let mut cuts = vec![Cut::default(); chain.nodes.len()];
+        for &jump in &chain.jumps {
+            self.crossed(jump).for_each(|at| self.cross(&mut cuts[at], jump, chain.size));
+        }
+        cuts
+    }
+
+    /// The cuts between the two ends of a jump within a chain.
+    fn crossed(&self, jump: u32) -> std::ops::RangeInclusive<usize> {
+        let ends = &self.jumps[jump as usize];
+        let (from, to) = (self.positions[ends.from as usize], self.positions[ends.to as usize]);
+        from.min(to) + 1..=from.max(to)
+    }
+
+    fn cross(&self, cut: &mut Cut, jump: u32, size: u64) {
+        let distance = self.distance(jump, |node| self.offsets[node as usize] as i64);
+        let ends = &self.jumps[jump as usize];
+        let forward = self.positions[ends.from as usize] < self.positions[ends.to as usize];
+        let swapped = if forward { distance - size as i64 } else { distance + size as i64 };
+        cut.crossing.push((jump, distance));
+        cut.kept += self.jump_score(jump, distance);
+        cut.swapped += self.jump_score(jump, swapped);
+    }
+
+    /// Bytes from where a jump leaves to where it goes, when each node starts at `place`.
+    fn distance(&self, jump: u32, place: impl Fn(u32) -> i64) -> i64 {
         let jump = &self.jumps[jump as usize];
-        let distance = place(jump.to) + jump.to_start as i64 - place(jump.from) - jump.from_end as i64;
+        place(jump.to) + jump.to_start as i64 - place(jump.from) - jump.from_end as i64
+    }
+
+    fn jump_score(&self, jump: u32, distance: i64) -> f64 {
+        let jump = &self.jumps[jump as usize];
         self.parameters
             .jump_score(distance, jump.count as f64, jump.may_fall, jump.conditional)
     }
@@ -328,17 +400,15 @@ impl<'a> Chains<'a> {
         let gone = &mut self.chains[y as usize];
         let (size, count) = (gone.size, gone.count);
         gone.version = None;
+        gone.cuts = Vec::new();
         let chain = &mut self.chains[x as usize];
         chain.nodes = nodes;
         chain.size += size;
         chain.count += count;
         chain.version = chain.version.map(|v| v + 1);
-        let score = self.chains[x as usize]
-            .jumps
-            .iter()
-            .map(|&j| self.jump_score(j, |node| self.offsets[node as usize] as i64))
-            .sum();
-        self.chains[x as usize].score = score;
+        let chain = &self.chains[x as usize];
+        let everywhere = chain.nodes.len() <= self.parameters.split_threshold;
+        self.chains[x as usize].cuts = if everywhere { self.cuts(chain) } else { Vec::new() };
     }
 
     /// Hands the jumps of y to x: those between the two are now within x, the others lead from x to y's neighbours.

@@ -70,7 +70,7 @@ impl ExtTspParameters {
         self.jump * count * (1.0 - distance.unsigned_abs() as f64 / reach as f64)
     }
 
-    fn validate(&self) -> Result<(), InputError> {
+    pub(crate) fn validate(&self) -> Result<(), InputError> {
         at_least("fall_through_conditional", self.fall_through_conditional, 0.0)?;
         at_least("fall_through_unconditional", self.fall_through_unconditional, 0.0)?;
         at_least("jump", self.jump, 0.0)?;

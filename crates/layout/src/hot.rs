@@ -144,6 +144,16 @@ impl<'g> Hot<'g> {
             .sum()
     }
 
+    /// Bytes from the start of a block's piece to the block.
+    pub fn start_in_piece(&self, block: BlockId) -> u64 {
+        self.offsets[block.index()]
+    }
+
+    /// Bytes from the start of a block's piece to the block's end.
+    pub fn end_in_piece(&self, block: BlockId) -> u64 {
+        self.offsets[block.index()] + u64::from(self.graph.sizes[block.index()])
+    }
+
     /// The flows that stay within a function, by function.
     pub fn flows_by_function(&self) -> Vec<Vec<Flow>> {
         let mut by_function = vec![Vec::new(); self.functions.len()];
@@ -164,8 +174,8 @@ impl<'g> Hot<'g> {
             .map(|edge| Flow {
                 from: self.pieces.of_block(edge.from),
                 to: self.pieces.of_block(edge.to),
-                from_end: self.offsets[edge.from.index()] + u64::from(self.graph.sizes[edge.from.index()]),
-                to_start: self.offsets[edge.to.index()],
+                from_end: self.end_in_piece(edge.from),
+                to_start: self.start_in_piece(edge.to),
                 count: edge.count,
                 may_fall: edge.kind != EdgeKind::Indirect,
                 conditional: forks[edge.from.index()],

@@ -15,6 +15,7 @@ pub mod c3;
 mod chains;
 pub mod check;
 pub mod ext_tsp;
+pub mod global;
 pub mod graph;
 mod hot;
 pub mod opts;
