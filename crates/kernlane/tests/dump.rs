@@ -52,6 +52,7 @@ fn recording() -> Vec<u8> {
         Event::Marker(9),
     ];
     writer.stream(&stream(&first)).unwrap();
+    writer.cut_stream().unwrap();
     writer.tasks(&[task(1, None, b"a\tname of 16 chr")]).unwrap();
     writer
         .translations(&[translation(

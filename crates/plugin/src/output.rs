@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use trace::{Header, Totals, WriteError, Writer};
 
-/// Batches on their way. With the one being filled and the one being written: 6 MiB.
+/// Batches on their way. With the one being filled and the one being written: 1.5 MiB.
 const QUEUE: usize = 4;
 
 enum Message {

@@ -5,8 +5,9 @@
 use std::collections::HashMap;
 use trace::{Event, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId};
 
-/// Words of a stream's chunk, short of the few that belong to its last translation.
-pub const BATCH: usize = 1 << 18;
+/// Words of a batch, short of the few that belong to its last translation: 256 kB, which the nearer caches hold on their way from the
+/// thread that fills it to the one that empties it.
+pub const BATCH: usize = 1 << 16;
 /// Room behind `BATCH` for those: its being left, and markers and a task switch in one translation.
 const SLACK: usize = 1024;
 /// Words below this are executed translations.
@@ -94,8 +95,9 @@ impl<S: Sink> Recorder<S> {
 
     /// As `executed`, for a translation that is nothing but a repeated string instruction: entered again, it only goes on.
     pub fn executed_repeat(&mut self, id: TranslationId) {
-        let before = self.words.last().and_then(|&last| self.known.get(last as usize));
-        match before.is_some_and(|before| before.repeats_at == self.known[id.0 as usize].repeats_at) {
+        let repeats_at = |id: u32| self.known.get(id as usize).and_then(|known| known.repeats_at);
+        let before = self.words.last().and_then(|&last| repeats_at(last));
+        match before.is_some() && before == repeats_at(id.0) {
             true => self.folded += 1,
             false => self.executed(id),
         }

@@ -109,7 +109,12 @@ pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violat
 }
 
 pub(crate) fn put_stream(words: &[u32], out: &mut Vec<u8>) {
-    out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    let start = out.len();
+    out.resize(start + 4 * words.len(), 0);
+    // Written so, it becomes a copy of memory where that is little-endian.
+    for (bytes, word) in out[start..].as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
 }
 
 pub(crate) fn take_stream(payload: &[u8]) -> Result<Vec<u32>, Violation> {

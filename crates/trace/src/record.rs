@@ -95,7 +95,7 @@ pub struct Totals {
     pub translations: u64,
     /// Tasks defined.
     pub tasks: u64,
-    /// Hash of all definitions and of the order of all events. Equal hashes: the same execution.
+    /// Hash of all definitions and of all events, each in their order. Equal hashes: the same execution.
     pub hash: u64,
 }
 

@@ -13,7 +13,9 @@ pub(crate) struct Tally {
     translations: Vec<u16>,
     tasks: u32,
     totals: Totals,
-    hash: OrderHash,
+    /// Of the definitions in their order and of the stream in its own: where the one stands in the other is the writer's choice.
+    defined: OrderHash,
+    happened: OrderHash,
 }
 
 impl Tally {
@@ -51,10 +53,10 @@ impl Tally {
                 lengths: bytes,
             });
         }
-        self.hash.word(lengths.len() as u32);
-        self.hash.bytes(&addr.0.to_le_bytes());
-        self.hash.bytes(lengths);
-        self.hash.bytes(code);
+        self.defined.word(lengths.len() as u32);
+        self.defined.bytes(&addr.0.to_le_bytes());
+        self.defined.bytes(lengths);
+        self.defined.bytes(code);
         self.translations
             .push(lengths.len() as u16 | if addr.is_kernel() { KERNEL } else { 0 });
         self.totals.translations += 1;
@@ -69,9 +71,9 @@ impl Tally {
         if task.id.0 != expected {
             return Err(Violation::TaskOutOfOrder { id: task.id, expected });
         }
-        self.hash.bytes(&task.pointer.0.to_le_bytes());
-        self.hash.word(task.pid.map_or(0, |pid| pid.wrapping_add(1)));
-        self.hash.bytes(&task.comm);
+        self.defined.bytes(&task.pointer.0.to_le_bytes());
+        self.defined.word(task.pid.map_or(0, |pid| pid.wrapping_add(1)));
+        self.defined.bytes(&task.comm);
         self.tasks += 1;
         self.totals.tasks += 1;
         Ok(())
@@ -95,7 +97,7 @@ impl Tally {
             }
             rest = &rest[rest.len() - events.words_left()..];
         }
-        self.hash.words(words);
+        self.happened.words(words);
         Ok(())
     }
 
@@ -144,8 +146,11 @@ impl Tally {
     }
 
     pub fn totals(&self) -> Totals {
+        let mut both = OrderHash::default();
+        both.bytes(&self.defined.value().to_le_bytes());
+        both.bytes(&self.happened.value().to_le_bytes());
         Totals {
-            hash: self.hash.value(),
+            hash: both.value(),
             ..self.totals
         }
     }

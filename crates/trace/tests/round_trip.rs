@@ -44,7 +44,9 @@ fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
     let hash = |translations: &[Translation], streams: &[&[u32]]| {
         let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
         writer.translations(translations).unwrap();
-        streams.iter().for_each(|words| writer.stream(words).unwrap());
+        streams
+            .iter()
+            .for_each(|words| writer.stream(words).and_then(|()| writer.cut_stream()).unwrap());
         writer.end().unwrap().1.hash
     };
     let two = [sample::translation(0, 0x1000, &[1, 2]), sample::translation(1, 0x2000, &[3])];
@@ -59,12 +61,12 @@ fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
 fn large_definitions_and_streams_survive() {
     let lengths = [15; Translation::MAX_INSTRUCTIONS];
     let translations: Vec<_> = (0..3000).map(|id| sample::translation(id, u64::from(id) << 16, &lengths)).collect();
-    let words: Vec<u32> = (0..1 << 22).map(|i: u32| i.wrapping_mul(2_654_435_761) % 3000).collect();
+    let words: Vec<u32> = (0..1 << 21).map(|i: u32| i.wrapping_mul(2_654_435_761) % 3000).collect();
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
     writer.translations(&translations).unwrap();
     writer.stream(&words).unwrap();
     let (bytes, totals) = writer.end().unwrap();
-    assert_eq!(totals.user_instructions, (1 << 22) * 512);
+    assert_eq!(totals.user_instructions, (1 << 21) * 512);
 
     let mut reader = Reader::new(&bytes[..]).unwrap();
     let (mut read, mut streams) = (Vec::new(), Vec::new());
@@ -77,6 +79,32 @@ fn large_definitions_and_streams_survive() {
     }
     assert_eq!(read, translations);
     assert_eq!(streams, [words]);
+}
+
+#[test]
+fn words_of_many_calls_become_few_chunks_behind_their_definitions() {
+    let write = |words_a_call: usize| {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        for id in 0..4 {
+            writer.translations(&[sample::translation(id, 0x1000, &[1])]).unwrap();
+            let words = vec![id; Writer::<Vec<u8>>::CHUNK / 2];
+            words.chunks(words_a_call).for_each(|words| writer.stream(words).unwrap());
+        }
+        writer.end().unwrap().0
+    };
+    let bytes = write(1 << 16);
+    assert!(bytes == write(1 << 12), "chunks are cut by the number of words");
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let mut kinds = Vec::new();
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        kinds.push(match chunk {
+            Chunk::Translations(_) => 't',
+            Chunk::Stream(words) if words.len() == Writer::<Vec<u8>>::CHUNK => 's',
+            Chunk::End(_) => 'e',
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(kinds, ['t', 't', 's', 't', 't', 's', 'e']);
 }
 
 #[test]
@@ -175,7 +203,7 @@ fn streams_that_break_a_rule_are_refused() {
     );
     assert_eq!(refuse(&left(id, 1)[..1]), Violation::UnknownWord { at: 0 });
     assert_eq!(refuse(&[0, 0, 0xf000_0000]), Violation::UnknownWord { at: 2 });
-    assert_eq!(refuse(&vec![0; (1 << 22) + 1]), Violation::TooLong { what: "a stream" });
+    assert_eq!(refuse(&vec![0; (1 << 21) + 1]), Violation::TooLong { what: "a stream" });
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub fn bytes() -> (Vec<u8>, Totals) {
         match chunk {
             Chunk::Translations(translations) => writer.translations(&translations).unwrap(),
             Chunk::Tasks(tasks) => writer.tasks(&tasks).unwrap(),
-            Chunk::Stream(words) => writer.stream(&words).unwrap(),
+            Chunk::Stream(words) => writer.stream(&words).and_then(|()| writer.cut_stream()).unwrap(),
             Chunk::End(_) => unreachable!("the sample has no clean end of its own"),
         }
     }
