@@ -18,6 +18,8 @@ pub enum OnError {
 pub struct TaskPlaces {
     /// The address of `__switch_to`.
     pub switch_to: u64,
+    /// The address of `__set_task_comm`.
+    pub set_comm: Option<u64>,
     /// Offsets in `task_struct`, bytes.
     pub comm: u64,
     pub pid: Option<u64>,
@@ -54,7 +56,7 @@ impl Arguments {
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, ArgumentError> {
         let mut given = Vec::new();
         let mut header = Header::default();
-        let (mut out, mut switch_to, mut comm, mut pid) = (None, None, None, None);
+        let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) = (None, None, None, None, None);
         let (mut on_error, mut verify) = (OnError::Stop, false);
         for argument in arguments {
             let (key, value) = argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
@@ -76,6 +78,7 @@ impl Arguments {
                 "workload" => header.workload = value.into(),
                 "seed" => header.seed = number()?,
                 "switch_to" => switch_to = Some(number()?),
+                "set_comm" => set_comm = Some(number()?),
                 "comm" => comm = Some(number()?),
                 "pid" => pid = Some(number()?),
                 "on_error" => {
@@ -98,11 +101,16 @@ impl Arguments {
                 },
             }
         }
-        let tasks = match (switch_to, comm, pid) {
-            (Some(switch_to), Some(comm), pid) => Some(TaskPlaces { switch_to, comm, pid }),
-            (None, None, None) => None,
-            (None, ..) => return Err(ArgumentError::Missing("switch_to")),
-            (Some(_), None, _) => return Err(ArgumentError::Missing("comm")),
+        let tasks = match (switch_to, comm) {
+            (Some(switch_to), Some(comm)) => Some(TaskPlaces {
+                switch_to,
+                set_comm,
+                comm,
+                pid,
+            }),
+            (None, None) if set_comm.is_none() && pid.is_none() => None,
+            (None, _) => return Err(ArgumentError::Missing("switch_to")),
+            (Some(_), None) => return Err(ArgumentError::Missing("comm")),
         };
         Ok(Arguments {
             out: out.ok_or(ArgumentError::Missing("out"))?,
@@ -135,6 +143,7 @@ mod tests {
             "condition.qemu=10.0.2",
             "condition.cpu=max,-erms",
             "switch_to=0xffffffff8102c4f0",
+            "set_comm=0xffffffff812fc150",
             "comm=1504",
             "pid=0x4b8",
             "on_error=continue",
@@ -150,6 +159,7 @@ mod tests {
             },
             tasks: Some(TaskPlaces {
                 switch_to: 0xffff_ffff_8102_c4f0,
+                set_comm: Some(0xffff_ffff_812f_c150),
                 comm: 1504,
                 pid: Some(0x4b8),
             }),
@@ -183,6 +193,7 @@ mod tests {
         assert_eq!(error(&["out=a", "verify=yes"]), r#"verify="yes" is not on or off"#);
         assert_eq!(error(&["out=a", "on_error=panic"]), r#"on_error="panic" is not stop or continue"#);
         assert_eq!(error(&["out=a", "comm=8"]), "switch_to= is missing");
+        assert_eq!(error(&["out=a", "set_comm=8"]), "switch_to= is missing");
         assert_eq!(error(&["out=a", "switch_to=8"]), "comm= is missing");
     }
 }

@@ -12,6 +12,7 @@
 //! | `condition.KEY=VALUE` | for the header's conditions; any number of them, kept in their order |
 //! | `switch_to=0xADDR` | the address of `__switch_to` as the guest executes it (its link address under `nokaslr`). Needed for tasks |
 //! | `comm=OFFSET` | the offset of `comm` in `task_struct`, bytes. Needed for tasks |
+//! | `set_comm=0xADDR` | the address of `__set_task_comm`, if the kernel calls it. Without it a task has its new name after execve only from the next switch to it |
 //! | `pid=OFFSET` | the offset of `pid` in `task_struct`, bytes. Without it tasks have no pid |
 //! | `on_error=stop\|continue` | when the recording cannot be written: end QEMU as SIGTERM would (the default), or let the guest run on |
 //! | `verify=on\|off` | also count every instruction and check every address, slowly, and report both at the end; `off` when not given |

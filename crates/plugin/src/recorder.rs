@@ -116,7 +116,7 @@ impl<S: Sink> Recorder<S> {
         .append_to(&mut self.words);
     }
 
-    /// In the translation that is being executed, the kernel switches to this task.
+    /// In the translation that is being executed, the kernel switches to this task, or renames it.
     pub fn switch(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
         let next = TaskId(self.task_ids.len() as u32);
         let id = *self.task_ids.entry((pointer, pid, comm)).or_insert(next);

@@ -3,13 +3,13 @@
 //! While waiting, only the first marker and task switches are instrumented. Marker 1 makes QEMU drop all translations, so that
 //! whatever runs from then on is translated anew, at its real address, with the recorder's callbacks in it. The end drops them again.
 
-use crate::arguments::{Arguments, OnError};
+use crate::arguments::{Arguments, OnError, TaskPlaces};
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
 use crate::output::Output;
 use crate::qemu::{self, Cell, PluginId, Reads, Translating};
 use crate::recorder::Recorder;
 use crate::say;
-use crate::tasks::TaskWatch;
+use crate::tasks::{Entry, TaskWatch};
 use crate::verify::{Checked, Verify};
 use qemu_plugin_sys::qemu_plugin_tb;
 use std::ffi::{c_uint, c_void};
@@ -168,7 +168,7 @@ mod waiting {
 
     pub unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
         guarded(|session| {
-            let switch_to = session.tasks.as_ref().map(|tasks| tasks.places.switch_to);
+            let places = session.tasks.as_ref().map(|tasks| tasks.places);
             let mut code = Vec::new();
             for instruction in Translating(translation).instructions() {
                 code.clear();
@@ -176,15 +176,19 @@ mod waiting {
                 if instruction::marker(&code) == Some(MARKER_BEGIN) {
                     instruction.at_execution(on_marker, Reads::Nothing, 0);
                 }
-                if Some(instruction.addr().0) == switch_to {
-                    instruction.at_execution(on_switch, Reads::Registers, 0);
+                if let Some(entry) = places.and_then(|places| places.entry(instruction.addr())) {
+                    instruction.at_execution(on_entry, Reads::Registers, entry as usize);
                 }
             }
         });
     }
 
-    unsafe extern "C" fn on_switch(_: c_uint, _: *mut c_void) {
-        guarded(|session| session.tasks.iter_mut().for_each(TaskWatch::switch));
+    unsafe extern "C" fn on_entry(_: c_uint, entry: *mut c_void) {
+        guarded(|session| {
+            if let Some(tasks) = &mut session.tasks {
+                tasks.at(Entry::from_data(entry as usize));
+            }
+        });
     }
 
     unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
@@ -225,13 +229,13 @@ mod recording {
 
     unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
         guarded_recording(|session, recording| {
-            let switch_to = session.tasks.as_ref().map(|tasks| tasks.places.switch_to);
-            recording.instrument(Translating(translation), switch_to);
+            let places = session.tasks.as_ref().map(|tasks| tasks.places);
+            recording.instrument(Translating(translation), places);
         });
     }
 
     impl Recording {
-        fn instrument(&mut self, translation: Translating, switch_to: Option<u64>) {
+        fn instrument(&mut self, translation: Translating, places: Option<TaskPlaces>) {
             self.lengths.clear();
             self.code.clear();
             let (mut may_leave, mut repeats) = (Vec::new(), false);
@@ -249,8 +253,8 @@ mod recording {
                 if let Some(number) = instruction::marker(&self.code[start..]) {
                     instruction.at_execution(on_marker, Reads::Nothing, usize::from(number) << 16 | (i + 1));
                 }
-                if Some(instruction.addr().0) == switch_to {
-                    instruction.at_execution(on_switch, Reads::Registers, 0);
+                if let Some(entry) = places.and_then(|places| places.entry(instruction.addr())) {
+                    instruction.at_execution(on_entry, Reads::Registers, entry as usize);
                 }
             }
             let id = self.recorder.define(translation.addr(), &self.lengths, &self.code, repeats);
@@ -316,11 +320,10 @@ mod recording {
         });
     }
 
-    unsafe extern "C" fn on_switch(_: c_uint, _: *mut c_void) {
+    unsafe extern "C" fn on_entry(_: c_uint, entry: *mut c_void) {
         guarded_recording(|session, recording| {
-            let Some(tasks) = &mut session.tasks else { return };
-            tasks.switch();
-            if let Some((pointer, pid, comm)) = tasks.current() {
+            let who = session.tasks.as_mut().and_then(|tasks| tasks.at(Entry::from_data(entry as usize)));
+            if let Some((pointer, pid, comm)) = who {
                 recording.recorder.switch(pointer, pid, comm);
             }
         });

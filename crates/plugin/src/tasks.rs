@@ -1,15 +1,48 @@
-//! Who is running: reads, at a task switch, which task comes next and what it is called.
+//! Who is running: reads, at a task switch or when a task is renamed, which task it is and what it is called.
 
 use crate::arguments::TaskPlaces;
 use crate::qemu::{Register, read_memory};
 use crate::say;
-use trace::TaskPointer;
+use trace::{RunAddr, TaskPointer};
+
+/// A task: pointer, pid, comm.
+pub type Who = (TaskPointer, Option<u32>, [u8; 16]);
+
+/// A function of the kernel at whose entry something is learned about tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// `__switch_to(prev, next)`
+    SwitchTo,
+    /// `__set_task_comm(task, name, exec)`
+    SetComm,
+}
+
+impl Entry {
+    /// From `entry as usize`, which is what a callback can be given.
+    pub fn from_data(data: usize) -> Entry {
+        match data == Entry::SetComm as usize {
+            true => Entry::SetComm,
+            false => Entry::SwitchTo,
+        }
+    }
+}
+
+impl TaskPlaces {
+    /// What is learned at this instruction.
+    pub fn entry(&self, addr: RunAddr) -> Option<Entry> {
+        if addr.0 == self.switch_to {
+            return Some(Entry::SwitchTo);
+        }
+        (Some(addr.0) == self.set_comm).then_some(Entry::SetComm)
+    }
+}
 
 /// Follows the guest's task switches, before a recording begins and while it lasts.
 pub struct TaskWatch {
     pub places: TaskPlaces,
-    /// Where `__switch_to` finds the next task: its second argument (System V ABI, section 3.2.3).
-    next: Option<Register>,
+    /// Where a function finds its first two arguments (System V ABI, section 3.2.3). Looked up when first needed: there are no registers
+    /// before the vCPU runs.
+    arguments: Option<[Register; 2]>,
     /// The task that runs now, once a switch was seen.
     current: Option<TaskPointer>,
     complained: bool,
@@ -19,44 +52,104 @@ impl TaskWatch {
     pub fn new(places: TaskPlaces) -> TaskWatch {
         TaskWatch {
             places,
-            next: None,
+            arguments: None,
             current: None,
             complained: false,
         }
     }
 
-    /// At the entry of `__switch_to`, in a callback that reads registers: notes the task that is switched to.
-    pub fn switch(&mut self) {
-        // Registers cannot be looked up before the vCPU runs.
-        self.next = self.next.or_else(|| Register::find(c"rsi"));
-        self.current = self.next.and_then(Register::value).map(TaskPointer);
-        if self.current.is_none() {
-            self.complain("register rsi cannot be read at a task switch");
+    /// At the entry of a function, in a callback that reads registers: gives the task that runs from now on under this name, if that
+    /// is news.
+    pub fn at(&mut self, entry: Entry) -> Option<Who> {
+        let [first, second] = self.arguments()?;
+        match entry {
+            Entry::SwitchTo => {
+                self.current = Some(TaskPointer(second));
+                self.current()
+            }
+            Entry::SetComm if self.current == Some(TaskPointer(first)) => {
+                let name = self.readable(read_memory::<15>(second), second)?;
+                let (pointer, pid, _) = self.current()?;
+                Some((pointer, pid, comm(&name)))
+            }
+            Entry::SetComm => None,
         }
     }
 
-    /// The task that runs now: pointer, pid and comm.
-    pub fn current(&mut self) -> Option<(TaskPointer, Option<u32>, [u8; 16])> {
+    /// The task that runs now.
+    pub fn current(&mut self) -> Option<Who> {
         let pointer = self.current?;
-        let comm = read_memory(pointer.0.wrapping_add(self.places.comm));
-        let pid = self
-            .places
-            .pid
-            .map(|offset| read_memory(pointer.0.wrapping_add(offset)).map(u32::from_le_bytes));
-        match (comm, pid) {
-            (Some(comm), None) => Some((pointer, None, comm)),
-            (Some(comm), Some(Some(pid))) => Some((pointer, Some(pid), comm)),
-            _ => {
-                self.complain(&format!("the task_struct at {:#x} cannot be read", pointer.0));
-                None
+        let place = pointer.0.wrapping_add(self.places.comm);
+        let comm = self.readable(read_memory(place), place)?;
+        let pid = match self.places.pid {
+            None => None,
+            Some(offset) => {
+                let place = pointer.0.wrapping_add(offset);
+                Some(u32::from_le_bytes(self.readable(read_memory(place), place)?))
             }
+        };
+        Some((pointer, pid, comm))
+    }
+
+    fn arguments(&mut self) -> Option<[u64; 2]> {
+        let find = || Some([Register::find(c"rdi")?, Register::find(c"rsi")?]);
+        self.arguments = self.arguments.or_else(find);
+        let values = self.arguments.and_then(|[first, second]| Some([first.value()?, second.value()?]));
+        if values.is_none() {
+            self.complain("registers rdi and rsi cannot be read");
         }
+        values
+    }
+
+    fn readable<const N: usize>(&mut self, bytes: Option<[u8; N]>, place: u64) -> Option<[u8; N]> {
+        if bytes.is_none() {
+            self.complain(&format!("memory at {place:#x} cannot be read"));
+        }
+        bytes
     }
 
     fn complain(&mut self, what: &str) {
         if !self.complained {
-            say(&format!("{what}; is switch_to= right? Tasks are missing in the recording"));
+            say(&format!(
+                "{what}; are switch_to=, set_comm=, comm= and pid= this kernel's? Tasks are missing in the recording"
+            ));
             self.complained = true;
         }
+    }
+}
+
+/// A name as the kernel keeps it: cut, and filled up with NUL.
+fn comm(name: &[u8; 15]) -> [u8; 16] {
+    let mut comm = [0; 16];
+    let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    comm[..length].copy_from_slice(&name[..length]);
+    comm
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_at_the_first_nul() {
+        assert_eq!(&comm(b"sh\0garbage here"), b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(&comm(b"fifteen letters"), b"fifteen letters\0");
+    }
+
+    #[test]
+    fn entries_are_known_by_address() {
+        let places = TaskPlaces {
+            switch_to: 0x10,
+            set_comm: None,
+            comm: 0,
+            pid: None,
+        };
+        assert_eq!(places.entry(RunAddr(0x10)), Some(Entry::SwitchTo));
+        assert_eq!(places.entry(RunAddr(0x20)), None);
+        let places = TaskPlaces {
+            set_comm: Some(0x20),
+            ..places
+        };
+        assert_eq!(places.entry(RunAddr(0x20)), Some(Entry::SetComm));
     }
 }

@@ -62,7 +62,8 @@ impl Translation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskPointer(pub u64);
 
-/// A task of the guest as it was when it was switched to. A task that changed its name (execve) is a new one with the same pointer.
+/// A task of the guest as it was when it was switched to or renamed. A task that changed its name (execve) is a new one with the same
+/// pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub id: TaskId,

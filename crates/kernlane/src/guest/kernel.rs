@@ -33,6 +33,8 @@ pub struct Module {
 pub struct TaskFacts {
     /// `__switch_to`, which has the next task in its second argument.
     pub switch_to: LinkAddr,
+    /// `__set_task_comm`, which has the task and its new name; a kernel may lack it.
+    pub set_comm: Option<LinkAddr>,
     /// Of `comm` in `struct task_struct`, in bytes.
     pub comm: u64,
 }
@@ -149,6 +151,7 @@ impl Kernel {
             let task = section.data_range(init_task, size)?.context("init_task has no bytes in the file")?;
             Ok(TaskFacts {
                 switch_to: LinkAddr(switch_to),
+                set_comm: symbol("__set_task_comm").ok().map(|(address, ..)| LinkAddr(address)),
                 comm: comm_offset(task)?,
             })
         })

@@ -174,6 +174,9 @@ fn plugin(library: PathBuf, trace: &Path, kernel: &Kernel, conditions: &Conditio
     add("workload", conditions.workload.clone());
     add("seed", conditions.seed.to_string());
     add("switch_to", format!("{:#x}", task.switch_to.0));
+    if let Some(set_comm) = task.set_comm {
+        add("set_comm", format!("{:#x}", set_comm.0));
+    }
     add("comm", task.comm.to_string());
     add("condition.kernel_release", conditions.kernel_release.clone());
     add("condition.workload_sha256", conditions.workload_sha256.clone());
