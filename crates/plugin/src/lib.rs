@@ -89,5 +89,6 @@ fn fits(info: &sys::qemu_info_t) -> Result<(), String> {
 
 /// Says something to whoever started QEMU.
 fn say(message: &str) {
-    eprintln!("kernlane: {message}");
+    // Not eprintln!, which panics when standard error cannot take it (a full disk).
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("kernlane: {message}\n"));
 }
