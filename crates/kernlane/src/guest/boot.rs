@@ -5,7 +5,7 @@
 
 use crate::guest::qemu::{CONSOLE, OUTPUT, Qemu};
 use crate::interrupt;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -66,13 +66,22 @@ pub struct Outcome {
     /// What QEMU and its plugin wrote to standard error.
     pub qemu: String,
     pub elapsed: Duration,
+    pub cost: Cost,
+}
+
+/// What QEMU took of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// User and system, of all threads, in steps of a clock tick (10 ms).
+    pub cpu_time: Duration,
+    /// The most memory that was resident at once, the guest's included; looked at a few times a second.
+    pub peak_memory_kb: u64,
 }
 
 /// The CPU of recordings: everything that QEMU emulates, but not the string operations that QEMU would emulate byte by byte.
 pub const CPU_OF_RECORDINGS: &str = "max,-erms,-fsrm";
 
 const POLL: Duration = Duration::from_millis(50);
-const MESSAGES: &str = "qemu.log";
 
 impl Boot {
     /// One CPU, 512 MB, no KASLR, the host's clock, no plugin, ten minutes.
@@ -91,19 +100,22 @@ impl Boot {
         }
     }
 
-    /// Boots and waits. `directory` receives `console.log`, `output.log` and `qemu.log`. `watch` is told, a few times a second, what the
+    /// Boots and waits. `directory` receives `console.log` and `output.log`. `watch` is told, a few times a second, what the
     /// guest last said it was doing.
     ///
     /// # Errors
     /// QEMU cannot be started, rejects the command line, or is killed by a signal that the caller did not send; the user interrupts.
     /// A guest that fails is no error but an `Outcome`.
     pub fn run(&self, qemu: &Qemu, directory: &Path, watch: &mut dyn FnMut(&str)) -> Result<Outcome> {
-        let messages = directory.join(MESSAGES);
-        let log = File::create(&messages).with_context(|| format!("making {}", messages.display()))?;
+        let (mut messages, writer) = std::io::pipe().context("making a pipe")?;
         let started = Instant::now();
         let mut command = qemu.command(self, directory)?;
         // In a group of its own, so that Ctrl-C on the terminal reaches only the tool, which then ends QEMU.
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        command
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone()?)
+            .stderr(writer)
+            .process_group(0);
         // SAFETY: between fork and exec only one system call is made, which is safe there.
         unsafe {
             command.pre_exec(|| {
@@ -113,17 +125,33 @@ impl Boot {
             });
         }
         let mut child = Running(command.spawn().with_context(|| format!("running {}", qemu.program.display()))?);
-        let status = self.wait(&mut child.0, started, directory, watch)?;
+        // The pipe ends when only QEMU had its other end, and QEMU ends.
+        drop(command);
+        let messages = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            messages
+                .read_to_end(&mut bytes)
+                .map(|_| String::from_utf8_lossy(&bytes).into_owned())
+        });
+        let mut cost = Cost::default();
+        let status = self.wait(&mut child.0, started, directory, &mut cost, watch)?;
         let elapsed = started.elapsed();
 
-        let console = read_text(&directory.join(CONSOLE))?;
-        let output = read_text(&directory.join(OUTPUT))?;
-        let qemu = read_text(&messages)?;
+        let console = read_text(&directory.join(CONSOLE));
+        let output = read_text(&directory.join(OUTPUT));
+        let messages = messages
+            .join()
+            .map_err(|_| anyhow!("the thread that reads QEMU's messages has panicked"))?;
+        let qemu = messages.context("reading QEMU's messages")?;
+        if let Some(status) = status.filter(|status| !status.success()) {
+            bail!("QEMU ended with {status}: {}", last_lines(&qemu, 5));
+        }
+        // Only a QEMU that has started has made these files.
+        let (console, output) = (console?, output?);
         let end = match (status, exit_status(&console)) {
             (_, Some(code)) => End::Exited(code),
             (None, None) => End::TimeLimit,
-            (Some(status), None) if status.success() => End::Stopped,
-            (Some(status), None) => anyhow::bail!("QEMU ended with {status}: {}", last_lines(&qemu, 5)),
+            (Some(_), None) => End::Stopped,
         };
         Ok(Outcome {
             end,
@@ -131,26 +159,69 @@ impl Boot {
             output,
             qemu,
             elapsed,
+            cost,
         })
     }
 
     /// `None` when the time limit has been reached.
-    fn wait(&self, child: &mut Child, started: Instant, directory: &Path, watch: &mut dyn FnMut(&str)) -> Result<Option<ExitStatus>> {
+    fn wait(
+        &self,
+        child: &mut Child,
+        started: Instant,
+        directory: &Path,
+        cost: &mut Cost,
+        watch: &mut dyn FnMut(&str),
+    ) -> Result<Option<ExitStatus>> {
         let mut log = Log::new(directory.join(CONSOLE));
-        loop {
-            if let Some(status) = child.try_wait().context("waiting for QEMU")? {
-                return Ok(Some(status));
-            }
+        let id = child.id();
+        while !has_ended(child)? {
             interrupt::check()?;
             if started.elapsed() >= self.time_limit {
+                cost.look(id);
                 interrupt::kill(child);
                 return Ok(None);
             }
             log.follow()?;
+            cost.look(id);
             watch(&log.said);
             std::thread::sleep(POLL);
         }
+        cost.look(id);
+        Ok(Some(child.wait().context("waiting for QEMU")?))
     }
+}
+
+/// Whether the child has ended, without taking its exit status: until that is taken, `/proc` still knows its CPU time.
+fn has_ended(child: &Child) -> Result<bool> {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let id = WaitId::Pid(Pid::from_child(child));
+    Ok(waitid(id, options).context("waiting for QEMU")?.is_some())
+}
+
+impl Cost {
+    /// Reads what the process has taken so far. One that is gone changes nothing.
+    fn look(&mut self, id: u32) {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{id}/{name}")).unwrap_or_default();
+        if let Some(ticks) = cpu_ticks(&read("stat")) {
+            self.cpu_time = Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());
+        }
+        if let Some(peak) = peak_memory(&read("status")) {
+            self.peak_memory_kb = peak;
+        }
+    }
+}
+
+/// Fields 14 and 15 of `/proc/PID/stat`, proc(5). The second field, the name in parentheses, may contain anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let (user, system) = (fields.next()?, fields.next()?);
+    Some(user.parse::<u64>().ok()? + system.parse::<u64>().ok()?)
+}
+
+fn peak_memory(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 /// Kills QEMU when the call is left early.
@@ -245,6 +316,15 @@ mod tests {
         std::fs::write(&path, "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: phase counting\n[ 3.0] x\n").unwrap();
         log.follow().unwrap();
         assert_eq!(log.said, "counting");
+    }
+
+    #[test]
+    fn proc_files_are_read() {
+        let stat = "42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 12 34 0 0 20 0 3 0 5 1 2";
+        assert_eq!(cpu_ticks(stat), Some(46));
+        assert_eq!(cpu_ticks("42 (a"), None);
+        assert_eq!(peak_memory("Name:\tx\nVmHWM:\t  177336 kB\nVmRSS: 1 kB\n"), Some(177336));
+        assert_eq!(peak_memory(""), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod record;
 mod rootfs;
 mod workload;
 
-pub use boot::{Boot, Clock, End, Outcome, Plugin};
+pub use boot::{Boot, Clock, Cost, End, Outcome, Plugin};
 pub use initramfs::Contents;
 pub use kernel::{Kernel, Module};
 pub use plugin::find as plugin_library;

@@ -4,7 +4,7 @@
 //! conditions), `console.log` and `output.log` (what the guest printed). The directory is made beside its final place and renamed when
 //! everything in it has been read back and found whole.
 
-use crate::guest::boot::{self, Boot, Clock, End, Outcome, Plugin};
+use crate::guest::boot::{self, Boot, Clock, Cost, End, Outcome, Plugin};
 use crate::guest::follow::Follower;
 use crate::guest::initramfs::{Contents, Initramfs};
 use crate::guest::kernel::Kernel;
@@ -39,6 +39,7 @@ pub struct Recording {
     pub conditions: Conditions,
     /// How long the guest ran, by the host's clock.
     pub elapsed: Duration,
+    pub cost: Cost,
 }
 
 /// What a recording depends on, and what it amounts to. Holds no path and no time of the host.
@@ -130,6 +131,7 @@ pub fn record(request: &Request, progress: &mut dyn FnMut(&str, u64)) -> Result<
     Ok(Recording {
         conditions,
         elapsed: outcome.elapsed,
+        cost: outcome.cost,
     })
 }
 
@@ -195,7 +197,10 @@ fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
             let what = failed_in(&outcome.console).unwrap_or("before it was set up");
             bail!(explain(&format!("the workload failed {what} (status {status})"), outcome))
         }
-        End::Stopped => bail!(explain("the guest stopped before the workload had ended", outcome)),
+        End::Stopped => match plugin_failure(&outcome.qemu) {
+            Some(failure) => bail!(failure.to_string()),
+            None => bail!(explain("the guest stopped before the workload had ended", outcome)),
+        },
         End::TimeLimit => bail!(explain(
             &format!(
                 "the guest was not done after {} seconds (--time-limit); it was ended",
@@ -204,6 +209,14 @@ fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
             outcome
         )),
     }
+}
+
+/// The plugin ends QEMU when it cannot write.
+fn plugin_failure(messages: &str) -> Option<&str> {
+    messages
+        .lines()
+        .find_map(|line| line.strip_prefix("kernlane: "))
+        .filter(|message| message.contains("failed"))
 }
 
 /// "in run", from the line that `workload.sh` prints.
@@ -279,15 +292,11 @@ impl Place {
         let mut text = serde_json::to_string_pretty(conditions)?;
         text.push('\n');
         std::fs::write(self.work.join(CONDITIONS), text).context("writing the conditions")?;
-        for entry in std::fs::read_dir(&self.work)? {
-            let path = entry?.path();
-            if FILES.iter().any(|file| path.ends_with(file)) {
-                std::fs::File::open(&path)?
-                    .sync_all()
-                    .with_context(|| format!("writing {}", path.display()))?;
-            } else {
-                std::fs::remove_file(&path)?;
-            }
+        for file in FILES {
+            let path = self.work.join(file);
+            std::fs::File::open(&path)
+                .and_then(|file| file.sync_all())
+                .with_context(|| format!("writing {}", path.display()))?;
         }
         if self.output.exists() {
             let old = self._holder.path().join("replaced");
@@ -308,6 +317,7 @@ mod tests {
             output: "said\n".into(),
             qemu: String::new(),
             elapsed: Duration::ZERO,
+            cost: boot::Cost::default(),
         }
     }
 
@@ -327,6 +337,12 @@ mod tests {
             "{message}"
         );
         assert!(judged(End::Stopped, "[ 1.0] Kernel panic").contains("Kernel panic"));
+        let full = "kernlane: writing the recording failed: No space left on device (os error 28)\nkernlane: stopping the guest\n";
+        assert!(plugin_failure(full).unwrap().ends_with("(os error 28)"));
+        assert_eq!(
+            plugin_failure("kernlane: QEMU ends, and the workload has not executed marker 2\n"),
+            None
+        );
         assert!(judged(End::TimeLimit, "").contains("--time-limit"));
         let boot = Boot::new("k".into(), "i".into());
         assert!(judge(&boot, &outcome(End::Exited(0), "")).is_ok());
