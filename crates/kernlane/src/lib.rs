@@ -5,6 +5,7 @@ pub mod cli;
 pub mod command;
 pub mod comparison;
 pub mod emit;
+pub mod estimate;
 pub mod guest;
 pub mod image;
 pub mod interrupt;

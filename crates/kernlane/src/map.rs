@@ -34,7 +34,8 @@ pub enum MapError {
     Count { said: usize, found: usize },
 }
 
-const MAGIC: &str = "kernlane-map 1";
+/// A map's first line.
+pub const MAGIC: &str = "kernlane-map 1";
 
 impl Map {
     /// The file's text.

@@ -1,7 +1,7 @@
 //! `kernlane relink`: a layout and a built tree become a kernel.
 
 use crate::emit::kbuild::Tree;
-use crate::emit::object::{Plan, Summary, cuts_of, order_of, rewrite};
+use crate::emit::object::{Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
 use crate::image::address::LinkAddr;
 use crate::image::object::linked::Linked;
 use crate::image::object::{Hints, KernelObject};
@@ -85,27 +85,13 @@ pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
 /// Rewrites the tree's object as `layout` says and, with an output directory, links it there.
 pub fn relink(tree: &Tree, layout: &Layout, output: Option<&Path>) -> Result<Report> {
     let begun = Instant::now();
-    let read = |name: &str| fs::read(tree.file(name)).with_context(|| format!("{}: cannot be read", tree.file(name).display()));
-    let (object_bytes, vmlinux_bytes) = (read("vmlinux.o")?, read("vmlinux")?);
-    let linked = Linked::read(&vmlinux_bytes).with_context(|| tree.file("vmlinux").display().to_string())?;
-    ensure!(
-        linked.build_id == layout.build_id,
-        "the layout is for the kernel {}, but {} is {}: the tree was built anew since it was recorded, or is another; record it again",
-        layout.build_id.0,
-        tree.file("vmlinux").display(),
-        linked.build_id.0
-    );
-    let object_name = || tree.file("vmlinux.o").display().to_string();
-    let mut hints = Hints {
-        noreturn: noreturns(tree),
-        cuts: Vec::new(),
-    };
-    let object = KernelObject::read(&object_bytes, &hints).with_context(object_name)?;
-    let base = linked.text_base(&object).with_context(object_name)?;
-    hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
-    let object = KernelObject::read(&object_bytes, &hints).with_context(object_name)?;
-    let (order, hot) = order_of(layout, &object, base);
-    let rewritten = rewrite(&object, &Plan { order: &order, hot, base }).with_context(object_name)?;
+    let files = Files::read(tree)?;
+    let Ready {
+        object,
+        linked,
+        base,
+        rewritten,
+    } = Ready::new(tree, layout, &files)?;
     let rewrite_time = begun.elapsed();
 
     let mut report = Report {
@@ -130,6 +116,98 @@ pub fn relink(tree: &Tree, layout: &Layout, output: Option<&Path>) -> Result<Rep
         report.new_build_id = Some(new);
     }
     Ok(report)
+}
+
+/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with its end.
+pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
+    let files = Files::read(tree)?;
+    let Ready {
+        object,
+        linked,
+        base,
+        rewritten,
+    } = Ready::new(tree, layout, &files)?;
+    let Summary {
+        text_before, text_after, ..
+    } = rewritten.summary;
+    let mut blocks = rewritten.placement.blocks;
+    for id in object.elf.ids() {
+        let section = object.elf.section(id);
+        let Some(from) = linked.base_of(&object, id)?.filter(|_| id != object.text && section.is_code()) else {
+            continue;
+        };
+        if from.0 < base.0 + text_before {
+            continue;
+        }
+        let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after);
+        let to = LinkAddr(moved.next_multiple_of(section.align.max(1)));
+        let size = section.size as u32;
+        blocks.push(Placed {
+            old: from,
+            old_size: size,
+            new: to,
+            new_size: size,
+            appended: 0,
+            ending: Ending::Same,
+        });
+    }
+    blocks.sort_by_key(|b| b.old);
+    Ok(Placement { blocks })
+}
+
+/// What is read of a tree.
+struct Files {
+    object: Vec<u8>,
+    vmlinux: Vec<u8>,
+}
+
+impl Files {
+    fn read(tree: &Tree) -> Result<Files> {
+        let read = |name: &str| fs::read(tree.file(name)).with_context(|| format!("{}: cannot be read", tree.file(name).display()));
+        Ok(Files {
+            object: read("vmlinux.o")?,
+            vmlinux: read("vmlinux")?,
+        })
+    }
+}
+
+/// A tree's object rewritten as a layout says, not linked yet.
+struct Ready<'a> {
+    object: KernelObject<'a>,
+    linked: Linked<'a>,
+    /// Where the old `.text` lies.
+    base: LinkAddr,
+    rewritten: Rewritten,
+}
+
+impl<'a> Ready<'a> {
+    fn new(tree: &Tree, layout: &Layout, files: &'a Files) -> Result<Ready<'a>> {
+        let linked = Linked::read(&files.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+        ensure!(
+            linked.build_id == layout.build_id,
+            "the layout is for the kernel {}, but {} is {}: the tree was built anew since it was recorded, or is another; record it again",
+            layout.build_id.0,
+            tree.file("vmlinux").display(),
+            linked.build_id.0
+        );
+        let object_name = || tree.file("vmlinux.o").display().to_string();
+        let mut hints = Hints {
+            noreturn: noreturns(tree),
+            cuts: Vec::new(),
+        };
+        let object = KernelObject::read(&files.object, &hints).with_context(object_name)?;
+        let base = linked.text_base(&object).with_context(object_name)?;
+        hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
+        let object = KernelObject::read(&files.object, &hints).with_context(object_name)?;
+        let (order, hot) = order_of(layout, &object, base);
+        let rewritten = rewrite(&object, &Plan { order: &order, hot, base }).with_context(object_name)?;
+        Ok(Ready {
+            object,
+            linked,
+            base,
+            rewritten,
+        })
+    }
 }
 
 /// What is kept of the link, by its names in a build tree: the output directory can stand for one in `kernlane record` and `check`.

@@ -1,9 +1,13 @@
 //! `kernlane replay`: a recording runs again over layouts and machines.
 
 use crate::command::profile::vmlinux_path;
+use crate::command::relink;
+use crate::emit::kbuild::Tree;
+use crate::estimate;
 use crate::image::{BuildId, Image, vmlinux};
 use crate::machine;
-use crate::map::Map;
+use crate::map::{self, Map};
+use crate::order;
 use crate::replay::{self, Layout, rows};
 use crate::report::text;
 use crate::results::{Results, Row};
@@ -22,21 +26,22 @@ use trace::Reader;
 /// Prints for each layout, the original first, what a simulated machine sees: L1I misses by cause, iTLB misses, taken branches, what was
 /// fetched and touched, and time by a simple model. The recording is read once for all layouts and machines.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane replay net.rec --kernel ~/linux --layout net.klm --machine server-32k --machine torrellas-8k")]
+#[command(after_help = "Example:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k")]
 pub struct ReplayArgs {
     /// A recording (directory)
     #[arg(value_name = "RECORDING")]
     pub recording: PathBuf,
 
-    /// Another layout: the map that `kernlane relink` wrote (*.klm)
-    #[arg(long, short, value_name = "FILE.klm")]
+    /// Another layout, from `kernlane layout` (*.kll), or the map of one from `kernlane relink` (*.klm); may be given several times
+    #[arg(long, short, value_name = "FILE")]
     pub layout: Vec<PathBuf>,
 
-    /// A machine: torrellas-8k, ultrasparc-16k, server-32k, or a file
+    /// A machine: torrellas-8k, ultrasparc-16k, server-32k, or a file; may be given several times
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
     pub machine: Vec<String>,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux; names functions
+    /// The kernel that was recorded: its build tree, or its vmlinux; needed for *.kll, and names functions. With a tree, layouts are
+    /// placed as `kernlane relink` would; with a vmlinux alone, nearly so
     #[arg(long, short, alias = "tree", value_name = "TREE|VMLINUX")]
     pub kernel: Option<PathBuf>,
 
@@ -54,7 +59,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         .transpose()?;
     let mut layouts = vec![Layout::original()];
     for path in &args.layout {
-        let layout = read_layout(path)?;
+        let layout = read_layout(path, args.kernel.as_deref(), image.as_ref())?;
         if layouts.iter().any(|known| known.name == layout.name) {
             bail!("{}: there is already a layout called {}", path.display(), layout.name);
         }
@@ -70,15 +75,28 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 }
 
 /// A layout bears its file's name.
-fn read_layout(path: &Path) -> Result<Layout> {
+fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) -> Result<Layout> {
     let named = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(named)?;
-    let map = Map::from_text(&text).with_context(named)?;
     let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
+    if text.starts_with(map::MAGIC) {
+        let map = Map::from_text(&text).with_context(named)?;
+        return Ok(Layout {
+            name,
+            kernel: Some(map.build_id),
+            placement: map.placement,
+        });
+    }
+    let order = order::Layout::from_text(&text).with_context(named)?;
+    let placement = match (kernel, image) {
+        (Some(tree), _) if tree.join("vmlinux.o").exists() => relink::predicted_placement(&Tree::open(tree, &[])?, &order),
+        (_, Some(image)) => estimate::placement(image, &order),
+        _ => bail!("{}: give --kernel, to know the blocks that this layout orders", path.display()),
+    };
     Ok(Layout {
         name,
-        kernel: Some(map.build_id),
-        placement: map.placement,
+        kernel: Some(order.build_id),
+        placement: placement.with_context(named)?,
     })
 }
 

@@ -95,13 +95,14 @@ impl<'a> Walk<'a> {
         if end > u64::from(block.old_size) {
             self.moved.breaks += 1; // the instruction straddles two blocks
         }
-        let new_length = match end == u64::from(block.old_size) {
+        let mut new_length = match end == u64::from(block.old_size) {
             true => u64::from(block.new_size).saturating_sub(offset),
             false => length,
         };
         let changed = new_length != length || end == u64::from(block.old_size) && block.ending != Ending::Same;
         if changed && !may_become(last, block.ending, length, new_length) {
             self.moved.breaks += 1;
+            new_length = length;
         }
         if new_length > 0 {
             self.fetch(behind(RunAddr(block.new.0), offset), new_length, addr);

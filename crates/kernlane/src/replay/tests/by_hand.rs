@@ -225,6 +225,30 @@ fn a_placement_that_is_wrong_is_noticed() {
     assert_eq!(breaks(|block| block.ending = Ending::Inverted), 60);
 }
 
+/// Whatever a map says, replay ends, and in time.
+#[test]
+fn nonsense_is_noticed_and_does_no_harm() {
+    let recording = record(&memory(), &loops(2), 3);
+    let mut random = crate::replay::tests::program::Random(42);
+    let number = |random: &mut crate::replay::tests::program::Random| [0, 1, 9, 0xffff, u32::MAX, K as u32][random.below(6)];
+    let mut noticed = 0;
+    for _ in 0..500 {
+        let mut placement = moved();
+        for block in &mut placement.blocks {
+            match random.below(6) {
+                0 => block.new = LinkAddr(u64::MAX - u64::from(number(&mut random))),
+                1 => block.new_size = number(&mut random),
+                2 => block.old_size = number(&mut random),
+                3 => block.appended = number(&mut random) as u8,
+                4 => block.ending = [Ending::Same, Ending::Inverted, Ending::JumpDropped][random.below(3)],
+                _ => block.old = LinkAddr(K.wrapping_add(u64::from(number(&mut random)))),
+            }
+        }
+        noticed += u64::from(replayed(&recording, placement, &[machine()]).layouts[1].amounts.breaks > 0);
+    }
+    assert!(noticed > 400, "{noticed}");
+}
+
 #[test]
 fn a_recording_that_is_cut_off_gives_no_numbers() {
     let recording = record(&memory(), &loops(3), 64);
