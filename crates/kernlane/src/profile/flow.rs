@@ -27,7 +27,6 @@ enum Exit {
 pub(super) struct Known {
     pub start: LinkAddr,
     pub end: LinkAddr,
-    pub instructions: u32,
     /// The blocks that begin in it, with the number of instructions before each; ascending.
     pub blocks: Vec<(BlockIndex, u32)>,
     /// The block that holds its first instruction.
@@ -77,7 +76,6 @@ impl Known {
         Self {
             start: LinkAddr(start),
             end: LinkAddr(end),
-            instructions: translation.lengths.len() as u32,
             blocks,
             first,
             last,
