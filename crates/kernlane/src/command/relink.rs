@@ -133,12 +133,12 @@ pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
     let mut blocks = rewritten.placement.blocks;
     for id in object.elf.ids() {
         let section = object.elf.section(id);
-        let Some(from) = linked.base_of(&object, id)?.filter(|_| id != object.text && section.is_code()) else {
-            continue;
-        };
-        if from.0 < base.0 + text_before {
+        if id == object.text || !section.is_code() {
             continue;
         }
+        let Some(from) = linked.base_of(&object, id)?.filter(|from| from.0 >= base.0 + text_before) else {
+            continue;
+        };
         let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after);
         let to = LinkAddr(moved.next_multiple_of(section.align.max(1)));
         let size = section.size as u32;
