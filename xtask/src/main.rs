@@ -4,6 +4,7 @@ mod check_test;
 mod demo;
 mod kernel;
 mod test;
+mod vm_test;
 
 use anyhow::{Result, bail};
 use std::process::{Command, ExitCode};
@@ -12,6 +13,8 @@ const HELP: &str = "\
 cargo xtask demo                from a workload to a faster kernel, and what it brought
 cargo xtask test                every test: format, lints, units, kernel trees, virtual machines
 cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
+cargo xtask vm-test OLD NEW [MACHINE|workloads]
+                                whether the kernel of tree NEW does in a guest what that of tree OLD does
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
 ";
 
@@ -22,6 +25,8 @@ fn main() -> ExitCode {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
+        ["vm-test", old, new] => vm_test::vm_test(old.as_ref(), new.as_ref(), None),
+        ["vm-test", old, new, wanted] => vm_test::vm_test(old.as_ref(), new.as_ref(), Some(wanted)),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

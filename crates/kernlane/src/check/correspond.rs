@@ -54,7 +54,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     pub fn new(old: &'k Kernel<'d>, new: &'k Kernel<'d>, map: &Placement, findings: &mut Findings) -> Self {
         let placed_new = intervals(map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))));
         let covered = intervals(map.blocks.iter().map(|b| (b.old.0, u64::from(b.old_size))));
-        let anchors = Anchors::new(old, new, &covered, &placed_new);
+        let anchors = Anchors::new(old, new, &map.blocks, &covered, &placed_new);
         let mut regions = Vec::new();
         for (index, section) in old.sections.iter().enumerate() {
             let Some(twin) = twin_of(old, new, index) else {
@@ -67,6 +67,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
                 &map.blocks,
                 &anchors.of(index, section, twin, &covered),
                 old,
+                new,
                 findings,
                 &mut regions,
             );
@@ -120,6 +121,9 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         if self.pair_at(old).is_none() && neighbours.filter(near).any(|r| r.new.wrapping_sub(r.old) == shift) {
             return Landing::Biased;
         }
+        if self.is_near_linker_symbol(old, new) {
+            return Landing::Biased;
+        }
         // Neither kernel has anything there: a number, such as a fixed mapping's address.
         let nothing = |kernel: &Kernel, addr| kernel.section_at(addr).is_none() && !kernel.image().contains(&addr);
         if old == new && nothing(self.old, old) && nothing(self.new, new) {
@@ -127,6 +131,21 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         } else {
             Landing::No
         }
+    }
+
+    /// `_text` rounded up to a page, or the last byte before `__end_rodata`, perhaps as a physical address.
+    fn is_near_linker_symbol(&self, old: u64, new: u64) -> bool {
+        let virtual_address = |addr: u64| if addr < 1 << 31 { addr + START_KERNEL_MAP } else { addr };
+        let (old, new) = (virtual_address(old), virtual_address(new));
+        let from = self.old.symbols.partition_point(|s| s.addr.0 < old.saturating_sub(PAGE));
+        let near = self.old.symbols[from..].iter().take_while(|s| s.addr.0 <= old.saturating_add(1));
+        near.filter(|s| !s.function && s.size == 0).any(|s| {
+            let meant = s.addr.0.wrapping_add(new).wrapping_sub(old);
+            self.new
+                .symbols_at(meant)
+                .iter()
+                .any(|t| t.name == s.name && !t.function && t.size == 0)
+        })
     }
 
     /// A symbol that only marks a place (`_etext`, `__stop_…`) has the same name there in both.
@@ -154,6 +173,11 @@ impl<'k, 'd> Correspondence<'k, 'd> {
 
 /// How far a biased address may lie outside of what it refers to: compilers fold small constant indices into table addresses.
 const BIAS: u64 = 1 << 16;
+
+const PAGE: u64 = 4096;
+
+/// Where the kernel maps physical address 0 (`__START_KERNEL_map`).
+const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 
 fn distance(addr: u64, region: &Region) -> u64 {
     if addr < region.old {
@@ -189,6 +213,20 @@ pub fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
     after > 0 && addr < intervals[after - 1].1
 }
 
+/// What the kernel's build calls the padding before a function.
+const PADDING_PREFIX: &str = "__pfx_";
+
+/// The padding before a function goes where the function goes.
+fn paddings(name: &str, section: usize, old: &Kernel, blocks: &[Placed]) -> Vec<(u64, u64, bool)> {
+    let of_section = old.named(name).filter(|s| s.section == Some(section));
+    let anchors = of_section.filter_map(|s| {
+        let end = s.addr.0.checked_add(s.size)?;
+        let function = blocks.binary_search_by_key(&end, |b| b.old.0).ok()?;
+        Some((s.addr.0, blocks[function].new.0.wrapping_sub(s.size), true))
+    });
+    anchors.collect()
+}
+
 /// Pairs of symbols, neither of them in code of the map: (old, new) by old section.
 struct Anchors {
     by_section: HashMap<usize, Vec<(u64, u64, bool)>>,
@@ -196,12 +234,19 @@ struct Anchors {
 
 impl Anchors {
     /// Pairs symbols of one name in one section in their order of address, if both kernels have equally many outside the map.
-    fn new(old: &Kernel, new: &Kernel, covered: &[(u64, u64)], placed: &[(u64, u64)]) -> Self {
+    fn new(old: &Kernel, new: &Kernel, blocks: &[Placed], covered: &[(u64, u64)], placed: &[(u64, u64)]) -> Self {
         let mut by_section: HashMap<usize, Vec<(u64, u64, bool)>> = HashMap::new();
         let mut done: HashMap<(&str, usize), ()> = HashMap::new();
         for symbol in &old.symbols {
             let Some(section) = symbol.section else { continue };
             if done.insert((symbol.name, section), ()).is_some() {
+                continue;
+            }
+            if symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0 {
+                by_section
+                    .entry(section)
+                    .or_default()
+                    .extend(paddings(symbol.name, section, old, blocks));
                 continue;
             }
             let name = old.sections[section].name;
@@ -252,6 +297,7 @@ fn section_regions(
     blocks: &[Placed],
     anchors: &[(u64, u64)],
     old: &Kernel,
+    new: &Kernel,
     findings: &mut Findings,
     regions: &mut Vec<Region>,
 ) {
@@ -271,6 +317,7 @@ fn section_regions(
     }
     if !section.executable {
         close_data_regions(&mut regions[first..], twin);
+        split_data_regions(first, regions, old, new);
     }
 }
 
@@ -317,6 +364,42 @@ fn close_data_regions(regions: &mut [Region], twin: &Section) {
         regions[i].new_end = regions.get(i + 1).map_or(twin.end(), |next| next.new).max(regions[i].new);
     }
 }
+
+/// Where a region has more bytes in one kernel, what is aligned within it moved by more than its beginning did, without a symbol to say
+/// where: the new distance is claimed from the first byte that differs.
+fn split_data_regions(first: usize, regions: &mut Vec<Region>, old: &Kernel, new: &Kernel) {
+    let whole: Vec<Region> = regions.drain(first..).collect();
+    for region in whole {
+        let (length, new_length) = (region.old_end - region.old, region.new_end - region.new);
+        let bytes = |kernel: &Kernel<'_>, at, length| kernel.bytes(at, length).map(<[u8]>::to_vec);
+        let (Some(a), Some(b)) = (bytes(old, region.old, length), bytes(new, region.new, new_length)) else {
+            regions.push(region);
+            continue;
+        };
+        // Where the longer one has its padding, the other goes on.
+        let equal = a.iter().zip(&b).take_while(|(x, y)| x == y).count() as u64;
+        let skip = equal + length.saturating_sub(new_length);
+        let skip_new = equal + new_length.saturating_sub(length);
+        if length == new_length || length.abs_diff(new_length) > ALIGNMENT || skip >= length {
+            regions.push(region);
+            continue;
+        }
+        let (middle, middle_new) = (region.old + skip, region.new + skip_new);
+        regions.push(Region {
+            old_end: middle,
+            new_end: middle_new,
+            ..region
+        });
+        regions.push(Region {
+            old: middle,
+            new: middle_new,
+            ..region
+        });
+    }
+}
+
+/// No section of a kernel's input objects that has no symbols is aligned to more.
+const ALIGNMENT: u64 = 64;
 
 /// Whether `bytes` hold nothing but int3 and no-ops: what linkers and assemblers put between things.
 pub fn is_padding(bytes: &[u8]) -> bool {

@@ -119,6 +119,7 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
         relocs: old.relocs.as_ref(),
         static_keys: jump_targets.keys().copied().collect(),
         warnings: tables::warnings(&old.kernel).collect(),
+        passable: tables::ends_of_passable_alternatives(&old.kernel).collect(),
         thunks: thunks(&old.kernel),
         image: old.kernel.image(),
     };
@@ -139,8 +140,9 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
         }
     });
     let elsewhere = compared_elsewhere(&old.kernel, symbols[0].as_ref());
+    let elsewhere_new = compared_elsewhere(&new.kernel, symbols[1].as_ref());
     let places = data::Places::new(old.relocs.as_ref(), old.kernel.pc_relative.as_deref());
-    findings.absorb(data::check(&correspondence, &places, &elsewhere));
+    findings.absorb(data::check(&correspondence, &places, &elsewhere, &elsewhere_new));
     match (&old.relocs, &new.relocs) {
         (Some(old), Some(new)) => findings.absorb(data::relocations(old, new, &correspondence)),
         (None, None) => {}
@@ -203,7 +205,9 @@ fn unreturning(
     known: &Known,
     jump_targets: &std::collections::HashMap<u64, u64>,
 ) -> noreturn::NeverReturns {
-    noreturn::NeverReturns::derive(walked.falls.iter().filter_map(|f| f.callee), kernel, known, jump_targets)
+    let behind_blocks = walked.falls.iter().filter_map(|f| f.callee);
+    let behind_padding = walked.dead_ends.values().filter_map(|d| d.callee);
+    noreturn::NeverReturns::derive(behind_blocks.chain(behind_padding), kernel, known, jump_targets)
 }
 
 /// Data that another stage compares by its meaning, or that is new with each link (the build id).

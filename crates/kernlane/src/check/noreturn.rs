@@ -77,6 +77,9 @@ fn search(entry: u64, kernel: &Kernel, known: &Known, jump_targets: &HashMap<u64
                 break;
             }
             todo.extend(jump_targets.get(&i.ip()));
+            if known.passable.contains(&i.next_ip()) || known.static_keys.contains(&i.ip()) {
+                todo.push(i.next_ip());
+            }
             match i.flow_control() {
                 FlowControl::Return | FlowControl::IndirectBranch => return Outcome::Returns,
                 FlowControl::UnconditionalBranch if known.thunks.contains(&i.near_branch_target()) => return Outcome::Returns,

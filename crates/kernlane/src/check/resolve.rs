@@ -6,15 +6,20 @@
 use super::correspond::{Correspondence, Landing, contains, intervals, is_padding, no_op_length};
 use super::noreturn::NeverReturns;
 use super::verdict::Findings;
-use super::walk::{FallThrough, Reference, Refers, Unit, Walk};
+use super::walk::{DeadEnd, FallThrough, Reference, Refers, Unit, Walk};
 use rayon::prelude::*;
+use std::collections::HashMap;
 
 /// Judges all references, successors and stops of the walk.
 pub fn resolve(walk: &Walk, correspondence: &Correspondence, units: &[Unit], noreturn: &NeverReturns) -> Findings {
     let placed = intervals(units.iter().map(|u| (u.new, u.new_size + u64::from(u.appended))));
+    let mut targets: Vec<u64> = walk.references.iter().map(|r| r.old).collect();
+    targets.sort_unstable();
     let flow = Flow {
         correspondence,
         placed: &placed,
+        dead_ends: &walk.dead_ends,
+        targets: &targets,
     };
     let mut findings = parallel(&walk.references, |chunk, findings| {
         chunk.iter().for_each(|r| flow.reference(r, findings))
@@ -52,6 +57,9 @@ struct Flow<'a, 'k, 'd> {
     correspondence: &'a Correspondence<'k, 'd>,
     /// Where the new kernel has code that was paired.
     placed: &'a [(u64, u64)],
+    dead_ends: &'a HashMap<u64, DeadEnd>,
+    /// What code of the old kernel refers to, ascending.
+    targets: &'a [u64],
 }
 
 impl Flow<'_, '_, '_> {
@@ -86,11 +94,22 @@ impl Flow<'_, '_, '_> {
         if self.control_lands(fall.old, fall.new) {
             return findings.prove("successors", 1);
         }
+        if self.is_dead_end(fall.old, noreturn) {
+            return findings.prove("ends that nothing reaches", 1);
+        }
         if fall.callee.is_some_and(|callee| noreturn.holds(callee)) {
             return findings.prove("calls that never return", 1);
         }
         let what = || format!("goes on elsewhere: {}", self.wrong_target(fall.old, fall.new));
         findings.expect(false, "successors", fall.at_old, fall.at_new, what);
+    }
+
+    /// Whether only padding, behind code that does not go on, leads to `old`, and nothing refers into that padding.
+    fn is_dead_end(&self, old: u64, noreturn: &NeverReturns) -> bool {
+        self.dead_ends.get(&old).is_some_and(|dead| {
+            let at = self.targets.partition_point(|&t| t < dead.from);
+            self.targets.get(at).is_none_or(|&t| t >= old) && dead.callee.is_none_or(|callee| noreturn.holds(callee))
+        })
     }
 
     /// Whether control at `new` is control at `old`; no-ops that are nobody's code may lie in between in either kernel.
@@ -126,7 +145,7 @@ fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &super::kernel
 /// No two units share a byte of the new kernel, and its code has nothing but padding between them.
 fn nothing_else(correspondence: &Correspondence, units: &[Unit], placed: &[(u64, u64)]) -> Findings {
     let mut findings = Findings::default();
-    let mut by_new: Vec<&Unit> = units.iter().collect();
+    let mut by_new: Vec<&Unit> = units.iter().filter(|u| u.new_size + u64::from(u.appended) > 0).collect();
     by_new.sort_by_key(|u| u.new);
     for pair in by_new.windows(2) {
         if pair[0].new.saturating_add(pair[0].new_size + u64::from(pair[0].appended)) > pair[1].new {

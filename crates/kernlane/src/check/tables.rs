@@ -246,6 +246,26 @@ pub fn warnings(kernel: &Kernel) -> impl Iterator<Item = u64> {
         .map(|e| e.values[0].0)
 }
 
+/// The ends of code that an alternative may replace by something after which execution goes on: nothing at all (no-ops), or a
+/// replacement that does not end in a jump or return.
+pub fn ends_of_passable_alternatives(kernel: &Kernel) -> impl Iterator<Item = u64> {
+    entries_of(".altinstructions", kernel).into_iter().filter_map(|e| {
+        let (length, replacement) = ((e.values[2].1 >> 32 & 0xff) as u64, (e.values[2].1 >> 40 & 0xff) as u64);
+        let passes = replacement == 0 || passes(kernel.bytes(e.values[1].0, replacement)?);
+        passes.then_some(e.values[0].0.wrapping_add(length))
+    })
+}
+
+/// Whether execution goes on behind these instructions.
+fn passes(code: &[u8]) -> bool {
+    let mut decoder = iced_x86::Decoder::new(64, code, iced_x86::DecoderOptions::NONE);
+    let last = decoder.iter().last();
+    last.is_none_or(|i| {
+        use iced_x86::FlowControl::{IndirectBranch, Return, UnconditionalBranch};
+        !matches!(i.flow_control(), Return | UnconditionalBranch | IndirectBranch)
+    })
+}
+
 fn entries_of(name: &str, kernel: &Kernel) -> Vec<Entry> {
     let table = TABLES.iter().find(|t| t.name == name);
     table.and_then(|t| Some(t.entries(&t.find(kernel)?))).unwrap_or_default()

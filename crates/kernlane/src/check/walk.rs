@@ -11,7 +11,7 @@ use super::verdict::Findings;
 use crate::place::{Ending, Placement};
 use iced_x86::{ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use rayon::prelude::*;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// A stretch of code to compare: a block of the map, or a region outside it.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,15 @@ pub struct FallThrough {
     pub callee: Option<u64>,
 }
 
+/// No-ops that nothing leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct DeadEnd {
+    /// Where they begin.
+    pub from: u64,
+    /// They stand behind a call of this, and are dead if it never returns.
+    pub callee: Option<u64>,
+}
+
 /// What the walk found of one unit, or of all.
 #[derive(Default)]
 pub struct Walk {
@@ -75,6 +84,9 @@ pub struct Walk {
     pub falls: Vec<FallThrough>,
     /// Appended jumps: (new address, old target).
     pub appended: Vec<(u64, u64)>,
+    /// Units that close with no-ops behind code that does not go on, by their old end: padding that the map took along, unless
+    /// something jumps there.
+    pub dead_ends: HashMap<u64, DeadEnd>,
     /// The addresses (old, new) behind units that end in a return or an indirect jump.
     pub stops: Vec<(u64, u64)>,
     pub findings: Findings,
@@ -87,6 +99,8 @@ pub struct Known<'a> {
     pub static_keys: HashSet<u64>,
     /// `ud2` of a WARN, after which execution goes on.
     pub warnings: HashSet<u64>,
+    /// Ends of alternatives that may come to let execution through.
+    pub passable: HashSet<u64>,
     /// Functions to which a `jmp` is a return or an indirect jump: their call sites are rewritten at boot, with an int3 behind.
     pub thunks: HashSet<u64>,
     pub image: std::ops::Range<u64>,
@@ -147,6 +161,7 @@ pub fn walk(units: &[Unit], old: &Kernel, new: &Kernel, known: &Known) -> Walk {
         all.references.extend(part.references);
         all.falls.extend(part.falls);
         all.appended.extend(part.appended);
+        all.dead_ends.extend(part.dead_ends);
         all.stops.extend(part.stops);
         all.findings.absorb(part.findings);
     }
@@ -201,6 +216,7 @@ fn walk_unit(unit: &Unit, old: &Kernel, new: &Kernel, known: &Known, walk: &mut 
         return;
     };
     let mut last = None;
+    let mut dead_end: Option<DeadEnd> = None;
     while !a.at_end() {
         let left = a.next();
         let is_last = a.at_end();
@@ -228,7 +244,15 @@ fn walk_unit(unit: &Unit, old: &Kernel, new: &Kernel, known: &Known, walk: &mut 
         if !compare(&left, &right, inverted, known, walk) {
             return;
         }
+        let i = &left.instruction;
+        dead_end = match dead_end {
+            Some(dead) if is_filling(i) => Some(dead),
+            _ => dead_end_behind(i, known),
+        };
         last = Some((left, right));
+    }
+    if let Some(dead) = dead_end.filter(|dead| dead.from < unit.old_end()) {
+        walk.dead_ends.insert(unit.old_end(), dead);
     }
     if !b.at_end() {
         walk.findings.differ(
@@ -285,6 +309,13 @@ fn dropped_jump(unit: &Unit, left: &Decoded, new: &Kernel, walk: &mut Walk) {
     }
     walk.findings.prove("blocks", 1);
     walk.findings.prove("jumps dropped", 1);
+    // Control that comes to the jump comes to what is now there instead, which must be its target.
+    walk.pairs.push(Pair {
+        old: jump.ip(),
+        new: unit.new_end(),
+        old_len: left.bytes.len() as u8,
+        new_len: 0,
+    });
     let target = jump.near_branch_target();
     if let Some(to) = behind(unit, target, new, walk) {
         walk.falls.push(FallThrough {
@@ -323,11 +354,7 @@ fn behind(unit: &Unit, old_target: u64, new: &Kernel, walk: &mut Walk) -> Option
 /// What the end of a unit asks for: the successor, the jump appended, the int3 behind a return.
 fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Known, walk: &mut Walk) {
     let thunk = a.is_jmp_short_or_near() && known.thunks.contains(&a.near_branch_target());
-    let goes_on = match a.flow_control() {
-        FlowControl::Return | FlowControl::IndirectBranch | FlowControl::UnconditionalBranch => false,
-        FlowControl::Exception => known.warnings.contains(&a.ip()),
-        _ => a.mnemonic() != iced_x86::Mnemonic::Int3,
-    };
+    let goes_on = !stops(a, known);
     if goes_on {
         let old_next = if unit.ending == Ending::Inverted {
             a.near_branch_target()
@@ -358,6 +385,25 @@ fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Kn
     if thunk || matches!(a.flow_control(), FlowControl::Return | FlowControl::IndirectBranch) {
         walk.stops.push((unit.old_end(), unit.new_end()));
     }
+}
+
+/// Whether execution never goes on behind `i`.
+fn stops(i: &Instruction, known: &Known) -> bool {
+    let ends = match i.flow_control() {
+        FlowControl::Return | FlowControl::IndirectBranch | FlowControl::UnconditionalBranch => true,
+        FlowControl::Exception => !known.warnings.contains(&i.ip()),
+        _ => i.mnemonic() == iced_x86::Mnemonic::Int3,
+    };
+    ends && !known.passable.contains(&i.next_ip()) && !known.static_keys.contains(&i.ip())
+}
+
+fn dead_end_behind(i: &Instruction, known: &Known) -> Option<DeadEnd> {
+    let callee = i.is_call_near().then(|| i.near_branch_target());
+    (callee.is_some() || stops(i, known)).then(|| DeadEnd { from: i.next_ip(), callee })
+}
+
+fn is_filling(i: &Instruction) -> bool {
+    matches!(i.mnemonic(), iced_x86::Mnemonic::Nop | iced_x86::Mnemonic::Int3)
 }
 
 /// Compares one instruction; pushes the pair and the references. `false` when the rest of the unit cannot be paired.

@@ -23,7 +23,7 @@ pub use initramfs::Contents;
 pub use kernel::{Kernel, Module};
 pub use plugin::find as plugin_library;
 pub use qemu::{Qemu, in_path};
-pub use workload::Workload;
+pub use workload::{SHIPPED, Workload};
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};

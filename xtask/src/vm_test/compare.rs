@@ -1,0 +1,123 @@
+//! What two guests printed, test by test.
+//!
+//! Takes the outcomes of `guest.sh` under both kernels; says for a test whether both succeeded and saw the same, and if not, what
+//! differs.
+
+use kernlane::guest::{End, Outcome};
+
+pub struct Tests<'a> {
+    pub before: &'a Outcome,
+    pub after: &'a Outcome,
+}
+
+impl Tests<'_> {
+    /// The error names the kernel at fault: a test that the original fails shows nothing.
+    pub fn compare(&self, test: &str) -> Result<(), String> {
+        let before = section(self.before, test).map_err(|why| format!("the original kernel: {why}"))?;
+        let after = section(self.after, test)?;
+        if before == after {
+            Ok(())
+        } else {
+            Err(format!("saw something else:\n{}", difference(before, after)))
+        }
+    }
+
+    /// Both guests ran all tests and stopped by themselves.
+    pub fn ended(&self) -> Result<(), String> {
+        for (kernel, outcome) in [("the original kernel", self.before), ("the new kernel", self.after)] {
+            if outcome.end != End::Exited(0) {
+                return Err(format!(
+                    "{kernel}: {:?}; its last words: {}",
+                    outcome.end,
+                    last_words(&outcome.console)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a test printed, if it succeeded.
+fn section<'a>(outcome: &'a Outcome, test: &str) -> Result<&'a str, String> {
+    let begin = format!("@@ begin {test}\n");
+    let end = format!("@@ end {test} ");
+    let start = outcome
+        .output
+        .find(&begin)
+        .ok_or_else(|| format!("did not begin ({:?})", outcome.end))?
+        + begin.len();
+    let rest = &outcome.output[start..];
+    let stop = rest.find(&end).ok_or_else(|| {
+        format!(
+            "did not end ({:?}): {}\n{}",
+            outcome.end,
+            last_words(rest),
+            last_words(&outcome.console)
+        )
+    })?;
+    let status = rest[stop + end.len()..].lines().next().unwrap_or_default();
+    if status != "0" {
+        return Err(format!("failed with status {status}: {}", last_words(&rest[..stop])));
+    }
+    Ok(&rest[..stop])
+}
+
+fn difference(before: &str, after: &str) -> String {
+    let missing = |from: &str, of: &str, sign: &str| {
+        let lines = from.lines().filter(|line| !of.lines().any(|l| l == *line));
+        lines.take(10).map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
+    };
+    let mut lines = missing(before, after, "-");
+    lines.extend(missing(after, before, "+"));
+    if lines.is_empty() {
+        lines.push("the same lines, in another order or number".to_owned());
+    }
+    lines.join("\n")
+}
+
+/// A line of the kernel's log that no good kernel writes.
+pub fn is_complaint(line: &str) -> bool {
+    ["WARNING: CPU", "BUG:", "Oops", "Kernel panic", "soft lockup", "ORC unwinder"]
+        .iter()
+        .any(|word| line.contains(word))
+}
+
+/// The end of a text, for an error message.
+pub fn last_words(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(8)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(output: &str) -> Outcome {
+        Outcome {
+            end: End::Exited(0),
+            console: String::new(),
+            output: output.into(),
+            qemu: String::new(),
+            elapsed: Default::default(),
+        }
+    }
+
+    fn compare(before: &str, after: &str) -> Result<(), String> {
+        Tests {
+            before: &outcome(before),
+            after: &outcome(after),
+        }
+        .compare("x")
+    }
+
+    #[test]
+    fn a_test_passes_only_if_both_succeed_and_see_the_same() {
+        let good = "@@ begin x\na\n@@ end x 0\n";
+        assert_eq!(compare(good, good), Ok(()));
+        assert!(compare(good, "@@ begin x\nb\n@@ end x 0\n").unwrap_err().contains("- a\n+ b"));
+        assert!(compare(good, "@@ begin x\na\n@@ end x 1\n").unwrap_err().contains("status 1"));
+        assert!(compare(good, "@@ begin x\na\n").unwrap_err().contains("did not end"));
+        assert!(compare(good, "").unwrap_err().contains("did not begin"));
+        assert!(compare("", good).unwrap_err().contains("the original kernel"));
+    }
+}

@@ -1,0 +1,239 @@
+//! `cargo xtask vm-test OLD NEW`: whether a relinked kernel does in a guest what the original does.
+//!
+//! Takes the trees of both kernels; boots each on each machine with KASLR, runs `guest.sh`, and compares what the tests saw. A test passes
+//! if it succeeds under both kernels and prints the same. Then runs the shipped workloads, which check their own output, under the new
+//! kernel. Prints a line a test.
+
+mod compare;
+
+use anyhow::{Context, Result, bail};
+use compare::Tests;
+use kernlane::check::kernel::Kernel as Vmlinux;
+use kernlane::guest::{self, Boot, Contents, End, Kernel, Outcome, Workload};
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const SCRIPT: &str = include_str!("guest.sh");
+const BAD_POINTERS: &str = include_str!("bad-pointers.c");
+
+/// A machine, and the tests that run on it, in their order.
+struct Machine {
+    name: &'static str,
+    cpus: u32,
+    cpu_model: &'static str,
+    command_line: &'static [&'static str],
+    tests: &'static [&'static str],
+}
+
+const EVERYTHING: &[&str] = &[
+    "kaslr",
+    "traceable_functions",
+    "workload",
+    "stacks",
+    "function_tracer",
+    "function_graph",
+    "kprobes",
+    "kprobes_on_parts",
+    "tracepoints",
+    "bad_pointers",
+    "modules",
+    "livepatch",
+    "sysrq",
+    "no_complaints",
+    "provoked",
+];
+
+const MITIGATED: &[&str] = &[
+    "mitigations",
+    "workload",
+    "stacks",
+    "function_tracer",
+    "kprobes",
+    "bad_pointers",
+    "modules",
+    "livepatch",
+    "no_complaints",
+];
+
+const MACHINES: &[Machine] = &[
+    Machine {
+        name: "1 CPU",
+        cpus: 1,
+        cpu_model: "max",
+        command_line: &[],
+        tests: EVERYTHING,
+    },
+    Machine {
+        name: "4 CPUs",
+        cpus: 4,
+        cpu_model: "max",
+        command_line: &[],
+        tests: EVERYTHING,
+    },
+    // Call-depth tracking: every call and return is patched.
+    Machine {
+        name: "Skylake",
+        cpus: 1,
+        cpu_model: "Skylake-Client-v3",
+        command_line: &["retbleed=stuff"],
+        tests: MITIGATED,
+    },
+    // Safe returns against speculative return stack overflow.
+    Machine {
+        name: "EPYC",
+        cpus: 1,
+        cpu_model: "EPYC-Milan",
+        command_line: &["spec_rstack_overflow=safe-ret"],
+        tests: MITIGATED,
+    },
+];
+
+/// Under emulation, with other work beside it.
+const TIME_LIMIT: Duration = Duration::from_secs(900);
+
+const MODULES: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
+
+/// `wanted` names a machine, or "workloads"; `None` runs everything.
+pub fn vm_test(old: &Path, new: &Path, wanted: Option<&str>) -> Result<()> {
+    let (old, new) = (Kernel::open(old, None)?, Kernel::open(new, None)?);
+    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
+    if let Some(wanted) = wanted
+        && wanted != "workloads"
+        && MACHINES.iter().all(|m| m.name != wanted)
+    {
+        let names: Vec<_> = MACHINES.iter().map(|m| m.name).collect();
+        bail!("there is no machine {wanted:?}: give {} or workloads", names.join(", "));
+    }
+    let bad_pointers = compile_bad_pointers()?;
+    let parts = parts(&old.vmlinux, &new.vmlinux)?;
+    let mut score = Score::default();
+    for machine in MACHINES.iter().filter(|m| is_wanted(m.name)) {
+        let before = machine.boot(&old, &[], &bad_pointers)?;
+        let after = machine.boot(&new, &parts, &bad_pointers)?;
+        let tests = Tests {
+            before: &before,
+            after: &after,
+        };
+        for test in machine.tests {
+            score.count(&format!("{}: {test}", machine.name), tests.compare(test));
+        }
+        score.count(&format!("{}: to the end", machine.name), tests.ended());
+    }
+    if is_wanted("workloads") {
+        for (name, _) in guest::SHIPPED {
+            score.count(&format!("workload {name}"), workload(name, &new)?);
+        }
+    }
+    println!("{} passed, {} failed", score.passed, score.failed);
+    if score.failed > 0 {
+        bail!("the new kernel is not as good as the old one");
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Score {
+    passed: usize,
+    failed: usize,
+}
+
+impl Score {
+    fn count(&mut self, name: &str, result: Result<(), String>) {
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("passed: {name}");
+            }
+            Err(why) => {
+                self.failed += 1;
+                println!("FAILED: {name}: {}", why.replace('\n', "\n    "));
+            }
+        }
+    }
+}
+
+impl Machine {
+    fn boot(&self, kernel: &Kernel, parts: &[String], bad_pointers: &[u8]) -> Result<Outcome> {
+        let modules = kernel.modules(&MODULES.map(str::to_owned))?;
+        let mut contents = Contents::of_script(SCRIPT, modules);
+        contents.file("/kernlane/tests", 0o644, self.tests.join("\n"));
+        contents.file("/kernlane/parts", 0o644, parts.join("\n"));
+        contents.file("/kernlane/bad-pointers", 0o755, bad_pointers);
+        contents.file("/kernlane/data", 0o644, noise());
+        guest::run(&kernel.boot_image, &contents, |boot: &mut Boot| {
+            boot.kaslr = true;
+            boot.cpus = self.cpus;
+            boot.cpu_model = self.cpu_model.into();
+            boot.time_limit = TIME_LIMIT;
+            // The first hundred tasks' traces must fit.
+            boot.command_line = ["log_buf_len=8M"]
+                .iter()
+                .chain(self.command_line)
+                .map(|&word| word.to_owned())
+                .collect();
+        })
+        .with_context(|| format!("booting {} on {}", kernel.boot_image.display(), self.name))
+    }
+}
+
+fn workload(name: &str, kernel: &Kernel) -> Result<Result<(), String>> {
+    let workload = Workload::open(name)?;
+    let contents = Contents::of_workload(&workload, kernel)?;
+    let outcome = guest::run(&kernel.boot_image, &contents, |boot| {
+        boot.kaslr = true;
+        boot.memory_mb = workload.memory_mb;
+        boot.time_limit = TIME_LIMIT;
+    })?;
+    let complaint = outcome.console.lines().find(|line| compare::is_complaint(line));
+    Ok(match (outcome.end, complaint) {
+        (End::Exited(0), None) => Ok(()),
+        (_, Some(complaint)) => Err(format!("the kernel said: {complaint}")),
+        (end, None) => Err(format!("{end:?}; the guest's last words: {}", compare::last_words(&outcome.output))),
+    })
+}
+
+/// A megabyte that is the same every time and does not compress.
+fn noise() -> Vec<u8> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..1 << 20).map(|_| next()).collect()
+}
+
+fn compile_bad_pointers() -> Result<Vec<u8>> {
+    let directory = std::env::temp_dir().join(format!("kernlane-vm-test-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let (source, program) = (directory.join("bad-pointers.c"), directory.join("bad-pointers"));
+    std::fs::write(&source, BAD_POINTERS)?;
+    let flags = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
+    let done = crate::run(Command::new("cc").args(flags).arg(&program).arg(&source));
+    let bytes = done.and_then(|()| Ok(std::fs::read(&program)?));
+    std::fs::remove_dir_all(&directory)?;
+    bytes.context("compiling the guest's bad-pointers.c")
+}
+
+/// At most this many of the parts that moved are probed: enabling a probe is slow under emulation.
+const PROBED_PARTS: usize = 60;
+
+/// Symbols of code that only the new kernel has, evenly chosen.
+fn parts(old: &Path, new: &Path) -> Result<Vec<String>> {
+    let (old, new) = (std::fs::read(old)?, std::fs::read(new)?);
+    let names = |file| -> Result<Vec<String>> {
+        let kernel = Vmlinux::parse(file)?;
+        let code = kernel
+            .symbols
+            .iter()
+            .filter(|s| s.section.is_some_and(|i| kernel.sections[i].executable));
+        Ok(code.map(|s| s.name.to_owned()).collect())
+    };
+    let known: HashSet<String> = names(&old)?.into_iter().collect();
+    let parts: Vec<String> = names(&new)?.into_iter().filter(|name| !known.contains(name)).collect();
+    let step = parts.len().div_ceil(PROBED_PARTS).max(1);
+    Ok(parts.into_iter().step_by(step).collect())
+}
