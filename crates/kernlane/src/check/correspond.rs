@@ -4,7 +4,7 @@
 //! map, everything else by symbols: between two things that did not move, the distance old → new is that of the symbol before. Both are
 //! *claims* here: the other stages compare every byte under them, so a wrong claim ends as a difference, not as a proof.
 
-use super::kernel::{Kernel, Section, Symbol};
+use super::kernel::{Kernel, START_KERNEL_MAP, Section, Symbol};
 use super::verdict::Findings;
 use crate::place::{Placed, Placement};
 use std::collections::HashMap;
@@ -108,6 +108,21 @@ impl<'k, 'd> Correspondence<'k, 'd> {
 
     /// Whether what is at `new` is what was at `old`.
     pub fn lands(&self, old: u64, new: u64) -> Landing {
+        match (self.virtual_address(old), self.virtual_address(new)) {
+            (Some(old), Some(new)) => self.lands_virtual(old, new),
+            _ => self.lands_virtual(old, new),
+        }
+    }
+
+    /// The address at which the kernel maps physical address `addr`, if it can be nothing else.
+    fn virtual_address(&self, addr: u64) -> Option<u64> {
+        let physical = addr < 1 << 31 && self.old.section_at(addr).is_none() && self.new.section_at(addr).is_none();
+        let address = addr.wrapping_add(START_KERNEL_MAP);
+        let in_image = |kernel: &Kernel| (kernel.image().start..=kernel.image().end).contains(&address);
+        (physical && (in_image(self.old) || in_image(self.new))).then_some(address)
+    }
+
+    fn lands_virtual(&self, old: u64, new: u64) -> Landing {
         if self.image(old) == Some(new) {
             return Landing::Exact;
         }
@@ -133,19 +148,11 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         }
     }
 
-    /// `_text` rounded up to a page, or the last byte before `__end_rodata`, perhaps as a physical address.
+    /// `_text` rounded up to a page, `_end` to a large page, the last byte before `__end_rodata`.
     fn is_near_linker_symbol(&self, old: u64, new: u64) -> bool {
-        let virtual_address = |addr: u64| if addr < 1 << 31 { addr + START_KERNEL_MAP } else { addr };
-        let (old, new) = (virtual_address(old), virtual_address(new));
-        let from = self.old.symbols.partition_point(|s| s.addr.0 < old.saturating_sub(PAGE));
-        let near = self.old.symbols[from..].iter().take_while(|s| s.addr.0 <= old.saturating_add(1));
-        near.filter(|s| !s.function && s.size == 0).any(|s| {
-            let meant = s.addr.0.wrapping_add(new).wrapping_sub(old);
-            self.new
-                .symbols_at(meant)
-                .iter()
-                .any(|t| t.name == s.name && !t.function && t.size == 0)
-        })
+        ROUNDINGS
+            .iter()
+            .any(|&by| self.is_linker_symbol(old.wrapping_sub(by), new.wrapping_sub(by)))
     }
 
     /// A symbol that only marks a place (`_etext`, `__stop_…`) has the same name there in both.
@@ -174,10 +181,8 @@ impl<'k, 'd> Correspondence<'k, 'd> {
 /// How far a biased address may lie outside of what it refers to: compilers fold small constant indices into table addresses.
 const BIAS: u64 = 1 << 16;
 
-const PAGE: u64 = 4096;
-
-/// Where the kernel maps physical address 0 (`__START_KERNEL_map`).
-const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+/// What is added to a symbol to round it up or to name its last byte.
+const ROUNDINGS: [u64; 3] = [0xfff, 0x1f_ffff, u64::MAX];
 
 fn distance(addr: u64, region: &Region) -> u64 {
     if addr < region.old {

@@ -25,6 +25,9 @@ pub struct Section<'d> {
     pub loaded: Loaded,
 }
 
+/// Where the kernel maps physical address 0 (`__START_KERNEL_map`).
+pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+
 /// How a section comes into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {

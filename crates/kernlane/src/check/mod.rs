@@ -172,8 +172,9 @@ fn sections(old: &Kernel, new: &Kernel, findings: &mut Findings) {
         let Some(twin) = correspond::twin_of(old, new, index) else {
             continue;
         };
-        let equal = section.executable == twin.executable && section.loaded == twin.loaded && twin.loaded != Loaded::Nowhere;
-        let what = || format!("section {} was {:?}, is {:?}", section.name, section.loaded, twin.loaded);
+        let (was, is) = (loaded(section, old), loaded(twin, new));
+        let equal = section.executable == twin.executable && was == is && is != Loaded::Nowhere;
+        let what = || format!("section {} was {:?}, is {:?}", section.name, was, is);
         findings.expect(equal, KIND, section.addr, twin.addr, what);
         let sized = section.data.is_empty() == twin.data.is_empty();
         findings.expect(sized, KIND, section.addr, twin.addr, || {
@@ -190,6 +191,20 @@ fn sections(old: &Kernel, new: &Kernel, findings: &mut Findings) {
     findings.expect(at_start(old) == at_start(new), KIND, old.entry, new.entry, || {
         "the entry point is not where it was".to_owned()
     });
+}
+
+/// How a section is loaded; per-CPU data, which is linked at 0, relative to where the kernel finds it.
+fn loaded(section: &kernel::Section, kernel: &Kernel) -> Loaded {
+    match section.loaded {
+        Loaded::By { flags, bias } if section.addr >> 63 == 0 => {
+            let base = kernel.symbol("__per_cpu_load").unwrap_or(0).wrapping_sub(kernel::START_KERNEL_MAP);
+            Loaded::By {
+                flags,
+                bias: bias.wrapping_sub(base),
+            }
+        }
+        other => other,
+    }
 }
 
 /// Jumping to one of these is returning or jumping indirectly.

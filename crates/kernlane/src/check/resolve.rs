@@ -100,8 +100,17 @@ impl Flow<'_, '_, '_> {
         if fall.callee.is_some_and(|callee| noreturn.holds(callee)) {
             return findings.prove("calls that never return", 1);
         }
+        if fall.callee.is_some() && self.ends_function(fall) {
+            return findings.prove("calls that end a function", 1);
+        }
         let what = || format!("goes on elsewhere: {}", self.wrong_target(fall.old, fall.new));
         findings.expect(false, "successors", fall.at_old, fall.at_new, what);
+    }
+
+    /// A compiler lets a function run off its end only behind a call that it knows not to return.
+    fn ends_function(&self, fall: &FallThrough) -> bool {
+        let mut nearest = self.correspondence.old.nearest(fall.at_old).into_iter().flatten();
+        nearest.any(|s| s.function && s.addr.0.checked_add(s.size) == Some(fall.old))
     }
 
     /// Whether only padding, behind code that does not go on, leads to `old`, and nothing refers into that padding.

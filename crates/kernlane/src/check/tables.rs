@@ -262,7 +262,8 @@ fn passes(code: &[u8]) -> bool {
     let last = decoder.iter().last();
     last.is_none_or(|i| {
         use iced_x86::FlowControl::{IndirectBranch, Return, UnconditionalBranch};
-        !matches!(i.flow_control(), Return | UnconditionalBranch | IndirectBranch)
+        let stops = matches!(i.flow_control(), Return | UnconditionalBranch | IndirectBranch);
+        !stops && i.mnemonic() != iced_x86::Mnemonic::Int3
     })
 }
 

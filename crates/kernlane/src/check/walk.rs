@@ -354,7 +354,9 @@ fn behind(unit: &Unit, old_target: u64, new: &Kernel, walk: &mut Walk) -> Option
 /// What the end of a unit asks for: the successor, the jump appended, the int3 behind a return.
 fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Known, walk: &mut Walk) {
     let thunk = a.is_jmp_short_or_near() && known.thunks.contains(&a.near_branch_target());
-    let goes_on = !stops(a, known);
+    // Behind these, execution may go on (`iretq` to the next instruction serialises), and the map may say so.
+    let may_go_on = matches!(a.mnemonic(), iced_x86::Mnemonic::Int3 | iced_x86::Mnemonic::Iretq) && unit.appended > 0;
+    let goes_on = !stops(a, known) || may_go_on;
     if goes_on {
         let old_next = if unit.ending == Ending::Inverted {
             a.near_branch_target()
