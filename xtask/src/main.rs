@@ -3,6 +3,7 @@
 mod check_test;
 mod demo;
 mod kernel;
+mod record_test;
 mod test;
 mod vm_test;
 
@@ -15,6 +16,7 @@ cargo xtask test                every test: format, lints, units, kernel trees, 
 cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
 cargo xtask vm-test OLD NEW [MACHINE|workloads]
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
+cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
 ";
 
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["vm-test", old, new] => vm_test::vm_test(old.as_ref(), new.as_ref(), None),
         ["vm-test", old, new, wanted] => vm_test::vm_test(old.as_ref(), new.as_ref(), Some(wanted)),
+        ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

@@ -1,0 +1,340 @@
+//! `cargo xtask record-test TREE`: whether a recording is exactly what ran, whether it is the same again, and whether one that could not be
+//! made says so.
+//!
+//! Boots the tree's kernel with a program that does between the marks what is hard to record, and that knows by the guest's own clock
+//! how many instructions it took. Prints a line a test.
+
+use crate::run;
+use anyhow::{Context, Result, bail, ensure};
+use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use trace::{Chunk, Event, Header, ReadError, Reader, RunAddr, Totals, Translation, TranslationId, events};
+
+const PROGRAM: &str = include_str!("counted.c");
+const SEED: u64 = 5;
+/// What `counted.c` does so often.
+const FORKS: u64 = 20;
+const REPEATS: u64 = 50;
+const PATCHED_CALLS: u64 = 30;
+const ALIAS_CALLS: u64 = 40;
+
+pub fn record_test(tree: &Path) -> Result<()> {
+    let kernel = Kernel::open(tree, None)?;
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let machine = Machine {
+        plugin: build_plugin()?,
+        program: compile(directory.path())?,
+        directory: directory.path().into(),
+        kernel,
+    };
+    let mut score = Score::default();
+    score.count("every instruction counted", machine.every_instruction());
+    score.count("the same again", machine.the_same_again());
+    score.count("what happened is in the recording", machine.what_happened());
+    score.count("the guest is not changed", machine.guest_unchanged());
+    score.count("cut off when the guest ends early", machine.cut_off());
+    score.count("cut off when the workload fails", machine.failed());
+    score.count("nothing marked, nothing recorded", machine.unmarked());
+    score.count("a full disk is said, and stops the guest", machine.full_disk());
+    score.count("wrong arguments are refused", machine.wrong_arguments());
+    println!("{} passed, {} failed", score.passed, score.failed);
+    ensure!(score.failed == 0, "recordings are not to be trusted");
+    Ok(())
+}
+
+#[derive(Default)]
+struct Score {
+    passed: usize,
+    failed: usize,
+}
+
+impl Score {
+    fn count(&mut self, name: &str, result: Result<()>) {
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("passed: {name}");
+            }
+            Err(why) => {
+                self.failed += 1;
+                println!("FAILED: {name}: {why:#}");
+            }
+        }
+    }
+}
+
+struct Machine {
+    kernel: Kernel,
+    plugin: PathBuf,
+    /// The compiled `counted.c`.
+    program: Vec<u8>,
+    directory: PathBuf,
+}
+
+impl Machine {
+    /// Boots and runs the program in one of its ways, with the plugin writing to `out`.
+    fn boot(&self, how: &str, out: Option<&Path>, more: &[(&str, &str)]) -> Result<Outcome> {
+        let end = if how == "unended" { "reboot -f" } else { "" };
+        let mut contents = Contents::of_script(&format!("sleep 5\n/kernlane/counted {how}\n{end}\n"), Vec::new());
+        contents.file("/kernlane/counted", 0o755, self.program.as_slice());
+        let plugin = out.map(|out| self.arguments(out, more)).transpose()?;
+        guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
+            boot.clock = Clock::Instructions { seed: SEED };
+            boot.plugin = plugin;
+        })
+    }
+
+    fn arguments(&self, out: &Path, more: &[(&str, &str)]) -> Result<Plugin> {
+        let task = self.kernel.task_facts()?;
+        let set_comm = task.set_comm.context("the kernel has no __set_task_comm")?;
+        let out = out.to_str().context("the temporary directory's name is not UTF-8")?;
+        let mut arguments = vec![
+            ("out".to_owned(), out.to_owned()),
+            ("build_id".to_owned(), self.kernel.build_id.0.clone()),
+            ("workload".to_owned(), "counted".to_owned()),
+            ("seed".to_owned(), SEED.to_string()),
+            ("switch_to".to_owned(), format!("{:#x}", task.switch_to.0)),
+            ("set_comm".to_owned(), format!("{:#x}", set_comm.0)),
+            ("comm".to_owned(), task.comm.to_string()),
+        ];
+        arguments.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        Ok(Plugin {
+            library: self.plugin.clone(),
+            arguments,
+        })
+    }
+
+    fn out(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The plugin's own audit, and the guest's count, which shares nothing with either.
+    fn every_instruction(&self) -> Result<()> {
+        let out = self.out("verified");
+        let outcome = self.boot("whole", Some(&out), &[("verify", "on")])?;
+        let said = |what: &str| number_before(&outcome.qemu, what).with_context(|| format!("no {what:?} in: {}", outcome.qemu));
+        ensure!(outcome.qemu.contains(", difference 0\n"), "{}", outcome.qemu);
+        ensure!(said(" with a wrong count")? == 0, "{}", outcome.qemu);
+        ensure!(said(" kernel and ")? == 0, "the kernel ran at other addresses: {}", outcome.qemu);
+        // The second mapping of the page is recorded at the first's address, and the audit sees it.
+        ensure!(said(" user executions at another address")? >= ALIAS_CALLS, "{}", outcome.qemu);
+
+        let recording = Recording::read(&out)?;
+        let retired: u64 = outcome.output.trim().parse().context("the program's count")?;
+        let begun = recording.totals.instructions() + said(" repetitions folded")?;
+        // What raised an exception was begun and not retired. Most of these leave a translation midway; the rest raise it in a
+        // translation's last instruction. The few instructions between the clock's readings and the marks are within that.
+        let exceptions = begun.saturating_sub(retired);
+        let most = 2 * recording.totals.left + 100;
+        ensure!(
+            exceptions > 0 && exceptions <= most,
+            "{begun} begun, {retired} retired by the guest's clock, {} left midway",
+            recording.totals.left
+        );
+        Ok(())
+    }
+
+    fn the_same_again(&self) -> Result<()> {
+        let (first, second) = (self.out("first"), self.out("second"));
+        self.boot("whole", Some(&first), &[])?;
+        self.boot("whole", Some(&second), &[])?;
+        let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
+        ensure!(read(&first)? == read(&second)?, "two recordings differ");
+        ensure!(read(&first)? == read(&self.out("verified"))?, "the audit changed the recording");
+        Ok(())
+    }
+
+    fn what_happened(&self) -> Result<()> {
+        let recording = Recording::read(&self.out("first"))?;
+        let header = &recording.header;
+        ensure!(
+            header.build_id == self.kernel.build_id.0 && header.workload == "counted" && header.seed == SEED,
+            "the header is {header:?}"
+        );
+        for name in ["counted", "renamed"] {
+            ensure!(recording.names.contains(name), "no task {name:?} among {:?}", recording.names);
+        }
+        let switches = recording.count(|event| matches!(event, Event::Task(_)));
+        ensure!(switches >= 2 * FORKS, "{switches} task switches for {FORKS} forks");
+        ensure!(
+            matches!(recording.events.first(), Some(Event::Task(_))),
+            "the first task is not known"
+        );
+        let marks = recording.count(|event| *event == Event::Marker(7));
+        ensure!(marks == 1, "mark 7 is there {marks} times");
+
+        // mov $0x7e57c0de,%eax; rep stosb
+        let repeated = recording.executions(&[0xb8, 0xde, 0xc0, 0x57, 0x7e, 0xf3, 0xaa]);
+        ensure!(
+            repeated == REPEATS,
+            "a string instruction was reached {repeated} times, not {REPEATS}"
+        );
+        for value in [1, 2] {
+            let calls = recording.executions(&[0xb8, value, 0xde, 0xc0, 0x7e, 0xc3]);
+            ensure!(
+                calls == PATCHED_CALLS,
+                "version {value} of the patched code ran {calls} times, not {PATCHED_CALLS}"
+            );
+        }
+        let places: BTreeSet<RunAddr> = recording.with_code(&[0xde, 0xc0, 0x7e, 0xc3]).map(|t| t.addr).collect();
+        ensure!(places.len() == 2, "the patched code and the shared page are at {places:?}");
+        let aliased = recording.executions(&[0xb8, 3, 0xde, 0xc0, 0x7e, 0xc3]);
+        ensure!(
+            aliased == 2 * ALIAS_CALLS,
+            "the shared page ran {aliased} times, not {}",
+            2 * ALIAS_CALLS
+        );
+        Ok(())
+    }
+
+    fn guest_unchanged(&self) -> Result<()> {
+        let without = self.boot("whole", None, &[])?;
+        let with = self.boot("whole", Some(&self.out("again")), &[])?;
+        ensure!(
+            without.output == with.output,
+            "the guest counted {} without the plugin, {} with it",
+            without.output.trim(),
+            with.output.trim()
+        );
+        Ok(())
+    }
+
+    fn cut_off(&self) -> Result<()> {
+        let outcome = self.boot("unended", Some(&self.out("unended")), &[])?;
+        ensure!(outcome.qemu.contains("has not executed marker 2"), "{}", outcome.qemu);
+        let (totals, error) = read_as_far_as_good(&self.out("unended"))?;
+        ensure!(matches!(error, Some(ReadError::CutOff { .. })), "{error:?}");
+        ensure!(totals.instructions() > 100_000, "{totals:?}");
+        Ok(())
+    }
+
+    fn failed(&self) -> Result<()> {
+        let outcome = self.boot("failed", Some(&self.out("failed")), &[])?;
+        ensure!(outcome.qemu.contains("the workload says that it failed"), "{}", outcome.qemu);
+        let (_, error) = read_as_far_as_good(&self.out("failed"))?;
+        ensure!(matches!(error, Some(ReadError::CutOff { .. })), "{error:?}");
+        Ok(())
+    }
+
+    fn unmarked(&self) -> Result<()> {
+        let out = self.out("unmarked");
+        let plugin = self.arguments(&out, &[])?;
+        let outcome = guest::run(&self.kernel.boot_image, &Contents::of_script("true", Vec::new()), |boot| {
+            boot.clock = Clock::Instructions { seed: SEED };
+            boot.plugin = Some(plugin);
+        })?;
+        ensure!(outcome.qemu.contains("has not executed marker 1"), "{}", outcome.qemu);
+        let (totals, error) = read_as_far_as_good(&out)?;
+        ensure!(matches!(error, Some(ReadError::CutOff { chunk: 1, .. })), "{error:?}");
+        ensure!(totals.instructions() == 0, "{totals:?}");
+        Ok(())
+    }
+
+    fn full_disk(&self) -> Result<()> {
+        let stopped = self.boot("whole", Some(Path::new("/dev/full")), &[])?;
+        ensure!(stopped.qemu.contains("No space left on device"), "{}", stopped.qemu);
+        ensure!(stopped.qemu.contains("stopping the guest"), "{}", stopped.qemu);
+        ensure!(stopped.end == guest::End::Stopped, "the guest ended with {:?}", stopped.end);
+        let ran_on = self.boot("whole", Some(Path::new("/dev/full")), &[("on_error", "continue")])?;
+        ensure!(ran_on.qemu.contains("No space left on device"), "{}", ran_on.qemu);
+        ensure!(ran_on.end == guest::End::Exited(0), "the guest ended with {:?}", ran_on.end);
+        Ok(())
+    }
+
+    fn wrong_arguments(&self) -> Result<()> {
+        match self.boot("whole", Some(&self.out("refused")), &[("colour", "blue")]) {
+            Ok(outcome) => bail!("QEMU ran: {}", outcome.qemu),
+            Err(error) => {
+                let message = format!("{error:#}");
+                ensure!(message.contains("there is no argument \"colour\""), "{message}");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A whole recording, small enough to be kept.
+struct Recording {
+    header: Header,
+    translations: Vec<Translation>,
+    names: BTreeSet<String>,
+    events: Vec<Event>,
+    totals: Totals,
+}
+
+impl Recording {
+    fn read(path: &Path) -> Result<Recording> {
+        let mut reader = Reader::new(File::open(path)?)?;
+        let mut recording = Recording {
+            header: reader.header().clone(),
+            translations: Vec::new(),
+            names: BTreeSet::new(),
+            events: Vec::new(),
+            totals: Totals::default(),
+        };
+        while let Some(chunk) = reader.next_chunk()? {
+            match chunk {
+                Chunk::Translations(translations) => recording.translations.extend(translations),
+                Chunk::Tasks(tasks) => recording.names.extend(tasks.iter().map(|task| task.name().into_owned())),
+                Chunk::Stream(words) => recording.events.extend(events(&words)),
+                Chunk::End(totals) => recording.totals = totals,
+            }
+        }
+        Ok(recording)
+    }
+
+    fn count(&self, wanted: impl Fn(&Event) -> bool) -> u64 {
+        self.events.iter().filter(|event| wanted(event)).count() as u64
+    }
+
+    /// Translations whose code ends with these bytes.
+    fn with_code<'a>(&'a self, end: &'a [u8]) -> impl Iterator<Item = &'a Translation> {
+        self.translations.iter().filter(move |translation| translation.code.ends_with(end))
+    }
+
+    /// How often translations that end with these bytes came to their end.
+    fn executions(&self, end: &[u8]) -> u64 {
+        let ids: BTreeSet<TranslationId> = self.with_code(end).map(|translation| translation.id).collect();
+        self.count(|event| matches!(event, Event::Executed(id) if ids.contains(id)))
+    }
+}
+
+/// What a recording that is not whole amounts to, and what is wrong with it.
+fn read_as_far_as_good(path: &Path) -> Result<(Totals, Option<ReadError>)> {
+    let mut reader = Reader::new(File::open(path)?)?;
+    loop {
+        match reader.next_chunk() {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok((reader.totals_so_far(), None)),
+            Err(error) => return Ok((reader.totals_so_far(), Some(error))),
+        }
+    }
+}
+
+/// The number that stands directly before a text.
+fn number_before(text: &str, what: &str) -> Option<u64> {
+    let (before, _) = text.split_once(what)?;
+    let digits = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    before[digits..].parse().ok()
+}
+
+/// The plugin as it is shipped.
+fn build_plugin() -> Result<PathBuf> {
+    run(Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kernlane-plugin"]))?;
+    let executable = std::env::current_exe()?;
+    let target = executable.ancestors().nth(2).context("xtask lies in no target directory")?;
+    let library = target.join("release/libkernlane_plugin.so");
+    ensure!(library.is_file(), "{} is not there after building it", library.display());
+    Ok(library)
+}
+
+fn compile(directory: &Path) -> Result<Vec<u8>> {
+    let (source, program) = (directory.join("counted.c"), directory.join("counted"));
+    std::fs::write(&source, PROGRAM)?;
+    let flags = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
+    run(Command::new("cc").args(flags).arg(&program).arg(&source))?;
+    std::fs::read(&program).context("compiling the guest's counted.c")
+}
