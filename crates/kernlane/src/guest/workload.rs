@@ -162,6 +162,15 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_example_is_good() {
+        let document = include_str!("../../../../docs/workloads.md");
+        let example = document.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        let workload = Workload::parse("example", example).unwrap();
+        assert_eq!(workload.modules, ["veth"]);
+        assert!(workload.files.contains_key("/work/list"));
+    }
+
+    #[test]
     fn errors_name_the_file_and_the_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mine.toml");

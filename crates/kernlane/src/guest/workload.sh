@@ -15,6 +15,9 @@ while grep -q -x -E 'cryptomgr_test|modprobe|\(udev-worker\)' /proc/[0-9]*/comm 
 sleep 5
 
 say "phase set-up"
+while read -r module; do
+    insmod "$module" || fail "loading $module" 1
+done < /kernlane/modules/order
 mkdir -p /work
 cd /work || fail set-up 1
 /bin/sh -e /kernlane/set-up || fail set-up $?
