@@ -2,6 +2,7 @@
 
 mod check_test;
 mod demo;
+mod guest_test;
 mod kernel;
 mod record_test;
 mod test;
@@ -17,6 +18,7 @@ cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of whi
 cargo xtask vm-test OLD NEW [MACHINE|workloads]
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
+cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
 ";
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         ["vm-test", old, new] => vm_test::vm_test(old.as_ref(), new.as_ref(), None),
         ["vm-test", old, new, wanted] => vm_test::vm_test(old.as_ref(), new.as_ref(), Some(wanted)),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
+        ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

@@ -23,6 +23,7 @@ pub use initramfs::Contents;
 pub use kernel::{Kernel, Module};
 pub use plugin::find as plugin_library;
 pub use qemu::{Qemu, in_path};
+pub use record::Conditions;
 pub use workload::{SHIPPED, Workload};
 
 use anyhow::{Context, Result};

@@ -12,7 +12,7 @@ use crate::guest::qemu::{self, Qemu};
 use crate::guest::workload::Workload;
 use crate::guest::{cache, plugin};
 use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub struct Recording {
 }
 
 /// What a recording depends on, and what it amounts to. Holds no path and no time of the host.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Conditions {
     pub format: u32,
     pub kernel_release: String,
@@ -60,7 +60,7 @@ pub struct Conditions {
     pub totals: Totals,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
     pub instructions: u64,
     pub kernel_instructions: u64,
@@ -197,9 +197,10 @@ fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
             let what = failed_in(&outcome.console).unwrap_or("before it was set up");
             bail!(explain(&format!("the workload failed {what} (status {status})"), outcome))
         }
-        End::Stopped => match plugin_failure(&outcome.qemu) {
-            Some(failure) => bail!(failure.to_string()),
-            None => bail!(explain("the guest stopped before the workload had ended", outcome)),
+        End::Stopped => match (plugin_failure(&outcome.qemu), panic(&outcome.console)) {
+            (Some(failure), _) => bail!(failure.to_string()),
+            (None, Some(reason)) => bail!(explain(&format!("the kernel panicked: {reason}"), outcome)),
+            (None, None) => bail!(explain("the guest stopped before the workload had ended", outcome)),
         },
         End::TimeLimit => bail!(explain(
             &format!(
@@ -217,6 +218,14 @@ fn plugin_failure(messages: &str) -> Option<&str> {
         .lines()
         .find_map(|line| line.strip_prefix("kernlane: "))
         .filter(|message| message.contains("failed"))
+}
+
+/// Why the kernel panicked, if it did (kernel/panic.c).
+fn panic(console: &str) -> Option<&str> {
+    console
+        .lines()
+        .find_map(|line| line.split_once("Kernel panic - not syncing: "))
+        .map(|(_, reason)| reason)
 }
 
 /// "in run", from the line that `workload.sh` prints.
@@ -336,7 +345,7 @@ mod tests {
             message.contains("failed in run (status 3)") && message.contains("output, last lines:\nsaid"),
             "{message}"
         );
-        assert!(judged(End::Stopped, "[ 1.0] Kernel panic").contains("Kernel panic"));
+        assert!(judged(End::Stopped, "[ 1.0] Kernel panic - not syncing: VFS\n[ 1.1] x").contains("panicked: VFS"));
         let full = "kernlane: writing the recording failed: No space left on device (os error 28)\nkernlane: stopping the guest\n";
         assert!(plugin_failure(full).unwrap().ends_with("(os error 28)"));
         assert_eq!(

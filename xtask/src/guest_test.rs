@@ -1,0 +1,278 @@
+//! `cargo xtask guest-test KERNEL`: recordings are bit-repeatable, and whatever goes wrong is said and leaves nothing behind.
+//!
+//! Runs the tool as a user does. KERNEL is what `kernlane record --kernel` takes.
+
+use anyhow::{Context, Result, bail, ensure};
+use kernlane::guest::{Conditions, SHIPPED};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a recording may take to get as far as a test wants it.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub fn guest_test(kernel: &Path) -> Result<()> {
+    let bench = Bench {
+        kernlane: kernlane()?,
+        kernel: kernel.into(),
+        directory: tempfile::Builder::new().prefix("kernlane-guest-test-").tempdir()?,
+    };
+    let mut failed = 0;
+    let mut report = |name: &str, result: Result<()>| match result.and_then(|()| bench.nothing_left()) {
+        Ok(()) => println!("passed: {name}"),
+        Err(error) => {
+            failed += 1;
+            println!("FAILED: {name}: {error:#}");
+        }
+    };
+    for (workload, _) in SHIPPED {
+        report(&format!("{workload} is recorded twice to the same bytes"), bench.repeats(workload));
+    }
+    report("another seed gives another recording", bench.seeds_differ());
+    for (name, set_up, run, check, said) in FAILURES {
+        report(name, bench.fails(set_up, run, check, said));
+    }
+    report("a time limit ends a guest that hangs", bench.hangs());
+    report("a full disk is said and nothing stays", bench.full_disk());
+    report("Ctrl-C ends QEMU and nothing stays", bench.interrupted());
+    report("QEMU ends with a tool that is killed", bench.killed());
+    ensure!(failed == 0, "{failed} tests failed");
+    Ok(())
+}
+
+/// Name; the workload's three scripts; what the message must hold.
+const FAILURES: [(&str, &str, &str, &str, &str); 4] = [
+    (
+        "a workload that fails in its set-up",
+        "echo in vain; exit 5",
+        "true",
+        "true",
+        "failed in set-up (status 5)",
+    ),
+    (
+        "a workload that fails while it is recorded",
+        "true",
+        "echo in vain; exit 7",
+        "true",
+        "failed in run (status 7)",
+    ),
+    (
+        "a workload whose output is wrong",
+        "true",
+        "echo in vain",
+        "grep -q success /run/output",
+        "failed in check (status 1)",
+    ),
+    (
+        "a kernel that panics",
+        "true",
+        "echo c > /proc/sysrq-trigger",
+        "true",
+        "sysrq triggered crash",
+    ),
+];
+
+struct Bench {
+    kernlane: PathBuf,
+    kernel: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn record(&self, workload: &str, output: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(&self.kernlane);
+        command.args(["record", workload, "--force", "--kernel"]).arg(&self.kernel);
+        command.arg("--output").arg(self.path(output)).args(more).stdin(Stdio::null());
+        command
+    }
+
+    fn recorded(&self, workload: &str, output: &str, more: &[&str]) -> Result<Vec<u8>> {
+        let ended = self.record(workload, output, more).output()?;
+        ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        Ok(std::fs::read(self.path(output).join("trace.klt"))?)
+    }
+
+    fn repeats(&self, workload: &str) -> Result<()> {
+        let (one, two) = (self.recorded(workload, "one", &[])?, self.recorded(workload, "two", &[])?);
+        ensure!(one == two, "the two traces differ");
+        let conditions = |name: &str| std::fs::read_to_string(self.path(name).join("recording.json"));
+        let text = conditions("one")?;
+        ensure!(text == conditions("two")?, "the two sets of conditions differ");
+        let totals = serde_json::from_str::<Conditions>(&text)?.totals;
+        let bits = 8.0 * totals.trace_bytes as f64 / totals.instructions as f64;
+        println!(
+            "{workload}: {:.1} M instructions, {:.3} bit each",
+            totals.instructions as f64 / 1e6,
+            bits
+        );
+        ensure!(
+            (100_000_000..2_500_000_000).contains(&totals.instructions),
+            "{} instructions",
+            totals.instructions
+        );
+        ensure!(
+            totals.kernel_instructions > 50_000_000,
+            "only {} instructions of the kernel",
+            totals.kernel_instructions
+        );
+        ensure!(bits <= 0.3, "{bits:.3} bit an instruction");
+        Ok(())
+    }
+
+    fn seeds_differ(&self) -> Result<()> {
+        let one = self.recorded("files", "one", &["--seed", "1"])?;
+        ensure!(
+            one != self.recorded("files", "two", &["--seed", "2"])?,
+            "seeds 1 and 2 gave the same trace"
+        );
+        Ok(())
+    }
+
+    /// Writes a workload and gives its path.
+    fn workload(&self, set_up: &str, run: &str, check: &str) -> Result<String> {
+        let path = self.path("workload.toml");
+        let text =
+            format!("about = 'a test'\npackages = []\nmemory = 256\nset-up = '''{set_up}'''\nrun = '''{run}'''\ncheck = '''{check}'''\n");
+        std::fs::write(&path, text)?;
+        Ok(path.to_str().context("the temporary directory is not UTF-8")?.into())
+    }
+
+    /// The message holds `said`, and whatever the workload itself printed.
+    fn fails(&self, set_up: &str, run: &str, check: &str, said: &str) -> Result<()> {
+        let workload = self.workload(set_up, run, check)?;
+        let message = refused(&self.record(&workload, "failed", &[]).output()?)?;
+        ensure!(message.contains(said), "does not say {said:?}:\n{message}");
+        let prints = [set_up, run].iter().any(|script| script.contains("echo in vain"));
+        ensure!(
+            !prints || message.contains("\nin vain\n"),
+            "does not show what the workload printed:\n{message}"
+        );
+        Ok(())
+    }
+
+    fn hangs(&self) -> Result<()> {
+        let workload = self.workload("true", "while true; do :; done", "true")?;
+        let message = refused(&self.record(&workload, "hung", &["--time-limit", "40"]).output()?)?;
+        ensure!(message.contains("40 seconds") && message.contains("phase counting"), "{message}");
+        Ok(())
+    }
+
+    /// In a mount namespace of its own, on a file system of two megabytes.
+    fn full_disk(&self) -> Result<()> {
+        std::fs::create_dir_all(self.path("small"))?;
+        let record = self.record("files", "small/full", &[]);
+        let ended = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c"])
+            .arg("mount -t tmpfs -o size=2m tmpfs \"$0\" || exit 100; \"$@\"; status=$?; ls -A \"$0\"; exit $status")
+            .arg(self.path("small"))
+            .arg(record.get_program())
+            .args(record.get_args())
+            .output()?;
+        let message = refused(&ended)?;
+        ensure!(message.contains("No space left on device"), "{message}");
+        ensure!(ended.stdout.is_empty(), "stays: {}", String::from_utf8_lossy(&ended.stdout));
+        Ok(())
+    }
+
+    fn interrupted(&self) -> Result<()> {
+        let mut child = self.started()?;
+        signal(&child, "INT")?;
+        let status = child.wait()?;
+        ensure!(status.code() == Some(2), "ended with {status}");
+        Ok(())
+    }
+
+    fn killed(&self) -> Result<()> {
+        let mut child = self.started()?;
+        signal(&child, "KILL")?;
+        child.wait()?;
+        // What a killed process has made it cannot remove.
+        for entry in std::fs::read_dir(self.directory.path())? {
+            let path = entry?.path();
+            if path
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(".kernlane-record-"))
+            {
+                std::fs::remove_dir_all(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A recording whose guest has booted.
+    fn started(&self) -> Result<Child> {
+        let workload = self.workload("true", "while true; do :; done", "true")?;
+        let mut child = self.record(&workload, "interrupted", &[]).stderr(Stdio::null()).spawn()?;
+        let begun = Instant::now();
+        while !self.console_says("kernlane: booted")? {
+            if begun.elapsed() > PATIENCE || child.try_wait()?.is_some() {
+                signal(&child, "KILL").ok();
+                bail!("the guest has not booted");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(child)
+    }
+
+    fn console_says(&self, text: &str) -> Result<bool> {
+        for entry in std::fs::read_dir(self.directory.path())? {
+            let console = entry?.path().join("recording/console.log");
+            if std::fs::read(console).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// No temporary directory, no failed recording, no QEMU.
+    fn nothing_left(&self) -> Result<()> {
+        for entry in std::fs::read_dir(self.directory.path())? {
+            let name = entry?.file_name();
+            ensure!(
+                ["one", "two", "small", "workload.toml"].iter().any(|known| name == *known),
+                "{name:?} stays"
+            );
+        }
+        let begun = Instant::now();
+        while let Some(process) = self.process_of_ours() {
+            // The system needs a moment to end a process whose parent has died.
+            ensure!(begun.elapsed() < Duration::from_secs(10), "process {process} stays");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// A process that names the test's directory on its command line.
+    fn process_of_ours(&self) -> Option<String> {
+        let directory = self.directory.path().to_string_lossy().into_owned();
+        let processes = std::fs::read_dir("/proc").ok()?.flatten();
+        let mut names = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.find(|name| {
+            std::fs::read(format!("/proc/{name}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&directory))
+        })
+    }
+}
+
+/// The tool beside this program, built in the same way.
+fn kernlane() -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("kernlane");
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    crate::run(Command::new("cargo").args(["build", "--profile", profile, "-p", "kernlane", "-p", "kernlane-plugin"]))?;
+    ensure!(program.is_file(), "cargo did not build {}", program.display());
+    Ok(program)
+}
+
+/// What a command that must fail said; its exit status must be the one for "could not be done".
+fn refused(ended: &Output) -> Result<String> {
+    let message = String::from_utf8_lossy(&ended.stderr).into_owned();
+    ensure!(ended.status.code() == Some(2), "ended with {}:\n{message}", ended.status);
+    Ok(message)
+}
+
+fn signal(child: &Child, name: &str) -> Result<()> {
+    crate::run(Command::new("kill").args([format!("-{name}"), child.id().to_string()]))
+}
