@@ -99,6 +99,7 @@ mod tests {
             output: output.into(),
             qemu: String::new(),
             elapsed: Default::default(),
+            cost: Default::default(),
         }
     }
 
