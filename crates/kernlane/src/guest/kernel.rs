@@ -195,13 +195,23 @@ fn with_elf<T>(path: &Path, read: impl FnOnce(&object::File<'_>) -> Result<T>) -
     read(&elf).with_context(|| path.display().to_string())
 }
 
-/// Debian: `boot/vmlinuz-R` and `usr/lib/debug/boot/vmlinux-R` of the same root (`/`, or a directory into which packages were unpacked).
+/// A build tree: `vmlinux` beside the `arch` of `arch/x86/boot/bzImage`. Debian: `usr/lib/debug/boot/vmlinux-R` of the root (`/`, or a
+/// directory into which packages were unpacked) that has `boot/vmlinuz-R`.
 fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
     let name = format!("vmlinux-{}", image.release);
+    let canonical = boot_image
+        .canonicalize()
+        .with_context(|| format!("reading {}", boot_image.display()))?;
+    let tree = canonical
+        .ends_with("arch/x86/boot/bzImage")
+        .then(|| canonical.ancestors().nth(4))
+        .flatten();
     let candidates = [
-        root_of(boot_image)?.join("usr/lib/debug/boot").join(&name),
-        PathBuf::from("/usr/lib/debug/boot").join(&name),
+        tree.map(|tree| tree.join("vmlinux")),
+        Some(root_of(boot_image)?.join("usr/lib/debug/boot").join(&name)),
+        Some(Path::new("/usr/lib/debug/boot").join(&name)),
     ];
+    let candidates: Vec<PathBuf> = candidates.into_iter().flatten().collect();
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
         None => bail!(

@@ -257,7 +257,7 @@ fn explain(message: &str, outcome: &Outcome) -> String {
 /// The directory that is being made, and where it will stand.
 struct Place {
     /// Removed, with what is in it, when the command ends.
-    _holder: tempfile::TempDir,
+    holder: tempfile::TempDir,
     work: PathBuf,
     output: PathBuf,
 }
@@ -291,7 +291,7 @@ impl Place {
         let work = std::path::absolute(holder.path())?.join("recording");
         std::fs::create_dir(&work).with_context(|| format!("making {}", work.display()))?;
         Ok(Place {
-            _holder: holder,
+            holder: holder,
             work,
             output: output.into(),
         })
@@ -308,7 +308,7 @@ impl Place {
                 .with_context(|| format!("writing {}", path.display()))?;
         }
         if self.output.exists() {
-            let old = self._holder.path().join("replaced");
+            let old = self.holder.path().join("replaced");
             std::fs::rename(&self.output, &old).with_context(|| format!("replacing {}", self.output.display()))?;
         }
         std::fs::rename(&self.work, &self.output).with_context(|| format!("naming the recording {}", self.output.display()))
