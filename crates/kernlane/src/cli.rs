@@ -6,6 +6,7 @@ use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
 use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
+use crate::command::objtool::ObjtoolArgs;
 use crate::command::optimize::OptimizeArgs;
 use crate::command::profile::ProfileArgs;
 use crate::command::record::RecordArgs;
@@ -32,6 +33,8 @@ pub enum Command {
     Relink(RelinkArgs),
     Replay(ReplayArgs),
     Report(ReportArgs),
+    #[command(hide = true)]
+    Objtool(ObjtoolArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Check(CheckArgs),

@@ -57,6 +57,7 @@ fn movables(image: &Image) -> Vec<Movable> {
                     at: block.addr,
                     size: block.size,
                     lead: 0,
+                    lead_named: false,
                     gap: 0,
                     align: if index == 0 && block.addr.0.is_multiple_of(alignment.into()) {
                         alignment

@@ -45,6 +45,7 @@ impl Placed {
 /// * to A's old branch target: a taken branch when `Same`; when `Inverted`, a fall-through (through the appended jump, if any).
 /// * by an old unconditional jump: taken when `Same`, nothing when `JumpDropped`.
 ///
+/// The call padding in front of a function is an entry of its own.
 /// A block in which a static key's site grew from two bytes to five appears as two: the first ends with the site. Within one entry an
 /// instruction keeps its distance from the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,6 +88,8 @@ pub struct Movable {
     pub size: u32,
     /// Bytes in front of `at` that move with it (call padding).
     pub lead: u32,
+    /// The lead has a symbol: the map names it, too.
+    pub lead_named: bool,
     /// Padding between its end and the next block's lead in the old image.
     pub gap: u32,
     /// Its new address modulo this power of two is to be `residue`.
@@ -164,6 +167,17 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
     for (i, block) in blocks.iter().enumerate() {
         let mut old = block.at;
         let mut new = places.new[i];
+        if block.lead_named {
+            let (old, new) = (LinkAddr(old.0 - u64::from(block.lead)), LinkAddr(new.0 - u64::from(block.lead)));
+            found.push(Placed {
+                old,
+                old_size: block.lead,
+                new,
+                new_size: block.lead,
+                appended: 0,
+                ending: Ending::Same,
+            });
+        }
         let old_end = LinkAddr(block.at.0 + u64::from(block.size));
         while site < growing.len() && growing[site].at < old_end {
             if places.grown[site] {

@@ -1,7 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{check, doctor, dump, layout, manual, optimize, profile, record, relink, replay, report};
+use crate::command::{check, doctor, dump, layout, manual, objtool, optimize, profile, record, relink, replay, report};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -13,6 +13,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Profile(args) => profile::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Relink(args) => relink::run(&args),
+        Command::Objtool(args) => objtool::run(&args),
         Command::Man(args) => manual::man(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Optimize(args) => optimize::run(&args),

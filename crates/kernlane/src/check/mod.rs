@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod mutation;
 mod names;
 mod noreturn;
+pub mod objtool;
 mod orc;
 pub mod relocs;
 mod resolve;

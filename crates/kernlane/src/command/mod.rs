@@ -5,6 +5,7 @@ pub mod doctor;
 pub mod dump;
 pub mod layout;
 pub mod manual;
+pub mod objtool;
 pub mod optimize;
 pub mod profile;
 pub mod record;

@@ -150,7 +150,7 @@ impl Road<'_> {
             self.say(&format!("the kernel {} is there already", directory.display()));
         } else {
             self.say("relinking");
-            let relinked = relink::relink(&self.tree, layout, Some(&directory))?;
+            let relinked = relink::relink(&self.tree, layout, &relink::Destination::Directory(&directory))?;
             output::write(&directory.join("relink.json"), serde_json::to_string_pretty(&relinked)?.as_bytes())?;
             self.check(algorithm, &directory)?;
             // Written last: only a kernel that was checked is used again.

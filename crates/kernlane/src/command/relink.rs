@@ -1,172 +1,154 @@
 //! `kernlane relink`: a layout and a built tree become a kernel.
 
+use crate::emit::install::{self, Kept};
 use crate::emit::kbuild::Tree;
-use crate::emit::object::{Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
+use crate::emit::object::{PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
+use crate::image::BuildId;
 use crate::image::address::LinkAddr;
+use crate::image::object::elf::SectionId;
 use crate::image::object::linked::Linked;
 use crate::image::object::{Hints, KernelObject};
 use crate::map::Map;
 use crate::order::Layout;
-use crate::output;
 use crate::place::{Ending, Placed, Placement};
+use crate::{interrupt, output};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Relink a kernel with its code in a new order
 ///
-/// Rewrites vmlinux.o as the layout says and lets the kernel's own build link it. The tree is not written to: vmlinux, bzImage, System.map and the
-/// map from old to new addresses come to lie in the output directory.
+/// Rewrites vmlinux.o as the layout says and lets the kernel's own build link it. With --output the tree is not written to: the new vmlinux,
+/// arch/x86/boot/bzImage, System.map and the map from old to new addresses come to lie in a directory of their own, which the other
+/// commands take like a tree. Without, they take the place of the tree's own, which --restore puts back.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane relink --tree ~/linux --layout net.kll -o net.kernel")]
+#[command(after_help = "Examples:\n  kernlane relink --tree ~/linux --layout net.kll -o net.kernel\n  \
+    kernlane relink --tree ~/linux --layout net.kll\n  kernlane relink --tree ~/linux --restore")]
 pub struct RelinkArgs {
     /// The directory in which the kernel was built
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
 
     /// The layout, from `kernlane layout`
-    #[arg(long, value_name = "FILE.kll")]
-    pub layout: PathBuf,
+    #[arg(long, value_name = "FILE.kll", required_unless_present = "restore")]
+    pub layout: Option<PathBuf>,
 
-    /// Where the new kernel comes to lie
-    #[arg(long, short, value_name = "DIR", required_unless_present = "dry_run")]
+    /// Where the new kernel comes to lie; without it, in the tree
+    #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// A variable for make, as given when the kernel was built (for example ARCH=x86_64); LLVM= and CROSS_COMPILE= are found out
-    #[arg(long = "make", value_name = "VAR=VALUE")]
-    pub make: Vec<String>,
+    /// Put the tree's own link back, byte for byte
+    #[arg(long, conflicts_with_all = ["layout", "output", "dry_run", "make"])]
+    pub restore: bool,
 
     /// Rewrite and report, without linking or writing anything
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
+
+    /// A variable for make, as given when the kernel was built; LLVM= and CROSS_COMPILE= are found out
+    #[arg(long = "make", value_name = "VAR=VALUE")]
+    pub make: Vec<String>,
 
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
 }
 
+/// Where the new kernel is to lie.
+pub enum Destination<'a> {
+    Nowhere,
+    Directory(&'a Path),
+    Tree,
+}
+
 /// What a relink did.
-#[derive(serde::Serialize)]
+#[derive(serde::Serialize, serde::Deserialize)]
 pub struct Report {
+    /// What it was made from, as a hash: the kernel, the layout, this program.
+    pub key: String,
     pub summary: Summary,
     pub whole: Vec<WholeCount>,
+    /// Debugging information was left out of the new kernel.
+    pub debug_dropped: bool,
     pub rewrite_seconds: f64,
     pub link_seconds: Option<f64>,
-    pub old_build_id: String,
-    pub new_build_id: Option<String>,
+    pub old_build_id: BuildId,
+    pub new_build_id: Option<BuildId>,
 }
 
 /// Functions that were kept whole for one reason.
-#[derive(serde::Serialize)]
+#[derive(serde::Serialize, serde::Deserialize)]
 pub struct WholeCount {
-    pub reason: &'static str,
+    pub reason: String,
     pub functions: usize,
     pub bytes: u64,
 }
 
 pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
+    interrupt::catch()?;
+    let Some(layout_path) = args.layout.as_deref().filter(|_| !args.restore) else {
+        return restore(&args.tree);
+    };
     let tree = Tree::open(&args.tree, &args.make)?;
-    let text = fs::read_to_string(&args.layout).with_context(|| format!("{}: cannot be read", args.layout.display()))?;
-    let layout = Layout::from_text(&text).with_context(|| args.layout.display().to_string())?;
-    let output = args.output.as_deref().filter(|_| !args.dry_run);
-    let report = relink(&tree, &layout, output)?;
+    let text = fs::read_to_string(layout_path).with_context(|| format!("{}: cannot be read", layout_path.display()))?;
+    let layout = Layout::from_text(&text).with_context(|| layout_path.display().to_string())?;
+    let destination = match &args.output {
+        _ if args.dry_run => Destination::Nowhere,
+        Some(directory) => Destination::Directory(directory),
+        None => Destination::Tree,
+    };
+    let report = relink(&tree, &layout, &destination)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        print(&report, output);
+        print(&report, &tree, &destination);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Rewrites the tree's object as `layout` says and, with an output directory, links it there.
-pub fn relink(tree: &Tree, layout: &Layout, output: Option<&Path>) -> Result<Report> {
-    let begun = Instant::now();
-    let files = Files::read(tree)?;
-    let Ready {
-        object,
-        linked,
-        base,
-        rewritten,
-    } = Ready::new(tree, layout, &files)?;
-    let rewrite_time = begun.elapsed();
-
-    let mut report = Report {
-        summary: rewritten.summary.clone(),
-        whole: whole_counts(&object),
-        rewrite_seconds: rewrite_time.as_secs_f64(),
-        link_seconds: None,
-        old_build_id: linked.build_id.0.clone(),
-        new_build_id: None,
-    };
-    if let Some(output) = output {
-        let begun = Instant::now();
-        fs::create_dir_all(output).with_context(|| format!("{}: cannot be made", output.display()))?;
-        let output = fs::canonicalize(output).with_context(|| format!("{}: cannot be used", output.display()))?;
-        let scratch = tempfile::Builder::new()
-            .prefix(".relink-")
-            .tempdir_in(&output)
-            .context("no scratch tree can be made")?;
-        tree.link(&rewritten.bytes, scratch.path())?;
-        report.link_seconds = Some(begun.elapsed().as_secs_f64());
-        let new = collect(&object, &linked, &rewritten.placement, scratch.path(), &output, base)?;
-        report.new_build_id = Some(new);
+fn restore(tree: &Path) -> Result<ExitCode> {
+    let tree = fs::canonicalize(tree).with_context(|| format!("{}: no such tree", tree.display()))?;
+    let present = fs::read(tree.join("vmlinux"))
+        .ok()
+        .and_then(|bytes| Linked::read(&bytes).ok().map(|l| l.build_id));
+    if Kept::of(&tree).restore(present.as_ref())? {
+        println!("{}: has its own link again", tree.display());
+    } else {
+        println!("{}: was built anew since it was relinked, and keeps that link", tree.display());
     }
-    Ok(report)
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with its end.
-pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
-    let files = Files::read(tree)?;
-    let Ready {
-        object,
-        linked,
-        base,
-        rewritten,
-    } = Ready::new(tree, layout, &files)?;
-    let Summary {
-        text_before, text_after, ..
-    } = rewritten.summary;
-    let mut blocks = rewritten.placement.blocks;
-    for id in object.elf.ids() {
-        let section = object.elf.section(id);
-        if id == object.text || !section.is_code() {
-            continue;
-        }
-        let Some(from) = linked.base_of(&object, id)?.filter(|from| from.0 >= base.0 + text_before) else {
-            continue;
+/// The tree's object and kernel, as its own link made them.
+pub struct Originals {
+    pub object: Vec<u8>,
+    pub vmlinux: Vec<u8>,
+    /// The build id of the vmlinux that lies in the tree now: another one when it was relinked in place.
+    present: BuildId,
+}
+
+impl Originals {
+    pub fn read(tree: &Tree) -> Result<Originals> {
+        let read = |path: PathBuf| fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()));
+        let now = read(tree.file("vmlinux"))?;
+        let present = Linked::read(&now)
+            .with_context(|| tree.file("vmlinux").display().to_string())?
+            .build_id;
+        let kept = Kept::of(&tree.path);
+        let vmlinux = if kept.is_relinked(&present) {
+            read(kept.original_of("vmlinux", &present))?
+        } else {
+            now
         };
-        let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after);
-        let to = LinkAddr(moved.next_multiple_of(section.align.max(1)));
-        let size = section.size as u32;
-        blocks.push(Placed {
-            old: from,
-            old_size: size,
-            new: to,
-            new_size: size,
-            appended: 0,
-            ending: Ending::Same,
-        });
-    }
-    blocks.sort_by_key(|b| b.old);
-    Ok(Placement { blocks })
-}
-
-/// What is read of a tree.
-struct Files {
-    object: Vec<u8>,
-    vmlinux: Vec<u8>,
-}
-
-impl Files {
-    fn read(tree: &Tree) -> Result<Files> {
-        let read = |name: &str| fs::read(tree.file(name)).with_context(|| format!("{}: cannot be read", tree.file(name).display()));
-        Ok(Files {
-            object: read("vmlinux.o")?,
-            vmlinux: read("vmlinux")?,
+        Ok(Originals {
+            object: read(tree.file("vmlinux.o"))?,
+            vmlinux,
+            present,
         })
     }
 }
@@ -181,8 +163,8 @@ struct Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    fn new(tree: &Tree, layout: &Layout, files: &'a Files) -> Result<Ready<'a>> {
-        let linked = Linked::read(&files.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+    fn new(tree: &Tree, layout: &Layout, originals: &'a Originals) -> Result<Ready<'a>> {
+        let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
         ensure!(
             linked.build_id == layout.build_id,
             "the layout is for the kernel {}, but {} is {}: the tree was built anew since it was recorded, or is another; record it again",
@@ -190,17 +172,23 @@ impl<'a> Ready<'a> {
             tree.file("vmlinux").display(),
             linked.build_id.0
         );
-        let object_name = || tree.file("vmlinux.o").display().to_string();
+        let name = || tree.file("vmlinux.o").display().to_string();
         let mut hints = Hints {
             noreturn: noreturns(tree),
             cuts: Vec::new(),
         };
-        let object = KernelObject::read(&files.object, &hints).with_context(object_name)?;
-        let base = linked.text_base(&object).with_context(object_name)?;
+        let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
+        let base = linked.text_base(&object).with_context(name)?;
         hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
-        let object = KernelObject::read(&files.object, &hints).with_context(object_name)?;
+        let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let (order, hot) = order_of(layout, &object, base);
-        let rewritten = rewrite(&object, &Plan { order: &order, hot, base }).with_context(object_name)?;
+        let plan = Plan {
+            order: &order,
+            hot,
+            base,
+            names: PartNames::Readable,
+        };
+        let rewritten = rewrite(&object, &plan).with_context(name)?;
         Ok(Ready {
             object,
             linked,
@@ -210,40 +198,123 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// What is kept of the link, by its names in a build tree: the output directory can stand for one in `kernlane record` and `check`.
-const KEPT: [&str; 5] = [
-    "vmlinux",
-    "System.map",
-    "arch/x86/boot/bzImage",
-    // The checker knows from these two which numbers are addresses.
-    "arch/x86/boot/compressed/vmlinux.relocs",
-    ".tmp_vmlinux2",
-];
-
-/// Takes the results out of the scratch tree, the map last. Gives the new kernel's build id.
-fn collect(
-    object: &KernelObject<'_>,
-    old: &Linked<'_>,
-    placement: &Placement,
-    scratch: &Path,
-    output: &Path,
-    base: LinkAddr,
-) -> Result<String> {
-    let bytes = fs::read(scratch.join("vmlinux")).context("the new vmlinux cannot be read")?;
-    let new = Linked::read(&bytes).context("the new vmlinux")?;
-    let placement = with_other_sections(object, old, &new, placement, base)?;
-    let map = Map {
-        build_id: old.build_id.clone(),
-        placement,
-    };
-    for name in KEPT {
-        let to = output.join(name);
-        let directory = to.parent().unwrap_or(output);
-        fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
-        fs::rename(scratch.join(name), &to).with_context(|| format!("{}: cannot be written", to.display()))?;
+/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with its end.
+pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
+    let originals = Originals::read(tree)?;
+    let Ready {
+        object,
+        linked,
+        base,
+        rewritten,
+    } = Ready::new(tree, layout, &originals)?;
+    let Summary {
+        text_before, text_after, ..
+    } = rewritten.summary;
+    let mut blocks = rewritten.placement.blocks;
+    for id in object.elf.ids() {
+        let section = object.elf.section(id);
+        if id == object.text || !section.is_code() {
+            continue;
+        }
+        let Some(from) = linked.base_of(&object, id)?.filter(|from| from.0 >= base.0 + text_before) else {
+            continue;
+        };
+        let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after);
+        let to = LinkAddr(moved.next_multiple_of(section.align.max(1)));
+        blocks.push(whole_section(&object, id, from, to)?);
     }
-    output::write(&output.join("vmlinux.klm"), map.to_text().as_bytes())?;
-    Ok(new.build_id.0)
+    blocks.sort_by_key(|b| b.old);
+    Ok(Placement { blocks })
+}
+
+/// Rewrites the tree's object as `layout` says and links it. What is there already, made from the same, is used again.
+pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Result<Report> {
+    let begun = Instant::now();
+    let originals = Originals::read(tree)?;
+    let key = key(layout)?;
+    let home = match destination {
+        Destination::Nowhere => None,
+        Destination::Directory(directory) => Some(make_directory(directory)?),
+        Destination::Tree => Some(make_directory(&Kept::of(&tree.path).home())?),
+    };
+    if let Some(report) = home.as_deref().and_then(|home| made_before(tree, home, destination, &key)) {
+        return Ok(report);
+    }
+    let Ready {
+        object,
+        linked,
+        base,
+        rewritten,
+    } = Ready::new(tree, layout, &originals)?;
+    interrupt::check()?;
+    let mut report = Report {
+        key,
+        summary: rewritten.summary.clone(),
+        whole: whole_counts(&object),
+        debug_dropped: object.elf.sections.iter().any(|s| s.is_debug()),
+        rewrite_seconds: begun.elapsed().as_secs_f64(),
+        link_seconds: None,
+        old_build_id: linked.build_id.clone(),
+        new_build_id: None,
+    };
+    let Some(home) = home else { return Ok(report) };
+    let begun = Instant::now();
+    let scratch = tempfile::Builder::new()
+        .prefix(".relink-")
+        .tempdir_in(&home)
+        .context("no scratch tree can be made")?;
+    tree.link(&rewritten.bytes, scratch.path())?;
+    report.link_seconds = Some(begun.elapsed().as_secs_f64());
+
+    let bytes = fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
+    let new = Linked::read(&bytes).context("the new vmlinux")?;
+    let placement = with_other_sections(&object, &linked, &new, rewritten.placement, base)?;
+    let map = Map {
+        build_id: linked.build_id.clone(),
+        placement,
+    }
+    .to_text();
+    tree.ensure_unchanged()?;
+    match destination {
+        Destination::Tree => Kept::of(&tree.path).install(scratch.path(), &originals.present, &new.build_id, &map)?,
+        _ => install::into_directory(scratch.path(), &home, &map)?,
+    }
+    report.new_build_id = Some(new.build_id);
+    output::write(&home.join(REPORT), &serde_json::to_vec_pretty(&report)?)?;
+    Ok(report)
+}
+
+/// What the last relink into a directory did.
+const REPORT: &str = "relink.json";
+
+fn make_directory(path: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(path).with_context(|| format!("{}: cannot be made", path.display()))?;
+    fs::canonicalize(path).with_context(|| format!("{}: cannot be used", path.display()))
+}
+
+/// A hash of what a relink is made from: the layout, which names the kernel, and this program.
+fn key(layout: &Layout) -> Result<String> {
+    let program = std::env::current_exe()
+        .and_then(fs::read)
+        .context("this program's own file cannot be read")?;
+    let mut hash = Sha256::new();
+    hash.update(&program);
+    hash.update(layout.to_text());
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The report of an earlier relink from the same, whose kernel is still there.
+fn made_before(tree: &Tree, home: &Path, destination: &Destination<'_>, key: &str) -> Option<Report> {
+    let report: Report = serde_json::from_slice(&fs::read(home.join(REPORT)).ok()?).ok()?;
+    let root = if matches!(destination, Destination::Tree) {
+        &tree.path
+    } else {
+        home
+    };
+    let there = install::RESULTS.iter().all(|name| root.join(name).is_file()) && home.join(install::MAP).is_file();
+    let vmlinux = fs::read(root.join("vmlinux")).ok()?;
+    let id = Linked::read(&vmlinux).ok()?.build_id;
+    (report.key == key && there && report.new_build_id.as_ref() == Some(&id)).then_some(report)
 }
 
 /// Adds to the map the sections of code that were moved by the growth of `.text`, each as one block.
@@ -251,11 +322,11 @@ fn with_other_sections(
     object: &KernelObject<'_>,
     old: &Linked<'_>,
     new: &Linked<'_>,
-    placement: &Placement,
+    placement: Placement,
     base: LinkAddr,
 ) -> Result<Placement> {
-    let mut blocks = placement.blocks.clone();
-    let shift = new.text_shift(object, placement, base)?;
+    let shift = new.text_shift(object, &placement, base)?;
+    let mut blocks = placement.blocks;
     blocks.iter_mut().for_each(|b| b.new = LinkAddr(b.new.0.wrapping_add(shift)));
     for id in object.elf.ids() {
         let section = object.elf.section(id);
@@ -263,23 +334,29 @@ fn with_other_sections(
             continue;
         }
         if let (Some(from), Some(to)) = (old.base_of(object, id)?, new.base_of(object, id)?) {
-            let size = section.size as u32;
-            blocks.push(Placed {
-                old: from,
-                old_size: size,
-                new: to,
-                new_size: size,
-                appended: 0,
-                ending: Ending::Same,
-            });
+            blocks.push(whole_section(object, id, from, to)?);
         }
     }
     blocks.sort_by_key(|b| b.old);
     Ok(Placement { blocks })
 }
 
+/// A section of code that moved as a whole.
+fn whole_section(object: &KernelObject<'_>, id: SectionId, old: LinkAddr, new: LinkAddr) -> Result<Placed> {
+    let section = object.elf.section(id);
+    let size = u32::try_from(section.size).with_context(|| format!("{}: larger than 4 GB", section.name))?;
+    Ok(Placed {
+        old,
+        old_size: size,
+        new,
+        new_size: size,
+        appended: 0,
+        ending: Ending::Same,
+    })
+}
+
 /// The functions that objtool takes for not returning. A tree without the list only costs jumps.
-fn noreturns(tree: &Tree) -> HashSet<String> {
+pub fn noreturns(tree: &Tree) -> HashSet<String> {
     let list = ["tools/objtool/noreturns.h", "source/tools/objtool/noreturns.h"].map(|name| fs::read_to_string(tree.file(name)));
     let text = list.into_iter().flatten().next().unwrap_or_default();
     let names = text.lines().filter_map(|line| line.strip_prefix("NORETURN(")?.strip_suffix(')'));
@@ -291,14 +368,14 @@ fn whole_counts(object: &KernelObject<'_>) -> Vec<WholeCount> {
     counts
         .into_iter()
         .map(|(reason, functions, bytes)| WholeCount {
-            reason: reason.words(),
+            reason: reason.words().to_owned(),
             functions,
             bytes,
         })
         .collect()
 }
 
-fn print(report: &Report, output: Option<&Path>) {
+fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) {
     let s = &report.summary;
     println!(
         "{} functions in {} pieces; {} functions in several parts",
@@ -315,10 +392,19 @@ fn print(report: &Report, output: Option<&Path>) {
     for w in &report.whole {
         println!("  {:>6} functions {:>8} bytes  {}", w.functions, w.bytes, w.reason);
     }
-    let seconds = |s: f64| format!("{:.1} s", Duration::from_secs_f64(s).as_secs_f64());
-    println!("rewriting vmlinux.o took {}", seconds(report.rewrite_seconds));
-    if let (Some(link), Some(output)) = (report.link_seconds, output) {
-        println!("the kernel's own link took {}", seconds(link));
-        println!("the new kernel lies in {}", output.display());
+    if report.debug_dropped {
+        println!("debugging information (DWARF) is left out: its line tables do not fit moved code");
+    }
+    println!("rewriting vmlinux.o took {:.1} s", report.rewrite_seconds);
+    if let Some(link) = report.link_seconds {
+        println!("the kernel's own link took {link:.1} s");
+    }
+    match destination {
+        Destination::Nowhere => {}
+        Destination::Directory(directory) => println!("the new kernel lies in {}", directory.display()),
+        Destination::Tree => {
+            let path = tree.path.display();
+            println!("{path} has the new kernel; `kernlane relink --tree {path} --restore` puts its own back");
+        }
     }
 }

@@ -4,17 +4,21 @@
 //! KASLR relocations and all. The link runs in a scratch tree made of symbolic links to the tree, in which only what kbuild writes is real:
 //! the tree itself is never written to, whatever happens.
 
+use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 /// A kernel tree that has been built.
 pub struct Tree {
     pub path: PathBuf,
     /// Arguments for make that the tree was built with (`LLVM=1`), and the user's.
     make_arguments: Vec<String>,
+    /// When vmlinux.o and vmlinux were made.
+    times: [SystemTime; 2],
 }
 
 /// Directories that kbuild writes to while it links; copied, while all others are linked to.
@@ -72,9 +76,12 @@ impl Tree {
             "{}: no scripts/Makefile.vmlinux; kernels from 6.1 on have it, older ones cannot be relinked",
             path.display()
         );
+        let make_arguments = toolchain_of(&path)?.into_iter().chain(make_arguments.iter().cloned()).collect();
+        let times = times_of(&path)?;
         let tree = Tree {
-            make_arguments: toolchain_of(&path)?.into_iter().chain(make_arguments.iter().cloned()).collect(),
             path,
+            make_arguments,
+            times,
         };
         tree.refuse_while_built()?;
         Ok(tree)
@@ -95,13 +102,9 @@ impl Tree {
                 );
             }
         }
-        let time = |name: &str| {
-            fs::metadata(self.file(name))
-                .and_then(|m| m.modified())
-                .with_context(|| format!("{name}: cannot be read"))
-        };
+        let time = |name: &str| time_of(&self.file(name));
         ensure!(
-            time("vmlinux.o")? <= time("vmlinux")?,
+            self.times[0] <= self.times[1],
             "{}: vmlinux.o is newer than vmlinux: a build was cut short; run make in the tree",
             self.path.display()
         );
@@ -111,6 +114,16 @@ impl Tree {
             self.path.display()
         );
         Ok(())
+    }
+
+    /// An error if the tree was built again since it was opened.
+    pub fn ensure_unchanged(&self) -> Result<()> {
+        ensure!(
+            times_of(&self.path)? == self.times,
+            "{}: was built while it was being relinked; try again",
+            self.path.display()
+        );
+        self.refuse_while_built()
     }
 
     /// Whether the final link takes `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
@@ -157,7 +170,8 @@ impl Tree {
             make.env(name, value);
         }
         make.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let status = make.status().context("make cannot be run; is it installed?")?;
+        let mut make = make.spawn().context("make cannot be run; is it installed?")?;
+        let status = interrupt::wait(&mut make)?;
         if !status.success() {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
@@ -230,6 +244,17 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+fn time_of(path: &Path) -> Result<SystemTime> {
+    fs::metadata(path)
+        .and_then(|m| m.modified())
+        .with_context(|| format!("{}: cannot be read", path.display()))
+}
+
+/// When the object and the kernel in a tree were made.
+fn times_of(tree: &Path) -> Result<[SystemTime; 2]> {
+    Ok([time_of(&tree.join("vmlinux.o"))?, time_of(&tree.join("vmlinux"))?])
 }
 
 /// Files at the tree's top that kbuild writes while it links.

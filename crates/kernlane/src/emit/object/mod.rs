@@ -11,7 +11,7 @@ mod text;
 mod translate;
 mod write;
 
-pub use order::{cuts_of, order_of};
+pub use order::{cuts_of, order_of, two_regions};
 
 use crate::image::address::LinkAddr;
 use crate::image::object::KernelObject;
@@ -29,7 +29,7 @@ pub struct Rewritten {
 }
 
 /// What rewriting did, in numbers.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Summary {
     pub functions: usize,
     /// Functions laid out in more than one part.
@@ -51,6 +51,16 @@ pub struct Plan<'a> {
     pub hot: usize,
     /// Where the object's `.text` begins in the linked kernel.
     pub base: LinkAddr,
+    pub names: PartNames,
+}
+
+/// What the parts of a function behind its first are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartNames {
+    /// `f.part.N` among hot code, `f.cold` behind it: what people know from compilers.
+    Readable,
+    /// `f.cold.N`, with `f` made unique: what objtool can join again.
+    Joinable,
 }
 
 /// Rewrites the object.
@@ -107,6 +117,7 @@ fn movables(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Movable> {
             at: address(p.at),
             size: p.size,
             lead: p.lead,
+            lead_named: p.lead > 0 && object.functions[p.function as usize].lead_named,
             gap: p.gap,
             align: if hot && p.align <= ENTRY_ALIGNMENT { 1 } else { p.align },
             residue: if hot && p.align <= ENTRY_ALIGNMENT { 0 } else { p.residue },

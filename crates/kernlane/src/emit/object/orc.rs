@@ -7,15 +7,9 @@ use super::relocations::section_symbol;
 use super::translate::Translation;
 use crate::image::object::KernelObject;
 use crate::image::object::elf::{Relocation, SectionId};
+use crate::image::object::orc::{OrcSections, State, UNDEFINED, state_at};
 use crate::place::Places;
-use anyhow::{Context, Result, ensure};
-use object::elf::R_X86_64_PC32;
-
-/// Bytes of a `struct orc_entry` (arch/x86/include/asm/orc_types.h).
-const ENTRY: usize = 6;
-type State = [u8; ENTRY];
-/// No unwinding from here.
-const UNDEFINED: State = [0; ENTRY];
+use anyhow::Result;
 
 /// The new `.orc_unwind_ip`, its relocations, and `.orc_unwind`.
 pub struct Orc {
@@ -29,18 +23,13 @@ pub struct Orc {
 /// Makes the table anew; `None` when the kernel has none.
 pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, order: &[u32], head: u32) -> Result<Option<Orc>> {
     let elf = &object.elf;
-    let (Some(ip_section), Some(unwind_section)) = (elf.by_name(".orc_unwind_ip"), elf.by_name(".orc_unwind")) else {
+    let Some(sections) = OrcSections::find(elf, |id| object.relocations[id.0 as usize].len())? else {
         return Ok(None);
     };
+    let (ip_section, unwind_section, states) = (sections.ip, sections.unwind, sections.states);
     let old_ip = &object.relocations[ip_section.0 as usize];
-    let (states, _) = elf.bytes(unwind_section).as_chunks::<ENTRY>();
-    let fits = elf.section(unwind_section).size as usize == states.len() * ENTRY && old_ip.len() == states.len();
-    ensure!(
-        fits && elf.section(ip_section).size as usize == states.len() * 4,
-        ".orc_unwind and .orc_unwind_ip do not fit together"
-    );
     let is_text = |r: &Relocation| elf.symbol(r.symbol).section() == Some(object.text);
-    let old = old_table(object, old_ip, states)?;
+    let old = sections.table(elf, old_ip, object.text)?;
     let fresh = new_table(object, places, translation, order, head, &old);
 
     let symbol = section_symbol(object, object.text)?;
@@ -53,10 +42,6 @@ pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Transla
         unwind: Vec::new(),
     };
     for (i, r) in old_ip.iter().enumerate() {
-        ensure!(
-            r.offset == i as u64 * 4 && r.kind == R_X86_64_PC32,
-            ".orc_unwind_ip: entry {i} is not a 32-bit relative address"
-        );
         if i == first_of_text {
             for &(at, state) in &fresh {
                 orc.push(
@@ -83,30 +68,6 @@ impl Orc {
         self.relocations.push(Relocation { offset, ..relocation });
         self.unwind.extend_from_slice(&state);
     }
-}
-
-/// The entries of `.text`, ascending. Where two stand at one address (an object's terminator and the next object's first) the one that says
-/// something counts.
-fn old_table(object: &KernelObject<'_>, ip: &[Relocation], states: &[State]) -> Result<Vec<(u32, State)>> {
-    let mut table: Vec<(u32, State)> = Vec::with_capacity(states.len());
-    for (r, &state) in ip.iter().zip(states) {
-        let symbol = object.elf.symbol(r.symbol);
-        if symbol.section() == Some(object.text) {
-            let at = (symbol.value as i64).wrapping_add(r.addend);
-            table.push((u32::try_from(at).context(".orc_unwind_ip: an address outside .text")?, state));
-        }
-    }
-    table.sort_by_key(|&(at, state)| (at, state == UNDEFINED));
-    table.dedup_by_key(|&mut (at, _)| at);
-    Ok(table)
-}
-
-/// The entry in force at `at`.
-fn state_at(table: &[(u32, State)], at: u32) -> State {
-    table
-        .partition_point(|&(from, _)| from <= at)
-        .checked_sub(1)
-        .map_or(UNDEFINED, |i| table[i].1)
 }
 
 fn new_table(

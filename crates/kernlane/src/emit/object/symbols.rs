@@ -3,8 +3,8 @@
 //! Every symbol of `.text` follows its place. A function in several parts keeps its name and symbol for the part with its entry; each
 //! other part gets a local function symbol that carries the name, so that traces stay readable.
 
-use super::Plan;
 use super::translate::Translation;
+use super::{PartNames, Plan};
 use crate::image::object::KernelObject;
 use crate::image::object::elf::{Symbol, SymbolId};
 use crate::place::Places;
@@ -60,7 +60,24 @@ pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Transla
     }
     let old_first_global = elf.section(elf.symtab).info as usize;
     let mut strings = elf.bytes(elf.strtab).to_vec();
-    let added = part_symbols(object, &parts, &mut strings)?;
+    let names = part_names(object, &parts, plan.names);
+    for (function, name) in names.iter().flatten().filter_map(|n| Some((n.function, n.renamed.as_ref()?))) {
+        if let Some(symbol) = object.functions[function].symbol {
+            table[symbol.0 as usize].name = add_string(&mut strings, name)?;
+        }
+    }
+    let mut added = Vec::new();
+    for (part, name) in parts.iter().zip(&names) {
+        let Some(name) = name else { continue };
+        added.push(Symbol {
+            name: add_string(&mut strings, &name.part)?,
+            info: (STB_LOCAL << 4) | STT_FUNC,
+            other: 0,
+            index: object.text.0 as u16,
+            value: u64::from(part.from),
+            size: u64::from(part.to - part.from),
+        });
+    }
     let count = added.len() as u32;
     let at = old_first_global.min(table.len());
     table.splice(at..at, added);
@@ -119,25 +136,39 @@ fn moved(object: &KernelObject<'_>, translation: &Translation<'_>, entry_sizes: 
     Ok(new)
 }
 
-/// Symbols for the parts that do not begin with their function's entry.
-fn part_symbols(object: &KernelObject<'_>, parts: &[Part], strings: &mut Vec<u8>) -> Result<Vec<Symbol>> {
-    let taken: HashSet<&str> = object
-        .elf
-        .symbols
-        .iter()
-        .map(|s| object.elf.name(s))
-        .filter(|n| n.contains(".part.") || n.contains(".cold"))
-        .collect();
+/// The name of a part, and the new name of its function if it needs one.
+struct PartName {
+    function: usize,
+    part: String,
+    renamed: Option<String>,
+}
+
+/// Names for the parts that do not begin with their function's entry; none for the others and for parts of nameless code.
+fn part_names(object: &KernelObject<'_>, parts: &[Part], style: PartNames) -> Vec<Option<PartName>> {
+    let names = || object.functions.iter().map(|f| object.function_name(f));
+    let taken: HashSet<&str> = names().filter(|n| n.contains(".part.") || n.contains(".cold")).collect();
+    let mut uses: HashMap<&str, u32> = HashMap::new();
+    names().for_each(|n| *uses.entry(n).or_insert(0) += 1);
     let mut numbers: HashMap<(usize, bool), u32> = HashMap::new();
-    let mut added = Vec::new();
-    for part in parts.iter().filter(|p| !p.entry) {
+    let mut name_one = |part: &Part| {
         let function = &object.functions[part.function];
-        if function.symbol.is_none() {
-            continue;
+        if part.entry || function.symbol.is_none() {
+            return None;
         }
         let name = object.function_name(function);
+        if style == PartNames::Joinable {
+            let renamed = (uses[name] > 1).then(|| format!("{name}..{}", part.function));
+            let number = numbers.entry((part.function, true)).or_insert(0);
+            *number += 1;
+            let whole = renamed.as_deref().unwrap_or(name);
+            return Some(PartName {
+                function: part.function,
+                part: format!("{whole}.cold.{number}"),
+                renamed,
+            });
+        }
         let number = numbers.entry((part.function, part.cold)).or_insert(0);
-        let new_name = loop {
+        loop {
             let candidate = match (part.cold, *number) {
                 (true, 0) => format!("{name}.cold"),
                 (true, n) => format!("{name}.cold.{n}"),
@@ -145,20 +176,20 @@ fn part_symbols(object: &KernelObject<'_>, parts: &[Part], strings: &mut Vec<u8>
             };
             *number += 1;
             if !taken.contains(candidate.as_str()) {
-                break candidate;
+                return Some(PartName {
+                    function: part.function,
+                    part: candidate,
+                    renamed: None,
+                });
             }
-        };
-        let offset = u32::try_from(strings.len()).context("the string table is larger than 4 GB")?;
-        strings.extend_from_slice(new_name.as_bytes());
-        strings.push(0);
-        added.push(Symbol {
-            name: offset,
-            info: (STB_LOCAL << 4) | STT_FUNC,
-            other: 0,
-            index: object.text.0 as u16,
-            value: u64::from(part.from),
-            size: u64::from(part.to - part.from),
-        });
-    }
-    Ok(added)
+        }
+    };
+    parts.iter().map(&mut name_one).collect()
+}
+
+fn add_string(strings: &mut Vec<u8>, name: &str) -> Result<u32> {
+    let offset = u32::try_from(strings.len()).context("the string table is larger than 4 GB")?;
+    strings.extend_from_slice(name.as_bytes());
+    strings.push(0);
+    Ok(offset)
 }

@@ -55,6 +55,8 @@ pub struct Function {
     pub end: u32,
     /// Bytes in front of `at` that belong to it: call padding, a kCFI hash.
     pub lead: u32,
+    /// A symbol names the lead.
+    pub lead_named: bool,
     pub whole: Option<Whole>,
 }
 
@@ -96,6 +98,7 @@ pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
                 at,
                 end,
                 lead: 0,
+                lead_named: false,
                 whole: None,
             }),
         }
@@ -132,6 +135,7 @@ fn give_leads(functions: &mut [Function], mut prefixes: Vec<(u32, u32)>, bytes: 
             .take(usual as usize)
             .take_while(|&&b| b == 0x90)
             .count() as u32;
+        f.lead_named = named != 0 && named <= room;
         f.lead = if named != 0 { named } else { no_ops }.min(room);
         previous_end = f.end;
     }

@@ -7,6 +7,7 @@ pub mod elf;
 pub mod functions;
 pub mod instructions;
 pub mod linked;
+pub mod orc;
 pub mod pieces;
 pub mod tables;
 
@@ -61,6 +62,7 @@ impl<'a> KernelObject<'a> {
         let starts: Vec<u32> = functions.iter().map(|f| f.at).collect();
         let mut tables = tables::read(&elf, text, &relocations, &code, &starts)?;
         name_referenced_gaps(&elf, text, &mut functions, &tables);
+        trim_nameless(&code, &mut functions, &tables);
         let dead_calls = dead_calls(&elf, text, &code, &functions, &relocations[text.0 as usize], &hints.noreturn);
         let tracer_sites = sites_of(&elf, &tables, "__mcount_loc");
         let facts = Facts {
@@ -80,6 +82,13 @@ impl<'a> KernelObject<'a> {
             pieces,
             sites,
         })
+    }
+
+    /// The size of an object's `.text`.
+    pub fn text_size(data: &[u8]) -> Result<u64> {
+        let elf = Elf::parse(data)?;
+        let text = elf.by_name(".text").context("no .text section")?;
+        Ok(elf.section(text).size)
     }
 
     /// The piece whose lead or code contains `at`, or whose code ends there.
@@ -160,6 +169,7 @@ fn decode_text(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, re
                 at: from,
                 end: to,
                 lead: 0,
+                lead_named: false,
                 whole: Some(Whole::Nameless),
             });
         }
@@ -196,6 +206,7 @@ fn name_referenced_gaps(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Func
                 at: from,
                 end: to,
                 lead: 0,
+                lead_named: false,
                 whole: Some(Whole::Nameless),
             });
         }
@@ -203,6 +214,28 @@ fn name_referenced_gaps(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Func
     functions.extend(found);
     functions.sort_by_key(|f| (f.at, f.symbol.is_none()));
     functions.dedup_by_key(|f| f.at);
+}
+
+/// Takes from nameless stretches the padding at their end that nothing refers to.
+fn trim_nameless(code: &[Instruction], functions: &mut [Function], tables: &SideTables) {
+    let mut referenced: Vec<u32> = tables
+        .references
+        .iter()
+        .filter(|r| r.meaning != Meaning::Regenerated)
+        .map(|r| r.target)
+        .collect();
+    referenced.sort_unstable();
+    for f in functions.iter_mut().filter(|f| f.symbol.is_none()) {
+        let from = code.partition_point(|i| i.at < f.at);
+        let to = code.partition_point(|i| i.at < f.end);
+        let used = |i: &Instruction| {
+            let next = referenced.partition_point(|&r| r < i.at);
+            !i.is_padding() || referenced.get(next).is_some_and(|&r| r < i.end())
+        };
+        if let Some(last) = code[from..to].iter().rev().find(|i| used(i)) {
+            f.end = last.end();
+        }
+    }
 }
 
 fn sites_of(elf: &Elf<'_>, tables: &SideTables, name: &str) -> Vec<u32> {

@@ -136,7 +136,7 @@ fn mark(size: u32, code: &[Instruction], facts: &Facts<'_>) -> Vec<u8> {
     let mut marks = vec![0u8; size as usize + 1];
     for i in code {
         marks[i.at as usize] |= STARTS;
-        if i.target != NOWHERE {
+        if i.target != NOWHERE && !stays_in_alternative(&facts.tables.alternatives, i) {
             marks[i.target as usize] |= LEADER;
         }
     }
@@ -166,11 +166,7 @@ fn mark(size: u32, code: &[Instruction], facts: &Facts<'_>) -> Vec<u8> {
 fn find_whole(code: &[Instruction], functions: &mut [Function], facts: &Facts<'_>, marks: &[u8]) {
     let starts = |at: u32| marks[at as usize] & STARTS != 0;
     let mut found: Vec<(u32, Whole)> = Vec::new();
-    let mut alternatives = facts.tables.alternatives.iter().peekable();
     for i in code {
-        while alternatives.peek().is_some_and(|a| a.at + u32::from(a.len) <= i.at) {
-            alternatives.next();
-        }
         match i.kind {
             Kind::Invalid => found.push((i.at, Whole::Undecodable)),
             Kind::OddBranch => found.push((i.at, Whole::OddBranch)),
@@ -189,9 +185,7 @@ fn find_whole(code: &[Instruction], functions: &mut [Function], facts: &Facts<'_
         if marks[i.at as usize] & IN_ALTERNATIVE != 0
             && i.target != NOWHERE
             && i.end() - i.at - u32::from(i.field) == 1
-            && !alternatives
-                .peek()
-                .is_some_and(|a| a.at <= i.target && i.target <= a.at + u32::from(a.len))
+            && !stays_in_alternative(&facts.tables.alternatives, i)
         {
             found.push((i.at, Whole::ShortBranchInAlternative));
         }
@@ -225,6 +219,14 @@ fn find_whole(code: &[Instruction], functions: &mut [Function], facts: &Facts<'_
             functions[index].whole.get_or_insert(reason);
         }
     }
+}
+
+/// Whether a branch goes no farther than the end of the alternative that it is part of.
+fn stays_in_alternative(alternatives: &[Alternative], i: &Instruction) -> bool {
+    let from = alternatives.partition_point(|a| a.at + u32::from(u8::MAX) < i.at);
+    let near = alternatives[from..].iter().take_while(|a| a.at <= i.at);
+    near.map(|a| (a.at, a.at + u32::from(a.len)))
+        .any(|(at, end)| i.at < end && at <= i.target && i.target <= end)
 }
 
 /// Whether `at` lies inside an alternative, behind its first byte, that does not also contain `from`.

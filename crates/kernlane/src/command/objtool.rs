@@ -1,0 +1,91 @@
+//! `kernlane objtool`: the kernel's own objtool as a judge of rewriting. For the project's tests; not listed in the help.
+
+use crate::check::objtool::{self, Agreement};
+use crate::command::relink::{Originals, noreturns};
+use crate::emit::kbuild::Tree;
+use crate::emit::object::{PartNames, Plan, rewrite, two_regions};
+use crate::image::object::linked::Linked;
+use crate::image::object::{Hints, KernelObject};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Shuffle a kernel's blocks, and compare what the tree's own objtool finds with what rewriting made
+///
+/// Every function is torn into two parts, the blocks of each in random order, the functions in random order. objtool can join two parts of a
+/// function, not more; so it judges this order, not one of a layout file.
+#[derive(Args)]
+pub struct ObjtoolArgs {
+    /// The directory in which the kernel was built
+    #[arg(long, value_name = "DIR")]
+    pub tree: PathBuf,
+
+    /// Seed of the order
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Instructions at which the unwinder's state may differ (dead code behind calls that never return)
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub spare: usize,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How many differing instructions are printed.
+const SHOWN: usize = 40;
+
+pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
+    let tree = Tree::open(&args.tree, &[])?;
+    let originals = Originals::read(&tree)?;
+    let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+    let hints = Hints {
+        noreturn: noreturns(&tree),
+        cuts: Vec::new(),
+    };
+    let object = KernelObject::read(&originals.object, &hints).with_context(|| tree.file("vmlinux.o").display().to_string())?;
+    let base = linked.text_base(&object)?;
+    let (order, hot) = two_regions(&object, args.seed);
+    let rewritten = rewrite(
+        &object,
+        &Plan {
+            order: &order,
+            hot,
+            base,
+            names: PartNames::Joinable,
+        },
+    )?;
+    let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
+    let agreement = objtool::compare(&tree.path, &rewritten.bytes, scratch.path())?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&agreement)?);
+    } else {
+        print(&agreement);
+    }
+    Ok(if agreement.holds(args.spare) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+fn print(agreement: &Agreement) {
+    print!("{}", agreement.messages);
+    let differing = agreement.states.len();
+    println!(
+        "the unwinder's state is equal at {} of {} instructions",
+        agreement.instructions - differing,
+        agreement.instructions
+    );
+    for (function, at, ours, theirs) in agreement.states.iter().take(SHOWN) {
+        println!("  {function}+{at:#x}: {ours}, by objtool {theirs}");
+    }
+    for s in &agreement.sites {
+        println!(
+            "{:<20} {:>7} sites, {} only here, {} only there",
+            s.table, s.sites, s.ours_alone, s.objtool_alone
+        );
+    }
+}
