@@ -1,0 +1,173 @@
+//! `kernlane replay` and `kernlane report` as typed, on a small recording. `BLESS=1` writes the golden texts anew.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use trace::{Event, Header, RunAddr, Translation, TranslationId, Writer};
+
+const BUILD_ID: &str = "00aea92ddb40c47d63853847ca25891e6796c7b0";
+const K: u64 = 0xffff_ffff_8100_0000;
+
+/// A user's loop makes system calls; in the kernel A branches to C in two of three rounds, else runs on into B, which jumps to C.
+fn write_recording(directory: &Path) {
+    let translations: [(u64, &[u8], &[u8]); 5] = [
+        (0x40_1000, &[1, 2], &[0x90, 0x0f, 0x05]),                     // nop; syscall
+        (K, &[4, 2], &[0x0f, 0x1f, 0x40, 0, 0x74, 0x7a]),              // A: nop; je C
+        (K + 6, &[4, 2], &[0x0f, 0x1f, 0x40, 0, 0xeb, 0x74]),          // B: nop; jmp C
+        (K + 0x80, &[4, 3], &[0x0f, 0x1f, 0x40, 0, 0x48, 0x0f, 0x07]), // C: nop; sysret
+        (0x40_1003, &[2], &[0xeb, 0xfb]),                              // jmp back
+    ];
+    let header = Header {
+        build_id: BUILD_ID.into(),
+        workload: "loop".into(),
+        seed: 7,
+        conditions: vec![("qemu".into(), "10.0.2".into())],
+    };
+    let mut writer = Writer::new(Vec::new(), &header).unwrap();
+    for (id, (addr, lengths, code)) in (0..).zip(translations) {
+        let translation = Translation {
+            id: TranslationId(id),
+            addr: RunAddr(addr),
+            lengths: lengths.into(),
+            code: code.into(),
+        };
+        writer.translations(&[translation]).unwrap();
+    }
+    let mut words = Vec::new();
+    for round in 0..300 {
+        let path: &[u32] = if round % 3 == 0 { &[0, 1, 2, 3, 4] } else { &[0, 1, 3, 4] };
+        path.iter().for_each(|&id| Event::Executed(TranslationId(id)).append_to(&mut words));
+    }
+    writer.stream(&words).unwrap();
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
+}
+
+/// A inverted, C directly behind it, B out of the way with its jump.
+fn write_map(path: &Path, build_id: &str) {
+    let line = |old: u64, size: u32, new: u64, new_size: u32, ending: &str| {
+        format!("{:016x} {size:x} {:016x} {new_size:x} 0 {ending}\n", K + old, K + new)
+    };
+    let blocks = line(0, 6, 0x1000, 6, "inverted") + &line(6, 6, 0x1040, 6, "same") + &line(0x80, 7, 0x1006, 7, "same");
+    std::fs::write(path, format!("kernlane-map 1\nkernel {build_id}\n{blocks}end 3\n")).unwrap();
+}
+
+fn kernlane(directory: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kernlane"))
+        .current_dir(directory)
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn printed(directory: &Path, arguments: &[&str]) -> String {
+    let output = kernlane(directory, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The message of a command that cannot be done.
+fn refused(directory: &Path, arguments: &[&str]) -> String {
+    let output = kernlane(directory, arguments);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn ready() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    write_recording(&directory.path().join("loop.rec"));
+    write_map(&directory.path().join("straight.klm"), BUILD_ID);
+    directory
+}
+
+fn golden(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(&path).unwrap(), "{}", path.display());
+}
+
+#[test]
+fn layouts_and_machines_in_one_table() {
+    let directory = ready();
+    let machines = ["-m", "server-32k", "-m", "torrellas-8k"];
+    let arguments = [&["replay", "loop.rec", "-l", "straight.klm"][..], &machines].concat();
+    golden("replay.txt", &printed(directory.path(), &arguments));
+}
+
+#[test]
+fn json_is_what_report_reads() {
+    let directory = ready();
+    let at = directory.path();
+    let json = printed(at, &["replay", "loop.rec", "-l", "straight.klm", "--json"]);
+    std::fs::write(at.join("results.json"), &json).unwrap();
+    let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        read["rows"][1]["counters"]["taken"]["kernel"],
+        serde_json::json!({
+            "conditional": 100, "jump": 100, "call": 0, "return": 0, "indirect": 0
+        })
+    );
+    golden("report.txt", &printed(at, &["report", "."]));
+    assert_eq!(printed(at, &["report", "results.json", "-o", "page.html"]), "");
+    let page = std::fs::read_to_string(at.join("page.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n") && page.contains("\"workload\":\"loop\""));
+}
+
+#[test]
+fn the_same_recording_gives_the_same_bytes_on_one_thread_and_many() {
+    let directory = ready();
+    let run = |threads: &str| {
+        Command::new(env!("CARGO_BIN_EXE_kernlane"))
+            .current_dir(directory.path())
+            .env("RAYON_NUM_THREADS", threads)
+            .args([
+                "replay",
+                "loop.rec",
+                "-l",
+                "straight.klm",
+                "-m",
+                "server-32k",
+                "-m",
+                "ultrasparc-16k",
+                "--json",
+            ])
+            .output()
+            .unwrap()
+            .stdout
+    };
+    assert_eq!(run("1"), run("4"));
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let directory = ready();
+    let at = directory.path();
+    write_map(&at.join("other.klm"), "0b");
+    std::fs::write(at.join("rubbish.kll"), "rubbish").unwrap();
+    std::fs::write(at.join("m.toml"), "name = 3").unwrap();
+    let whole = std::fs::read(at.join("loop.rec/trace.klt")).unwrap();
+    std::fs::create_dir(at.join("cut.rec")).unwrap();
+    std::fs::write(at.join("cut.rec/trace.klt"), &whole[..whole.len() - 20]).unwrap();
+    let cases: [(&[&str], &str); 8] = [
+        (&["replay", "none.rec"], "kernlane: none.rec/trace.klt: No such file or directory"),
+        (&["replay", "cut.rec"], "kernlane: cut.rec/trace.klt: the recording is damaged: "),
+        (&["replay", "loop.rec", "-m", "pdp-11"], "kernlane: no machine is called pdp-11"),
+        (&["replay", "loop.rec", "-m", "m.toml"], "kernlane: m.toml: not a machine"),
+        (
+            &["replay", "loop.rec", "-l", "other.klm"],
+            "kernlane: other is of the kernel with build id 0b, but loop.rec/trace.klt of 00ae",
+        ),
+        (&["replay", "loop.rec", "-l", "rubbish.kll"], "kernlane: rubbish.kll: not a layout"),
+        (
+            &["replay", "loop.rec", "-l", "straight.klm", "-l", "straight.klm"],
+            "kernlane: straight.klm: there is already a layout called",
+        ),
+        (&["report", "none"], "kernlane: none: cannot read these results"),
+    ];
+    for (arguments, expected) in cases {
+        let message = refused(at, arguments);
+        assert!(message.starts_with(expected), "{message}\nexpected: {expected}");
+    }
+}
