@@ -9,7 +9,7 @@ use crate::image::{Image, vmlinux};
 use crate::map::Map;
 use crate::report::{page, text};
 use crate::results::{Results, Row};
-use crate::{check, comparison, machine, output};
+use crate::{check, comparison, interrupt, machine, output};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -64,6 +64,7 @@ pub struct OptimizeArgs {
 
 /// The road: record → attribute → order → place, emit → check → replay → report.
 pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
+    interrupt::catch()?;
     let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     fs::create_dir_all(&args.output).with_context(|| format!("{}: cannot be made", args.output.display()))?;
     let road = Road {
@@ -101,8 +102,11 @@ impl Road<'_> {
         self.args.output.join(name)
     }
 
-    fn say(&self, what: &str) {
+    /// Between the steps is where a command that was interrupted ends.
+    fn say(&self, what: &str) -> Result<()> {
+        interrupt::check()?;
         eprintln!("{what}");
+        Ok(())
     }
 
     /// The recording of one kernel under the workload.
@@ -118,23 +122,23 @@ impl Road<'_> {
             force: true,
         };
         if request.is_made() {
-            self.say(&format!("the recording {} is there already", directory.display()));
+            self.say(&format!("the recording {} is there already", directory.display()))?;
             return Ok(directory);
         }
-        self.say(&format!("recording {} on the {name} kernel", request.workload.name));
+        self.say(&format!("recording {} on the {name} kernel", request.workload.name))?;
         record::with_progress(&request)?;
         Ok(directory)
     }
 
     /// Lays out, relinks and checks, once for each algorithm.
     fn relinked(&self, original: &Path) -> Result<Vec<Relinked>> {
-        self.say("counting blocks, edges and calls");
+        self.say("counting blocks, edges and calls")?;
         let profile = profile::from_recording(&original.join("trace.klt"), &self.image)?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         let ground = Ground::new(&self.image, &profile)?;
         let mut kernels = Vec::new();
         for &algorithm in &self.args.layout {
-            self.say(&format!("laying the kernel out by {algorithm}"));
+            self.say(&format!("laying the kernel out by {algorithm}"))?;
             let (layout, _) = ground.lay_out(algorithm, self.args.seed)?;
             let text = layout.to_text();
             output::write(&self.path(&format!("{algorithm}.kll")), text.as_bytes())?;
@@ -147,9 +151,9 @@ impl Road<'_> {
         let directory = self.path(&format!("{algorithm}.kernel"));
         let done = directory.join("layout.kll");
         if fs::read_to_string(&done).is_ok_and(|known| known == text) {
-            self.say(&format!("the kernel {} is there already", directory.display()));
+            self.say(&format!("the kernel {} is there already", directory.display()))?;
         } else {
-            self.say("relinking");
+            self.say("relinking")?;
             let relinked = relink::relink(&self.tree, layout, &relink::Destination::Directory(&directory))?;
             output::write(&directory.join("relink.json"), serde_json::to_string_pretty(&relinked)?.as_bytes())?;
             self.check(algorithm, &directory)?;
@@ -161,7 +165,7 @@ impl Road<'_> {
     }
 
     fn check(&self, algorithm: Algorithm, directory: &Path) -> Result<()> {
-        self.say("checking that the relinked kernel is the old program");
+        self.say("checking that the relinked kernel is the old program")?;
         let (old, new) = (check::Build::read(&self.args.tree)?, check::Build::read(directory)?);
         let (old, new) = (old.kernel()?, new.kernel()?);
         let findings = check::check(&old, &new, &read_map(directory)?.placement)?;
@@ -177,7 +181,7 @@ impl Road<'_> {
 
     /// The original's recording replayed over every layout.
     fn predict(&self, original: &Path, kernels: &[Relinked]) -> Result<Vec<Row>> {
-        self.say("replaying the recording over each layout");
+        self.say("replaying the recording over each layout")?;
         let mut layouts = vec![crate::replay::Layout::original()];
         layouts.extend(kernels.iter().map(|kernel| crate::replay::Layout {
             name: kernel.algorithm.to_string(),
@@ -192,7 +196,7 @@ impl Road<'_> {
         let vmlinux = kernel.directory.join("vmlinux");
         let name = kernel.algorithm.to_string();
         let recording = self.record(&name, &kernel.directory.join("arch/x86/boot/bzImage"), Some(&vmlinux))?;
-        self.say(&format!("measuring the {name} kernel"));
+        self.say(&format!("measuring the {name} kernel"))?;
         let image = vmlinux::read(&vmlinux)?;
         let mut rows = replay::replay_rows(&recording, &[crate::replay::Layout::original()], &self.machines, Some(&image))?;
         rows.iter_mut().for_each(|row| row.layout.clone_from(&name));

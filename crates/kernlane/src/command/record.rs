@@ -65,6 +65,7 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
         time_limit: Duration::from_secs(args.time_limit),
         force: args.force,
     };
+    interrupt::catch()?;
     let recording = with_progress(&request)?;
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&recording.conditions)?),
@@ -73,9 +74,8 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Records, and shows how far it has come on a terminal. Ctrl-C ends the guest and leaves nothing behind.
+/// Records, and shows how far it has come on a terminal.
 pub fn with_progress(request: &Request) -> Result<Recording> {
-    interrupt::catch()?;
     let bar = progress();
     let recording = record::record(request, &mut |phase, instructions| show(&bar, phase, instructions));
     bar.finish_and_clear();
