@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn guest_test(kernel: &Path) -> Result<()> {
-    let bench = Bench {
+    let tool = Tool {
         kernlane: kernlane()?,
         kernel: kernel.into(),
         directory: tempfile::Builder::new().prefix("kernlane-guest-test-").tempdir()?,
     };
     let mut failed = 0;
-    let mut report = |name: &str, result: Result<()>| match result.and_then(|()| bench.nothing_left()) {
+    let mut report = |name: &str, result: Result<()>| match result.and_then(|()| tool.nothing_left()) {
         Ok(()) => println!("passed: {name}"),
         Err(error) => {
             failed += 1;
@@ -26,16 +26,16 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
         }
     };
     for (workload, _) in SHIPPED {
-        report(&format!("{workload} is recorded twice to the same bytes"), bench.repeats(workload));
+        report(&format!("{workload} is recorded twice to the same bytes"), tool.repeats(workload));
     }
-    report("another seed gives another recording", bench.seeds_differ());
+    report("another seed gives another recording", tool.seeds_differ());
     for (name, set_up, run, check, said) in FAILURES {
-        report(name, bench.fails(set_up, run, check, said));
+        report(name, tool.fails(set_up, run, check, said));
     }
-    report("a time limit ends a guest that hangs", bench.hangs());
-    report("a full disk is said and nothing stays", bench.full_disk());
-    report("Ctrl-C ends QEMU and nothing stays", bench.interrupted());
-    report("QEMU ends with a tool that is killed", bench.killed());
+    report("a time limit ends a guest that hangs", tool.hangs());
+    report("a full disk is said and nothing stays", tool.full_disk());
+    report("Ctrl-C ends QEMU and nothing stays", tool.interrupted());
+    report("QEMU ends with a tool that is killed", tool.killed());
     ensure!(failed == 0, "{failed} tests failed");
     Ok(())
 }
@@ -72,13 +72,13 @@ const FAILURES: [(&str, &str, &str, &str, &str); 4] = [
     ),
 ];
 
-struct Bench {
+struct Tool {
     kernlane: PathBuf,
     kernel: PathBuf,
     directory: tempfile::TempDir,
 }
 
-impl Bench {
+impl Tool {
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

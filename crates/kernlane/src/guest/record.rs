@@ -76,23 +76,14 @@ pub struct Totals {
 impl Request {
     /// Whether `output` holds this recording already: the same workload, kernel and seed, ended cleanly.
     pub fn is_made(&self) -> bool {
-        let made = || -> Option<Made> { serde_json::from_slice(&std::fs::read(self.output.join(CONDITIONS)).ok()?).ok() };
-        made().is_some_and(|made| {
+        let conditions = || -> Option<Conditions> { serde_json::from_slice(&std::fs::read(self.output.join(CONDITIONS)).ok()?).ok() };
+        conditions().is_some_and(|made| {
             made.kernel_build_id == self.kernel.build_id.0
                 && made.workload_sha256 == self.workload.sha256
                 && made.seed == self.seed
                 && self.memory_mb.is_none_or(|memory_mb| made.memory_mb == memory_mb)
         })
     }
-}
-
-/// What tells one recording from another.
-#[derive(serde::Deserialize)]
-struct Made {
-    kernel_build_id: String,
-    workload_sha256: String,
-    seed: u64,
-    memory_mb: u32,
 }
 
 /// Records. `progress` is told, a few times a second, what is being done and how many instructions have been recorded.
@@ -214,10 +205,8 @@ fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
 
 /// The plugin ends QEMU when it cannot write.
 fn plugin_failure(messages: &str) -> Option<&str> {
-    messages
-        .lines()
-        .find_map(|line| line.strip_prefix("kernlane: "))
-        .filter(|message| message.contains("failed"))
+    let mut said = messages.lines().filter_map(|line| line.strip_prefix("kernlane: "));
+    said.find(|message| message.contains("failed"))
 }
 
 /// Why the kernel panicked, if it did (kernel/panic.c).
@@ -291,7 +280,7 @@ impl Place {
         let work = std::path::absolute(holder.path())?.join("recording");
         std::fs::create_dir(&work).with_context(|| format!("making {}", work.display()))?;
         Ok(Place {
-            holder: holder,
+            holder,
             work,
             output: output.into(),
         })
@@ -307,11 +296,19 @@ impl Place {
                 .and_then(|file| file.sync_all())
                 .with_context(|| format!("writing {}", path.display()))?;
         }
-        if self.output.exists() {
-            let old = self.holder.path().join("replaced");
+        let old = self.holder.path().join("replaced");
+        let replaces = self.output.exists();
+        if replaces {
             std::fs::rename(&self.output, &old).with_context(|| format!("replacing {}", self.output.display()))?;
         }
-        std::fs::rename(&self.work, &self.output).with_context(|| format!("naming the recording {}", self.output.display()))
+        std::fs::rename(&self.work, &self.output)
+            .inspect_err(|_| {
+                if replaces {
+                    // If this fails, too, the error below tells of it all the same.
+                    let _ = std::fs::rename(&old, &self.output);
+                }
+            })
+            .with_context(|| format!("naming the recording {}", self.output.display()))
     }
 }
 
