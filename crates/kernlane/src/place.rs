@@ -423,3 +423,7 @@ impl<'a> Work<'a> {
         any
     }
 }
+
+#[cfg(test)]
+#[path = "place_tests.rs"]
+mod tests;

@@ -26,7 +26,7 @@ pub struct ObjtoolArgs {
     pub seed: u64,
 
     /// Instructions at which the unwinder's state may differ (dead code behind calls that never return)
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 64, value_name = "N")]
     pub spare: usize,
 
     /// Print JSON

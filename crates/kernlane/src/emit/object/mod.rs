@@ -142,3 +142,6 @@ fn growing(object: &KernelObject<'_>, base: LinkAddr) -> Vec<Growing> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

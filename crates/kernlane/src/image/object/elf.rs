@@ -84,6 +84,11 @@ pub struct Relocation {
 }
 
 impl Relocation {
+    /// Struck out by objtool, which wrote the field itself; refers to nothing, and is carried along.
+    pub fn is_none(&self) -> bool {
+        self.kind == elf::R_X86_64_NONE
+    }
+
     /// Relative to the field's own address, 32 bits wide.
     pub fn is_relative(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32)
@@ -250,6 +255,9 @@ impl<'a> Elf<'a> {
     }
 }
 
+/// No section of a kernel is aligned to more than a large page.
+const MOST_ALIGNED: u64 = 2 << 20;
+
 fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<Section>> {
     let start = header.e_shoff.get(Le) as usize;
     let count = usize::from(header.e_shnum.get(Le));
@@ -271,13 +279,18 @@ fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<Section>>
         .iter()
         .map(|h| {
             let name = string_at(names, h.sh_name.get(Le)).context("a section without a readable name")?;
+            let align = h.sh_addralign.get(Le);
+            ensure!(
+                align <= MOST_ALIGNED && (align == 0 || align.is_power_of_two()),
+                "{name}: aligned to {align} bytes"
+            );
             Ok(Section {
                 name: name.to_owned(),
                 kind: h.sh_type.get(Le),
                 flags: h.sh_flags.get(Le),
                 link: h.sh_link.get(Le),
                 info: h.sh_info.get(Le),
-                align: h.sh_addralign.get(Le),
+                align,
                 entry_size: h.sh_entsize.get(Le),
                 size: h.sh_size.get(Le),
                 range: range(h).with_context(|| name.to_owned())?,

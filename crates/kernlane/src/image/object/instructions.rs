@@ -98,7 +98,7 @@ pub fn decode(code: &[u8], start: u32, section_size: u32, relocations: &[Relocat
         let end = at as u64 + raw.len() as u64;
         let mut linked = false;
         while next < relocations.len() && relocations[next].offset < end {
-            linked = true;
+            linked |= !relocations[next].is_none();
             next += 1;
         }
         let kind = kind_of(&raw);

@@ -58,7 +58,7 @@ pub struct SideTables {
     pub references: Vec<Reference>,
     pub alternatives: Vec<Alternative>,
     pub static_keys: Vec<StaticKey>,
-    /// Traps after which execution goes on (`WARN`), by offset.
+    /// Traps after which execution goes on or may go on (`WARN`, kCFI), by offset.
     pub warnings: HashSet<u32>,
 }
 
@@ -171,7 +171,9 @@ fn from_code(
 ) -> Result<()> {
     let mut at = 0;
     for (index, r) in list.iter().enumerate() {
-        let Some(value) = value_in(elf, code, r) else { continue };
+        let Some(value) = value_in(elf, code, r).filter(|_| !r.is_none()) else {
+            continue;
+        };
         let place = || format!("{}+{:#x}", elf.section(id).name, r.offset);
         let bias = if r.is_relative() {
             while at < instructions.len() && u64::from(instructions[at].end()) <= r.offset {
@@ -207,7 +209,9 @@ fn from_data(elf: &Elf<'_>, code: SectionId, id: SectionId, list: &[Relocation],
     let name = &elf.section(id).name;
     let layout = layout_of(name);
     for (index, r) in list.iter().enumerate() {
-        let Some(value) = value_in(elf, code, r) else { continue };
+        let Some(value) = value_in(elf, code, r).filter(|_| !r.is_none()) else {
+            continue;
+        };
         let place = || format!("{name}+{:#x}", r.offset);
         ensure!(
             r.is_absolute() || r.is_relative(),
@@ -290,8 +294,11 @@ fn read_entries(elf: &Elf<'_>, code: SectionId, relocations: &[Vec<Relocation>],
     };
     let alternatives = sites(".altinstructions");
     let bugs = sites("__bug_table");
+    // kCFI's traps run on behind a report when the kernel is told to be permissive.
+    let traps = sites(".kcfi_traps");
     let mut keys = sites("__jump_table");
     keys.sort_unstable();
+    tables.warnings.extend(traps.into_iter().map(|(_, at)| at));
     if let Some(id) = elf.by_name(".altinstructions") {
         let size = entry_size(elf, id, &relocations[id.0 as usize], &[14, 12], 4)?;
         for (offset, at) in alternatives {

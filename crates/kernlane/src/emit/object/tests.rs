@@ -1,0 +1,313 @@
+//! The tests of reading and rewriting objects, on a small object made here: its code is written as bytes with the assembly beside it.
+
+use super::*;
+use crate::image::object::elf::Elf;
+use crate::image::object::orc::OrcSections;
+use crate::image::object::{Hints, KernelObject};
+use ::object::write::{Object, Relocation, SectionId, Symbol, SymbolSection};
+use ::object::{Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf};
+use layout::random::SplitMix64;
+
+const BASE: LinkAddr = LinkAddr(0xffff_ffff_8100_0000);
+
+/// Two functions, the second with a static key and a WARN.
+#[rustfmt::skip]
+const TEXT: &[u8] = &[
+    // f:
+    0x0f, 0x1f, 0x44, 0x00, 0x00, // 00 nop (the tracer's site)
+    0x85, 0xff,                   // 05 test edi, edi
+    0x74, 0x07,                   // 07 je 10
+    0xe8, 0x00, 0x00, 0x00, 0x00, // 09 call g (relocated)
+    0xeb, 0x02,                   // 0e jmp 12
+    0x31, 0xc0,                   // 10 xor eax, eax
+    0xc3,                         // 12 ret
+    0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90,
+    // g:
+    0xb8, 0x01, 0x00, 0x00, 0x00, // 20 mov eax, 1
+    0x66, 0x90,                   // 25 static key: no-op, or jmp 2a
+    0xc3,                         // 27 ret
+    0xcc,                         // 28 int3
+    0x90,                         // 29 padding
+    0x0f, 0x0b,                   // 2a ud2 (WARN)
+    0xc3,                         // 2c ret
+];
+const CALLING: [u8; 6] = [0x08, 0, 0, 0, 0x05, 0x01];
+const OTHER: [u8; 6] = [0x10, 0, 0, 0, 0x05, 0x01];
+
+struct Builder {
+    object: Object<'static>,
+    text: ::object::write::SymbolId,
+}
+
+impl Builder {
+    fn section(&mut self, name: &str, bytes: &[u8]) -> SectionId {
+        let kind = if name == ".text" { SectionKind::Text } else { SectionKind::Data };
+        let id = self.object.add_section(Vec::new(), name.as_bytes().to_vec(), kind);
+        self.object.append_section_data(id, bytes, 16);
+        id
+    }
+
+    fn refer(&mut self, section: SectionId, offset: u64, symbol: ::object::write::SymbolId, addend: i64, r_type: u32) {
+        let flags = RelocationFlags::Elf { r_type };
+        self.object
+            .add_relocation(
+                section,
+                Relocation {
+                    offset,
+                    symbol,
+                    addend,
+                    flags,
+                },
+            )
+            .unwrap();
+    }
+
+    /// A table of so many bytes with 32-bit relative references to `.text`.
+    fn table(&mut self, name: &str, bytes: &[u8], references: &[(u64, i64)]) -> SectionId {
+        let id = self.section(name, bytes);
+        for &(offset, target) in references {
+            self.refer(id, offset, self.text, target, elf::R_X86_64_PC32);
+        }
+        id
+    }
+}
+
+/// The object, and its builder's state for tests that add to it.
+fn builder() -> Builder {
+    let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+    let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
+    object.append_section_data(text, TEXT, 16);
+    let section_symbol = object.section_symbol(text);
+    let mut b = Builder {
+        object,
+        text: section_symbol,
+    };
+    let function = |b: &mut Builder, name: &str, value, size| {
+        b.object.add_symbol(Symbol {
+            name: name.as_bytes().to_vec(),
+            value,
+            size,
+            kind: SymbolKind::Text,
+            scope: SymbolScope::Linkage,
+            weak: false,
+            section: SymbolSection::Section(text),
+            flags: SymbolFlags::None,
+        })
+    };
+    function(&mut b, "f", 0, 0x13);
+    let g = function(&mut b, "g", 0x20, 0xd);
+    b.refer(text, 0xa, g, -4, elf::R_X86_64_PLT32);
+    let data = b.section(".data", &[0; 16]);
+    b.refer(data, 0, section_symbol, 0x10, elf::R_X86_64_64);
+    let key = b.object.section_symbol(data);
+    let keys = b.table("__jump_table", &[0; 16], &[(0, 0x25), (4, 0x2a)]);
+    b.refer(keys, 8, key, 8, elf::R_X86_64_64);
+    let mut bug = [0u8; 12];
+    bug[10] = 1;
+    let bugs = b.table("__bug_table", &bug, &[(0, 0x2a)]);
+    b.refer(bugs, 4, key, 0, elf::R_X86_64_PC32);
+    let tracer = b.section("__mcount_loc", &[0; 8]);
+    b.refer(tracer, 0, section_symbol, 0, elf::R_X86_64_64);
+    b.table(".orc_unwind_ip", &[0; 16], &[(0, 0), (4, 0x13), (8, 0x20), (12, 0x2d)]);
+    b.section(".orc_unwind", &[CALLING, [0; 6], OTHER, [0; 6]].concat());
+    b
+}
+
+fn bytes() -> Vec<u8> {
+    builder().object.write().unwrap()
+}
+
+fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
+    let object = KernelObject::read(data, &Hints::default()).unwrap();
+    let order = order(object.pieces.len());
+    rewrite(
+        &object,
+        &Plan {
+            order: &order,
+            hot: 0,
+            base: BASE,
+            names: PartNames::Readable,
+        },
+    )
+    .unwrap()
+}
+
+fn in_order(count: usize) -> Vec<u32> {
+    (0..count as u32).collect()
+}
+
+fn reversed(count: usize) -> Vec<u32> {
+    (0..count as u32).rev().collect()
+}
+
+#[test]
+fn functions_are_cut_where_control_comes_and_goes() {
+    let data = bytes();
+    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let pieces: Vec<(u32, u32)> = object.pieces.iter().map(|p| (p.at, p.end())).collect();
+    // Behind the WARN execution goes on, so 2a and 2c are one piece; the int3 stays with its return.
+    assert_eq!(pieces, [(0, 9), (9, 0x10), (0x10, 0x12), (0x12, 0x13), (0x20, 0x29), (0x2a, 0x2d)]);
+    assert!(object.functions.iter().all(|f| f.whole.is_none()));
+}
+
+#[test]
+fn the_old_order_gives_the_old_code_and_tables() {
+    let data = bytes();
+    let new = rewritten(&data, in_order).bytes;
+    let (old, new) = (Elf::parse(&data).unwrap(), Elf::parse(&new).unwrap());
+    for id in old.ids() {
+        let section = old.section(id);
+        assert_eq!(section.name, new.section(id).name);
+        assert_eq!(old.bytes(id), new.bytes(id), "{}", section.name);
+    }
+}
+
+/// Every jump, branch and displacement aimed anew, every table with it: the new `.text`, instruction by instruction.
+#[test]
+fn the_reversed_order_is_the_same_program() {
+    let data = bytes();
+    let new = rewritten(&data, reversed).bytes;
+    let object = Elf::parse(&new).unwrap();
+    let text = object.by_name(".text").unwrap();
+    #[rustfmt::skip]
+    assert_eq!(object.bytes(text), [
+        0x0f, 0x0b, 0xc3,                               // 00 g.cold: ud2; ret
+        0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+        0xb8, 0x01, 0x00, 0x00, 0x00, 0x66, 0x90, 0xc3, 0xcc, // 10 g: the static key's target is near enough
+        0xc3,                                           // 19 f.cold: ret
+        0x31, 0xc0, 0xeb, 0xfb,                         // 1a xor eax, eax; jmp 19
+        0xe8, 0x00, 0x00, 0x00, 0x00, 0xeb, 0xf4,       // 1e call g; jmp 19
+        0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+        0x0f, 0x1f, 0x44, 0x00, 0x00, 0x85, 0xff,       // 30 f
+        0x74, 0xe1,                                     // 37 je 1a
+        0xeb, 0xe3,                                     // 39 jmp 1e
+    ]);
+    let targets = |name: &str| -> Vec<i64> {
+        let list = object.relocations(object.by_name(name).unwrap()).unwrap();
+        list.iter()
+            .filter(|r| object.symbol(r.symbol).section() == Some(text))
+            .map(|r| object.symbol(r.symbol).value as i64 + r.addend)
+            .collect()
+    };
+    assert_eq!(targets("__jump_table"), [0x15, 0x00]);
+    assert_eq!(targets("__bug_table"), [0x00]);
+    assert_eq!(targets("__mcount_loc"), [0x30]);
+    assert_eq!(targets(".data"), [0x1a]);
+    assert_eq!(targets(".text"), [0x10 - 4], "the call's field moved with it, and goes to g");
+    assert_eq!(object.relocations(text).unwrap()[0].offset, 0x1f);
+}
+
+#[test]
+fn moved_parts_carry_their_functions_name_and_sizes_end_with_them() {
+    let data = bytes();
+    let new = rewritten(&data, reversed).bytes;
+    let object = Elf::parse(&new).unwrap();
+    let text = object.by_name(".text");
+    let mut symbols: Vec<(&str, u64, u64)> = object
+        .symbols
+        .iter()
+        .filter(|s| s.section() == text && s.size > 0)
+        .map(|s| (object.name(s), s.value, s.size))
+        .collect();
+    symbols.sort_unstable();
+    assert_eq!(symbols, [("f", 0x30, 0xb), ("f.cold", 0x19, 0xc), ("g", 0x10, 9), ("g.cold", 0, 3)]);
+}
+
+#[test]
+fn the_unwinder_knows_every_instruction_and_the_added_jumps() {
+    let data = bytes();
+    let new = rewritten(&data, reversed).bytes;
+    let object = Elf::parse(&new).unwrap();
+    let text = object.by_name(".text").unwrap();
+    let count = |id| object.relocations(id).unwrap().len();
+    let orc = OrcSections::find(&object, count).unwrap().unwrap();
+    let table = orc.table(&object, &object.relocations(orc.ip).unwrap(), text).unwrap();
+    let none = [0; 6];
+    let expected = [
+        (0, OTHER),
+        (3, none),
+        (0x10, OTHER),
+        (0x19, CALLING),
+        (0x25, none),
+        (0x30, CALLING),
+        (0x3b, none),
+    ];
+    assert_eq!(table, expected);
+}
+
+#[test]
+fn the_map_leads_every_piece_to_its_place() {
+    let data = bytes();
+    let map = rewritten(&data, reversed).placement;
+    let new = |old: u64| map.new_address(LinkAddr(BASE.0 + old)).map(|a| a.0 - BASE.0);
+    assert_eq!(
+        [0, 9, 0x10, 0x12, 0x20, 0x27, 0x2a].map(new),
+        [0x30, 0x1e, 0x1a, 0x19, 0x10, 0x17, 0].map(Some)
+    );
+    assert_eq!(new(0x13), None, "padding is nowhere");
+}
+
+#[test]
+fn an_unknown_table_that_points_into_code_is_refused_by_name() {
+    let mut b = builder();
+    b.table("__new_table", &[0; 8], &[(0, 5)]);
+    let data = b.object.write().unwrap();
+    let error = KernelObject::read(&data, &Hints::default()).err().unwrap();
+    assert!(format!("{error:#}").contains("__new_table"), "{error:#}");
+    // At a function's first byte it may point: that goes with the function.
+    let mut b = builder();
+    b.table("__new_table", &[0; 8], &[(0, 0x20)]);
+    let data = b.object.write().unwrap();
+    let new = rewritten(&data, reversed).bytes;
+    let object = Elf::parse(&new).unwrap();
+    let list = object.relocations(object.by_name("__new_table").unwrap()).unwrap();
+    assert_eq!(list[0].addend, 0x10);
+}
+
+#[test]
+fn a_stripped_object_is_refused() {
+    let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+    let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
+    object.append_section_data(text, TEXT, 16);
+    object.section_symbol(text);
+    let data = object.write().unwrap();
+    let error = KernelObject::read(&data, &Hints::default()).err().unwrap();
+    assert!(error.to_string().contains("stripped"), "{error}");
+}
+
+/// Whatever is damaged: an error or a result, never a panic.
+#[test]
+fn damaged_objects_are_refused_or_rewritten() {
+    let sound = bytes();
+    let mut random = SplitMix64::new(7);
+    let mut read = 0;
+    for _ in 0..4000 {
+        let mut data = sound.clone();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(data.len() as u64) as usize;
+            data[at] = match random.below(3) {
+                0 => random.below(256) as u8,
+                1 => data[at] ^ (1 << random.below(8)),
+                _ => 0xff,
+            };
+        }
+        if random.below(8) == 0 {
+            data.truncate(random.below(data.len() as u64) as usize);
+        }
+        let Ok(object) = KernelObject::read(&data, &Hints::default()) else {
+            continue;
+        };
+        read += 1;
+        let order = reversed(object.pieces.len());
+        let _ = rewrite(
+            &object,
+            &Plan {
+                order: &order,
+                hot: 0,
+                base: BASE,
+                names: PartNames::Joinable,
+            },
+        );
+    }
+    assert!(read > 400, "most damage was refused before anything was tried: {read}");
+}
