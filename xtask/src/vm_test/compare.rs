@@ -55,7 +55,7 @@ fn section<'a>(outcome: &'a Outcome, test: &str) -> Result<&'a str, String> {
             last_words(&outcome.console)
         )
     })?;
-    let status = rest[stop + end.len()..].lines().next().unwrap_or_default();
+    let status = rest[stop + end.len()..].split_whitespace().next().unwrap_or_default();
     if status != "0" {
         return Err(format!("failed with status {status}: {}", last_words(&rest[..stop])));
     }

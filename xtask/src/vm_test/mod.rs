@@ -9,7 +9,7 @@ mod compare;
 use anyhow::{Context, Result, bail};
 use compare::Tests;
 use kernlane::check::kernel::Kernel as Vmlinux;
-use kernlane::guest::{self, Boot, Contents, End, Kernel, Outcome, Workload};
+use kernlane::guest::{self, Boot, Contents, End, Kernel, Module, Outcome, Workload};
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
@@ -108,10 +108,13 @@ pub fn vm_test(old: &Path, new: &Path, wanted: Option<&str>) -> Result<()> {
     }
     let bad_pointers = compile_bad_pointers()?;
     let parts = parts(&old.vmlinux, &new.vmlinux)?;
+    // A relinked kernel takes the modules of the original.
+    let modules = MODULES.map(str::to_owned);
+    let modules = || old.modules(&modules);
     let mut score = Score::default();
     for machine in MACHINES.iter().filter(|m| is_wanted(m.name)) {
-        let before = machine.boot(&old, &[], &bad_pointers)?;
-        let after = machine.boot(&new, &parts, &bad_pointers)?;
+        let guest = |kernel: &Kernel, parts: &[String]| machine.boot(kernel, &contents(machine, parts, &bad_pointers, modules()?));
+        let (before, after) = (guest(&old, &[])?, guest(&new, &parts)?);
         let tests = Tests {
             before: &before,
             after: &after,
@@ -155,14 +158,8 @@ impl Score {
 }
 
 impl Machine {
-    fn boot(&self, kernel: &Kernel, parts: &[String], bad_pointers: &[u8]) -> Result<Outcome> {
-        let modules = kernel.modules(&MODULES.map(str::to_owned))?;
-        let mut contents = Contents::of_script(SCRIPT, modules);
-        contents.file("/kernlane/tests", 0o644, self.tests.join("\n"));
-        contents.file("/kernlane/parts", 0o644, parts.join("\n"));
-        contents.file("/kernlane/bad-pointers", 0o755, bad_pointers);
-        contents.file("/kernlane/data", 0o644, noise());
-        guest::run(&kernel.boot_image, &contents, |boot: &mut Boot| {
+    fn boot(&self, kernel: &Kernel, contents: &Contents) -> Result<Outcome> {
+        guest::run(&kernel.boot_image, contents, |boot: &mut Boot| {
             boot.kaslr = true;
             boot.cpus = self.cpus;
             boot.cpu_model = self.cpu_model.into();
@@ -176,6 +173,16 @@ impl Machine {
         })
         .with_context(|| format!("booting {} on {}", kernel.boot_image.display(), self.name))
     }
+}
+
+/// A guest that runs the machine's tests.
+fn contents(machine: &Machine, parts: &[String], bad_pointers: &[u8], modules: Vec<Module>) -> Contents {
+    let mut contents = Contents::of_script(SCRIPT, modules);
+    contents.file("/kernlane/tests", 0o644, machine.tests.join("\n"));
+    contents.file("/kernlane/parts", 0o644, parts.join("\n"));
+    contents.file("/kernlane/bad-pointers", 0o755, bad_pointers);
+    contents.file("/kernlane/data", 0o644, noise());
+    contents
 }
 
 fn workload(name: &str, kernel: &Kernel) -> Result<Result<(), String>> {

@@ -19,6 +19,8 @@ mod orc;
 pub mod relocs;
 mod resolve;
 mod tables;
+#[cfg(test)]
+mod tests;
 pub mod verdict;
 mod walk;
 
