@@ -126,7 +126,7 @@ pub fn vm_test(old: &Path, new: &Path, wanted: Option<&str>) -> Result<()> {
     }
     if is_wanted("workloads") {
         for (name, _) in guest::SHIPPED {
-            score.count(&format!("workload {name}"), workload(name, &new)?);
+            score.count(&format!("workload {name}"), workload(name, &old, &new)?);
         }
     }
     println!("{} passed, {} failed", score.passed, score.failed);
@@ -185,10 +185,10 @@ fn contents(machine: &Machine, parts: &[String], bad_pointers: &[u8], modules: V
     contents
 }
 
-fn workload(name: &str, kernel: &Kernel) -> Result<Result<(), String>> {
+fn workload(name: &str, old: &Kernel, new: &Kernel) -> Result<Result<(), String>> {
     let workload = Workload::open(name)?;
-    let contents = Contents::of_workload(&workload, kernel)?;
-    let outcome = guest::run(&kernel.boot_image, &contents, |boot| {
+    let contents = Contents::of_workload(&workload, old)?;
+    let outcome = guest::run(&new.boot_image, &contents, |boot| {
         boot.kaslr = true;
         boot.memory_mb = workload.memory_mb;
         boot.time_limit = TIME_LIMIT;

@@ -49,7 +49,7 @@ pub struct Symbol<'d> {
     pub name: &'d str,
     pub addr: LinkAddr,
     pub size: u64,
-    /// Index into `Kernel::sections`; `None` for an absolute symbol.
+    /// Index into `Kernel::sections`; `None` for an absolute symbol, or one of an empty section.
     pub section: Option<usize>,
     pub function: bool,
 }
@@ -81,7 +81,7 @@ impl<'d> Kernel<'d> {
         let mut sections = Vec::new();
         let mut rela = Vec::new();
         let mut keeps_relocations = false;
-        let mut by_index: Vec<(SectionIndex, usize)> = Vec::new();
+        let mut by_index: Vec<(SectionIndex, Option<usize>)> = Vec::new();
         for (index, section) in table.enumerate() {
             let name = table.section_name(LE, section).context("a section name is damaged")?;
             let name = std::str::from_utf8(name).context("a section name is not text")?;
@@ -90,13 +90,18 @@ impl<'d> Kernel<'d> {
                 rela.push(section);
                 continue;
             }
-            if section.sh_flags(LE) & u64::from(elf::SHF_ALLOC) == 0 || section.sh_size(LE) == 0 {
+            if section.sh_flags(LE) & u64::from(elf::SHF_ALLOC) == 0 {
+                continue;
+            }
+            if section.sh_size(LE) == 0 {
+                // Its symbols mark places.
+                by_index.push((index, None));
                 continue;
             }
             let data = section
                 .data(LE, file)
                 .with_context(|| format!("section {name} reaches beyond the file"))?;
-            by_index.push((index, sections.len()));
+            by_index.push((index, Some(sections.len())));
             sections.push(Section {
                 name,
                 addr: section.sh_addr(LE),
@@ -112,7 +117,7 @@ impl<'d> Kernel<'d> {
         for (new, &old) in order.iter().enumerate() {
             rank[old] = new;
         }
-        let place: HashMap<usize, usize> = by_index.iter().map(|&(index, at)| (index.0, rank[at])).collect();
+        let place: HashMap<usize, Option<usize>> = by_index.iter().map(|&(index, at)| (index.0, at.map(|at| rank[at]))).collect();
         sections.sort_by_key(|s| s.addr);
 
         let symbols = read_symbols(&table, file, &place)?;
@@ -262,7 +267,7 @@ fn loaded_by(section: &elf::SectionHeader64<LittleEndian>, segments: &[elf::Prog
 fn read_symbols<'d>(
     table: &object::read::elf::SectionTable<'d, FileHeader64<LittleEndian>>,
     file: &'d [u8],
-    place: &HashMap<usize, usize>,
+    place: &HashMap<usize, Option<usize>>,
 ) -> Result<Vec<Symbol<'d>>> {
     let symtab = table.symbols(LE, file, elf::SHT_SYMTAB).context("its symbol table is damaged")?;
     let mut symbols = Vec::with_capacity(symtab.len());
@@ -275,7 +280,7 @@ fn read_symbols<'d>(
             .context("a symbol's section index is damaged")?;
         let section = match section {
             Some(index) => match place.get(&index.0) {
-                Some(&at) => Some(at),
+                Some(&at) => at,
                 None => continue,
             },
             None if symbol.st_shndx(LE) == elf::SHN_ABS => None,
