@@ -54,7 +54,15 @@ pub struct Interruptions {
     pub unresolved: u64,
 }
 
-/// The addresses around a translation's end, side by side for the one look that each execution takes at them.
+/// All that an execution of a translation looks at: one line of the host's cache.
+#[repr(align(64))]
+struct Seen {
+    ends: Ends,
+    /// Entered by a return or not × `Next`, `Taken`, `Open`.
+    usual: [u32; 6],
+}
+
+/// The addresses around a translation's end.
 #[derive(Clone, Copy)]
 struct Ends {
     start: RunAddr,
@@ -95,13 +103,12 @@ const NOT_YET: u32 = u32::MAX;
 #[derive(Default)]
 pub struct Flow {
     pub codes: Vec<Code>,
-    ends: Vec<Ends>,
+    seen: Vec<Seen>,
     pub fragments: Vec<Fragment>,
     /// How often each fragment ran.
     pub counts: Vec<u64>,
-    /// Eight entries a translation: entered by a return or not × `Next`, `Taken`, `Open`; the last of each four is unused.
-    usual: Vec<u32>,
-    rare: HashMap<Fragment, FragmentId>,
+    /// Every fragment; the usual ones are also found by their translation.
+    known: HashMap<Fragment, FragmentId>,
     previous: Option<Previous>,
     interrupted: VecDeque<Interrupted>,
     pub interruptions: Interruptions,
@@ -126,13 +133,13 @@ impl Flow {
             Last::InterruptReturn => Kind::InterruptReturn,
         };
         let end = code.end();
-        self.ends.push(Ends {
+        let ends = Ends {
             start: code.addr,
             end,
             target: code.target().unwrap_or(end),
             kind,
-        });
-        self.usual.extend([NOT_YET; 8]);
+        };
+        self.seen.push(Seen { ends, usual: [NOT_YET; 6] });
         self.codes.push(code);
         Ok(())
     }
@@ -152,10 +159,10 @@ impl Flow {
     /// Kernel code of which a translation ran, as (start, end), ascending and apart.
     pub fn kernel_code(&self) -> Vec<(RunAddr, RunAddr)> {
         let mut ranges: Vec<_> = self
-            .ends
+            .seen
             .iter()
-            .filter(|ends| ends.start.is_kernel())
-            .map(|ends| (ends.start, ends.end))
+            .map(|seen| (seen.ends.start, seen.ends.end))
+            .filter(|(start, _)| start.is_kernel())
             .collect();
         ranges.sort_unstable();
         let mut apart: Vec<(RunAddr, RunAddr)> = Vec::new();
@@ -179,10 +186,8 @@ impl Flow {
 
     #[inline]
     fn executed(&mut self, id: TranslationId, cut: Option<u16>, ran: &mut Vec<FragmentId>) -> Result<()> {
-        let ends = *self
-            .ends
-            .get(id.0 as usize)
-            .with_context(|| format!("translation {} is not defined", id.0))?;
+        let seen = self.seen.get(id.0 as usize);
+        let ends = seen.with_context(|| format!("translation {} is not defined", id.0))?.ends;
         let returned_into = match self.previous {
             Some(previous) => self.leave(&previous, ends.start, ran),
             None => self.goes_on_behind_cut(ends.start),
@@ -225,34 +230,41 @@ impl Flow {
 
     #[inline]
     fn run(&mut self, translation: TranslationId, returned_into: bool, exit: Exit, ran: &mut Vec<FragmentId>) {
-        let column = match exit {
+        let fragment = Fragment {
+            translation,
+            returned_into,
+            exit,
+        };
+        let usual = match exit {
             Exit::Next => 0,
             Exit::Taken => 1,
             Exit::Open => 2,
-            _ => 3,
-        };
-        let entry = translation.0 as usize * 8 + usize::from(returned_into) * 4 + column;
-        let known = self.usual[entry];
-        let id = if known == NOT_YET {
-            let id = self.intern(Fragment {
-                translation,
-                returned_into,
-                exit,
-            });
-            if column < 3 {
-                self.usual[entry] = id.0;
+            Exit::Cut(_) | Exit::LateNext | Exit::LateTaken => {
+                let id = self.intern(fragment);
+                return self.count(id, ran);
             }
-            id
-        } else {
-            FragmentId(known)
+        } + usize::from(returned_into) * 3;
+        let at = translation.0 as usize;
+        let id = match self.seen[at].usual[usual] {
+            NOT_YET => {
+                let id = self.intern(fragment);
+                self.seen[at].usual[usual] = id.0;
+                id
+            }
+            known => FragmentId(known),
         };
+        self.count(id, ran);
+    }
+
+    #[inline]
+    fn count(&mut self, id: FragmentId, ran: &mut Vec<FragmentId>) {
         self.counts[id.0 as usize] += 1;
         ran.push(id);
     }
 
     #[cold]
     fn intern(&mut self, fragment: Fragment) -> FragmentId {
-        *self.rare.entry(fragment).or_insert_with(|| {
+        *self.known.entry(fragment).or_insert_with(|| {
             let id = FragmentId(self.fragments.len() as u32);
             self.fragments.push(fragment);
             self.counts.push(0);

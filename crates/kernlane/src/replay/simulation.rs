@@ -172,7 +172,7 @@ impl<'a> Simulation<'a> {
             self.uses.iter_mut().try_for_each(|uses| uses.push(&moved))?;
             for fetch in moved.fetches.iter().filter(|fetch| fetch.bytes > 0) {
                 let last = fetch.start.0.wrapping_add(u64::from(fetch.bytes) - 1);
-                self.pages.extend([fetch.start.0 >> 12, last >> 12]);
+                self.pages.extend(fetch.start.0 >> 12..=last >> 12);
             }
             self.once.push(Once {
                 side: code.side(),

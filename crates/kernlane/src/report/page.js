@@ -61,7 +61,8 @@
     const rows = comparisons.flatMap((comparison) => comparison.layouts.map((layout) => {
       const metric = (name) => layout.metrics.find((known) => known.name === name) ?? {};
       const [misses, jumps] = ["kernel L1I misses", "kernel taken jumps (conditional and direct)"].map(metric);
-      return [comparison.workload, comparison.machine, layout.layout,
+      const name = (text) => element("td", { class: "text" }, text);
+      return [name(comparison.workload), name(comparison.machine), name(layout.layout),
         change(misses.predicted_change), change(misses.recorded_change),
         change(jumps.predicted_change), change(jumps.recorded_change)];
     }));
