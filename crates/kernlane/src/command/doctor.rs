@@ -41,6 +41,7 @@ const RELINK: &[Need] = &[
     Need::Program("ld", "binutils"),
     Need::Program("objcopy", "binutils"),
     Need::Program("nm", "binutils"),
+    Need::Program("ar", "binutils"),
     Need::Program("bash", "bash"),
 ];
 

@@ -3,6 +3,7 @@
 //! Takes a build tree, or a boot image and its vmlinux; gives a `Kernel` whose two files are proven to be one kernel by the build id.
 //! Never changes either and never looks into code.
 
+use crate::guest::btf::Btf;
 use crate::guest::bzimage::BzImage;
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
@@ -37,6 +38,8 @@ pub struct TaskFacts {
     pub set_comm: Option<LinkAddr>,
     /// Of `comm` in `struct task_struct`, in bytes.
     pub comm: u64,
+    /// Of `pid`, likewise; only a kernel with BTF tells.
+    pub pid: Option<u64>,
 }
 
 impl Kernel {
@@ -149,13 +152,31 @@ impl Kernel {
             let (init_task, size, section) = symbol("init_task")?;
             let section = elf.section_by_index(section.context("init_task is in no section")?)?;
             let task = section.data_range(init_task, size)?.context("init_task has no bytes in the file")?;
+            let comm = comm_offset(task)?;
             Ok(TaskFacts {
                 switch_to: LinkAddr(switch_to),
                 set_comm: symbol("__set_task_comm").ok().map(|(address, ..)| LinkAddr(address)),
-                comm: comm_offset(task)?,
+                comm,
+                pid: pid_offset(elf, task, comm)?,
             })
         })
     }
+}
+
+/// From BTF, where the kernel has it; BTF must be right about `comm`, and the first task's pid must be 0.
+fn pid_offset(elf: &object::File<'_>, init_task: &[u8], comm: u64) -> Result<Option<u64>> {
+    let Some(section) = elf.section_by_name(".BTF") else {
+        return Ok(None);
+    };
+    let btf = Btf::parse(section.data()?)?;
+    let found = btf.offset("task_struct", "comm")?;
+    ensure!(found == Some(comm), "BTF has comm at {found:?} of task_struct, init_task at {comm}");
+    let pid = btf.offset("task_struct", "pid")?.context("BTF has no pid in task_struct")?;
+    ensure!(
+        init_task.get(pid as usize..pid as usize + 4) == Some(&[0; 4]),
+        "the pid of init_task is not 0 at {pid}"
+    );
+    Ok(Some(pid))
 }
 
 /// `init_task.comm` is "swapper" (INIT_TASK_COMM, include/linux/init_task.h) in an array of sixteen bytes; the only such one in it.

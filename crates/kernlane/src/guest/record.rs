@@ -171,6 +171,9 @@ fn plugin(library: PathBuf, trace: &Path, kernel: &Kernel, conditions: &Conditio
         add("set_comm", format!("{:#x}", set_comm.0));
     }
     add("comm", task.comm.to_string());
+    if let Some(pid) = task.pid {
+        add("pid", pid.to_string());
+    }
     add("condition.kernel_release", conditions.kernel_release.clone());
     add("condition.workload_sha256", conditions.workload_sha256.clone());
     add("condition.initramfs_sha256", conditions.initramfs_sha256.clone());

@@ -1,0 +1,193 @@
+//! The kernel's description of its own types (BTF, Documentation/bpf/btf.rst): where a field of a structure lies.
+//!
+//! Takes the bytes of a `.BTF` section; gives byte offsets. Reads no more of it than that needs.
+
+use anyhow::{Context, Result, bail, ensure};
+
+const MAGIC: u16 = 0xeb9f;
+
+/// `struct btf_type`: name_off, info, size or type; then, by kind, more.
+const TYPE_SIZE: usize = 12;
+const MEMBER_SIZE: usize = 12;
+
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+
+/// Structures within structures without a name: deeper ones than any that the kernel has are damage.
+const MAX_DEPTH: u32 = 16;
+
+pub struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type begins in `types`; type numbers count from 1.
+    starts: Vec<usize>,
+}
+
+impl<'a> Btf<'a> {
+    /// # Errors
+    /// The section is not BTF of a little-endian machine, or is damaged, or has a kind of type that is not known here.
+    pub fn parse(section: &'a [u8]) -> Result<Btf<'a>> {
+        ensure!(u32_at(section, 0)? & 0xffff == u32::from(MAGIC), "not BTF");
+        let header = u32_at(section, 4)? as usize;
+        let part = |offset: usize| -> Result<&'a [u8]> {
+            let (start, size) = (u32_at(section, offset)? as usize, u32_at(section, offset + 4)? as usize);
+            let start = header.saturating_add(start);
+            section.get(start..start.saturating_add(size)).context("BTF is cut off")
+        };
+        let (types, strings) = (part(8)?, part(16)?);
+        let mut starts = Vec::new();
+        let mut at = 0;
+        while at < types.len() {
+            starts.push(at);
+            let info = u32_at(types, at + 4)?;
+            at += TYPE_SIZE + trailing(info >> 24 & 31, (info & 0xffff) as usize)?;
+        }
+        Ok(Btf { types, strings, starts })
+    }
+
+    /// The offset of a field in a structure, in bytes; fields of unnamed structures within it count as its own. `None`: it has no such field.
+    ///
+    /// # Errors
+    /// There is no such structure, or the field is a bit field.
+    pub fn offset(&self, structure: &str, field: &str) -> Result<Option<u64>> {
+        for start in &self.starts {
+            let (name, info) = (u32_at(self.types, *start)?, u32_at(self.types, start + 4)?);
+            if info >> 24 & 31 == STRUCT && self.name(name)? == structure.as_bytes() {
+                return self.field(*start, field.as_bytes(), 0);
+            }
+        }
+        bail!("BTF describes no struct {structure}")
+    }
+
+    fn field(&self, start: usize, field: &[u8], depth: u32) -> Result<Option<u64>> {
+        ensure!(depth < MAX_DEPTH, "BTF nests structures without end");
+        let info = u32_at(self.types, start + 4)?;
+        let has_bit_fields = info >> 31 == 1;
+        for member in 0..(info & 0xffff) as usize {
+            let at = start + TYPE_SIZE + member * MEMBER_SIZE;
+            let (name, kind, bits) = (u32_at(self.types, at)?, u32_at(self.types, at + 4)?, u32_at(self.types, at + 8)?);
+            // With the flag, the upper byte is the size of a bit field, 0 for none.
+            let (width, bits) = if has_bit_fields {
+                (bits >> 24, bits & 0xff_ffff)
+            } else {
+                (0, bits)
+            };
+            let name = self.name(name)?;
+            if name == field {
+                ensure!(width == 0 && bits % 8 == 0, "{} is a bit field", String::from_utf8_lossy(field));
+                return Ok(Some(u64::from(bits / 8)));
+            }
+            if name.is_empty()
+                && let Some(inner) = self.structure(kind)?
+                && let Some(offset) = self.field(inner, field, depth + 1)?
+            {
+                return Ok(Some(u64::from(bits / 8) + offset));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the type of that number begins, if it is a structure or a union.
+    fn structure(&self, number: u32) -> Result<Option<usize>> {
+        let Some(index) = (number as usize).checked_sub(1) else {
+            return Ok(None);
+        };
+        let start = *self.starts.get(index).context("BTF names a type that it does not have")?;
+        let kind = u32_at(self.types, start + 4)? >> 24 & 31;
+        Ok((kind == STRUCT || kind == UNION).then_some(start))
+    }
+
+    fn name(&self, offset: u32) -> Result<&'a [u8]> {
+        let bytes = self
+            .strings
+            .get(offset as usize..)
+            .context("BTF names a string that it does not have")?;
+        Ok(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
+    }
+}
+
+/// Bytes behind `struct btf_type`, by kind (include/uapi/linux/btf.h).
+fn trailing(kind: u32, count: usize) -> Result<usize> {
+    Ok(match kind {
+        1 | 14 | 17 => 4, // INT, VAR, DECL_TAG
+        3 => 12,          // ARRAY
+        STRUCT | UNION => count * MEMBER_SIZE,
+        6 | 13 => count * 8,       // ENUM, FUNC_PROTO
+        15 | 19 => count * 12,     // DATASEC, ENUM64
+        2 | 7..=12 | 16 | 18 => 0, // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        _ => bail!("BTF has a type of kind {kind}, which is not known"),
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
+    let word = bytes.get(at..).and_then(|bytes| bytes.first_chunk()).context("BTF is cut off")?;
+    Ok(u32::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `int`; an unnamed struct with the field b at 4; struct task { int a; struct { … } at 16; bit field c; }.
+    fn section() -> Vec<u8> {
+        let strings = b"\0int\0task\0a\0b\0c\0";
+        let (int, task, a, b, c) = (1u32, 5, 10, 12, 14);
+        let words: Vec<u32> = [
+            vec![int, 1 << 24, 4, 32],
+            vec![0, STRUCT << 24 | 1, 8, b, 1, 32],
+            vec![task, 1 << 31 | STRUCT << 24 | 3, 32, a, 1, 64, 0, 2, 128, c, 1, 3 << 24 | 200],
+        ]
+        .concat();
+        let types: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut section = Vec::new();
+        for word in [
+            u32::from(MAGIC) | 1 << 16,
+            24,
+            0,
+            types.len() as u32,
+            types.len() as u32,
+            strings.len() as u32,
+        ] {
+            section.extend(word.to_le_bytes());
+        }
+        section.extend(types);
+        section.extend(strings);
+        section
+    }
+
+    #[test]
+    fn fields_are_found_also_in_unnamed_structures() {
+        let section = section();
+        let btf = Btf::parse(&section).unwrap();
+        assert_eq!(btf.offset("task", "a").unwrap(), Some(8));
+        assert_eq!(btf.offset("task", "b").unwrap(), Some(20));
+        assert_eq!(btf.offset("task", "d").unwrap(), None);
+        assert!(btf.offset("task", "c").is_err(), "a bit field");
+        assert!(btf.offset("int", "a").is_err(), "no structure");
+    }
+
+    #[test]
+    fn damaged_sections_do_not_panic() {
+        let good = section();
+        let mut state = 11u64;
+        for _ in 0..20_000 {
+            let mut bytes = good.clone();
+            for _ in 0..1 + state % 3 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let at = (state >> 33) as usize % bytes.len();
+                bytes[at] = (state >> 20) as u8;
+            }
+            bytes.truncate(
+                bytes.len()
+                    - if state >> 61 == 0 {
+                        (state >> 40) as usize % bytes.len()
+                    } else {
+                        0
+                    },
+            );
+            if let Ok(btf) = Btf::parse(&bytes) {
+                let _ = btf.offset("task", "b");
+            }
+        }
+    }
+}
