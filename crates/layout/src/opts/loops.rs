@@ -6,6 +6,7 @@
 
 use crate::graph::{BlockId, Edge, Graph};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub(super) struct Loop {
     /// The smallest loop around this one.
@@ -103,7 +104,7 @@ struct Flow {
 }
 
 fn function_flows(graph: &Graph) -> Vec<Flow> {
-    let empty = |f: &std::ops::Range<u32>| Flow {
+    let empty = |f: &Range<u32>| Flow {
         blocks: f.len(),
         edges: Vec::new(),
         predecessors: Vec::new(),
@@ -173,10 +174,10 @@ fn body(flow: &Flow, header: usize, latches: &[usize]) -> Vec<usize> {
 /// Which blocks every path to a block passes (Cooper, Harvey, Kennedy, "A simple, fast dominance algorithm", 2001). A root above all
 /// entries stands for the rest of the image; blocks that no entry reaches are entered at the lowest.
 struct Dominators {
-    /// The nearest dominator of each block, as a position in postorder; the root has the highest.
-    above: Vec<usize>,
     /// Position of each block in postorder.
     position: Vec<Option<usize>>,
+    /// What each block dominates, by its position in postorder: a range of numbers given to the blocks, beginning with its own.
+    dominated: Vec<Range<usize>>,
 }
 
 impl Dominators {
@@ -200,21 +201,38 @@ impl Dominators {
                 }
             }
         }
+        let above: Vec<usize> = above.into_iter().map(|a| a.unwrap_or(root)).collect();
         Dominators {
-            above: above.into_iter().map(|a| a.unwrap_or(root)).collect(),
             position,
+            dominated: dominated(&above),
         }
     }
 
     fn dominates(&self, dominator: usize, block: usize) -> bool {
-        let (Some(dominator), Some(mut block)) = (self.position[dominator], self.position[block]) else {
+        let (Some(dominator), Some(block)) = (self.position[dominator], self.position[block]) else {
             return false;
         };
-        while block < dominator {
-            block = self.above[block];
-        }
-        block == dominator
+        self.dominated[dominator].contains(&self.dominated[block].start)
     }
+}
+
+/// Numbers the tree of dominators so that whatever a node dominates has the numbers behind its own. `above` gives each node's parent,
+/// always a higher position; the last is the root.
+fn dominated(above: &[usize]) -> Vec<Range<usize>> {
+    let mut sizes = vec![1; above.len()];
+    for at in 0..above.len().saturating_sub(1) {
+        sizes[above[at]] += sizes[at];
+    }
+    let mut ranges = vec![0..0; above.len()];
+    // For each node, the first number not yet given to a child.
+    let mut free = vec![1; above.len()];
+    for at in (0..above.len()).rev() {
+        let start = if above[at] == at { 0 } else { free[above[at]] };
+        free[above[at]] = start + sizes[at];
+        ranges[at] = start..start + sizes[at];
+        free[at] = start + 1;
+    }
+    ranges
 }
 
 fn nearest_common(above: &[Option<usize>], mut a: usize, mut b: usize) -> usize {

@@ -1,0 +1,155 @@
+//! Damaged graphs and extreme parameters: refused with the broken rule, or laid out; never a panic.
+
+mod generator;
+
+use generator::wild;
+use kernlane_layout::ext_tsp::{ExtTspParameters, ext_tsp};
+use kernlane_layout::global::ext_tsp_global;
+use kernlane_layout::opts::{Iteration, OptSParameters, opts};
+use kernlane_layout::random::SplitMix64;
+use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, check, order, validate};
+
+/// Changes one thing, which may or may not break a rule.
+fn damage(graph: &mut Graph, random: &mut SplitMix64) {
+    let number = [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next() as u32][random.below(7) as usize];
+    let pick = |length: usize, random: &mut SplitMix64| random.below(length.max(1) as u64) as usize;
+    match random.below(12) {
+        0 => graph.sizes.truncate(pick(graph.len(), random)),
+        1 => graph.counts.push(u64::MAX),
+        2 => graph.glued.clear(),
+        3 => graph.alignments.iter_mut().for_each(|alignment| *alignment = number),
+        4 => graph.functions.truncate(pick(graph.functions.len(), random)),
+        5 => graph.functions.push(number..number.wrapping_add(1)),
+        6 => graph.functions.iter_mut().for_each(|function| function.end = number),
+        7 => graph.glued.iter_mut().for_each(|glued| *glued = true),
+        8 => graph.edges.iter_mut().for_each(|edge| edge.to = BlockId(number)),
+        9 => graph.edges.iter_mut().for_each(|edge| edge.kind = EdgeKind::FallThrough),
+        10 => graph.calls.iter_mut().for_each(|call| call.from = BlockId(number)),
+        _ => graph.seeds.iter_mut().for_each(|seed| seed.block = BlockId(number)),
+    }
+}
+
+#[test]
+fn damaged_graphs_are_refused_by_every_algorithm_or_by_none() {
+    let (mut refused, mut taken) = (0, 0);
+    for seed in 0..600 {
+        let mut graph = wild(seed);
+        damage(&mut graph, &mut SplitMix64::new(seed));
+        let verdict = validate(&graph);
+        for algorithm in Algorithm::ALL {
+            match (order(&graph, algorithm, seed), &verdict) {
+                (Ok(ordered), Ok(())) => check(&graph, &ordered.order).unwrap(),
+                (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected.to_string()),
+                (found, _) => panic!("{algorithm} on graph {seed}: {found:?} where validate says {verdict:?}"),
+            }
+        }
+        *if verdict.is_ok() { &mut taken } else { &mut refused } += 1;
+    }
+    assert!(refused > 300 && taken > 50, "{refused} refused, {taken} taken");
+}
+
+#[test]
+fn extreme_parameters_of_ext_tsp_give_an_order_or_are_refused() {
+    let base = ExtTspParameters::default;
+    let extremes = [
+        ExtTspParameters {
+            max_chain: 0,
+            split_threshold: 0,
+            ..base()
+        },
+        ExtTspParameters {
+            max_chain: usize::MAX,
+            split_threshold: usize::MAX,
+            ..base()
+        },
+        ExtTspParameters {
+            forward_distance: 0,
+            backward_distance: 0,
+            ..base()
+        },
+        ExtTspParameters {
+            forward_distance: u64::MAX,
+            backward_distance: u64::MAX,
+            ..base()
+        },
+        ExtTspParameters {
+            jump: f64::MAX,
+            fall_through_conditional: f64::MAX,
+            ..base()
+        },
+        ExtTspParameters {
+            jump: 0.0,
+            fall_through_conditional: 0.0,
+            fall_through_unconditional: 0.0,
+            ..base()
+        },
+        ExtTspParameters {
+            max_density_ratio: 1.0,
+            ..base()
+        },
+    ];
+    for seed in 0..60 {
+        let graph = wild(seed);
+        for parameters in &extremes {
+            check(&graph, &ext_tsp(&graph, parameters).unwrap().order).unwrap();
+            check(&graph, &ext_tsp_global(&graph, parameters).unwrap().order).unwrap();
+        }
+    }
+    let refused = |parameters: ExtTspParameters| ext_tsp(&Graph::default(), &parameters).unwrap_err().to_string();
+    assert!(refused(ExtTspParameters { jump: -0.1, ..base() }).contains("`jump`"));
+    assert!(
+        refused(ExtTspParameters {
+            max_density_ratio: f64::NAN,
+            ..base()
+        })
+        .contains("`max_density_ratio`")
+    );
+    let mut parameters = base();
+    parameters.functions.max_density_loss = 0.5;
+    assert!(refused(parameters).contains("`max_density_loss`"));
+}
+
+#[test]
+fn extreme_parameters_of_opts_give_an_order() {
+    let base = OptSParameters::default;
+    let extremes = [
+        OptSParameters {
+            schedule: Vec::new(),
+            ..base()
+        },
+        OptSParameters {
+            schedule: vec![Iteration::uniform(2.0, 2.0)],
+            ..base()
+        },
+        OptSParameters {
+            cache_bytes: u64::MAX,
+            ..base()
+        },
+        OptSParameters {
+            cache_bytes: u64::MAX,
+            self_conf_free_bytes: u64::MAX / 2,
+            self_conf_free_cutoff: 0.0,
+            ..base()
+        },
+        OptSParameters {
+            cache_bytes: 3,
+            line_bytes: 1,
+            self_conf_free_bytes: 1,
+            self_conf_free_cutoff: 0.0,
+            ..base()
+        },
+        OptSParameters {
+            cache_bytes: 1000,
+            line_bytes: 7,
+            self_conf_free_bytes: 400,
+            self_conf_free_cutoff: 0.0,
+            ..base()
+        },
+    ];
+    for seed in 0..120 {
+        let graph = wild(seed);
+        for parameters in &extremes {
+            check(&graph, &opts(&graph, parameters).unwrap().order).unwrap();
+        }
+    }
+}
