@@ -4,3 +4,4 @@ mod by_hand;
 mod guest;
 mod program;
 mod random;
+mod unseen;
