@@ -6,14 +6,9 @@ use anyhow::Result;
 use std::process::Command;
 
 pub fn demo() -> Result<()> {
-    build_release()?;
+    let kernlane = crate::kernlane()?;
     let tree = kernel::tree(Compiler::Gcc)?;
-    run(Command::new("target/release/kernlane")
+    run(Command::new(kernlane)
         .args(["optimize", "net", "-o", "target/demo", "--tree"])
         .arg(tree))
-}
-
-/// The tool and the plugin that QEMU loads, beside each other.
-pub fn build_release() -> Result<()> {
-    run(Command::new("cargo").args(["build", "--release", "-p", "kernlane", "-p", "kernlane-plugin"]))
 }

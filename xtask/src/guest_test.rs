@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn guest_test(kernel: &Path) -> Result<()> {
     let tool = Tool {
-        kernlane: kernlane()?,
+        kernlane: crate::kernlane()?,
         kernel: kernel.into(),
         directory: tempfile::Builder::new().prefix("kernlane-guest-test-").tempdir()?,
     };
@@ -255,15 +255,6 @@ impl Tool {
             std::fs::read(format!("/proc/{name}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&directory))
         })
     }
-}
-
-/// The tool beside this program, built in the same way.
-fn kernlane() -> Result<PathBuf> {
-    let program = std::env::current_exe()?.with_file_name("kernlane");
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    crate::run(Command::new("cargo").args(["build", "--profile", profile, "-p", "kernlane", "-p", "kernlane-plugin"]))?;
-    ensure!(program.is_file(), "cargo did not build {}", program.display());
-    Ok(program)
 }
 
 /// What a command that must fail said; its exit status must be the one for "could not be done".

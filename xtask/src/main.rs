@@ -8,7 +8,8 @@ mod record_test;
 mod test;
 mod vm_test;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
@@ -49,6 +50,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The tool, built, beside the library that QEMU loads.
+fn kernlane() -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("kernlane");
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    run(Command::new("cargo").args(["build", "--profile", profile, "-p", "kernlane", "-p", "kernlane-plugin"]))?;
+    ensure!(program.is_file(), "cargo did not build {}", program.display());
+    Ok(program)
 }
 
 /// Runs a command with this terminal, and fails unless it succeeds.

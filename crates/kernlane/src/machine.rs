@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn damaged_files_are_errors_or_machines_never_panics() {
         let text = SHIPPED[1].1.as_bytes();
-        let mut state = 0x1234_5678_9ABC_DEFu64;
+        let mut state = 0x0123_4567_89AB_CDEF_u64;
         for _ in 0..2000 {
             let mut bytes = text.to_vec();
             for _ in 0..3 {

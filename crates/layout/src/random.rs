@@ -12,7 +12,7 @@ impl SplitMix64 {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -24,7 +24,7 @@ impl SplitMix64 {
         let bound = bound.max(1);
         let whole = u64::MAX - u64::MAX % bound;
         loop {
-            let value = self.next();
+            let value = self.next_u64();
             if value < whole {
                 return value % bound;
             }
@@ -48,7 +48,7 @@ mod tests {
     fn gives_the_published_sequence() {
         // The first values of the authors' reference implementation for the seed 1234567.
         let mut random = SplitMix64::new(1_234_567);
-        let values: Vec<u64> = (0..5).map(|_| random.next()).collect();
+        let values: Vec<u64> = (0..5).map(|_| random.next_u64()).collect();
         let expected = [
             6457827717110365317,
             3203168211198807973,

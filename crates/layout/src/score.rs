@@ -164,7 +164,7 @@ mod tests {
             counts: vec![100, 10, 90, 100],
             glued: vec![false; 4],
             alignments: vec![16, 1, 1, 1],
-            functions: vec![0..4],
+            functions: std::iter::once(0..4).collect(),
             edges: vec![
                 edge(0, 1, 10, EdgeKind::FallThrough),
                 edge(0, 2, 90, EdgeKind::Branch),

@@ -20,7 +20,7 @@ fn function(seed: u64) -> Graph {
         counts: vec![0; blocks as usize],
         glued: vec![false; blocks as usize],
         alignments: vec![1; blocks as usize],
-        functions: vec![0..blocks],
+        functions: std::iter::once(0..blocks).collect(),
         ..Graph::default()
     };
     let mut taken = vec![0; blocks as usize];

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 ///
 /// Exit status 1 when something is missing.
 #[derive(Args)]
+#[command(after_help = "Example:\n  kernlane doctor --json")]
 pub struct DoctorArgs {
     /// Print it as JSON
     #[arg(long)]

@@ -293,7 +293,7 @@ mod tests {
             counts: counts.to_vec(),
             glued: vec![false; counts.len()],
             alignments: vec![1; counts.len()],
-            functions: vec![0..counts.len() as u32],
+            functions: std::iter::once(0..counts.len() as u32).collect(),
             edges: edges.iter().map(edge).collect(),
             ..Graph::default()
         }

@@ -357,7 +357,7 @@ fn entry_size(elf: &Elf<'_>, id: SectionId, list: &[Relocation], candidates: &[u
         .iter()
         .copied()
         .find(|&size| {
-            section.size % size == 0
+            section.size.is_multiple_of(size)
                 && (0..section.size / size).all(|i| offsets.contains(&(i * size)) && offsets.contains(&(i * size + second)))
         })
         .with_context(|| format!("{}: entries of a size that is not known", section.name))
