@@ -11,7 +11,7 @@ use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, check, order, validat
 
 /// Changes one thing, which may or may not break a rule.
 fn damage(graph: &mut Graph, random: &mut SplitMix64) {
-    let number = [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next() as u32][random.below(7) as usize];
+    let number = [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next_u64() as u32][random.below(7) as usize];
     let pick = |length: usize, random: &mut SplitMix64| random.below(length.max(1) as u64) as usize;
     match random.below(12) {
         0 => graph.sizes.truncate(pick(graph.len(), random)),
