@@ -4,6 +4,7 @@
 tracing=/sys/kernel/tracing
 cd /tmp
 echo 512 > $tracing/buffer_size_kb
+mkfifo /tmp/silence
 
 # Little work that touches files, pipes, processes and TCP, and ends by itself: tracing makes it slow.
 work() {
@@ -17,7 +18,8 @@ work() {
 
 # $1 blocks of 4 KB over TCP; prints their checksum at the other end.
 transfer() {
-    timeout 60 nc -l -p 7777 < /dev/null > /tmp/received &
+    # A receiver that has nothing more to say would close its end.
+    timeout 60 nc -l -p 7777 <> /tmp/silence > /tmp/received &
     receiver=$!
     for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         if grep -q ':1E61 00000000:0000 0A' /proc/net/tcp; then break; fi
@@ -62,9 +64,12 @@ test_kaslr() {
     echo "CPUs: $(grep -c ^processor /proc/cpuinfo)"
 }
 
+# /kernlane/mitigation is what this machine is there for.
 test_mitigations() {
-    cat /sys/devices/system/cpu/vulnerabilities/retbleed /sys/devices/system/cpu/vulnerabilities/spec_rstack_overflow \
-        /sys/devices/system/cpu/vulnerabilities/spectre_v2 /sys/devices/system/cpu/vulnerabilities/indirect_target_selection
+    cd /sys/devices/system/cpu/vulnerabilities
+    grep . retbleed spec_rstack_overflow spectre_v2 indirect_target_selection > /tmp/mitigations
+    cat /tmp/mitigations
+    grep -q -F "$(cat /kernlane/mitigation)" /tmp/mitigations
 }
 
 test_traceable_functions() {
@@ -249,14 +254,11 @@ test_livepatch() {
     grep -o console=ttyS0 /proc/cmdline
 }
 
+# Up to here nothing was provoked, but that sysrq printed traces.
 test_no_complaints() {
-    dmesg | grep -i -E 'WARNING|BUG:|Oops|stack segment|general protection|unreliable|Call Trace|RIP:|lockup|stall|corrupt' |
-        grep -v -E 'sysrq|Spectre|RETBleed|Speculative' > /tmp/complaints
-    mark_lines=$(dmesg | grep -n 'kernlane-mark tasks' | head -1 | cut -d: -f1)
-    # sysrq prints traces on purpose; whatever came before it was not asked for.
-    dmesg | head -n ${mark_lines:-100000} | grep -F -f /tmp/complaints | head -5
-    dmesg | head -n ${mark_lines:-100000} | grep -q -i -E 'WARNING: CPU|BUG:|Oops' && return 1
-    log_since cpus | grep -i -E 'WARNING: CPU|BUG:|Oops|lockup|stall' && return 1
+    dmesg | grep -E 'WARNING: CPU|BUG: |Oops|general protection|stack segment|soft lockup|detected stall|ORC unwinder|unreliable' && return 1
+    mark=$(dmesg | grep -n 'kernlane-mark tasks' | head -1 | cut -d: -f1)
+    dmesg | head -n ${mark:-100000} | grep -E 'Call Trace|RIP:' && return 1
     return 0
 }
 

@@ -24,6 +24,8 @@ struct Machine {
     cpus: u32,
     cpu_model: &'static str,
     command_line: &'static [&'static str],
+    /// What the kernel must report on this machine.
+    mitigation: &'static str,
     tests: &'static [&'static str],
 }
 
@@ -63,6 +65,7 @@ const MACHINES: &[Machine] = &[
         cpus: 1,
         cpu_model: "max",
         command_line: &[],
+        mitigation: "",
         tests: EVERYTHING,
     },
     Machine {
@@ -70,6 +73,7 @@ const MACHINES: &[Machine] = &[
         cpus: 4,
         cpu_model: "max",
         command_line: &[],
+        mitigation: "",
         tests: EVERYTHING,
     },
     // Call-depth tracking: every call and return is patched.
@@ -78,6 +82,7 @@ const MACHINES: &[Machine] = &[
         cpus: 1,
         cpu_model: "Skylake-Client-v3",
         command_line: &["retbleed=stuff"],
+        mitigation: "retbleed:Mitigation: Stuffing",
         tests: MITIGATED,
     },
     // Safe returns against speculative return stack overflow.
@@ -86,6 +91,7 @@ const MACHINES: &[Machine] = &[
         cpus: 1,
         cpu_model: "EPYC-Milan",
         command_line: &["spec_rstack_overflow=safe-ret"],
+        mitigation: "Safe RET",
         tests: MITIGATED,
     },
 ];
@@ -179,6 +185,7 @@ impl Machine {
 fn contents(machine: &Machine, parts: &[String], bad_pointers: &[u8], modules: Vec<Module>) -> Contents {
     let mut contents = Contents::of_script(SCRIPT, modules);
     contents.file("/kernlane/tests", 0o644, machine.tests.join("\n"));
+    contents.file("/kernlane/mitigation", 0o644, machine.mitigation);
     contents.file("/kernlane/parts", 0o644, parts.join("\n"));
     contents.file("/kernlane/bad-pointers", 0o755, bad_pointers);
     contents.file("/kernlane/data", 0o644, noise());
