@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Takes the sequences; gives the order of all pieces that ran, filled up with pieces that did not. Addresses are counted from 0 with the
-//! graph's sizes and alignments: it is the placer's promise that the first piece comes to a multiple of the cache's size.
+//! graph's sizes and alignments; where 0 comes to lie does not matter, as long as it starts a cache line.
 
 use super::OptSParameters;
 use super::transitions::Transitions;
