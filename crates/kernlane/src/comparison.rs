@@ -54,11 +54,15 @@ pub struct ComparedFunction {
 /// What is compared, in the order in which it is shown.
 const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
     ("kernel L1I misses", |c| Some(c.l1i.kernel.total() as f64)),
+    ("kernel L1I misses per 1000 instructions", |c| {
+        per_thousand(c.l1i.kernel.total(), c.instructions.kernel)
+    }),
     ("kernel taken jumps (conditional and direct)", |c| {
         Some(c.taken.kernel.of_layout() as f64)
     }),
     ("user L1I misses", |c| Some(c.l1i.user.total() as f64)),
     ("kernel iTLB misses", |c| c.itlb.map(|itlb| itlb.kernel as f64)),
+    ("kernel instructions", |c| Some(c.instructions.kernel as f64)),
     ("kernel bytes fetched", |c| Some(c.fetched_bytes.kernel as f64)),
     ("kernel lines touched", |c| Some(c.touched_lines.kernel as f64)),
     ("kernel pages touched", |c| Some(c.touched_pages.kernel as f64)),
@@ -145,6 +149,10 @@ fn metrics(original: &Row, layout: &ComparedLayout) -> Vec<Metric> {
             })
         })
         .collect()
+}
+
+fn per_thousand(count: u64, instructions: u64) -> Option<f64> {
+    (instructions > 0).then(|| 1000.0 * count as f64 / instructions as f64)
 }
 
 /// By what share `value` differs from `base`; nothing is no share of nothing, but equal to it.

@@ -10,7 +10,11 @@
     made.append(...children.filter((child) => child !== null));
     return made;
   };
-  const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+  const count = (value) => {
+    if (value === null || value === undefined) return "–";
+    const places = Number.isInteger(value) || value >= 1000 ? 0 : 3;
+    return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+  };
   const percent = (share) => {
     if (share === null || share === undefined) return "–";
     return `${share > 0 ? "+" : share < 0 ? "−" : "±"}${Math.abs(100 * share).toFixed(2)} %`;

@@ -162,8 +162,13 @@ fn both(sides: Sides<u64>) -> [String; 2] {
     [sides.kernel, sides.user].map(|count| count.to_string())
 }
 
+/// Small numbers that are not whole have three places.
 fn number(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| format!("{value:.0}"))
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value.fract() != 0.0 && value < 1000.0 => format!("{value:.3}"),
+        Some(value) => format!("{value:.0}"),
+    }
 }
 
 fn percent(share: Option<f64>) -> String {
