@@ -2,7 +2,7 @@
 
 use crate::emit::install::{self, Kept};
 use crate::emit::kbuild::Tree;
-use crate::emit::object::{PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
+use crate::emit::object::{Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
 use crate::image::object::elf::SectionId;
@@ -73,8 +73,8 @@ pub struct Report {
     pub key: String,
     pub summary: Summary,
     pub whole: Vec<WholeCount>,
-    /// Debugging information was left out of the new kernel.
-    pub debug_dropped: bool,
+    /// What became of debugging information.
+    pub debug: Debug,
     pub rewrite_seconds: f64,
     pub link_seconds: Option<f64>,
     pub old_build_id: BuildId,
@@ -187,6 +187,7 @@ impl<'a> Ready<'a> {
             hot,
             base,
             names: PartNames::Readable,
+            needs_types: tree.makes_types(),
         };
         let rewritten = rewrite(&object, &plan).with_context(name)?;
         Ok(Ready {
@@ -251,7 +252,7 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
         key,
         summary: rewritten.summary.clone(),
         whole: whole_counts(&object),
-        debug_dropped: object.elf.sections.iter().any(|s| s.is_debug()),
+        debug: rewritten.debug,
         rewrite_seconds: begun.elapsed().as_secs_f64(),
         link_seconds: None,
         old_build_id: linked.build_id.clone(),
@@ -259,11 +260,8 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
     };
     let Some(home) = home else { return Ok(report) };
     let begun = Instant::now();
-    let scratch = tempfile::Builder::new()
-        .prefix(".relink-")
-        .tempdir_in(&home)
-        .context("no scratch tree can be made")?;
-    tree.link(&rewritten.bytes, scratch.path())?;
+    let scratch = make_scratch(&home)?;
+    tree.link(&rewritten.bytes, scratch.path(), rewritten.debug == Debug::ForTypes)?;
     report.link_seconds = Some(begun.elapsed().as_secs_f64());
 
     let bytes = fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
@@ -284,6 +282,26 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
     Ok(report)
 }
 
+/// A scratch directory of this process. Those of processes that are gone, killed before they could tidy up, are removed.
+fn make_scratch(home: &Path) -> Result<tempfile::TempDir> {
+    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name
+            .to_str()
+            .and_then(|n| n.strip_prefix(SCRATCH)?.split_once('-'))
+            .map(|(process, _)| process);
+        if process.is_some_and(|p| !Path::new("/proc").join(p).exists()) {
+            fs::remove_dir_all(entry.path()).with_context(|| format!("{}: cannot be removed", entry.path().display()))?;
+        }
+    }
+    let prefix = format!("{SCRATCH}{}-", std::process::id());
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempdir_in(home)
+        .context("no scratch tree can be made")
+}
+
+const SCRATCH: &str = ".relink-";
 /// What the last relink into a directory did.
 const REPORT: &str = "relink.json";
 
@@ -392,8 +410,10 @@ fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) {
     for w in &report.whole {
         println!("  {:>6} functions {:>8} bytes  {}", w.functions, w.bytes, w.reason);
     }
-    if report.debug_dropped {
-        println!("debugging information (DWARF) is left out: its line tables do not fit moved code");
+    match report.debug {
+        Debug::None | Debug::Kept => {}
+        Debug::ForTypes => println!("BTF is made anew; debugging information (DWARF) is left out: its line tables do not fit moved code"),
+        Debug::Dropped => println!("debugging information (DWARF) is left out: its line tables do not fit moved code"),
     }
     println!("rewriting vmlinux.o took {:.1} s", report.rewrite_seconds);
     if let Some(link) = report.link_seconds {

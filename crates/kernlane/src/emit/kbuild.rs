@@ -43,6 +43,7 @@ ifdef sub_make_done
 .PHONY: kernlane-link
 kernlane-link:
 \t+$(Q)LDFLAGS_vmlinux='$(LDFLAGS_vmlinux)' $(MAKE) -f $(srctree)/scripts/Makefile.vmlinux
+\t$(if $(KERNLANE_STRIP_DEBUG),$(Q)$(OBJCOPY) --strip-debug vmlinux)
 \t+$(Q)$(MAKE) $(build)=$(boot) $(KBUILD_IMAGE)
 endif
 ";
@@ -134,8 +135,15 @@ impl Tree {
             .any(|line| matches!(line, "CONFIG_LTO_CLANG=y" | "CONFIG_X86_KERNEL_IBT=y")))
     }
 
-    /// Links the kernel from `object` in the empty directory `scratch`. The results lie in it as they would in the tree.
-    pub fn link(&self, object: &[u8], scratch: &Path) -> Result<()> {
+    /// Whether the kernel's types (BTF) are made from its debugging information.
+    pub fn makes_types(&self) -> bool {
+        let config = fs::read_to_string(self.file("include/config/auto.conf")).unwrap_or_default();
+        config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF=y")
+    }
+
+    /// Links the kernel from `object` in the empty directory `scratch`, and strips it of debugging information if told so. The results lie in it
+    /// as they would in the tree.
+    pub fn link(&self, object: &[u8], scratch: &Path, strip_debug: bool) -> Result<()> {
         self.fill(scratch)?;
         fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
         if self.links_archive()? {
@@ -165,6 +173,9 @@ impl Tree {
             "O",
         ] {
             make.env_remove(inherited);
+        }
+        if strip_debug {
+            make.env("KERNLANE_STRIP_DEBUG", "1");
         }
         for (name, value) in self.build_identity()? {
             make.env(name, value);

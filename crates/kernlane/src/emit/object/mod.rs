@@ -26,6 +26,7 @@ pub struct Rewritten {
     /// By the addresses that `.text` had and has when it is linked to `base`.
     pub placement: Placement,
     pub summary: Summary,
+    pub debug: Debug,
 }
 
 /// What rewriting did, in numbers.
@@ -52,6 +53,8 @@ pub struct Plan<'a> {
     /// Where the object's `.text` begins in the linked kernel.
     pub base: LinkAddr,
     pub names: PartNames,
+    /// BTF is made from the debugging information.
+    pub needs_types: bool,
 }
 
 /// What the parts of a function behind its first are called.
@@ -61,6 +64,20 @@ pub enum PartNames {
     Readable,
     /// `f.cold.N`, with `f` made unique: what objtool can join again.
     Joinable,
+}
+
+/// What becomes of debugging information (DWARF). Its line tables measure distances in the old code, so it is wrong for moved code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Debug {
+    /// There is none.
+    None,
+    /// Nothing moved: it is kept as it is.
+    Kept,
+    /// It is in the object, for BTF to be made from its types, which hold; the linked kernel is to be stripped of it.
+    ForTypes,
+    /// It is left out.
+    Dropped,
 }
 
 /// Rewrites the object.
@@ -75,8 +92,9 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
     let text = text::write(object, &places, &translation, plan.order, head)?;
     let symbols = symbols::rewrite(object, &places, &translation, plan)?;
     let orc = orc::rewrite(object, &places, &translation, plan.order, head)?;
-    let relocations = relocations::rewrite(object, &translation, plan.order, &symbols)?;
-    let bytes = write::write(object, text, &symbols, orc, relocations)?;
+    let debug = debug_of(object, plan);
+    let relocations = relocations::rewrite(object, &translation, plan.order, &symbols, debug)?;
+    let bytes = write::write(object, text, &symbols, orc, relocations, debug)?;
     let count = |ending: Ending| places.ending.iter().filter(|&&e| e == ending).count();
     let summary = Summary {
         functions: object.functions.len(),
@@ -90,7 +108,22 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
         text_after: u64::from(size),
     };
     let placement = place::placement(&movables, &growing, &places);
-    Ok(Rewritten { bytes, placement, summary })
+    Ok(Rewritten {
+        bytes,
+        placement,
+        summary,
+        debug,
+    })
+}
+
+fn debug_of(object: &KernelObject<'_>, plan: &Plan<'_>) -> Debug {
+    let unmoved = plan.order.is_sorted();
+    match object.elf.sections.iter().any(|s| s.is_debug()) {
+        false => Debug::None,
+        true if unmoved => Debug::Kept,
+        true if plan.needs_types => Debug::ForTypes,
+        true => Debug::Dropped,
+    }
 }
 
 /// What compilers align the entries of functions to for the decoder's sake. Among hot code it costs more lines of the cache than it saves;

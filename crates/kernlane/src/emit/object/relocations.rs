@@ -1,5 +1,6 @@
 //! The new relocations: of `.text`, whose fields moved, and of every section that refers to it.
 
+use super::Debug;
 use super::symbols::Symbols;
 use super::translate::Translation;
 use crate::image::object::KernelObject;
@@ -9,12 +10,42 @@ use anyhow::{Context, Result};
 use rayon::prelude::*;
 
 /// The relocations of every section, by number, with new symbol numbers.
-pub fn rewrite(object: &KernelObject<'_>, translation: &Translation<'_>, order: &[u32], symbols: &Symbols) -> Result<Vec<Vec<Relocation>>> {
+pub fn rewrite(
+    object: &KernelObject<'_>,
+    translation: &Translation<'_>,
+    order: &[u32],
+    symbols: &Symbols,
+    debug: Debug,
+) -> Result<Vec<Vec<Relocation>>> {
     let mut lists = object.relocations.clone();
     aim(object, translation, symbols, &mut lists)?;
     move_fields(object, translation, order, &mut lists[object.text.0 as usize])?;
+    if matches!(debug, Debug::Kept | Debug::ForTypes) {
+        for id in object.elf.ids().filter(|&id| object.elf.section(id).is_debug()) {
+            lists[id.0 as usize] = of_debug(object, translation, id)?;
+        }
+    }
     lists.par_iter_mut().flatten().for_each(|r| r.symbol = symbols.number(r.symbol));
     Ok(lists)
+}
+
+/// The relocations of a section of debugging information, aimed where the code went. A place that is nowhere (padding) keeps its number: what
+/// speaks of it is stripped, or did not move.
+fn of_debug(object: &KernelObject<'_>, translation: &Translation<'_>, id: SectionId) -> Result<Vec<Relocation>> {
+    let mut list = object.elf.debug_relocations(id)?;
+    for r in &mut list {
+        let symbol = object.elf.symbol(r.symbol);
+        if symbol.section() != Some(object.text) || symbol.kind() != object::elf::STT_SECTION {
+            continue;
+        }
+        if let Ok(new) = u32::try_from(r.addend)
+            .map_err(anyhow::Error::from)
+            .and_then(|at| translation.start(at))
+        {
+            r.addend = i64::from(new);
+        }
+    }
+    Ok(list)
 }
 
 /// Aims every reference at its target's new place.

@@ -127,6 +127,7 @@ fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
             hot: 0,
             base: BASE,
             names: PartNames::Readable,
+            needs_types: false,
         },
     )
     .unwrap()
@@ -306,6 +307,7 @@ fn damaged_objects_are_refused_or_rewritten() {
                 hot: 0,
                 base: BASE,
                 names: PartNames::Joinable,
+                needs_types: false,
             },
         );
     }

@@ -1,5 +1,6 @@
 //! The new object file: the old one's sections in their order, some with new contents.
 
+use super::Debug;
 use super::orc::Orc;
 use super::symbols::Symbols;
 use crate::image::object::KernelObject;
@@ -12,13 +13,14 @@ use object::pod;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Puts the file together. Debugging information is emptied: its line tables measure distances in the old code.
+/// Puts the file together. Debugging information that is dropped leaves empty sections.
 pub fn write(
     object: &KernelObject<'_>,
     text: Vec<u8>,
     symbols: &Symbols,
     orc: Option<Orc>,
     mut relocations: Vec<Vec<Relocation>>,
+    debug: Debug,
 ) -> Result<Vec<u8>> {
     let file = &object.elf;
     let mut contents: HashMap<SectionId, Cow<'_, [u8]>> = HashMap::new();
@@ -35,7 +37,7 @@ pub fn write(
         relocations[orc.ip_section.0 as usize] = orc.relocations.into_iter().map(number).collect();
     }
     for id in file.ids() {
-        if file.section(id).is_debug() {
+        if file.section(id).is_debug() && debug == Debug::Dropped {
             contents.insert(id, Cow::Borrowed(&[]));
         } else if let Some(table) = file.relocation_section(id) {
             contents.insert(table, Cow::Owned(relocation_bytes(&relocations[id.0 as usize])));

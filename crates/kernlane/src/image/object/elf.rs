@@ -214,44 +214,50 @@ impl<'a> Elf<'a> {
 
     /// The relocations of a section in the file's order, each with a symbol that exists and a field inside the section.
     pub fn relocations(&self, of: SectionId) -> Result<Vec<Relocation>> {
+        let target = self.section(of);
+        let list = self.debug_relocations(of)?;
+        for r in &list {
+            let width = if matches!(r.kind, elf::R_X86_64_64 | elf::R_X86_64_PC64) {
+                8
+            } else {
+                1
+            };
+            ensure!(
+                r.offset.checked_add(width).is_some_and(|end| end <= target.size),
+                "{}: a relocation at {:#x}, outside the section",
+                target.name,
+                r.offset
+            );
+        }
+        Ok(list)
+    }
+
+    /// As `relocations`, for sections that may be compressed, so that their size says nothing about where fields lie.
+    pub fn debug_relocations(&self, of: SectionId) -> Result<Vec<Relocation>> {
         let Some(table) = self.relocation_section(of) else {
             return Ok(Vec::new());
         };
-        let target = self.section(of);
         let raw = self.bytes(table);
         let (entries, _) = pod::slice_from_bytes::<Rela64<Le>>(raw, raw.len() / 24)
             .ok()
             .context("relocations cut short")?;
-        entries
-            .iter()
-            .map(|r| {
-                let found = Relocation {
-                    offset: r.r_offset.get(Le),
-                    symbol: SymbolId(r.r_sym(Le, false)),
-                    kind: r.r_type(Le, false),
-                    addend: r.r_addend.get(Le),
-                };
-                let width = if matches!(found.kind, elf::R_X86_64_64 | elf::R_X86_64_PC64) {
-                    8
-                } else {
-                    1
-                };
-                ensure!(
-                    found.offset.checked_add(width).is_some_and(|end| end <= target.size),
-                    "{}: a relocation at {:#x}, outside the section",
-                    target.name,
-                    found.offset
-                );
-                ensure!(
-                    (found.symbol.0 as usize) < self.symbols.len(),
-                    "{}+{:#x}: a relocation against symbol {}, which is not there",
-                    target.name,
-                    found.offset,
-                    found.symbol.0
-                );
-                Ok(found)
-            })
-            .collect()
+        let read = |r: &Rela64<Le>| {
+            let found = Relocation {
+                offset: r.r_offset.get(Le),
+                symbol: SymbolId(r.r_sym(Le, false)),
+                kind: r.r_type(Le, false),
+                addend: r.r_addend.get(Le),
+            };
+            ensure!(
+                (found.symbol.0 as usize) < self.symbols.len(),
+                "{}+{:#x}: a relocation against symbol {}, which is not there",
+                self.section(of).name,
+                found.offset,
+                found.symbol.0
+            );
+            Ok(found)
+        };
+        entries.iter().map(read).collect()
     }
 }
 

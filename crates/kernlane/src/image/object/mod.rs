@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use elf::{Elf, Relocation, SectionId};
 use functions::{Function, Whole};
 use instructions::{Instruction, Kind, NOWHERE};
-use pieces::{Cut, Exit, Facts, Piece, Site};
+use pieces::{Cut, Facts, Piece, Site};
 use rayon::prelude::*;
 use std::collections::HashSet;
 use tables::{Meaning, Reference, SideTables};
@@ -295,9 +295,4 @@ fn dead_calls(
         }
     }
     found
-}
-
-/// Whether control can run from a piece into the one behind it.
-pub fn runs_into_next(exit: Exit) -> bool {
-    matches!(exit, Exit::Runs | Exit::Branch(_))
 }
