@@ -1,4 +1,4 @@
-//! What recording costs: CPU time and memory beside the same run without the plugin, bytes on disk, and how fast a recording is read.
+//! What recording costs: CPU time and memory beside the same run without the plugin, bytes on disk.
 //!
 //! `cargo bench -p kernlane --bench recording -- TREE [WORKLOAD…]`. TREE is a kernel's build tree; all shipped workloads unless some are
 //! named. Every figure is a ratio of two runs of one guest with the same flags: the shortest of `RUNS` each, in turns, so that other work on
@@ -9,7 +9,7 @@ use kernlane::guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin,
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trace::{Chunk, Reader, Totals};
 
 const RUNS: usize = 2;
@@ -48,8 +48,8 @@ fn main() -> Result<()> {
         idle.seconds()
     );
     println!(
-        "{:10} {:>14} {:>9} {:>9} {:>9} {:>12} {:>10} {:>12}",
-        "workload", "instructions", "CPU s", "× whole", "× counted", "bits/instr.", "MB more", "read M/s"
+        "{:10} {:>14} {:>9} {:>9} {:>9} {:>12} {:>10}",
+        "workload", "instructions", "CPU s", "× whole", "× counted", "bits/instr.", "MB more"
     );
     let mut within = true;
     for name in names {
@@ -60,16 +60,15 @@ fn main() -> Result<()> {
             Cost::keep(&mut with, bench.run(&workload, true)?);
         }
         let (without, with) = (without.context("no run")?, with.context("no run")?);
-        let (totals, read_in) = read(&bench.trace)?;
+        let totals = read(&bench.trace)?;
         let whole = with.seconds() / without.seconds();
         let counted = (with.seconds() - idle.seconds()) / (without.seconds() - idle.seconds());
         let bits = 8.0 * std::fs::metadata(&bench.trace)?.len() as f64 / totals.instructions() as f64;
         println!(
-            "{name:10} {:>14} {:9.1} {whole:9.2} {counted:9.2} {bits:12.3} {:10.0} {:12.0}",
+            "{name:10} {:>14} {:9.1} {whole:9.2} {counted:9.2} {bits:12.3} {:10.0}",
             totals.instructions(),
             without.seconds(),
             (with.peak_memory_kb as f64 - without.peak_memory_kb as f64) / 1024.0,
-            totals.instructions() as f64 / read_in.as_secs_f64() / 1e6,
         );
         within &= whole <= CPU_LIMIT && bits <= BITS_LIMIT;
     }
@@ -156,12 +155,11 @@ impl Bench {
 }
 
 /// Reads and checks a whole recording.
-fn read(path: &Path) -> Result<(Totals, Duration)> {
-    let start = Instant::now();
+fn read(path: &Path) -> Result<Totals> {
     let mut reader = Reader::new(File::open(path)?)?;
     while let Some(chunk) = reader.next_chunk()? {
         if let Chunk::End(totals) = chunk {
-            return Ok((totals, start.elapsed()));
+            return Ok(totals);
         }
     }
     anyhow::bail!("a recording without an end")
