@@ -15,7 +15,7 @@
 //! | `set_comm=0xADDR` | the address of `__set_task_comm`, if the kernel calls it. Without it a task has its new name after execve only from the next switch to it |
 //! | `pid=OFFSET` | the offset of `pid` in `task_struct`, bytes. Without it tasks have no pid |
 //! | `on_error=stop\|continue` | when the recording cannot be written: end QEMU as SIGTERM would (the default), or let the guest run on |
-//! | `verify=on\|off` | also count every instruction and check every address, slowly, and report both at the end; `off` when not given |
+//! | `verify=on\|off` | also count every instruction and check every address, slowly, and report both at the end; `off` when not given. Instructions and their order stay the same; QEMU may cut very long translations differently |
 //!
 //! Numbers are decimal or begin with `0x`. An argument that is unknown, malformed or missing makes QEMU refuse to start.
 //!

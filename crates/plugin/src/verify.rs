@@ -105,7 +105,8 @@ impl Verify {
             aliased(true),
             aliased(false)
         ));
-        for ((taken_for, real), count) in self.aliases.iter().take(LISTED as usize) {
+        // The kernel's, which matter most, are the highest.
+        for ((taken_for, real), count) in self.aliases.iter().rev().take(LISTED as usize) {
             say(&format!("verify: {count} executions at {real} recorded at {taken_for}"));
         }
     }

@@ -143,7 +143,9 @@ impl Machine {
         self.boot("whole", Some(&second), &[])?;
         let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
         ensure!(read(&first)? == read(&second)?, "two recordings differ");
-        ensure!(read(&first)? == read(&self.out("verified"))?, "the audit changed the recording");
+        let counted = |path: &Path| Recording::read(path).map(|it| (it.totals.kernel_instructions, it.totals.user_instructions));
+        let (plain, verified) = (counted(&first)?, counted(&self.out("verified"))?);
+        ensure!(plain == verified, "the audit changed {plain:?} to {verified:?} instructions");
         Ok(())
     }
 
