@@ -141,7 +141,7 @@ impl<'a> Elf<'a> {
             !sections.iter().any(|s| s.kind == elf::SHT_SYMTAB_SHNDX),
             "has extended section numbers (SHT_SYMTAB_SHNDX), which are not understood"
         );
-        let symtab = only(elf::SHT_SYMTAB, "symbol table")?;
+        let symtab = only(elf::SHT_SYMTAB, "symbol table (built without symbols, or stripped?)")?;
         let strtab = SectionId(sections[symtab.0 as usize].link);
         let names = sections.get(strtab.0 as usize).context("the symbol table names no string table")?;
         ensure!(
