@@ -124,7 +124,7 @@ fn cut(region: &Region, elsewhere: &[(u64, u64)], elsewhere_new: &[(u64, u64)], 
     let first = elsewhere.partition_point(|e| e.1 <= region.old);
     for &(start, end) in elsewhere[first..].iter().take_while(|e| e.0 < region.old_end) {
         if at < start {
-            stretches.push((at, start, new, new + (start - at)));
+            stretches.push((at, start, new, new.wrapping_add(start - at)));
         }
         let shift = new.wrapping_sub(at);
         (at, new) = (at.max(end), at.max(end).wrapping_add(shift));
@@ -142,7 +142,7 @@ const KIND: &str = "bytes of data";
 
 fn compare(old: u64, old_end: u64, new: u64, new_end: u64, c: &Correspondence, places: &Places, findings: &mut Findings) {
     let bytes = |kernel: &Kernel<'_>, start: u64, end: u64| {
-        let in_file = kernel.section_at(start).map_or(0, |s| s.addr + s.data.len() as u64);
+        let in_file = kernel.section_at(start).map_or(0, |s| s.addr.saturating_add(s.data.len() as u64));
         kernel.bytes(start, end.min(in_file).saturating_sub(start)).map(<[u8]>::to_vec)
     };
     let (Some(a), Some(b)) = (bytes(c.old, old, old_end), bytes(c.new, new, new_end)) else {

@@ -101,6 +101,9 @@ impl<'d> Kernel<'d> {
             let data = section
                 .data(LE, file)
                 .with_context(|| format!("section {name} reaches beyond the file"))?;
+            if section.sh_addr(LE).checked_add(section.sh_size(LE)).is_none() {
+                bail!("section {name} ends beyond the address space");
+            }
             by_index.push((index, Some(sections.len())));
             sections.push(Section {
                 name,
