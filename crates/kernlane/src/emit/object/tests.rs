@@ -276,6 +276,16 @@ fn a_stripped_object_is_refused() {
     assert!(error.to_string().contains("stripped"), "{error}");
 }
 
+#[test]
+fn one_thread_and_many_give_the_same_bytes() {
+    let data = bytes();
+    let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let many = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+    let one = alone.install(|| rewritten(&data, reversed).bytes);
+    assert_eq!(one, many.install(|| rewritten(&data, reversed).bytes));
+    assert_eq!(one, rewritten(&data, reversed).bytes);
+}
+
 /// Whatever is damaged: an error or a result, never a panic.
 #[test]
 fn damaged_objects_are_refused_or_rewritten() {

@@ -34,6 +34,9 @@ pub struct KernelObject<'a> {
     pub sites: Vec<Site>,
 }
 
+/// A kernel has a handful of sections like `.text.unlikely`; with more, its functions are not in `.text`.
+const MOST_TEXT_SECTIONS: usize = 64;
+
 /// What is known besides the object itself.
 #[derive(Default)]
 pub struct Hints {
@@ -50,6 +53,11 @@ impl<'a> KernelObject<'a> {
         ensure!(
             elf.section(text).is_code() && elf.section(text).size < u64::from(u32::MAX),
             ".text is not code, or larger than 4 GB"
+        );
+        let own_sections = elf.sections.iter().filter(|s| s.is_code() && s.name.starts_with(".text.")).count();
+        ensure!(
+            own_sections <= MOST_TEXT_SECTIONS,
+            "{own_sections} sections of code beside .text: functions in sections of their own (LTO, dead code elimination) are not understood"
         );
         let relocations = read_relocations(&elf)?;
         let mut functions = functions::from_symbols(&elf, text);
