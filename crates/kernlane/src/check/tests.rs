@@ -241,7 +241,7 @@ fn kinds(new: &Image, map: &Placement) -> Vec<&'static str> {
         relocs: None,
     };
     let findings = check(&side(&old), &side(&new), map).unwrap();
-    findings.by_kind().into_keys().collect()
+    findings.differing.into_keys().collect()
 }
 
 fn changed(change: impl FnOnce(&mut Image)) -> Vec<&'static str> {

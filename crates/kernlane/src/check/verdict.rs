@@ -7,8 +7,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// More than this many differences are counted, not kept: a wrong map gives one a block.
-const KEPT: usize = 10_000;
+/// More than this many differences of a kind are counted, not kept: a wrong map gives one a block.
+const KEPT: u64 = 1000;
 
 /// One thing in which the new kernel is not the old one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,9 +25,10 @@ pub struct Difference {
 pub struct Findings {
     /// What was compared and found equal, by kind.
     pub proved: BTreeMap<&'static str, u64>,
+    /// How many differences each kind has.
+    pub differing: BTreeMap<&'static str, u64>,
+    /// The first ones of each kind.
     pub differences: Vec<Difference>,
-    /// Differences beyond the kept ones.
-    pub dropped: u64,
 }
 
 impl Findings {
@@ -36,15 +37,11 @@ impl Findings {
     }
 
     pub fn differ(&mut self, kind: &'static str, old: Option<u64>, new: Option<u64>, what: impl Into<String>) {
-        if self.differences.len() < KEPT {
-            self.differences.push(Difference {
-                kind,
-                old,
-                new,
-                what: what.into(),
-            });
-        } else {
-            self.dropped += 1;
+        let count = self.differing.entry(kind).or_default();
+        *count += 1;
+        if *count <= KEPT {
+            let what = what.into();
+            self.differences.push(Difference { kind, old, new, what });
         }
     }
 
@@ -61,27 +58,27 @@ impl Findings {
         for (kind, count) in other.proved {
             self.prove(kind, count);
         }
-        self.dropped += other.dropped;
         for d in other.differences {
-            self.differ(d.kind, d.old, d.new, d.what);
+            if self.differing.get(d.kind).is_none_or(|&count| count < KEPT) {
+                self.differ(d.kind, d.old, d.new, d.what);
+            } else {
+                *self.differing.entry(d.kind).or_default() += 1;
+            }
+        }
+        for (kind, count) in other.differing {
+            // Those that `other` did not keep.
+            if count > KEPT {
+                *self.differing.entry(kind).or_default() += count - KEPT;
+            }
         }
     }
 
     pub fn equal(&self) -> bool {
-        self.differences.is_empty()
+        self.differing.is_empty()
     }
 
     pub fn total(&self) -> u64 {
-        self.differences.len() as u64 + self.dropped
-    }
-
-    /// How many differences each kind has.
-    pub fn by_kind(&self) -> BTreeMap<&'static str, u64> {
-        let mut kinds = BTreeMap::new();
-        for d in &self.differences {
-            *kinds.entry(d.kind).or_default() += 1;
-        }
-        kinds
+        self.differing.values().sum()
     }
 
     /// Text for a terminal, with the first `shown` differences of each kind.
@@ -90,7 +87,7 @@ impl Findings {
         for (kind, count) in &self.proved {
             let _ = writeln!(out, "{count:>10}  {kind}");
         }
-        for (kind, count) in self.by_kind() {
+        for (&kind, count) in &self.differing {
             let _ = writeln!(out, "differs: {kind}: {count}");
             for d in self.differences.iter().filter(|d| d.kind == kind).take(shown) {
                 let _ = writeln!(out, "    {}", line(d, old, new));
@@ -111,7 +108,7 @@ impl Findings {
         struct Report<'a> {
             equal: bool,
             proved: &'a BTreeMap<&'static str, u64>,
-            differing: BTreeMap<&'static str, u64>,
+            differing: &'a BTreeMap<&'static str, u64>,
             total_differences: u64,
             differences: Vec<Entry<'a>>,
         }
@@ -127,7 +124,7 @@ impl Findings {
         let report = Report {
             equal: self.equal(),
             proved: &self.proved,
-            differing: self.by_kind(),
+            differing: &self.differing,
             total_differences: self.total(),
             differences: self
                 .differences
