@@ -5,6 +5,7 @@ mod demo;
 mod guest_test;
 mod kernel;
 mod record_test;
+mod relink_test;
 mod test;
 mod vm_test;
 
@@ -18,6 +19,7 @@ cargo xtask test                every test: format, lints, units, kernel trees, 
 cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
 cargo xtask vm-test OLD NEW [MACHINE|workloads]
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
+cargo xtask relink-test TREE    the original order gives the original kernel; objtool judges shuffled ones; failures leave nothing behind
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["vm-test", old, new] => vm_test::vm_test(old.as_ref(), new.as_ref(), None),
         ["vm-test", old, new, wanted] => vm_test::vm_test(old.as_ref(), new.as_ref(), Some(wanted)),
+        ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {

@@ -1,7 +1,7 @@
 //! `make test`: everything that must hold, the quick before the slow.
 
 use crate::kernel::{self, Compiler};
-use crate::{check_test, guest_test, record_test, run, vm_test};
+use crate::{check_test, guest_test, record_test, relink_test, run, vm_test};
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
 use kernlane::results::Results;
@@ -17,6 +17,8 @@ pub fn test() -> Result<()> {
     step("the demo kernel, built by gcc");
     let kernlane = crate::kernlane()?;
     let gcc = kernel::tree(Compiler::Gcc)?;
+    step("the original order is the original kernel, and objtool judges others");
+    relink_test::relink_test(&gcc)?;
     step("the checker finds wrong kernels");
     check_test::check_test(&gcc)?;
     step("recordings are exact");
@@ -31,6 +33,7 @@ pub fn test() -> Result<()> {
 
     step("a kernel built by clang, in a random order");
     let clang = kernel::tree(Compiler::Clang)?;
+    relink_test::relink_test(&clang)?;
     let road = optimized(&kernlane, "files", &clang, &["random"])?;
     vm_test::vm_test(&clang, &road.join("random.kernel"), Some("1 CPU"))
 }

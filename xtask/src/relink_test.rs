@@ -1,0 +1,109 @@
+//! `cargo xtask relink-test TREE`: what rewriting and relinking must hold on a real kernel, without booting it.
+
+use anyhow::{Context, Result, ensure};
+use kernlane::image::BuildId;
+use kernlane::image::object::linked::Linked;
+use kernlane::order::{Layout, Run};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// What a link leaves in a tree.
+const RESULTS: [&str; 3] = ["vmlinux", "System.map", "arch/x86/boot/bzImage"];
+/// Seeds of the orders that objtool judges.
+const SEEDS: [&str; 2] = ["1", "2"];
+/// Into the link, but not to its end.
+const BEFORE_INTERRUPT: Duration = Duration::from_secs(4);
+
+pub fn relink_test(tree: &Path) -> Result<()> {
+    let kernlane = crate::kernlane()?;
+    let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
+    let before = results(tree)?;
+    let vmlinux = fs::read(tree.join("vmlinux"))?;
+    let build_id = Linked::read(&vmlinux)?.build_id;
+
+    original_order(&kernlane, tree, &build_id, scratch.path(), &before)?;
+    passed("the original order gives the original kernel, byte for byte");
+    for seed in SEEDS {
+        crate::run(Command::new(&kernlane).args(["objtool", "--seed", seed, "--tree"]).arg(tree))?;
+    }
+    passed("objtool finds in a shuffled object what rewriting put there");
+    other_kernel(&kernlane, tree, scratch.path())?;
+    passed("a layout for another kernel is refused");
+    interrupted(&kernlane, tree, &build_id, scratch.path())?;
+    passed("an interrupted relink leaves nothing behind");
+    ensure!(results(tree)? == before, "the tree was written to");
+    passed("the tree is as it was");
+    Ok(())
+}
+
+fn passed(what: &str) {
+    println!("passed: {what}");
+}
+
+fn results(root: &Path) -> Result<Vec<Vec<u8>>> {
+    let read = |name: &&str| fs::read(root.join(name)).with_context(|| format!("{}: cannot be read", root.join(name).display()));
+    RESULTS.iter().map(read).collect()
+}
+
+fn layout(build_id: &BuildId) -> Layout {
+    let (algorithm, profile) = ("original".to_owned(), "none".to_owned());
+    Layout {
+        build_id: build_id.clone(),
+        algorithm,
+        seed: 0,
+        profile,
+        hot: 0,
+        runs: Vec::<Run>::new(),
+    }
+}
+
+fn relink(kernlane: &Path, tree: &Path, layout: &Layout, scratch: &Path, output: &Path) -> Result<Command> {
+    let path = scratch.join("layout.kll");
+    fs::write(&path, layout.to_text())?;
+    let mut command = Command::new(kernlane);
+    command
+        .arg("relink")
+        .arg("--tree")
+        .arg(tree)
+        .arg("--layout")
+        .arg(&path)
+        .arg("--output")
+        .arg(output);
+    Ok(command)
+}
+
+fn original_order(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path, before: &[Vec<u8>]) -> Result<()> {
+    let output = scratch.join("original");
+    crate::run(&mut relink(kernlane, tree, &layout(build_id), scratch, &output)?)?;
+    for ((name, old), new) in RESULTS.iter().zip(before).zip(results(&output)?) {
+        ensure!(*old == new, "the original order gave another {name}");
+    }
+    Ok(())
+}
+
+fn other_kernel(kernlane: &Path, tree: &Path, scratch: &Path) -> Result<()> {
+    let output = scratch.join("other");
+    let Output { status, stderr, .. } = relink(kernlane, tree, &layout(&BuildId("00ff".into())), scratch, &output)?.output()?;
+    let message = String::from_utf8_lossy(&stderr);
+    ensure!(
+        status.code() == Some(2) && message.contains("00ff"),
+        "not refused ({status}): {message}"
+    );
+    ensure!(!output.join("vmlinux").exists(), "a refused layout left a kernel behind");
+    Ok(())
+}
+
+fn interrupted(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path) -> Result<()> {
+    let output = scratch.join("interrupted");
+    let mut child = relink(kernlane, tree, &layout(build_id), scratch, &output)?.spawn()?;
+    std::thread::sleep(BEFORE_INTERRUPT);
+    ensure!(child.try_wait()?.is_none(), "the relink ended before it could be interrupted");
+    crate::run(Command::new("kill").args(["-INT", &child.id().to_string()]))?;
+    let status = child.wait()?;
+    ensure!(status.code() == Some(2), "an interrupted relink ended with {status}");
+    let left: Vec<_> = fs::read_dir(&output)?.flatten().map(|entry| entry.file_name()).collect();
+    ensure!(left.is_empty(), "an interrupted relink left {left:?} behind");
+    Ok(())
+}
