@@ -51,10 +51,16 @@ pub struct Correspondence<'k, 'd> {
 }
 
 impl<'k, 'd> Correspondence<'k, 'd> {
-    pub fn new(old: &'k Kernel<'d>, new: &'k Kernel<'d>, map: &Placement, findings: &mut Findings) -> Self {
+    /// `known` is an (old, new) place in data that has no symbol.
+    pub fn new(old: &'k Kernel<'d>, new: &'k Kernel<'d>, map: &Placement, known: Option<(u64, u64)>, findings: &mut Findings) -> Self {
         let placed_new = intervals(map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))));
         let covered = intervals(map.blocks.iter().map(|b| (b.old.0, u64::from(b.old_size))));
-        let anchors = Anchors::new(old, new, &map.blocks, &covered, &placed_new);
+        let mut anchors = Anchors::new(old, new, &map.blocks, &covered, &placed_new);
+        if let Some((at, new_at)) = known
+            && let Some(section) = old.section_index(at)
+        {
+            anchors.by_section.entry(section).or_default().push((at, new_at, true));
+        }
         let mut regions = Vec::new();
         for (index, section) in old.sections.iter().enumerate() {
             let Some(twin) = twin_of(old, new, index) else {

@@ -82,14 +82,14 @@ impl Places {
 }
 
 /// Compares all data regions, less the `elsewhere` stretches that other stages compare.
-pub fn check(c: &Correspondence, places: &Places, elsewhere: &[(u64, u64)], elsewhere_new: &[(u64, u64)]) -> Findings {
+pub fn check(c: &Correspondence, places: &Places, elsewhere: &[(u64, u64)]) -> Findings {
     let mut stretches: Vec<(u64, u64, u64, u64)> = Vec::new();
     let mut findings = Findings::default();
     for region in c.regions.iter().filter(|r| !r.executable) {
         if c.old.section_at(region.old).is_none_or(|s| s.data.is_empty()) {
             without_bytes(region, c, &mut findings);
         } else {
-            cut(region, elsewhere, elsewhere_new, &mut stretches);
+            cut(region, elsewhere, &mut stretches);
         }
     }
     let parts: Vec<Findings> = stretches
@@ -116,25 +116,19 @@ fn without_bytes(region: &Region, c: &Correspondence, findings: &mut Findings) {
     findings.expect(old <= new, "zeroed regions", region.old, region.new, what);
 }
 
-/// The parts of a region outside `elsewhere`; the last one reaches to the region's end in both kernels. A table that grew ends later
-/// in the new kernel.
-fn cut(region: &Region, elsewhere: &[(u64, u64)], elsewhere_new: &[(u64, u64)], stretches: &mut Vec<(u64, u64, u64, u64)>) {
+/// The parts of a region outside `elsewhere`; the last one reaches to the region's end in both kernels.
+fn cut(region: &Region, elsewhere: &[(u64, u64)], stretches: &mut Vec<(u64, u64, u64, u64)>) {
     let mut at = region.old;
-    let mut new = region.new;
+    let image = |at: u64| region.new.wrapping_add(at - region.old);
     let first = elsewhere.partition_point(|e| e.1 <= region.old);
     for &(start, end) in elsewhere[first..].iter().take_while(|e| e.0 < region.old_end) {
         if at < start {
-            stretches.push((at, start, new, new.wrapping_add(start - at)));
+            stretches.push((at, start, image(at), image(start)));
         }
-        let shift = new.wrapping_sub(at);
-        (at, new) = (at.max(end), at.max(end).wrapping_add(shift));
-        let grown = elsewhere_new.partition_point(|e| e.0 < new);
-        if let Some(&(_, end_new)) = grown.checked_sub(1).map(|i| &elsewhere_new[i]) {
-            new = new.max(end_new);
-        }
+        at = at.max(end);
     }
     if at < region.old_end {
-        stretches.push((at, region.old_end, new.min(region.new_end), region.new_end));
+        stretches.push((at, region.old_end, image(at), region.new_end));
     }
 }
 

@@ -115,7 +115,19 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
     ordered(map)?;
     let mut findings = Findings::default();
     sections(&old.kernel, &new.kernel, &mut findings);
-    let mut correspondence = Correspondence::new(&old.kernel, &new.kernel, map, &mut findings);
+    let symbols = [&old.kernel, &new.kernel].map(|kernel| match kallsyms::read(kernel) {
+        Ok(tables) => tables,
+        Err(error) => {
+            findings.differ("kallsyms", None, None, format!("{error:#}"));
+            None
+        }
+    });
+    // The tables of kallsyms grow with the names of moved parts, and what follows them has no symbol.
+    let behind_kallsyms = symbols[0]
+        .as_ref()
+        .zip(symbols[1].as_ref())
+        .map(|(a, b)| (a.stretch.1, b.stretch.1));
+    let mut correspondence = Correspondence::new(&old.kernel, &new.kernel, map, behind_kallsyms, &mut findings);
     let units = walk::units(map, &correspondence, &mut findings);
     let jump_targets = tables::static_keys(&old.kernel);
     let known = Known {
@@ -135,17 +147,9 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
     findings.absorb(tables::check(&correspondence));
     findings.absorb(orc::check(&correspondence, &walked));
 
-    let symbols = [&old.kernel, &new.kernel].map(|kernel| match kallsyms::read(kernel) {
-        Ok(tables) => tables,
-        Err(error) => {
-            findings.differ("kallsyms", None, None, format!("{error:#}"));
-            None
-        }
-    });
     let elsewhere = compared_elsewhere(&old.kernel, symbols[0].as_ref());
-    let elsewhere_new = compared_elsewhere(&new.kernel, symbols[1].as_ref());
     let places = data::Places::new(old.relocs.as_ref(), old.kernel.pc_relative.as_deref());
-    findings.absorb(data::check(&correspondence, &places, &elsewhere, &elsewhere_new));
+    findings.absorb(data::check(&correspondence, &places, &elsewhere));
     match (&old.relocs, &new.relocs) {
         (Some(old), Some(new)) => findings.absorb(data::relocations(old, new, &correspondence)),
         (None, None) => {}

@@ -353,7 +353,6 @@ fn behind(unit: &Unit, old_target: u64, new: &Kernel, walk: &mut Walk) -> Option
 
 /// What the end of a unit asks for: the successor, the jump appended, the int3 behind a return.
 fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Known, walk: &mut Walk) {
-    let thunk = a.is_jmp_short_or_near() && known.thunks.contains(&a.near_branch_target());
     // Behind these, execution may go on (`iretq` to the next instruction serialises), and the map may say so.
     let may_go_on = matches!(a.mnemonic(), iced_x86::Mnemonic::Int3 | iced_x86::Mnemonic::Iretq) && unit.appended > 0;
     let goes_on = !stops(a, known) || may_go_on;
@@ -384,7 +383,8 @@ fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Kn
         );
         return;
     }
-    if thunk || matches!(a.flow_control(), FlowControl::Return | FlowControl::IndirectBranch) {
+    // A jump to a return thunk needs none: the kernel patches it into a return and int3s of its own.
+    if matches!(a.flow_control(), FlowControl::Return | FlowControl::IndirectBranch) {
         walk.stops.push((unit.old_end(), unit.new_end()));
     }
 }
