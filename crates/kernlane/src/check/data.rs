@@ -196,12 +196,12 @@ fn plain(a: &[u8], b: &[u8], old: u64, new: u64, c: &Correspondence, places: &Pl
             let place = place & !(word.width().min(4) - 1);
             let twin = new.wrapping_add(place.wrapping_sub(old));
             let (from, to) = (word.read(c.old, place)?, word.read(c.new, twin)?);
-            (place >= old && c.lands(from, to) == Landing::Exact).then_some((place - old) as usize + word.width() as usize)
+            (place >= old && c.lands(from, to) == Landing::Exact).then(|| (place - old) as usize + word.width() as usize)
         });
         match explained {
             Some(end) => {
                 findings.prove("addresses in data, known by their change", 1);
-                equal -= 4;
+                equal = equal.saturating_sub(4);
                 at = end.min(a.len());
             }
             None => {
