@@ -4,7 +4,7 @@ use crate::command::layout::{Ground, parse_algorithm};
 use crate::command::{profile, record, relink, replay};
 use crate::emit::kbuild::Tree;
 use crate::guest::record::Request;
-use crate::guest::{Kernel, Workload};
+use crate::guest::{self, Kernel, Workload};
 use crate::image::{Image, vmlinux};
 use crate::map::Map;
 use crate::report::{page, text};
@@ -26,7 +26,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane optimize net --tree ~/linux -o net.optimized")]
 pub struct OptimizeArgs {
-    /// A shipped workload (net, files, compile), or the path of a .toml file
+    #[arg(help = guest::argument_help())]
     pub workload: String,
 
     /// The directory in which the kernel was built; it is not written to

@@ -1,7 +1,7 @@
 //! `kernlane record`: a kernel and a workload become a recording.
 
 use crate::guest::record::{self, Conditions, Recording, Request};
-use crate::guest::{Kernel, Workload};
+use crate::guest::{self, Kernel, Workload};
 use crate::interrupt;
 use anyhow::Result;
 use clap::Args;
@@ -18,7 +18,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane record net --kernel ~/linux -o net.rec")]
 pub struct RecordArgs {
-    /// A shipped workload (net, files, compile), or the path of a .toml file
+    #[arg(help = guest::argument_help())]
     pub workload: String,
 
     /// The directory to make

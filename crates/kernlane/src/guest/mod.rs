@@ -25,7 +25,7 @@ pub use kernel::{Kernel, Module};
 pub use plugin::find as plugin_library;
 pub use qemu::{Qemu, in_path};
 pub use record::Conditions;
-pub use workload::{SHIPPED, Workload};
+pub use workload::{SHIPPED, Workload, argument_help};
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};

@@ -12,11 +12,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The workloads that are part of the tool.
-pub const SHIPPED: [(&str, &str); 3] = [
+pub const SHIPPED: [(&str, &str); 7] = [
     ("compile", include_str!("../../../../workloads/compile.toml")),
+    ("database", include_str!("../../../../workloads/database.toml")),
+    ("engineering", include_str!("../../../../workloads/engineering.toml")),
     ("files", include_str!("../../../../workloads/files.toml")),
     ("net", include_str!("../../../../workloads/net.toml")),
+    ("shell", include_str!("../../../../workloads/shell.toml")),
+    ("web", include_str!("../../../../workloads/web.toml")),
 ];
+
+/// What the argument of a command that takes a workload is.
+pub fn argument_help() -> String {
+    format!("A shipped workload ({}), or the path of a .toml file", names())
+}
+
+fn names() -> String {
+    SHIPPED.map(|(name, _)| name).join(", ")
+}
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -71,11 +84,7 @@ impl Workload {
         }
         let path = Path::new(what);
         if !what.ends_with(".toml") {
-            let names: Vec<_> = SHIPPED.iter().map(|(name, _)| *name).collect();
-            bail!(
-                "there is no workload {what:?}: give {} or the path of a .toml file",
-                names.join(", ")
-            );
+            bail!("there is no workload {what:?}: give {} or the path of a .toml file", names());
         }
         let text = std::fs::read_to_string(path).with_context(|| format!("reading the workload {what}"))?;
         let name = path
