@@ -2,9 +2,14 @@
 //!
 //! Takes a name; gives the order that the algorithm makes with its paper's parameters.
 
+use crate::balanced_partitioning::{BalancedPartitioningParameters, balanced_partitioning};
+use crate::cdsort::{CdSortParameters, ext_tsp_cdsort};
+use crate::chang_hwu::{ChangHwuParameters, chang_hwu};
+use crate::codestitcher::{CodestitcherParameters, codestitcher};
 use crate::ext_tsp::{ExtTspParameters, ext_tsp};
 use crate::global::ext_tsp_global;
 use crate::graph::{Graph, Ordered};
+use crate::kerninst::{KernInstParameters, kerninst};
 use crate::opts::{OptSParameters, opts};
 use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
 use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
@@ -27,25 +32,40 @@ pub enum Algorithm {
     RandomFunctions,
     /// Pettis and Hansen's chains, splitting and "closest is best".
     PettisHansen,
+    /// Chang and Hwu's traces and depth-first order of functions (C-H).
+    ChangHwu,
+    /// KernInst's groups of functions with hot chunks.
+    KernInst,
     /// Torrellas' sequences from the kernel's entries, with the SelfConfFree area.
     OptS,
     /// ext-TSP for blocks, C3 for functions, cold code behind.
     ExtTsp,
+    /// ext-TSP for blocks, CDSort for functions, cold code behind.
+    ExtTspCdSort,
+    /// ext-TSP for blocks, balanced partitioning for functions, cold code behind.
+    BalancedPartitioning,
+    /// Codestitcher's chains across functions, collocated by page and large page.
+    Codestitcher,
     /// One ext-TSP over the blocks of all functions, calls and returns too, cold code behind.
     ExtTspGlobal,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 9] = [
+    pub const ALL: [Algorithm; 14] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
         Algorithm::Random,
         Algorithm::RandomFunctions,
         Algorithm::PettisHansen,
+        Algorithm::ChangHwu,
+        Algorithm::KernInst,
         Algorithm::OptS,
         Algorithm::ExtTsp,
+        Algorithm::ExtTspCdSort,
+        Algorithm::BalancedPartitioning,
+        Algorithm::Codestitcher,
         Algorithm::ExtTspGlobal,
     ];
 
@@ -58,8 +78,13 @@ impl Algorithm {
             Algorithm::Random => "random",
             Algorithm::RandomFunctions => "random-functions",
             Algorithm::PettisHansen => "pettis-hansen",
+            Algorithm::ChangHwu => "chang-hwu",
+            Algorithm::KernInst => "kerninst",
             Algorithm::OptS => "opts",
             Algorithm::ExtTsp => "ext-tsp",
+            Algorithm::ExtTspCdSort => "ext-tsp-cdsort",
+            Algorithm::BalancedPartitioning => "balanced-partitioning",
+            Algorithm::Codestitcher => "codestitcher",
             Algorithm::ExtTspGlobal => "ext-tsp-global",
         }
     }
@@ -116,8 +141,13 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
             },
         ),
         Algorithm::PettisHansen => pettis_hansen(graph, &PettisHansenParameters::default()),
+        Algorithm::ChangHwu => chang_hwu(graph, &ChangHwuParameters::default()),
+        Algorithm::KernInst => kerninst(graph, &KernInstParameters::default()),
         Algorithm::OptS => opts(graph, &OptSParameters::default()),
         Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
+        Algorithm::ExtTspCdSort => ext_tsp_cdsort(graph, &ExtTspParameters::default(), &CdSortParameters::default()),
+        Algorithm::BalancedPartitioning => balanced_partitioning(graph, &BalancedPartitioningParameters::default()),
+        Algorithm::Codestitcher => codestitcher(graph, &CodestitcherParameters::default()),
         Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
     }
 }

@@ -1,8 +1,9 @@
 //! C3, call-chain clustering: an order of functions in which callees follow their likeliest caller.
 //!
 //! Ottoni and Maher, "Optimizing function placement for large-scale data-center applications" (CGO 2017), section 3, as in hfsort. Takes
-//! the part of a graph that ran; gives the functions that ran, in order. `docs/algorithms/ext-tsp.md` tells more.
+//! functions with their sizes, weights and calls; gives their order. `docs/algorithms/ext-tsp.md` tells more.
 
+use crate::call_graph::CallGraph;
 use crate::graph::FunctionId;
 use crate::hot::Hot;
 use crate::validate::{InputError, at_least};
@@ -13,7 +14,7 @@ pub struct C3Parameters {
     pub max_cluster_bytes: u64,
     /// A caller's cluster takes in a callee's unless that would divide its density by more than this.
     pub max_density_loss: f64,
-    /// A callee goes to its likeliest caller only when at least this share of its calls comes from there.
+    /// A callee goes to its likeliest caller only when more than this share of its calls comes from there.
     pub min_call_share: f64,
 }
 
@@ -35,34 +36,49 @@ impl C3Parameters {
 }
 
 struct Cluster {
-    functions: Vec<FunctionId>,
+    functions: Vec<u32>,
     bytes: u64,
-    /// Bytes fetched from it: size times count, summed over its blocks.
-    work: f64,
+    weight: f64,
 }
 
 impl Cluster {
     fn density(&self) -> f64 {
-        self.work / self.bytes.max(1) as f64
+        self.weight / self.bytes.max(1) as f64
     }
 }
 
-/// The functions of which a block ran, clustered; only the bytes that ran count.
+/// The functions of which a block ran, clustered; only the bytes that ran count, and a function weighs the bytes fetched from it.
 pub(crate) fn order(hot: &Hot, parameters: &C3Parameters) -> Vec<FunctionId> {
-    let mut clusters: Vec<Cluster> = (0..hot.functions.len()).map(|f| cluster(hot, f)).collect();
+    let (graph, functions) = CallGraph::of(hot);
+    let weights: Vec<f64> = functions.iter().map(|&f| hot.work(&[f])).collect();
+    arrange(&graph, &weights, parameters)
+        .into_iter()
+        .map(|f| functions[f as usize])
+        .collect()
+}
+
+/// All functions of a call graph, clustered. `weights` tells how much time each takes, in any unit: hfsort takes samples, lld the calls
+/// that enter it.
+pub fn arrange(graph: &CallGraph, weights: &[f64], parameters: &C3Parameters) -> Vec<u32> {
+    let cluster = |(number, (&bytes, &weight)): (usize, (&u64, &f64))| Cluster {
+        functions: vec![number as u32],
+        bytes,
+        weight,
+    };
+    let mut clusters: Vec<Cluster> = graph.sizes.iter().zip(weights).enumerate().map(cluster).collect();
     let mut cluster_of: Vec<usize> = (0..clusters.len()).collect();
-    let callers = likeliest_callers(hot);
-    let mut callees: Vec<usize> = (0..clusters.len()).filter(|&f| !hot.functions[f].is_empty()).collect();
+    let callers = likeliest_callers(graph);
+    let mut callees: Vec<usize> = (0..clusters.len()).collect();
     callees.sort_by(|&a, &b| clusters[b].density().total_cmp(&clusters[a].density()).then(a.cmp(&b)));
     for callee in callees {
         let Some((caller, share)) = callers[callee] else { continue };
-        let (into, from) = (cluster_of[caller.index()], cluster_of[callee]);
-        if share >= parameters.min_call_share && into != from && worthwhile(&clusters[into], &clusters[from], parameters) {
+        let (into, from) = (cluster_of[caller as usize], cluster_of[callee]);
+        if share > parameters.min_call_share && into != from && worthwhile(&clusters[into], &clusters[from], parameters) {
             let moved = std::mem::take(&mut clusters[from].functions);
-            moved.iter().for_each(|f| cluster_of[f.index()] = into);
+            moved.iter().for_each(|&f| cluster_of[f as usize] = into);
             clusters[into].functions.extend(moved);
             clusters[into].bytes += clusters[from].bytes;
-            clusters[into].work += clusters[from].work;
+            clusters[into].weight += clusters[from].weight;
         }
     }
     clusters.retain(|c| !c.functions.is_empty());
@@ -70,28 +86,25 @@ pub(crate) fn order(hot: &Hot, parameters: &C3Parameters) -> Vec<FunctionId> {
     clusters.into_iter().flat_map(|c| c.functions).collect()
 }
 
-fn cluster(hot: &Hot, function: usize) -> Cluster {
-    let all = [FunctionId(function as u32)];
-    let functions = if hot.functions[function].is_empty() {
-        Vec::new()
-    } else {
-        all.to_vec()
-    };
-    Cluster {
-        bytes: hot.bytes(&functions),
-        work: hot.work(&functions),
-        functions,
+/// The caller that each function is entered from most often, with its share of all entries; the first among equals. A function's calls of
+/// itself are entries, but itself is no caller.
+fn likeliest_callers(graph: &CallGraph) -> Vec<Option<(u32, f64)>> {
+    let mut between: Vec<(u32, u32)> = Vec::new();
+    let mut sums: std::collections::BTreeMap<(u32, u32), u128> = std::collections::BTreeMap::new();
+    for arc in &graph.arcs {
+        let sum = sums.entry((arc.from, arc.to)).or_insert_with(|| {
+            between.push((arc.from, arc.to));
+            0
+        });
+        *sum += u128::from(arc.count);
     }
-}
-
-/// The caller that each function is entered from most often, with its share of all entries; the first among equals.
-fn likeliest_callers(hot: &Hot) -> Vec<Option<(FunctionId, f64)>> {
-    let mut most: Vec<Option<(FunctionId, u128)>> = vec![None; hot.functions.len()];
-    let mut entries = vec![0u128; hot.functions.len()];
-    for ((caller, callee), count) in hot.arcs() {
-        entries[callee.index()] += count;
-        let best = &mut most[callee.index()];
-        if best.is_none_or(|(_, most)| count > most) {
+    let mut most: Vec<Option<(u32, u128)>> = vec![None; graph.len()];
+    let mut entries = vec![0u128; graph.len()];
+    for (caller, callee) in between {
+        let count = sums[&(caller, callee)];
+        entries[callee as usize] += count;
+        let best = &mut most[callee as usize];
+        if caller != callee && best.is_none_or(|(_, most)| count > most) {
             *best = Some((caller, count));
         }
     }
@@ -103,6 +116,6 @@ fn likeliest_callers(hot: &Hot) -> Vec<Option<(FunctionId, f64)>> {
 
 fn worthwhile(into: &Cluster, from: &Cluster, parameters: &C3Parameters) -> bool {
     let bytes = into.bytes + from.bytes;
-    let density = (into.work + from.work) / bytes.max(1) as f64;
+    let density = (into.weight + from.weight) / bytes.max(1) as f64;
     bytes <= parameters.max_cluster_bytes && into.density() <= density * parameters.max_density_loss
 }

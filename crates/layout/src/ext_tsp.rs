@@ -91,7 +91,7 @@ pub fn ext_tsp(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, 
 }
 
 /// The pieces of one function that ran, arranged; its entry first, if that ran.
-fn within(hot: &Hot, function: FunctionId, flows: &[Flow], parameters: &ExtTspParameters) -> Vec<PieceId> {
+pub(crate) fn within(hot: &Hot, function: FunctionId, flows: &[Flow], parameters: &ExtTspParameters) -> Vec<PieceId> {
     let pieces = &hot.functions[function.index()];
     let entry = hot.entry_ran(function).then_some(0);
     let nodes: Vec<Node> = pieces

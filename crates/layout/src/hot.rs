@@ -106,6 +106,11 @@ impl<'g> Hot<'g> {
         self.sizes[piece.index()] + padding
     }
 
+    /// Whether a flow leads from the very end of a piece to the very start of another: the two side by side need no jump.
+    pub fn adjoining(&self, flow: &Flow) -> bool {
+        flow.from_end == self.sizes[flow.from.index()] && flow.to_start == 0
+    }
+
     /// Position of a piece that ran among its function's.
     pub fn local(&self, piece: PieceId) -> usize {
         self.functions[self.function_of(piece).index()].partition_point(|&p| p < piece)
@@ -184,19 +189,65 @@ impl<'g> Hot<'g> {
             .collect()
     }
 
-    /// How often each function entered another, by calls and by jumps, as far as both ran. Ascending by caller, then callee.
-    pub fn arcs(&self) -> BTreeMap<(FunctionId, FunctionId), u128> {
+    /// Calls and edges between different pieces that ran, calls first; none of them may fall.
+    pub fn transfers(&self) -> impl Iterator<Item = Flow> {
         let calls = self.graph.calls.iter().map(|c| (c.from, c.to, c.count));
         let jumps = self.graph.edges.iter().map(|e| (e.from, e.to, e.count));
+        calls
+            .chain(jumps)
+            .filter(|&(_, _, count)| count > 0)
+            .filter_map(|(from, to, count)| {
+                let (from_piece, to_piece) = (self.pieces.of_block(from), self.pieces.of_block(to));
+                let both = from_piece != to_piece && self.ran(from_piece) && self.ran(to_piece);
+                both.then(|| Flow {
+                    from: from_piece,
+                    to: to_piece,
+                    from_end: self.end_in_piece(from),
+                    to_start: self.start_in_piece(to),
+                    count,
+                    may_fall: false,
+                    conditional: true,
+                })
+            })
+    }
+
+    /// How often each function entered another, by calls and by jumps, as far as both ran. Ascending by caller, then callee.
+    pub fn arcs(&self) -> BTreeMap<(FunctionId, FunctionId), u128> {
         let mut arcs = BTreeMap::new();
-        for (from, to, count) in calls.chain(jumps).filter(|&(_, _, count)| count > 0) {
-            let (from, to) = (self.pieces.of_block(from), self.pieces.of_block(to));
-            let (caller, callee) = (self.function_of(from), self.function_of(to));
-            if caller != callee && self.ran(from) && self.ran(to) {
-                *arcs.entry((caller, callee)).or_insert(0) += u128::from(count);
+        for transfer in self.transfers() {
+            let (caller, callee) = (self.function_of(transfer.from), self.function_of(transfer.to));
+            if caller != callee {
+                *arcs.entry((caller, callee)).or_insert(0) += u128::from(transfer.count);
             }
         }
         arcs
+    }
+
+    /// How often a function's entry block ran.
+    pub fn entries(&self, function: FunctionId) -> u64 {
+        self.graph.counts[self.graph.functions[function.index()].start as usize]
+    }
+
+    /// Every function that ran: first those that the kernel is entered at, the most often entered first; then the others, those that ran
+    /// most first.
+    pub fn roots(&self) -> Vec<FunctionId> {
+        let mut entered: BTreeMap<FunctionId, u128> = BTreeMap::new();
+        for seed in &self.graph.seeds {
+            let piece = self.pieces.of_block(seed.block);
+            if self.ran(piece) {
+                *entered.entry(self.function_of(piece)).or_insert(0) += u128::from(seed.count);
+            }
+        }
+        let mut roots: Vec<(FunctionId, u128)> = entered.iter().map(|(&function, &count)| (function, count)).collect();
+        roots.sort_by_key(|&(function, count)| (std::cmp::Reverse(count), function));
+        let mut others: Vec<FunctionId> = (0..self.functions.len())
+            .filter(|&f| !self.functions[f].is_empty())
+            .map(|f| FunctionId(f as u32))
+            .filter(|f| !entered.contains_key(f))
+            .collect();
+        let most = |f: FunctionId| self.functions[f.index()].iter().map(|&p| self.count(p)).max();
+        others.sort_by_key(|&f| (std::cmp::Reverse(most(f)), f));
+        roots.into_iter().map(|(function, _)| function).chain(others).collect()
     }
 
     /// The whole order: `hot`, which names every piece that ran exactly once, and behind it the rest as it was.

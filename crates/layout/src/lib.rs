@@ -11,18 +11,25 @@
 //! * [`score`] says how good an order is; neither does it.
 
 pub mod algorithm;
+pub mod balanced_partitioning;
 pub mod c3;
+pub mod call_graph;
+pub mod cdsort;
 mod chains;
+pub mod chang_hwu;
 pub mod check;
+pub mod codestitcher;
 pub mod ext_tsp;
 pub mod global;
 pub mod graph;
 mod hot;
+pub mod kerninst;
 pub mod opts;
 pub mod pettis_hansen;
 mod pieces;
 pub mod random;
 pub mod reference;
+mod returns;
 pub mod score;
 pub mod validate;
 

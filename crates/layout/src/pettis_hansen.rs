@@ -26,15 +26,19 @@ pub fn pettis_hansen(graph: &Graph, _: &PettisHansenParameters) -> Result<Ordere
 
 /// Section 4: the pieces of one function that ran, in chains.
 fn blocks(hot: &Hot, function: FunctionId, flows: &[Flow]) -> Vec<PieceId> {
-    let pieces = &hot.functions[function.index()];
-    let entry_ran = hot.entry_ran(function);
+    chained(&hot.functions[function.index()], hot, hot.entry_ran(function), flows)
+}
+
+/// Some pieces of one function, ascending, in chains; the first of them comes first if it is the entry.
+pub(crate) fn chained(pieces: &[PieceId], hot: &Hot, entry_first: bool, flows: &[Flow]) -> Vec<PieceId> {
     let mut arcs: BTreeMap<(usize, usize), u128> = BTreeMap::new();
     let mut chainable: BTreeMap<(usize, usize), u128> = BTreeMap::new();
     for flow in flows {
-        let (from, to) = (hot.local(flow.from), hot.local(flow.to));
+        let (Ok(from), Ok(to)) = (pieces.binary_search(&flow.from), pieces.binary_search(&flow.to)) else {
+            continue;
+        };
         *arcs.entry((from, to)).or_insert(0) += u128::from(flow.count);
-        let adjoining = flow.from_end == hot.sizes[flow.from.index()] && flow.to_start == 0;
-        if flow.may_fall && adjoining && !(entry_ran && to == 0) {
+        if flow.may_fall && hot.adjoining(flow) && !(entry_first && to == 0) {
             *chainable.entry((from, to)).or_insert(0) += u128::from(flow.count);
         }
     }
@@ -43,7 +47,7 @@ fn blocks(hot: &Hot, function: FunctionId, flows: &[Flow]) -> Vec<PieceId> {
 }
 
 /// Section 4.2, "bottom-up": from the heaviest arc down, an arc from the tail of one chain to the head of another joins the two.
-fn chains(nodes: usize, arcs: BTreeMap<(usize, usize), u128>) -> Vec<Vec<usize>> {
+pub(crate) fn chains(nodes: usize, arcs: BTreeMap<(usize, usize), u128>) -> Vec<Vec<usize>> {
     let mut by_weight: Vec<((usize, usize), u128)> = arcs.into_iter().collect();
     by_weight.sort_by_key(|&(arc, weight)| (Reverse(weight), arc));
     let mut next: Vec<Option<usize>> = vec![None; nodes];

@@ -30,6 +30,8 @@ pub enum InputError {
     CallBlock { call: usize, block: BlockId, blocks: usize },
     #[error("seed {seed} names block {block:?}, but there are {blocks} blocks")]
     SeedBlock { seed: usize, block: BlockId, blocks: usize },
+    #[error("root function {function:?}, but there are {functions} functions")]
+    RootFunction { function: FunctionId, functions: usize },
     #[error("parameter `{parameter}` is {value}, but must be a finite number of at least {least}")]
     Parameter { parameter: &'static str, value: f64, least: f64 },
 }

@@ -1,0 +1,301 @@
+//! Codestitcher: blocks of all functions in chains, collocated level by level: within a page, then within a large page.
+//!
+//! R. Lavaee, J. Criswell, C. Ding, "Codestitcher: inter-procedural basic block layout optimization" (CC 2019), section 2. Takes a graph;
+//! gives its order. `docs/algorithms/codestitcher.md` tells the idea and what is ours.
+
+use crate::graph::{Graph, Ordered};
+use crate::hot::{Flow, Hot};
+use crate::pettis_hansen::chains;
+use crate::pieces::PieceId;
+use crate::returns::calls_and_returns;
+use crate::validate::{InputError, validate};
+use std::collections::{BTreeMap, BinaryHeap};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodestitcherParameters {
+    /// Bytes within which control transfers are brought, from the nearest to the farthest level.
+    pub distances: Vec<u64>,
+    /// Up to this distance nearer is better; beyond, being within it is all that counts.
+    pub graded: u64,
+}
+
+impl Default for CodestitcherParameters {
+    fn default() -> Self {
+        CodestitcherParameters {
+            distances: vec![4096, 2 << 20],
+            graded: 4096,
+        }
+    }
+}
+
+/// Chains the blocks of all functions, collocates the chains, and lays them by executions per byte. What never ran goes behind, as it was.
+pub fn codestitcher(graph: &Graph, parameters: &CodestitcherParameters) -> Result<Ordered, InputError> {
+    validate(graph)?;
+    let hot = Hot::new(graph);
+    let pieces: Vec<PieceId> = hot.pieces.all().filter(|&p| hot.ran(p)).collect();
+    let transfers = transfers(graph, &hot);
+    let mut level = Level::new(&hot, &pieces, &transfers);
+    for &distance in &parameters.distances {
+        level.collocate(distance, distance <= parameters.graded);
+    }
+    Ok(hot.finish(level.by_density()))
+}
+
+/// Every edge, call and return between pieces that ran.
+fn transfers(graph: &Graph, hot: &Hot) -> Vec<Flow> {
+    let calls = calls_and_returns(graph).into_iter().filter_map(|(from, to, count)| {
+        let (from_piece, to_piece) = (hot.pieces.of_block(from), hot.pieces.of_block(to));
+        let both = from_piece != to_piece && hot.ran(from_piece) && hot.ran(to_piece);
+        both.then(|| Flow {
+            from: from_piece,
+            to: to_piece,
+            from_end: hot.end_in_piece(from),
+            to_start: hot.start_in_piece(to),
+            count,
+            may_fall: false,
+            conditional: true,
+        })
+    });
+    hot.flows().into_iter().chain(calls).collect()
+}
+
+/// Section 2.1: a path cover of each function's flow graph, heaviest arcs first; then tail calls join the paths of different functions.
+fn paths(hot: &Hot, pieces: &[PieceId], transfers: &[Flow]) -> Vec<Vec<usize>> {
+    let number = |piece: PieceId| pieces.partition_point(|&p| p < piece);
+    let aligned = |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize] > 1;
+    let (mut within, mut tail_calls) = (BTreeMap::new(), BTreeMap::new());
+    for flow in transfers.iter().filter(|flow| flow.may_fall && hot.adjoining(flow)) {
+        let same = hot.function_of(flow.from) == hot.function_of(flow.to);
+        // An aligned block begins behind padding, which nothing may run into.
+        if same || !aligned(flow.to) {
+            let arcs = if same { &mut within } else { &mut tail_calls };
+            *arcs.entry((number(flow.from), number(flow.to))).or_insert(0u128) += u128::from(flow.count);
+        }
+    }
+    let paths = chains(pieces.len(), within);
+    let (mut head, mut tail) = (BTreeMap::new(), BTreeMap::new());
+    for (path, nodes) in paths.iter().enumerate() {
+        head.insert(nodes[0], path);
+        tail.insert(nodes[nodes.len() - 1], path);
+    }
+    let ends = |((from, to), count): ((usize, usize), u128)| Some(((*tail.get(&from)?, *head.get(&to)?), count));
+    let joins: BTreeMap<(usize, usize), u128> = tail_calls.into_iter().filter_map(ends).collect();
+    let joined = chains(paths.len(), joins).into_iter();
+    joined
+        .map(|row| row.into_iter().flat_map(|path| paths[path].clone()).collect())
+        .collect()
+}
+
+struct Chain {
+    nodes: Vec<usize>,
+    size: u64,
+    count: f64,
+    /// Transfers to and from each other chain.
+    neighbours: BTreeMap<usize, Vec<usize>>,
+    /// Raised whenever the chain changes.
+    version: u32,
+}
+
+/// Placing `right` directly behind `left`.
+struct Join {
+    worth: f64,
+    left: usize,
+    right: usize,
+    versions: (u32, u32),
+}
+
+impl Ord for Join {
+    /// The most worth first; among equals the lowest chains.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.worth
+            .total_cmp(&other.worth)
+            .then((other.left, other.right).cmp(&(self.left, self.right)))
+    }
+}
+
+impl PartialOrd for Join {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Join {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Join {}
+
+/// Section 2.2, hierarchical collocation: the chains as the levels done so far have left them.
+struct Level<'a> {
+    hot: &'a Hot<'a>,
+    pieces: &'a [PieceId],
+    transfers: &'a [Flow],
+    /// The nodes that each transfer joins.
+    ends: Vec<(usize, usize)>,
+    chains: Vec<Chain>,
+    chain_of: Vec<usize>,
+    /// Bytes before each node in its chain.
+    offsets: Vec<u64>,
+    heap: BinaryHeap<Join>,
+}
+
+impl<'a> Level<'a> {
+    fn new(hot: &'a Hot<'a>, pieces: &'a [PieceId], transfers: &'a [Flow]) -> Self {
+        let number = |piece: PieceId| pieces.partition_point(|&p| p < piece);
+        let mut level = Level {
+            hot,
+            pieces,
+            transfers,
+            ends: transfers.iter().map(|t| (number(t.from), number(t.to))).collect(),
+            chains: Vec::new(),
+            chain_of: vec![0; pieces.len()],
+            offsets: vec![0; pieces.len()],
+            heap: BinaryHeap::new(),
+        };
+        for nodes in paths(hot, pieces, transfers) {
+            let chain = level.chains.len();
+            level.chains.push(Chain {
+                nodes,
+                size: 0,
+                count: 0.0,
+                neighbours: BTreeMap::new(),
+                version: 0,
+            });
+            level.renumber(chain);
+        }
+        for transfer in 0..transfers.len() {
+            let (from, to) = level.ends[transfer];
+            let (from, to) = (level.chain_of[from], level.chain_of[to]);
+            if from != to {
+                level.chains[from].neighbours.entry(to).or_default().push(transfer);
+                level.chains[to].neighbours.entry(from).or_default().push(transfer);
+            }
+        }
+        level
+    }
+
+    fn size(&self, node: usize) -> u64 {
+        self.hot.sizes[self.pieces[node].index()]
+    }
+
+    /// Sets what is known of the nodes of a chain from their order in it.
+    fn renumber(&mut self, chain: usize) {
+        let (mut size, mut count) = (0, 0.0);
+        for at in 0..self.chains[chain].nodes.len() {
+            let node = self.chains[chain].nodes[at];
+            self.chain_of[node] = chain;
+            self.offsets[node] = size;
+            size += self.size(node);
+            count += self.hot.count(self.pieces[node]) as f64;
+        }
+        (self.chains[chain].size, self.chains[chain].count) = (size, count);
+    }
+
+    /// Joins chains as long as a join brings transfers within `distance`.
+    fn collocate(&mut self, distance: u64, graded: bool) {
+        self.heap.clear();
+        for left in 0..self.chains.len() {
+            let neighbours: Vec<usize> = self.chains[left].neighbours.keys().copied().collect();
+            neighbours
+                .into_iter()
+                .for_each(|right| self.consider(left, right, distance, graded));
+        }
+        while let Some(join) = self.heap.pop() {
+            let (left, right) = (join.left, join.right);
+            if self.chains[left].nodes.is_empty() || self.chains[right].nodes.is_empty() {
+                continue;
+            }
+            if join.versions != (self.chains[left].version, self.chains[right].version) {
+                // A chain that grew is worth less for each byte, unless it gained transfers; those pairs were considered when it did.
+                if !graded {
+                    self.consider(left, right, distance, graded);
+                }
+                continue;
+            }
+            let gained = self.join(left, right);
+            let renewed: Vec<usize> = match graded {
+                true => self.chains[left].neighbours.keys().copied().collect(),
+                false => gained,
+            };
+            for other in renewed {
+                self.consider(left, other, distance, graded);
+                self.consider(other, left, distance, graded);
+            }
+        }
+    }
+
+    fn consider(&mut self, left: usize, right: usize, distance: u64, graded: bool) {
+        let (l, r) = (&self.chains[left], &self.chains[right]);
+        if l.size >= distance || r.size >= distance || l.nodes.is_empty() || r.nodes.is_empty() {
+            return;
+        }
+        let Some(transfers) = l.neighbours.get(&right) else { return };
+        let worth: f64 = transfers.iter().map(|&t| self.worth(t, left, distance, graded)).sum();
+        if worth > 0.0 {
+            let join = Join {
+                worth: worth / (1 + l.size + r.size) as f64,
+                left,
+                right,
+                versions: (l.version, r.version),
+            };
+            self.heap.push(join);
+        }
+    }
+
+    /// What a transfer is worth when its chain other than `left` is placed behind that.
+    fn worth(&self, transfer: usize, left: usize, distance: u64, graded: bool) -> f64 {
+        let (from, to) = self.ends[transfer];
+        let Flow {
+            from_end, to_start, count, ..
+        } = self.transfers[transfer];
+        let shift = |node: usize| if self.chain_of[node] == left { 0 } else { self.chains[left].size };
+        let source = self.offsets[from] + shift(from) + from_end;
+        let target = self.offsets[to] + shift(to) + to_start;
+        match distance.checked_sub(source.abs_diff(target)) {
+            None | Some(0) => 0.0,
+            Some(spare) if graded => count as f64 * spare as f64,
+            Some(_) => count as f64,
+        }
+    }
+
+    /// Joins `right` to the end of `left`; gives the chains that have transfers with the new part.
+    fn join(&mut self, left: usize, right: usize) -> Vec<usize> {
+        let nodes = std::mem::take(&mut self.chains[right].nodes);
+        let before = self.chains[left].size;
+        for &node in &nodes {
+            self.chain_of[node] = left;
+            self.offsets[node] += before;
+        }
+        let (size, count) = (self.chains[right].size, self.chains[right].count);
+        let chain = &mut self.chains[left];
+        chain.nodes.extend(nodes);
+        chain.size += size;
+        chain.count += count;
+        chain.version += 1;
+        chain.neighbours.remove(&right);
+        let mut gained = Vec::new();
+        for (other, transfers) in std::mem::take(&mut self.chains[right].neighbours) {
+            if other != left {
+                let back = self.chains[other].neighbours.remove(&right).unwrap_or_default();
+                self.chains[other].neighbours.entry(left).or_default().extend(back);
+                self.chains[left].neighbours.entry(other).or_default().extend(transfers);
+                gained.push(other);
+            }
+        }
+        gained
+    }
+
+    /// The chains, those with most executions per byte first.
+    fn by_density(self) -> Vec<PieceId> {
+        let density = |chain: &Chain| chain.count / chain.size.max(1) as f64;
+        let mut chains: Vec<&Chain> = self.chains.iter().filter(|chain| !chain.nodes.is_empty()).collect();
+        chains.sort_by(|a, b| density(b).total_cmp(&density(a)).then(a.nodes[0].cmp(&b.nodes[0])));
+        chains
+            .into_iter()
+            .flat_map(|chain| &chain.nodes)
+            .map(|&node| self.pieces[node])
+            .collect()
+    }
+}
