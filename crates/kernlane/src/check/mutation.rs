@@ -8,7 +8,7 @@ use super::{Build, Side, check, tables};
 use crate::image::address::LinkAddr;
 use crate::place::{Ending, Placed, Placement};
 use anyhow::{Context, Result, ensure};
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use object::LittleEndian;
 use object::read::elf::{FileHeader, Sym};
 
@@ -29,6 +29,8 @@ enum Change {
     Relocation { index: usize },
     /// A map that claims this.
     Map(Placed),
+    /// A map that claims this block, and this byte of the file exclusive-ored.
+    MapAndByte { block: Placed, offset: usize, bits: u8 },
 }
 
 impl Mutation {
@@ -41,6 +43,10 @@ impl Mutation {
             Change::Swap { a, b, len } => (0..len).for_each(|i| file.swap(a + i, b + i)),
             Change::Relocation { .. } => {}
             Change::Map(block) => map.blocks.push(block),
+            Change::MapAndByte { block, offset, bits } => {
+                map.blocks.push(block);
+                file[offset] ^= bits;
+            }
         }
         let mut wrong = build.side(&file)?;
         if let (Change::Relocation { index }, Some(relocs)) = (&self.change, &mut wrong.relocs) {
@@ -58,6 +64,7 @@ pub fn all(build: &Build, good: &Side) -> Result<Vec<Mutation>> {
         kernel: &good.kernel,
     };
     let mut mutations = maker.of_code()?;
+    mutations.push(maker.of_guards()?);
     for (table, addr) in tables::one_byte_of_each_field(&good.kernel) {
         mutations.push(maker.byte(
             &format!("{table}: field at {addr:x}"),
@@ -76,6 +83,9 @@ struct Maker<'a, 'd> {
     file: &'d [u8],
     kernel: &'a Kernel<'d>,
 }
+
+const INT3: u8 = 0xcc;
+const NOP: u8 = 0x90;
 
 /// Hot, ordinary functions with branches, calls, and operands of every kind.
 const SUBJECTS: [&str; 2] = ["vfs_read", "tcp_v4_rcv"];
@@ -176,6 +186,38 @@ impl<'d> Maker<'_, 'd> {
             });
         }
         Ok(made)
+    }
+
+    /// The int3 that is a function's own behind a return or an indirect jump, made a no-op, with the map leaving it out as padding.
+    fn of_guards(&self) -> Result<Mutation> {
+        let sized = self.kernel.symbols.iter().filter(|s| s.function && s.size > 0);
+        let mut guarded = sized.filter_map(|symbol| {
+            let code = self.kernel.bytes(symbol.addr.0, symbol.size)?;
+            let mut decoder = Decoder::with_ip(64, code, symbol.addr.0, DecoderOptions::NONE);
+            let stop = decoder
+                .iter()
+                .find(|i| matches!(i.flow_control(), FlowControl::Return | FlowControl::IndirectBranch))?;
+            let size = stop.next_ip() - symbol.addr.0;
+            (code.get(size as usize) == Some(&INT3)).then_some((symbol, size as u32))
+        });
+        let (symbol, size) = guarded.next().context("no function has an int3 behind a return")?;
+        let block = Placed {
+            old: symbol.addr,
+            old_size: size,
+            new: symbol.addr,
+            new_size: size,
+            appended: 0,
+            ending: Ending::Same,
+        };
+        Ok(Mutation {
+            name: format!("{}: no int3 behind the return", symbol.name),
+            kinds: vec!["int3 behind returns"],
+            change: Change::MapAndByte {
+                block,
+                offset: self.offset(symbol.addr.0 + u64::from(size))?,
+                bits: INT3 ^ NOP,
+            },
+        })
     }
 
     fn of_unwinder(&self) -> Result<Vec<Mutation>> {

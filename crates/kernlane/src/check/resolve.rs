@@ -4,11 +4,12 @@
 //! text holds nothing else: between what was paired there is only padding.
 
 use super::correspond::{Correspondence, Landing, contains, intervals, is_padding, no_op_length};
+use super::kernel::Kernel;
 use super::noreturn::NeverReturns;
 use super::verdict::Findings;
 use super::walk::{DeadEnd, FallThrough, Reference, Refers, Unit, Walk};
 use rayon::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Judges all references, successors and stops of the walk.
 pub fn resolve(walk: &Walk, correspondence: &Correspondence, units: &[Unit], noreturn: &NeverReturns) -> Findings {
@@ -20,6 +21,7 @@ pub fn resolve(walk: &Walk, correspondence: &Correspondence, units: &[Unit], nor
         placed: &placed,
         dead_ends: &walk.dead_ends,
         targets: &targets,
+        functions: Functions::of(correspondence.old),
     };
     let mut findings = parallel(&walk.references, |chunk, findings| {
         chunk.iter().for_each(|r| flow.reference(r, findings))
@@ -28,11 +30,7 @@ pub fn resolve(walk: &Walk, correspondence: &Correspondence, units: &[Unit], nor
         chunk.iter().for_each(|fall| flow.fall_through(fall, noreturn, findings));
     }));
     for &(old, new) in &walk.stops {
-        let int3 = |kernel: &super::kernel::Kernel, addr| kernel.bytes(addr, 1) == Some(&[0xcc]);
-        if int3(correspondence.old, old) {
-            let what = || "the int3 behind a return or an indirect jump is gone".to_owned();
-            findings.expect(int3(correspondence.new, new), "int3 behind returns", old, new, what);
-        }
+        flow.stop(old, new, &mut findings);
     }
     findings.prove("jumps appended", walk.appended.len() as u64);
     findings.absorb(nothing_else(correspondence, units, &placed));
@@ -60,6 +58,29 @@ struct Flow<'a, 'k, 'd> {
     dead_ends: &'a HashMap<u64, DeadEnd>,
     /// What code of the old kernel refers to, ascending.
     targets: &'a [u64],
+    functions: Functions,
+}
+
+/// How far the functions of the old kernel reach.
+struct Functions {
+    /// All of their bytes, as intervals.
+    bytes: Vec<(u64, u64)>,
+    ends: HashSet<u64>,
+}
+
+impl Functions {
+    fn of(kernel: &Kernel) -> Self {
+        let sized = || kernel.symbols.iter().filter(|s| s.function && s.size > 0);
+        Functions {
+            bytes: intervals(sized().map(|s| (s.addr.0, s.size))),
+            ends: sized().filter_map(|s| s.addr.0.checked_add(s.size)).collect(),
+        }
+    }
+
+    /// Whether `addr` is the first byte of what the linker put between two functions.
+    fn padding_begins(&self, addr: u64) -> bool {
+        self.ends.contains(&addr) && !contains(&self.bytes, addr)
+    }
 }
 
 impl Flow<'_, '_, '_> {
@@ -100,17 +121,23 @@ impl Flow<'_, '_, '_> {
         if fall.callee.is_some_and(|callee| noreturn.holds(callee)) {
             return findings.prove("calls that never return", 1);
         }
-        if fall.callee.is_some() && self.ends_function(fall) {
+        // A compiler lets a function run off its end only behind a call that it knows not to return.
+        if fall.callee.is_some() && self.functions.ends.contains(&fall.old) {
             return findings.prove("calls that end a function", 1);
         }
         let what = || format!("goes on elsewhere: {}", self.wrong_target(fall.old, fall.new));
         findings.expect(false, "successors", fall.at_old, fall.at_new, what);
     }
 
-    /// A compiler lets a function run off its end only behind a call that it knows not to return.
-    fn ends_function(&self, fall: &FallThrough) -> bool {
-        let mut nearest = self.correspondence.old.nearest(fall.at_old).into_iter().flatten();
-        nearest.any(|s| s.function && s.addr.0.checked_add(s.size) == Some(fall.old))
+    /// An int3 behind a return or an indirect jump keeps a processor from speculating straight on, if it is the function's own: code that
+    /// is annotated as safe (`ANNOTATE_RETPOLINE_SAFE`, which `objtool --sls` honours) has none, and what follows it is the linker's.
+    fn stop(&self, old: u64, new: u64, findings: &mut Findings) {
+        let int3 = |kernel: &Kernel, addr| kernel.bytes(addr, 1) == Some(&[0xcc]);
+        let c = self.correspondence;
+        if int3(c.old, old) && !self.functions.padding_begins(old) {
+            let what = || "the int3 behind a return or an indirect jump is gone".to_owned();
+            findings.expect(int3(c.new, new), "int3 behind returns", old, new, what);
+        }
     }
 
     /// Whether only padding, behind code that does not go on, leads to `old`, and nothing refers into that padding.
@@ -134,13 +161,13 @@ impl Flow<'_, '_, '_> {
 
     /// Pieces that are copied elsewhere before they run (replacements of alternatives) end with their section.
     fn leaves_code(&self, old: u64, new: u64) -> bool {
-        let end = |kernel: &super::kernel::Kernel, addr: u64| kernel.sections.iter().find(|s| s.end() == addr).map(|s| s.name.to_owned());
+        let end = |kernel: &Kernel, addr: u64| kernel.sections.iter().find(|s| s.end() == addr).map(|s| s.name.to_owned());
         let c = self.correspondence;
         c.pair_at(old).is_none() && end(c.old, old).is_some_and(|name| end(c.new, new) == Some(name))
     }
 }
 
-fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &super::kernel::Kernel) -> u64 {
+fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &Kernel) -> u64 {
     while free(addr) {
         let len = kernel.tail(addr).map_or(0, |tail| no_op_length(&tail[..tail.len().min(15)]));
         if len == 0 {
