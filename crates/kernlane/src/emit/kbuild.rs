@@ -153,13 +153,18 @@ impl Tree {
                 .status();
             ensure!(status.context("ar cannot be run")?.success(), "ar could not make vmlinux.a");
         }
-        let goal = scratch.join(".kernlane.mk");
+        self.final_link(scratch, strip_debug)
+    }
+
+    /// Runs kbuild's rules for the final link in `directory`: this tree, or what stands in for it.
+    pub fn final_link(&self, directory: &Path, strip_debug: bool) -> Result<()> {
+        let goal = directory.join(".kernlane.mk");
         fs::write(&goal, GOAL).context("the goal for make cannot be written")?;
-        let log_path = scratch.join("kernlane-link.log");
+        let log_path = directory.join("kernlane-link.log");
         let log = fs::File::create(&log_path).context("the log cannot be made")?;
         let mut make = Command::new("make");
         make.arg("-C")
-            .arg(scratch)
+            .arg(directory)
             .args(&self.make_arguments)
             .arg("kernlane-link")
             .env("MAKEFILES", &goal);
