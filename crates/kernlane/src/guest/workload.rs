@@ -3,7 +3,7 @@
 //! To add one: write a file `workloads/NAME.toml`, and, for a workload that ships with the tool, add its line to `SHIPPED`.
 //!
 //! Takes the name of a shipped workload or the path of a file; gives a `Workload` in which every field has been checked. All scripts run
-//! under `sh -e` in the directory `/work`; they share it and nothing else. Debian's own programs come first in `PATH`, busybox fills gaps.
+//! under `sh -e` in the directory `/guest`; they share it and nothing else. Debian's own programs come first in `PATH`, busybox fills gaps.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -176,7 +176,7 @@ mod tests {
         let example = document.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         let workload = Workload::parse("example", example).unwrap();
         assert_eq!(workload.modules, ["veth"]);
-        assert!(workload.files.contains_key("/work/list"));
+        assert!(workload.files.contains_key("/guest/list"));
     }
 
     #[test]

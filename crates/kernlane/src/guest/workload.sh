@@ -18,8 +18,8 @@ say "phase set-up"
 while read -r module; do
     insmod "$module" || fail "loading $module" 1
 done < /kernlane/modules/order
-mkdir -p /work
-cd /work || fail set-up 1
+mkdir -p /guest
+cd /guest || fail set-up 1
 /bin/sh -e /kernlane/set-up || fail set-up $?
 sync
 sleep 5
