@@ -48,6 +48,8 @@ pub struct Correspondence<'k, 'd> {
     pub pairs: Vec<Pair>,
     /// What the map covers in the old kernel.
     covered: Vec<(u64, u64)>,
+    /// Where padding of functions begins that is shorter now: old → new.
+    shortened: HashMap<u64, u64>,
 }
 
 impl<'k, 'd> Correspondence<'k, 'd> {
@@ -60,6 +62,9 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             && let Some(section) = old.section_index(at)
         {
             anchors.by_section.entry(section).or_default().push((at, new_at, true));
+        }
+        if !anchors.shortened.is_empty() {
+            findings.prove("call padding cut to what is patched", anchors.shortened.len() as u64);
         }
         let mut regions = Vec::new();
         for (index, section) in old.sections.iter().enumerate() {
@@ -84,6 +89,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             regions,
             pairs: Vec::new(),
             covered,
+            shortened: anchors.shortened,
         }
     }
 
@@ -129,7 +135,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     }
 
     fn lands_virtual(&self, old: u64, new: u64) -> Landing {
-        if self.image(old) == Some(new) {
+        if self.image(old) == Some(new) || self.shortened.get(&old) == Some(&new) {
             return Landing::Exact;
         }
         if self.is_linker_symbol(old, new) || self.is_end(old, new) {
@@ -227,26 +233,64 @@ pub fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
 /// What the kernel's build calls the padding before a function.
 const PADDING_PREFIX: &str = "__pfx_";
 
-/// The padding before a function goes where the function goes.
-fn paddings(name: &str, section: usize, old: &Kernel, blocks: &[Placed]) -> Vec<(u64, u64, bool)> {
+/// The padding of one function: where it began, and where it begins.
+struct Padding {
+    old: u64,
+    new: u64,
+    shortened: bool,
+}
+
+/// The padding before a function goes where the function goes. It may be shorter there, if what remains is all that the kernel patches
+/// and what is gone was no-ops.
+fn paddings(name: &str, section: usize, old: &Kernel, new: &Kernel, patched: Option<u64>, blocks: &[Placed]) -> Vec<Padding> {
     let of_section = old.named(name).filter(|s| s.section == Some(section));
-    let anchors = of_section.filter_map(|s| {
+    let found = of_section.filter_map(|s| {
         let end = s.addr.0.checked_add(s.size)?;
-        let function = blocks.binary_search_by_key(&end, |b| b.old.0).ok()?;
-        Some((s.addr.0, blocks[function].new.0.wrapping_sub(s.size), true))
+        let function = blocks[blocks.binary_search_by_key(&end, |b| b.old.0).ok()?].new.0;
+        let as_before = Padding {
+            old: s.addr.0,
+            new: function.wrapping_sub(s.size),
+            shortened: false,
+        };
+        let suffices = |t: &&Symbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
+        let in_front = |t: &&Symbol| t.addr.0.checked_add(t.size) == Some(function);
+        let Some(twin) = new.named(name).filter(suffices).find(in_front) else {
+            return Some(as_before);
+        };
+        let gone = old.bytes(s.addr.0, s.size - twin.size);
+        Some(if gone.is_some_and(|bytes| bytes.iter().all(|&b| b == 0x90)) {
+            Padding {
+                old: s.addr.0,
+                new: twin.addr.0,
+                shortened: true,
+            }
+        } else {
+            as_before
+        })
     });
-    anchors.collect()
+    found.collect()
+}
+
+/// How many bytes in front of an entry a kernel with call-depth tracking patches: the length of its template
+/// (arch/x86/kernel/callthunks.c). `None` where it does not say; then padding keeps its length.
+fn patched_padding(kernel: &Kernel) -> Option<u64> {
+    let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| kernel.symbol(name));
+    to?.checked_sub(from?).filter(|&length| length > 0)
 }
 
 /// Pairs of symbols, neither of them in code of the map: (old, new) by old section.
 struct Anchors {
     by_section: HashMap<usize, Vec<(u64, u64, bool)>>,
+    /// Paddings of functions that are shorter now, which are no anchors: old → new.
+    shortened: HashMap<u64, u64>,
 }
 
 impl Anchors {
     /// Pairs symbols of one name in one section in their order of address, if both kernels have equally many outside the map.
     fn new(old: &Kernel, new: &Kernel, blocks: &[Placed], covered: &[(u64, u64)], placed: &[(u64, u64)]) -> Self {
         let mut by_section: HashMap<usize, Vec<(u64, u64, bool)>> = HashMap::new();
+        let mut shortened = HashMap::new();
+        let patched = patched_padding(old);
         let mut done: HashMap<(&str, usize), ()> = HashMap::new();
         for symbol in &old.symbols {
             let Some(section) = symbol.section else { continue };
@@ -254,10 +298,13 @@ impl Anchors {
                 continue;
             }
             if symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0 {
-                by_section
-                    .entry(section)
-                    .or_default()
-                    .extend(paddings(symbol.name, section, old, blocks));
+                for padding in paddings(symbol.name, section, old, new, patched, blocks) {
+                    if padding.shortened {
+                        shortened.insert(padding.old, padding.new);
+                    } else {
+                        by_section.entry(section).or_default().push((padding.old, padding.new, true));
+                    }
+                }
                 continue;
             }
             let name = old.sections[section].name;
@@ -274,7 +321,7 @@ impl Anchors {
                 by_section.entry(section).or_default().extend(pairs);
             }
         }
-        Anchors { by_section }
+        Anchors { by_section, shortened }
     }
 
     /// The anchors of one section, ascending, one an address: where several symbols share one, the one of a thing with a size speaks

@@ -68,7 +68,7 @@ pub struct Function {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub build_id: BuildId,
-    /// Bytes of padding in front of each function's entry that the kernel patches at run time (`__pfx_` symbols); 0 for none.
+    /// Bytes of padding in front of each function's entry that the kernel patches at run time, or may; 0 for none.
     pub entry_padding: u32,
     /// What the compiler aligned the entries of functions to, in bytes.
     pub entry_alignment: u32,

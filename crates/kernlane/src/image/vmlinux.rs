@@ -127,12 +127,19 @@ fn assemble(
     image
 }
 
-/// The distance from the first `__pfx_` symbol to its function's entry, which is the same for all.
+/// What of the padding in front of an entry has to stay there: the distance from the first `__pfx_` symbol to its function's entry, which
+/// is the same for all, or the part of it that the kernel patches, if it says how long that is (arch/x86/kernel/callthunks.c).
 fn entry_padding(elf: &object::File<'_>) -> u32 {
+    let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| elf.symbol_by_name(name).map(|s| s.address()));
+    let patched = from
+        .zip(to)
+        .and_then(|(from, to)| to.checked_sub(from))
+        .filter(|&length| length > 0);
     let padding = elf
         .symbols()
         .find(|symbol| symbol.size() > 0 && symbol.name().is_ok_and(|name| name.starts_with("__pfx_")));
-    padding.map_or(0, |symbol| symbol.size() as u32)
+    let named = padding.map_or(0, |symbol| symbol.size());
+    patched.map_or(named, |patched| named.min(patched)) as u32
 }
 
 /// The largest power of two up to 64 that nine in ten entries keep: assembly does not align, compilers do.

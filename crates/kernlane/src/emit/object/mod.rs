@@ -126,8 +126,10 @@ fn debug_of(object: &KernelObject<'_>, plan: &Plan<'_>) -> Debug {
     }
 }
 
-/// What compilers align the entries of functions to for the decoder's sake. Among hot code it costs more lines of the cache than it saves;
-/// nothing in the kernel relies on it (larger alignments are asked for by the code itself).
+/// What compilers align the entries of functions to for the decoder's sake. Among hot code it costs more lines of the cache than it saves.
+/// Nothing in the kernel relies on it (larger alignments are asked for by the code itself): what patches the padding in front of an entry
+/// measures from the entry. One place looks at it, `is_callthunk` in arch/x86/kernel/callthunks.c, to see whether a function that a BPF
+/// program calls counts its calls itself; for an entry that is not aligned it says no, and the program counts the call.
 const ENTRY_ALIGNMENT: u32 = 16;
 
 /// The pieces as the placer sees them.

@@ -7,6 +7,7 @@ use super::translate::Translation;
 use super::{PartNames, Plan};
 use crate::image::object::KernelObject;
 use crate::image::object::elf::{Symbol, SymbolId};
+use crate::image::object::functions::Function;
 use crate::place::Places;
 use anyhow::{Context, Result};
 use object::elf::{STB_LOCAL, STT_FUNC};
@@ -133,7 +134,16 @@ fn moved(object: &KernelObject<'_>, translation: &Translation<'_>, entry_sizes: 
     {
         new.size = u64::from(entry_sizes[index]);
     }
+    if let Some(f) = padded(object, at, symbol.size) {
+        new.size = u64::from(translation.start(f.at)?) - new.value;
+    }
     Ok(new)
+}
+
+/// The function whose padding a symbol names.
+fn padded<'o>(object: &'o KernelObject<'_>, at: u32, size: u64) -> Option<&'o Function> {
+    let f = object.functions.get(object.functions.partition_point(|f| f.at <= at))?;
+    (f.lead_named && at == f.at - f.lead - f.spare && size == u64::from(f.lead + f.spare)).then_some(f)
 }
 
 /// The name of a part, and the new name of its function if it needs one.

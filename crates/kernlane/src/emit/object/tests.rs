@@ -37,6 +37,8 @@ const OTHER: [u8; 6] = [0x10, 0, 0, 0, 0x05, 0x01];
 struct Builder {
     object: Object<'static>,
     text: ::object::write::SymbolId,
+    code: SectionId,
+    data: SectionId,
 }
 
 impl Builder {
@@ -78,9 +80,13 @@ fn builder() -> Builder {
     let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
     object.append_section_data(text, TEXT, 16);
     let section_symbol = object.section_symbol(text);
+    let data = object.add_section(Vec::new(), b".data".to_vec(), SectionKind::Data);
+    object.append_section_data(data, &[0; 16], 16);
     let mut b = Builder {
         object,
         text: section_symbol,
+        code: text,
+        data,
     };
     let function = |b: &mut Builder, name: &str, value, size| {
         b.object.add_symbol(Symbol {
@@ -97,7 +103,6 @@ fn builder() -> Builder {
     function(&mut b, "f", 0, 0x13);
     let g = function(&mut b, "g", 0x20, 0xd);
     b.refer(text, 0xa, g, -4, elf::R_X86_64_PLT32);
-    let data = b.section(".data", &[0; 16]);
     b.refer(data, 0, section_symbol, 0x10, elf::R_X86_64_64);
     let key = b.object.section_symbol(data);
     let keys = b.table("__jump_table", &[0; 16], &[(0, 0x25), (4, 0x2a)]);
@@ -115,6 +120,28 @@ fn builder() -> Builder {
 
 fn bytes() -> Vec<u8> {
     builder().object.write().unwrap()
+}
+
+/// The object of a kernel with call-depth tracking: g has call padding of eight bytes, of which five are patched.
+fn padded() -> Vec<u8> {
+    let mut b = builder();
+    let (text, data) = (b.code, b.data);
+    let mut name = |name: &[u8], value, size, section, kind| {
+        b.object.add_symbol(Symbol {
+            name: name.to_vec(),
+            value,
+            size,
+            kind,
+            scope: SymbolScope::Linkage,
+            weak: false,
+            section: SymbolSection::Section(section),
+            flags: SymbolFlags::None,
+        });
+    };
+    name(b"__pfx_g", 0x18, 8, text, SymbolKind::Text);
+    name(b"skl_call_thunk_template", 4, 0, data, SymbolKind::Data);
+    name(b"skl_call_thunk_tail", 9, 0, data, SymbolKind::Data);
+    b.object.write().unwrap()
 }
 
 fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
@@ -196,6 +223,35 @@ fn the_reversed_order_is_the_same_program() {
     assert_eq!(targets(".data"), [0x1a]);
     assert_eq!(targets(".text"), [0x10 - 4], "the call's field moved with it, and goes to g");
     assert_eq!(object.relocations(text).unwrap()[0].offset, 0x1f);
+}
+
+/// What is patched moves with its function; the rest does not, and its symbol shrinks. Without the template's length all of it moves.
+#[test]
+fn call_padding_is_cut_to_what_the_kernel_patches() {
+    let data = padded();
+    let symbol = |data: &[u8], name: &str| {
+        let object = Elf::parse(data).unwrap();
+        let found = object.symbols.iter().find(|s| object.name(s) == name).unwrap();
+        (found.value, found.size)
+    };
+    let new = rewritten(&data, reversed).bytes;
+    let (g, size) = symbol(&new, "g");
+    assert_eq!((symbol(&new, "__pfx_g"), size), ((g - 5, 5), 9));
+    let object = Elf::parse(&new).unwrap();
+    let text = object.bytes(object.by_name(".text").unwrap());
+    assert_eq!(text[g as usize - 6..g as usize], [0xcc, 0x90, 0x90, 0x90, 0x90, 0x90]);
+
+    let same = rewritten(&data, in_order).bytes;
+    assert_eq!(symbol(&same, "__pfx_g"), (0x18, 8));
+    let old = Elf::parse(&data).unwrap();
+    let (same, text) = (Elf::parse(&same).unwrap(), old.by_name(".text").unwrap());
+    assert_eq!(same.bytes(text), old.bytes(text));
+
+    let at = data.windows(19).position(|w| w == b"skl_call_thunk_tail").unwrap();
+    let mut data = data;
+    data[at] = b'x';
+    let new = rewritten(&data, reversed).bytes;
+    assert_eq!(symbol(&new, "__pfx_g"), (symbol(&new, "g").0 - 8, 8));
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub struct Translation<'a> {
     pub new: Vec<u32>,
     /// Per piece: the new offset behind its own code, without a jump put behind it.
     pub code_end: Vec<u32>,
+    /// Per piece: the padding in front of its lead stayed where it was, because the same code is before it.
+    keeps_spare: Vec<bool>,
     /// The old offsets of sites that grew, ascending.
     grown: Vec<u32>,
     /// The size of the new `.text`.
@@ -30,6 +32,7 @@ impl<'a> Translation<'a> {
         let new: Vec<u32> = places.new.iter().map(|a| (a.0 - base.0) as u32).collect();
         let mut translation = Translation {
             object,
+            keeps_spare: keeps_spare(object, places, &new),
             new,
             code_end: Vec::new(),
             grown,
@@ -49,11 +52,13 @@ impl<'a> Translation<'a> {
         self.grown.binary_search(&at).is_ok()
     }
 
-    /// The new offset of a byte of piece `index`: its lead, or its code up to the branch at its end.
+    /// The new offset of a byte of piece `index`: its padding, or its code up to the branch at its end. Padding that did not move with it is
+    /// where the padding that did begins.
     pub fn inside(&self, index: usize, at: u32) -> u32 {
         let piece = &self.object.pieces[index];
         if at < piece.at {
-            return self.new[index] - (piece.at - at);
+            let padding = piece.lead + if self.keeps_spare[index] { piece.spare } else { 0 };
+            return self.new[index] - (piece.at - at).min(padding);
         }
         let from = self.grown.partition_point(|&g| g < piece.at);
         let to = self.grown.partition_point(|&g| g < at);
@@ -91,4 +96,13 @@ impl<'a> Translation<'a> {
     fn lost(&self, at: u32) -> String {
         format!(".text+{at:#x}: refers to padding between functions")
     }
+}
+
+/// Whether each piece still has its spare padding in front of it: as the gap behind the same piece as ever, or at the section's beginning.
+fn keeps_spare(object: &KernelObject<'_>, places: &Places, new: &[u32]) -> Vec<bool> {
+    let stays = |i: usize| match i.checked_sub(1) {
+        Some(before) => places.keeps_gap[before],
+        None => new[0] == object.pieces[0].at,
+    };
+    (0..object.pieces.len()).map(stays).collect()
 }

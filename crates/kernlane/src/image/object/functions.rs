@@ -55,7 +55,9 @@ pub struct Function {
     pub end: u32,
     /// Bytes in front of `at` that belong to it: call padding, a kCFI hash.
     pub lead: u32,
-    /// A symbol names the lead.
+    /// Bytes of call padding in front of the lead that the kernel never patches: they need not move with it.
+    pub spare: u32,
+    /// A symbol names the lead, and what is spare in front of it.
     pub lead_named: bool,
     pub whole: Option<Whole>,
 }
@@ -98,6 +100,7 @@ pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
                 at,
                 end,
                 lead: 0,
+                spare: 0,
                 lead_named: false,
                 whole: None,
             }),
@@ -113,8 +116,39 @@ pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
         }
     }
     give_leads(&mut functions, prefixes, bytes);
+    if let Some(patched) = patched_padding(elf) {
+        spare_leads(&mut functions, bytes, patched);
+    }
     functions
 }
+
+/// The bytes directly in front of a function's entry that a kernel with call-depth tracking patches at boot: the length of its template
+/// (`SKL_TMPL_SIZE`, arch/x86/kernel/callthunks.c). `None` when the object does not say.
+fn patched_padding(elf: &Elf<'_>) -> Option<u32> {
+    let place = |name: &str| {
+        let mut found = elf.symbols.iter().filter(|s| elf.name(s) == name);
+        let symbol = found.next().filter(|_| found.next().is_none())?;
+        Some((symbol.section()?, symbol.value))
+    };
+    let (section, from) = place("skl_call_thunk_template")?;
+    let (same, to) = place("skl_call_thunk_tail")?;
+    let length = to.checked_sub(from).filter(|&length| length > 0 && section == same)?;
+    u32::try_from(length).ok()
+}
+
+/// Leaves each function of its padding what is patched. Padding that is not of no-ops alone (a kCFI hash) stays whole.
+fn spare_leads(functions: &mut [Function], bytes: &[u8], patched: u32) {
+    for f in functions.iter_mut().filter(|f| f.lead > patched) {
+        let lead = &bytes[(f.at - f.lead) as usize..f.at as usize];
+        if lead.iter().all(|&b| b == NO_OP) {
+            f.spare = f.lead - patched;
+            f.lead = patched;
+        }
+    }
+}
+
+/// What compilers pad with for `-fpatchable-function-entry`.
+const NO_OP: u8 = 0x90;
 
 /// Gives each function the prefix that ends where it begins; in an object that has prefixes, also the no-ops in front of functions
 /// that have none by name (assembly).
@@ -133,7 +167,7 @@ fn give_leads(functions: &mut [Function], mut prefixes: Vec<(u32, u32)>, bytes: 
             .iter()
             .rev()
             .take(usual as usize)
-            .take_while(|&&b| b == 0x90)
+            .take_while(|&&b| b == NO_OP)
             .count() as u32;
         f.lead_named = named != 0 && named <= room;
         f.lead = if named != 0 { named } else { no_ops }.min(room);

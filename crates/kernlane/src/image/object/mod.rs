@@ -99,9 +99,9 @@ impl<'a> KernelObject<'a> {
         Ok(elf.section(text).size)
     }
 
-    /// The piece whose lead or code contains `at`, or whose code ends there.
+    /// The piece whose padding or code contains `at`, or whose code ends there.
     pub fn piece_at(&self, at: u32) -> Option<usize> {
-        let index = self.pieces.partition_point(|p| p.at - p.lead <= at).checked_sub(1)?;
+        let index = self.pieces.partition_point(|p| p.at - p.lead - p.spare <= at).checked_sub(1)?;
         (at <= self.pieces[index].end()).then_some(index)
     }
 
@@ -159,8 +159,8 @@ fn decode_text(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, re
     let mut stretches: Vec<(u32, u32, bool)> = Vec::with_capacity(functions.len() * 2);
     let mut at = 0;
     for f in functions.iter() {
-        stretches.push((at, f.at - f.lead, false));
-        stretches.push((f.at - f.lead, f.at, true));
+        stretches.push((at, f.at - f.lead - f.spare, false));
+        stretches.push((f.at - f.lead - f.spare, f.at, true));
         stretches.push((f.at, f.end, true));
         at = f.end;
     }
@@ -177,6 +177,7 @@ fn decode_text(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, re
                 at: from,
                 end: to,
                 lead: 0,
+                spare: 0,
                 lead_named: false,
                 whole: Some(Whole::Nameless),
             });
@@ -204,9 +205,9 @@ fn name_referenced_gaps(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Func
     let size = elf.section(text).size as u32;
     let mut found: Vec<Function> = Vec::new();
     for r in &tables.references {
-        let next = functions.partition_point(|f| f.at - f.lead <= r.target);
+        let next = functions.partition_point(|f| f.at - f.lead - f.spare <= r.target);
         let from = next.checked_sub(1).map_or(0, |i| functions[i].end);
-        let to = functions.get(next).map_or(size, |f| f.at - f.lead);
+        let to = functions.get(next).map_or(size, |f| f.at - f.lead - f.spare);
         let behind_code = r.target == from && matches!(r.meaning, Meaning::End | Meaning::Control | Meaning::Regenerated);
         if r.meaning != Meaning::Regenerated && r.target >= from && r.target < to && !behind_code {
             found.push(Function {
@@ -214,6 +215,7 @@ fn name_referenced_gaps(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Func
                 at: from,
                 end: to,
                 lead: 0,
+                spare: 0,
                 lead_named: false,
                 whole: Some(Whole::Nameless),
             });

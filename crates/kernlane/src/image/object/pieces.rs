@@ -30,6 +30,8 @@ pub struct Piece {
     pub size: u32,
     /// Bytes in front of `at` that move with it.
     pub lead: u32,
+    /// Bytes in front of the lead that are its function's padding, but need not move: part of the gap of the piece before.
+    pub spare: u32,
     /// Padding between this piece and the next one's lead.
     pub gap: u32,
     /// Index into the functions.
@@ -334,6 +336,7 @@ fn keep_whole(code: &[Instruction], index: usize, result: &mut Cut) {
         at: f.at,
         size: f.end - f.at,
         lead: f.lead,
+        spare: f.spare,
         gap: 0,
         function: index as u32,
         entry: true,
@@ -365,7 +368,7 @@ fn push_displacement(i: &Instruction, sites: &mut Vec<Site>) {
 /// Blocks of a function that is understood.
 fn cut_function(code: &[Instruction], index: usize, marks: &[u8], facts: &Facts<'_>, result: &mut Cut) {
     let f = &result.functions[index];
-    let (at, end, lead) = (f.at, f.end, f.lead);
+    let (at, end, lead, spare) = (f.at, f.end, f.lead, f.spare);
     let body = within(code, at, end);
     let align = 1u32 << at.trailing_zeros().min(4);
     let mut from = at;
@@ -375,6 +378,7 @@ fn cut_function(code: &[Instruction], index: usize, marks: &[u8], facts: &Facts<
             at: from,
             size: to - from,
             lead: if entry { lead } else { 0 },
+            spare: if entry { spare } else { 0 },
             gap: 0,
             function: index as u32,
             entry,
