@@ -17,7 +17,7 @@ const HELP: &str = "\
 cargo xtask demo                from a workload to a faster kernel, and what it brought
 cargo xtask test                every test: format, lints, units, kernel trees, virtual machines
 cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
-cargo xtask vm-test OLD NEW [MACHINE|workloads]
+cargo xtask vm-test OLD NEW [MACHINE|workloads]…
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
 cargo xtask relink-test TREE    the original order gives the original kernel; objtool judges shuffled ones; failures leave nothing behind
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
@@ -32,8 +32,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
-        ["vm-test", old, new] => vm_test::vm_test(old.as_ref(), new.as_ref(), None),
-        ["vm-test", old, new, wanted] => vm_test::vm_test(old.as_ref(), new.as_ref(), Some(wanted)),
+        ["vm-test", old, new, ref wanted @ ..] => vm_test::vm_test(old.as_ref(), new.as_ref(), wanted),
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),

@@ -17,19 +17,31 @@ pub fn test() -> Result<()> {
     step("the demo kernel, built by gcc");
     let kernlane = crate::kernlane()?;
     let gcc = kernel::tree(Compiler::Gcc)?;
-    step("the original order is the original kernel, and objtool judges others");
-    relink_test::relink_test(&gcc)?;
     step("the checker finds wrong kernels");
     check_test::check_test(&gcc)?;
     step("recordings are exact");
     record_test::record_test(&gcc)?;
     step("recordings are repeatable, and failures are said");
     guest_test::guest_test(&gcc)?;
+    relinked_kernels_hold(&kernlane, &gcc, &[])?;
+
+    step("the demo kernel, built by clang");
+    let clang = kernel::tree(Compiler::Clang)?;
+    step("the checker finds wrong kernels built by clang");
+    check_test::check_test(&clang)?;
+    relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])
+}
+
+/// Relinks a tree's kernel in the original order, for a workload, and in a random order, which is booted on the `machines` (all of them if none
+/// is named).
+fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Result<()> {
+    step("the original order is the original kernel, and objtool judges others");
+    relink_test::relink_test(tree)?;
     step("the whole road: a layout made for a workload, and all blocks in a random order");
-    let road = optimized(&kernlane, "files", &gcc, &["ext-tsp-global", "random"])?;
+    let road = optimized(kernlane, "files", tree, &["ext-tsp-global", "random"])?;
     predictions_hold(&road)?;
     step("the kernel in a random order does in a guest what the original does");
-    vm_test::vm_test(&gcc, &road.join("random.kernel"), None)
+    vm_test::vm_test(tree, &road.join("random.kernel"), machines)
 }
 
 /// By how much replay may miss what the relinked kernel is then seen to do.

@@ -99,18 +99,19 @@ const MACHINES: &[Machine] = &[
 /// Under emulation, with other work beside it.
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 
+/// Stands among machines for running the shipped workloads.
+const WORKLOADS: &str = "workloads";
+
 const MODULES: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
 
-/// `wanted` names a machine, or "workloads"; `None` runs everything.
-pub fn vm_test(old: &Path, new: &Path, wanted: Option<&str>) -> Result<()> {
+/// `wanted` names machines, or "workloads"; none runs everything.
+pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
     let (old, new) = (Kernel::open(old, None)?, Kernel::open(new, None)?);
-    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
-    if let Some(wanted) = wanted
-        && wanted != "workloads"
-        && MACHINES.iter().all(|m| m.name != wanted)
-    {
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.contains(&name);
+    let exists = |name: &str| name == WORKLOADS || MACHINES.iter().any(|m| m.name == name);
+    if let Some(unknown) = wanted.iter().find(|name| !exists(name)) {
         let names: Vec<_> = MACHINES.iter().map(|m| m.name).collect();
-        bail!("there is no machine {wanted:?}: give {} or workloads", names.join(", "));
+        bail!("there is no machine {unknown:?}: give {} or {WORKLOADS}", names.join(", "));
     }
     let bad_pointers = compile_bad_pointers()?;
     let parts = parts(&old.vmlinux, &new.vmlinux)?;
@@ -130,7 +131,7 @@ pub fn vm_test(old: &Path, new: &Path, wanted: Option<&str>) -> Result<()> {
         }
         score.count(&format!("{}: to the end", machine.name), tests.ended());
     }
-    if is_wanted("workloads") {
+    if is_wanted(WORKLOADS) {
         for (name, _) in guest::SHIPPED {
             score.count(&format!("workload {name}"), workload(name, &old, &new)?);
         }

@@ -10,6 +10,7 @@ pub mod linked;
 pub mod orc;
 pub mod pieces;
 pub mod tables;
+mod whole;
 
 use anyhow::{Context, Result, bail, ensure};
 use elf::{Elf, Relocation, SectionId};

@@ -4,9 +4,10 @@
 //! understood) and, inside them, the sites whose bytes depend on where things are. Cutting is conservative: a cut that is not needed
 //! costs a jump, one that is missed would cost the kernel. Never places anything.
 
-use super::functions::{Function, Whole};
+use super::functions::Function;
 use super::instructions::{Instruction, Kind, NOWHERE};
-use super::tables::{Alternative, Meaning, SideTables};
+use super::tables::{Meaning, SideTables};
+use super::whole;
 use std::collections::HashSet;
 
 /// How control leaves a piece at its end.
@@ -79,10 +80,10 @@ pub struct Cut {
     pub sites: Vec<Site>,
 }
 
-const STARTS: u8 = 1;
+pub(super) const STARTS: u8 = 1;
 const LEADER: u8 = 2;
 const PINNED: u8 = 4;
-const IN_ALTERNATIVE: u8 = 8;
+pub(super) const IN_ALTERNATIVE: u8 = 8;
 const CONTINUES: u8 = 16;
 const STATIC_KEY: u8 = 32;
 const CUT: u8 = 64;
@@ -101,8 +102,8 @@ pub struct Facts<'a> {
 /// Cuts a section of `size` bytes into pieces.
 pub fn cut(size: u32, code: &[Instruction], mut functions: Vec<Function>, facts: &Facts<'_>) -> Cut {
     let mut marks = mark(size, code, facts);
-    find_whole(code, &mut functions, facts, &marks);
-    functions = join(code, functions, facts, &marks);
+    whole::find(code, &mut functions, facts, &marks);
+    functions = whole::join(code, functions, facts, &marks);
     refuse_cuts_before_tracers(&functions, facts, &mut marks);
     let mut result = Cut {
         functions,
@@ -124,11 +125,11 @@ pub fn cut(size: u32, code: &[Instruction], mut functions: Vec<Function>, facts:
 }
 
 /// The instructions of a stretch.
-fn within(code: &[Instruction], from: u32, to: u32) -> &[Instruction] {
+pub(super) fn within(code: &[Instruction], from: u32, to: u32) -> &[Instruction] {
     &code[code.partition_point(|i| i.at < from)..code.partition_point(|i| i.at < to)]
 }
 
-fn containing(functions: &[Function], at: u32) -> Option<usize> {
+pub(super) fn containing(functions: &[Function], at: u32) -> Option<usize> {
     let index = functions.partition_point(|f| f.at <= at).checked_sub(1)?;
     (at < functions[index].end).then_some(index)
 }
@@ -138,7 +139,7 @@ fn mark(size: u32, code: &[Instruction], facts: &Facts<'_>) -> Vec<u8> {
     let mut marks = vec![0u8; size as usize + 1];
     for i in code {
         marks[i.at as usize] |= STARTS;
-        if i.target != NOWHERE && !stays_in_alternative(&facts.tables.alternatives, i) {
+        if i.target != NOWHERE && !whole::stays_in_alternative(&facts.tables.alternatives, i) {
             marks[i.target as usize] |= LEADER;
         }
     }
@@ -162,155 +163,6 @@ fn mark(size: u32, code: &[Instruction], facts: &Facts<'_>) -> Vec<u8> {
         marks[at as usize] |= CUT;
     }
     marks
-}
-
-/// Finds the functions that must stay whole.
-fn find_whole(code: &[Instruction], functions: &mut [Function], facts: &Facts<'_>, marks: &[u8]) {
-    let starts = |at: u32| marks[at as usize] & STARTS != 0;
-    let mut found: Vec<(u32, Whole)> = Vec::new();
-    for i in code {
-        match i.kind {
-            Kind::Invalid => found.push((i.at, Whole::Undecodable)),
-            Kind::OddBranch => found.push((i.at, Whole::OddBranch)),
-            Kind::Jump | Kind::Branch if i.target != NOWHERE && !i.is_plain_branch() => found.push((i.at, Whole::OddBranch)),
-            _ => {}
-        }
-        if i.target != NOWHERE && !starts(i.target) {
-            found.push((i.target, Whole::MiddleTarget));
-        }
-        if i.target != NOWHERE
-            && marks[i.target as usize] & IN_ALTERNATIVE != 0
-            && enters_alternative(&facts.tables.alternatives, i.target, Some(i.at))
-        {
-            found.push((i.target, Whole::AlternativeTarget));
-        }
-        if marks[i.at as usize] & IN_ALTERNATIVE != 0
-            && i.target != NOWHERE
-            && i.end() - i.at - u32::from(i.field) == 1
-            && !stays_in_alternative(&facts.tables.alternatives, i)
-        {
-            found.push((i.at, Whole::ShortBranchInAlternative));
-        }
-    }
-    for a in &facts.tables.alternatives {
-        let end = a.at + u32::from(a.len);
-        let whole_instructions = starts(a.at) && (starts(end) || functions.iter().any(|f| f.end == end));
-        if !whole_instructions {
-            found.push((a.at, Whole::OddTableEntry));
-        }
-    }
-    for key in &facts.tables.static_keys {
-        let site = within(code, key.at, key.at + 1).first();
-        let sound = site.is_some_and(|i| matches!(i.kind, Kind::Nop | Kind::Jump) && matches!(i.len, 2 | 5) && !i.linked);
-        if !sound {
-            found.push((key.at, Whole::OddTableEntry));
-        }
-    }
-    for r in &facts.tables.references {
-        match r.meaning {
-            Meaning::Control if !starts(r.target) => found.push((r.target, Whole::MiddleTarget)),
-            Meaning::Control if enters_alternative(&facts.tables.alternatives, r.target, None) => {
-                found.push((r.target, Whole::AlternativeTarget));
-            }
-            Meaning::Instruction if !starts(r.target) => found.push((r.target, Whole::OddTableEntry)),
-            _ => {}
-        }
-    }
-    for (at, reason) in found {
-        if let Some(index) = containing(functions, at) {
-            functions[index].whole.get_or_insert(reason);
-        }
-    }
-}
-
-/// Whether a branch goes no farther than the end of the alternative that it is part of.
-fn stays_in_alternative(alternatives: &[Alternative], i: &Instruction) -> bool {
-    let from = alternatives.partition_point(|a| a.at + u32::from(u8::MAX) < i.at);
-    let near = alternatives[from..].iter().take_while(|a| a.at <= i.at);
-    near.map(|a| (a.at, a.at + u32::from(a.len)))
-        .any(|(at, end)| i.at < end && at <= i.target && i.target <= end)
-}
-
-/// Whether `at` lies inside an alternative, behind its first byte, that does not also contain `from`.
-fn enters_alternative(alternatives: &[Alternative], at: u32, from: Option<u32>) -> bool {
-    let behind = alternatives.partition_point(|a| a.at < at);
-    let inside = |a: &Alternative, at: u32| a.at <= at && at < a.at + u32::from(a.len);
-    alternatives[..behind]
-        .iter()
-        .rev()
-        .take_while(|a| a.at + 255 > at)
-        .any(|a| inside(a, at) && !from.is_some_and(|f| inside(a, f)))
-}
-
-/// Joins functions that cannot be parted: a whole one with a short branch to another; one that runs on into the next.
-fn join(code: &[Instruction], mut functions: Vec<Function>, facts: &Facts<'_>, marks: &[u8]) -> Vec<Function> {
-    loop {
-        let mut spans: Vec<(usize, usize, Whole)> = Vec::new();
-        for (index, f) in functions.iter().enumerate() {
-            let body = within(code, f.at, f.end);
-            if let Some(reason) = f.whole {
-                for i in body
-                    .iter()
-                    .filter(|i| i.target != NOWHERE && i.end() - i.at - u32::from(i.field) == 1)
-                {
-                    if (i.target < f.at || i.target >= f.end)
-                        && let Some(other) = containing(&functions, i.target)
-                    {
-                        spans.push((index.min(other), index.max(other), reason));
-                    }
-                }
-            }
-            for key in facts
-                .tables
-                .static_keys
-                .iter()
-                .filter(|k| f.whole.is_some() && f.at <= k.at && k.at < f.end)
-            {
-                if let Some(other) = containing(&functions, key.target).filter(|&other| other != index) {
-                    spans.push((index.min(other), index.max(other), Whole::OddTableEntry));
-                }
-            }
-            if runs_on(body, code, f.end, marks) && index + 1 < functions.len() {
-                spans.push((index, index + 1, Whole::RunsOn));
-            }
-        }
-        if spans.is_empty() {
-            return functions;
-        }
-        spans.sort_unstable();
-        let mut joined: Vec<Function> = Vec::with_capacity(functions.len());
-        let mut spans = spans.into_iter().peekable();
-        let mut index = 0;
-        while index < functions.len() {
-            let mut whole = functions[index].clone();
-            let mut last = index;
-            while let Some(&(_, to, reason)) = spans.peek().filter(|&&(from, _, _)| from <= last) {
-                last = last.max(to);
-                whole.whole.get_or_insert(reason);
-                spans.next();
-            }
-            whole.end = functions[last].end;
-            joined.push(whole);
-            index = last + 1;
-        }
-        functions = joined;
-    }
-}
-
-/// Whether control can leave a function over its end. A call there does not return: no compiler puts one there otherwise.
-fn runs_on(body: &[Instruction], code: &[Instruction], end: u32, marks: &[u8]) -> bool {
-    let Some(last) = body.last() else { return false };
-    let passes = match last.kind {
-        Kind::Plain | Kind::Branch | Kind::OddBranch => true,
-        Kind::Nop => body
-            .iter()
-            .rev()
-            .find(|i| i.kind != Kind::Nop)
-            .is_none_or(|i| matches!(i.kind, Kind::Plain | Kind::Branch)),
-        _ => false,
-    };
-    let next = within(code, end, end + 1).first();
-    passes && marks[last.at as usize] & IN_ALTERNATIVE == 0 && next.is_none_or(|i| i.kind != Kind::Int3)
 }
 
 /// The code from a function's entry to its tracer site stays in one piece, so that its symbol contains the site.
@@ -367,84 +219,114 @@ fn push_displacement(i: &Instruction, sites: &mut Vec<Site>) {
 
 /// Blocks of a function that is understood.
 fn cut_function(code: &[Instruction], index: usize, marks: &[u8], facts: &Facts<'_>, result: &mut Cut) {
-    let f = &result.functions[index];
-    let (at, end, lead, spare) = (f.at, f.end, f.lead, f.spare);
-    let body = within(code, at, end);
-    let align = 1u32 << at.trailing_zeros().min(4);
-    let mut from = at;
-    let push = |result: &mut Cut, from: u32, to: u32, exit: Exit, tail: u8, pinned: bool| {
-        let entry = from == at;
-        result.pieces.push(Piece {
+    let function = result.functions[index].clone();
+    let cutter = Cutter {
+        body: within(code, function.at, function.end),
+        function,
+        index: index as u32,
+        marks,
+        facts,
+    };
+    let mut from = cutter.function.at;
+    let mut k = 0;
+    while let Some(i) = cutter.body.get(k) {
+        cutter.push_site(i, &mut result.sites);
+        let last = k + 1 == cutter.body.len();
+        k += 1;
+        let end = match leaves(i, cutter.mark(i.at), cutter.mark(i.end()), last, facts) {
+            None if last || !cutter.may_cut_behind(i) => continue,
+            None => {
+                result.pieces.push(cutter.piece(from, i.end(), Exit::Runs, 0, false));
+                i.end()
+            }
+            Some((exit, tail)) => {
+                // The int3 against straight-line speculation belongs to what it guards.
+                let guard = cutter.guard(k).filter(|_| exit == Exit::Stop);
+                k += usize::from(guard.is_some());
+                let to = guard.unwrap_or(i).end();
+                let pinned = cutter.mark(i.at) & PINNED != 0;
+                result.pieces.push(cutter.piece(from, to, exit, tail, pinned));
+                if !matches!(exit, Exit::Branch(_)) {
+                    k += cutter.padding(k);
+                }
+                cutter.body.get(k).map_or(cutter.function.end, |next| next.at)
+            }
+        };
+        from = end;
+    }
+    if from < cutter.function.end {
+        result.pieces.push(cutter.piece(from, cutter.function.end, Exit::Stop, 0, false));
+    }
+}
+
+/// A function that is being cut.
+struct Cutter<'a> {
+    function: Function,
+    index: u32,
+    body: &'a [Instruction],
+    marks: &'a [u8],
+    facts: &'a Facts<'a>,
+}
+
+impl Cutter<'_> {
+    fn mark(&self, at: u32) -> u8 {
+        self.marks[at as usize]
+    }
+
+    fn piece(&self, from: u32, to: u32, exit: Exit, tail: u8, pinned: bool) -> Piece {
+        let entry = from == self.function.at;
+        Piece {
             at: from,
             size: to - from,
-            lead: if entry { lead } else { 0 },
-            spare: if entry { spare } else { 0 },
+            lead: if entry { self.function.lead } else { 0 },
+            spare: if entry { self.function.spare } else { 0 },
             gap: 0,
-            function: index as u32,
+            function: self.index,
             entry,
-            align: if entry { align } else { 1 },
+            align: if entry { 1 << from.trailing_zeros().min(4) } else { 1 },
             residue: 0,
             exit,
             tail,
             pinned,
-        });
-    };
-    let mut k = 0;
-    while k < body.len() {
-        let i = &body[k];
-        let mark = marks[i.at as usize];
-        let opaque = mark & IN_ALTERNATIVE != 0;
+        }
+    }
+
+    /// The site of an instruction that has one.
+    fn push_site(&self, i: &Instruction, sites: &mut Vec<Site>) {
+        let mark = self.mark(i.at);
         if mark & STATIC_KEY != 0 {
-            let target = static_key_target(facts, i.at);
-            result.sites.push(Site {
+            sites.push(Site {
                 at: i.at,
                 len: i.len,
-                target,
+                target: static_key_target(self.facts, i.at),
                 kind: SiteKind::StaticKey {
                     jumps: i.kind == Kind::Jump,
                 },
             });
-        } else if !i.is_plain_branch() || opaque {
-            push_displacement(i, &mut result.sites);
+        } else if !i.is_plain_branch() || mark & IN_ALTERNATIVE != 0 {
+            push_displacement(i, sites);
         }
-        let next_mark = marks[i.end() as usize];
-        let last = k + 1 == body.len();
-        let ends = leaves(i, mark, next_mark, last, facts);
-        k += 1;
-        let Some((exit, tail)) = ends else {
-            let may_cut = next_mark & LEADER != 0 || (next_mark & CUT != 0 && (i.kind == Kind::Call || mark & STATIC_KEY != 0) && !opaque);
-            let inside_alternative = opaque && next_mark & IN_ALTERNATIVE != 0 && !starts_alternative(facts, i.end());
-            if may_cut && !last && !inside_alternative {
-                push(result, from, i.end(), Exit::Runs, 0, false);
-                from = i.end();
-            }
-            continue;
-        };
-        let mut to = i.end();
-        if exit == Exit::Stop {
-            // The int3 against straight-line speculation belongs to what it guards.
-            if let Some(guard) = body
-                .get(k)
-                .filter(|g| g.kind == Kind::Int3 && marks[g.at as usize] & (LEADER | PINNED) == 0)
-            {
-                to = guard.end();
-                k += 1;
-            }
-        }
-        push(result, from, to, exit, tail, mark & PINNED != 0);
-        if !matches!(exit, Exit::Branch(_)) {
-            // Padding that nothing reaches is no code.
-            while body
-                .get(k)
-                .is_some_and(|p| p.is_padding() && marks[p.at as usize] & !(STARTS | CUT) == 0)
-            {
-                k += 1;
-            }
-        }
-        from = body.get(k).map_or(end, |n| n.at);
     }
-    if from < end {
-        push(result, from, end, Exit::Stop, 0, false);
+
+    /// Whether a piece may end behind an instruction that runs on: something aims there, or the layout asks for it.
+    fn may_cut_behind(&self, i: &Instruction) -> bool {
+        let (mark, next) = (self.mark(i.at), self.mark(i.end()));
+        let opaque = mark & IN_ALTERNATIVE != 0;
+        let asked = next & CUT != 0 && (i.kind == Kind::Call || mark & STATIC_KEY != 0) && !opaque;
+        let inside_alternative = opaque && next & IN_ALTERNATIVE != 0 && !starts_alternative(self.facts, i.end());
+        (next & LEADER != 0 || asked) && !inside_alternative
+    }
+
+    /// The int3 at `k` that nothing else refers to.
+    fn guard(&self, k: usize) -> Option<&Instruction> {
+        let is_guard = |i: &&Instruction| i.kind == Kind::Int3 && self.mark(i.at) & (LEADER | PINNED) == 0;
+        self.body.get(k).filter(is_guard)
+    }
+
+    /// How many instructions from `k` on are padding that nothing reaches, which is no code.
+    fn padding(&self, k: usize) -> usize {
+        let is_padding = |i: &&Instruction| i.is_padding() && self.mark(i.at) & !(STARTS | CUT) == 0;
+        self.body[k..].iter().take_while(is_padding).count()
     }
 }
 
