@@ -4,7 +4,9 @@
 //! and what it had begun is removed on the way. Never ends the process itself.
 
 use anyhow::{Context, Result, bail};
-use std::process::{Child, ExitStatus};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,6 +26,17 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
+/// Starts a program at the head of a group of its own: Ctrl-C on the terminal reaches only this process, and `kill` the program with all that
+/// it started. It does not outlive this process.
+pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    command.process_group(0);
+    // SAFETY: between fork and exec only one system call is made, which is safe there.
+    unsafe {
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+    command.spawn()
+}
+
 /// Waits for a child; when interrupted, kills it and returns the error.
 pub fn wait(child: &mut Child) -> Result<ExitStatus> {
     loop {
@@ -38,8 +51,9 @@ pub fn wait(child: &mut Child) -> Result<ExitStatus> {
     }
 }
 
-/// Kills a child and waits until it is gone. That it is gone already is no error.
+/// Kills a child, with its group if it heads one, and waits until it is gone. That it is gone already is no error.
 pub fn kill(child: &mut Child) {
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     let _ = child.kill();
     let _ = child.wait();
 }

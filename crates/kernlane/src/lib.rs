@@ -19,3 +19,4 @@ pub mod replay;
 pub mod report;
 pub mod results;
 pub mod run;
+pub mod scratch;

@@ -11,7 +11,7 @@ use crate::image::object::{Hints, KernelObject};
 use crate::map::Map;
 use crate::order::Layout;
 use crate::place::{Ending, Placed, Placement};
-use crate::{interrupt, output};
+use crate::{interrupt, output, scratch};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
@@ -260,7 +260,7 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
     };
     let Some(home) = home else { return Ok(report) };
     let begun = Instant::now();
-    let scratch = make_scratch(&home)?;
+    let scratch = scratch::directory(&home, SCRATCH)?;
     tree.link(&rewritten.bytes, scratch.path(), rewritten.debug == Debug::ForTypes)?;
     report.link_seconds = Some(begun.elapsed().as_secs_f64());
 
@@ -282,25 +282,7 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
     Ok(report)
 }
 
-/// A scratch directory of this process. Those of processes that are gone, killed before they could tidy up, are removed.
-fn make_scratch(home: &Path) -> Result<tempfile::TempDir> {
-    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let process = name
-            .to_str()
-            .and_then(|n| n.strip_prefix(SCRATCH)?.split_once('-'))
-            .map(|(process, _)| process);
-        if process.is_some_and(|p| !Path::new("/proc").join(p).exists()) {
-            fs::remove_dir_all(entry.path()).with_context(|| format!("{}: cannot be removed", entry.path().display()))?;
-        }
-    }
-    let prefix = format!("{SCRATCH}{}-", std::process::id());
-    tempfile::Builder::new()
-        .prefix(&prefix)
-        .tempdir_in(home)
-        .context("no scratch tree can be made")
-}
-
+/// In this directory the kernel is linked.
 const SCRATCH: &str = ".relink-";
 /// What the last relink into a directory did.
 const REPORT: &str = "relink.json";

@@ -186,7 +186,7 @@ impl Tree {
             make.env(name, value);
         }
         make.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut make = make.spawn().context("make cannot be run; is it installed?")?;
+        let mut make = interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
         let status = interrupt::wait(&mut make)?;
         if !status.success() {
             let text = fs::read_to_string(&log_path).unwrap_or_default();

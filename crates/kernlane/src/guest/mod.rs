@@ -27,6 +27,7 @@ pub use qemu::{Qemu, in_path};
 pub use record::Conditions;
 pub use workload::{SHIPPED, Workload, argument_help};
 
+use crate::scratch;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
@@ -36,10 +37,7 @@ use std::path::{Path, PathBuf};
 /// The guest cannot be made or started. That its script failed, or that the kernel did, is in the `Outcome`.
 pub fn run(kernel: &Path, contents: &Contents, set: impl FnOnce(&mut Boot)) -> Result<Outcome> {
     let qemu = Qemu::find()?;
-    let directory = tempfile::Builder::new()
-        .prefix("kernlane-guest-")
-        .tempdir()
-        .context("making a temporary directory")?;
+    let directory = scratch::directory(&std::env::temp_dir(), "kernlane-guest-")?;
     let initramfs = contents.build(&cache::directory()?, directory.path())?;
     let mut boot = Boot::new(kernel.into(), initramfs.path);
     set(&mut boot);

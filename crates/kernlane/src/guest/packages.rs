@@ -4,6 +4,7 @@
 //! from the cache or downloaded into it. Never installs anything on the host and needs no privileges.
 
 use crate::interrupt;
+use crate::scratch;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -57,18 +58,15 @@ pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
     let missing: Vec<&Package> = packages.iter().filter(|package| !is_there(package)).collect();
     if !missing.is_empty() {
         let bytes: u64 = missing.iter().map(|package| package.bytes).sum();
-        let directory = tempfile::Builder::new()
-            .prefix(".download-")
-            .tempdir_in(cache)
-            .context("making a directory for downloads")?;
-        let mut child = apt_get()
+        let directory = scratch::directory(cache, ".download-")?;
+        let mut download = apt_get();
+        download
             .current_dir(directory.path())
             .args(["download", "--"])
             .args(missing.iter().map(|package| format!("{}={}", package.name, package.version)))
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(directory.path().join("errors"))?)
-            .spawn()
-            .context("running apt-get download")?;
+            .stderr(std::fs::File::create(directory.path().join("errors"))?);
+        let mut child = interrupt::spawn(&mut download).context("running apt-get download")?;
         let status = interrupt::wait(&mut child)?;
         if !status.success() {
             let errors = std::fs::read_to_string(directory.path().join("errors")).unwrap_or_default();

@@ -11,6 +11,7 @@ use crate::guest::kernel::Kernel;
 use crate::guest::qemu::{self, Qemu};
 use crate::guest::workload::Workload;
 use crate::guest::{cache, plugin};
+use crate::scratch;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -276,10 +277,7 @@ impl Place {
             _ => Path::new("."),
         };
         std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
-        let holder = tempfile::Builder::new()
-            .prefix(".kernlane-record-")
-            .tempdir_in(parent)
-            .with_context(|| format!("making a directory in {}", parent.display()))?;
+        let holder = scratch::directory(parent, ".kernlane-record-")?;
         let work = std::path::absolute(holder.path())?.join("recording");
         std::fs::create_dir(&work).with_context(|| format!("making {}", work.display()))?;
         Ok(Place {
