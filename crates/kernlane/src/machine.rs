@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use sim::{Geometry, ItlbDescription, Machine, Replacement, SimpleModel};
+use sim::{CacheDescription, Geometry, ItlbDescription, Latencies, Machine, Memory, Replacement, SimpleModel};
 use std::path::Path;
 use toml::Spanned;
 
@@ -16,6 +16,11 @@ const SHIPPED: &[(&str, &str)] = &[
     ("torrellas-8k", include_str!("../../../machines/torrellas-8k.toml")),
     ("ultrasparc-16k", include_str!("../../../machines/ultrasparc-16k.toml")),
     ("server-32k", include_str!("../../../machines/server-32k.toml")),
+    ("server-48k", include_str!("../../../machines/server-48k.toml")),
+    ("small-core", include_str!("../../../machines/small-core.toml")),
+    ("simos-1994", include_str!("../../../machines/simos-1994.toml")),
+    ("simos-1996", include_str!("../../../machines/simos-1996.toml")),
+    ("simos-1998", include_str!("../../../machines/simos-1998.toml")),
 ];
 
 /// The machine called `name`: one that is shipped, or else a file when `name` looks like a path.
@@ -48,14 +53,19 @@ struct File {
     name: Spanned<String>,
     #[serde(rename = "summary")]
     _summary: String,
-    l1i: Spanned<L1i>,
+    l1i: Spanned<CacheText>,
     itlb: Option<Spanned<Itlb>>,
     time: Spanned<Time>,
+    l1d: Option<Spanned<CacheText>>,
+    l2: Option<Spanned<CacheText>>,
+    l3: Option<Spanned<CacheText>>,
+    dtlb: Option<Spanned<Dtlb>>,
+    latencies: Option<Spanned<LatenciesText>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct L1i {
+struct CacheText {
     size: Number,
     ways: Number,
     line: Number,
@@ -70,6 +80,25 @@ struct Itlb {
     replacement: Spanned<Sourced<Policy>>,
     kernel_page: Number,
     user_page: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Dtlb {
+    entries: Number,
+    ways: Number,
+    replacement: Spanned<Sourced<Policy>>,
+}
+
+/// Cycles. Those of levels that the machine has, and none else.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LatenciesText {
+    l2: Option<Share>,
+    l3: Option<Share>,
+    memory: Share,
+    tlb_miss: Share,
+    misprediction: Share,
 }
 
 #[derive(Deserialize)]
@@ -112,15 +141,8 @@ impl Reader<'_> {
         if file.name.get_ref().is_empty() {
             bail!("{}: the name is empty", self.at(&file.name));
         }
-        let (l1i, time) = (file.l1i.get_ref(), file.time.get_ref());
-        let line = *self.sourced(&l1i.line)?;
-        let geometry = Geometry::cache(
-            *self.sourced(&l1i.size)?,
-            *self.sourced(&l1i.ways)?,
-            line,
-            (*self.sourced(&l1i.replacement)?).into(),
-        )
-        .with_context(|| format!("{}: [l1i] cannot be built", self.at(&file.l1i)))?;
+        let l1i = self.cache("l1i", &file.l1i)?;
+        let time = file.time.get_ref();
         let time_model = SimpleModel::new(
             *self.sourced(&time.miss_penalty)?,
             *self.sourced(&time.data_references)?,
@@ -129,11 +151,80 @@ impl Reader<'_> {
         .with_context(|| format!("{}: [time] is impossible", self.at(&file.time)))?;
         Ok(Machine {
             name: file.name.get_ref().clone(),
-            l1i: geometry,
-            l1i_line: line as u32,
+            l1i: l1i.geometry,
+            l1i_line: l1i.line,
             itlb: file.itlb.as_ref().map(|itlb| self.itlb(itlb)).transpose()?,
             time: time_model,
+            memory: self.memory(file)?,
         })
+    }
+
+    fn cache(&self, name: &str, spanned: &Spanned<CacheText>) -> Result<CacheDescription> {
+        let cache = spanned.get_ref();
+        CacheDescription::new(
+            *self.sourced(&cache.size)?,
+            *self.sourced(&cache.ways)?,
+            *self.sourced(&cache.line)?,
+            (*self.sourced(&cache.replacement)?).into(),
+        )
+        .with_context(|| format!("{}: [{name}] cannot be built", self.at(spanned)))
+    }
+
+    /// What lies behind the L1I. A machine has an L1D and latencies, or nothing of it all.
+    fn memory(&self, file: &File) -> Result<Option<Memory>> {
+        let (Some(l1d), Some(latencies)) = (&file.l1d, &file.latencies) else {
+            let some = [&file.l1d, &file.l2, &file.l3].into_iter().flatten().map(|cache| self.at(cache));
+            let others = [
+                file.dtlb.as_ref().map(|dtlb| self.at(dtlb)),
+                file.latencies.as_ref().map(|it| self.at(it)),
+            ];
+            return match some.chain(others.into_iter().flatten()).next() {
+                None => Ok(None),
+                Some(at) => bail!("{at}: [l1d] and [latencies] belong to this, and one of them is missing"),
+            };
+        };
+        let l2 = file.l2.as_ref().map(|cache| self.cache("l2", cache)).transpose()?;
+        let l3 = file.l3.as_ref().map(|cache| self.cache("l3", cache)).transpose()?;
+        let dtlb = file.dtlb.as_ref().map(|dtlb| self.dtlb(dtlb)).transpose()?;
+        let memory = Memory::new(
+            self.cache("l1d", l1d)?,
+            l2,
+            l3,
+            dtlb,
+            self.latencies(latencies, l2.is_some(), l3.is_some())?,
+        );
+        Ok(Some(
+            memory.with_context(|| format!("{}: this machine cannot be built", self.at(l1d)))?,
+        ))
+    }
+
+    fn dtlb(&self, spanned: &Spanned<Dtlb>) -> Result<Geometry> {
+        let dtlb = spanned.get_ref();
+        Geometry::tlb(
+            *self.sourced(&dtlb.entries)?,
+            *self.sourced(&dtlb.ways)?,
+            (*self.sourced(&dtlb.replacement)?).into(),
+        )
+        .with_context(|| format!("{}: [dtlb] cannot be built", self.at(spanned)))
+    }
+
+    fn latencies(&self, spanned: &Spanned<LatenciesText>, has_l2: bool, has_l3: bool) -> Result<Latencies> {
+        let latencies = spanned.get_ref();
+        for (name, has, given) in [("l2", has_l2, &latencies.l2), ("l3", has_l3, &latencies.l3)] {
+            if has != given.is_some() {
+                let what = if has { "an" } else { "no" };
+                bail!(
+                    "{}: [latencies] and [{name}] belong together, and there is {what} [{name}]",
+                    self.at(spanned)
+                );
+            }
+        }
+        let memory = *self.sourced(&latencies.memory)?;
+        // A level that is not there is never asked.
+        let l3 = latencies.l3.as_ref().map_or(Ok(memory), |l3| self.sourced(l3).copied())?;
+        let l2 = latencies.l2.as_ref().map_or(Ok(l3), |l2| self.sourced(l2).copied())?;
+        let (tlb_miss, misprediction) = (*self.sourced(&latencies.tlb_miss)?, *self.sourced(&latencies.misprediction)?);
+        Latencies::new(l2, l3, memory, tlb_miss, misprediction).with_context(|| format!("{}: [latencies] are impossible", self.at(spanned)))
     }
 
     fn itlb(&self, spanned: &Spanned<Itlb>) -> Result<ItlbDescription> {
@@ -180,6 +271,9 @@ mod tests {
         let server = find("server-32k").unwrap();
         assert_eq!((server.l1i.sets(), server.l1i.ways(), server.l1i_line), (64, 8, 64));
         assert_eq!(find("torrellas-8k").unwrap().itlb, None);
+        let memory = find("simos-1994").unwrap().memory.unwrap();
+        assert_eq!((memory.l1d.line, memory.l2.unwrap().geometry.ways(), memory.l3), (16, 1, None));
+        assert_eq!((memory.latencies.l2, memory.latencies.memory), (10.0, 100.0));
     }
 
     #[test]
@@ -198,7 +292,10 @@ mod tests {
     #[test]
     fn unknown_names_list_the_known_ones() {
         let message = format!("{:#}", find("server").unwrap_err());
-        assert!(message.contains("torrellas-8k, ultrasparc-16k, server-32k"), "{message}");
+        assert!(
+            message.contains("torrellas-8k, ultrasparc-16k, server-32k, server-48k"),
+            "{message}"
+        );
         let message = format!("{:#}", find("no/such.toml").unwrap_err());
         assert!(message.starts_with("no/such.toml: cannot read this machine"), "{message}");
     }
@@ -238,6 +335,37 @@ mod tests {
             let message = format!("{:#}", parse(&damaged, "m.toml").unwrap_err());
             assert!(message.starts_with(expected), "{message}\nexpected: {expected}");
         }
+    }
+
+    #[test]
+    fn what_lies_behind_the_l1i_is_whole_or_absent() {
+        let (_, text) = SHIPPED.iter().find(|(name, _)| *name == "server-32k").unwrap();
+        let without = |section: &str| {
+            let start = text.find(&format!("\n[{section}]\n")).unwrap() + 1;
+            let end = text[start + 1..].find("\n[").map_or(text.len(), |at| start + 1 + at + 1);
+            let text = format!("{}{}", &text[..start], &text[end..]);
+            format!(
+                "{:#}",
+                parse(&text, "m.toml")
+                    .map(|_| ())
+                    .err()
+                    .map_or(String::new(), |error| format!("{error:#}"))
+            )
+        };
+        for section in ["l1d", "latencies"] {
+            let message = without(section);
+            assert!(
+                message.ends_with("[l1d] and [latencies] belong to this, and one of them is missing"),
+                "{section}: {message}"
+            );
+        }
+        for section in ["l2", "l3"] {
+            let message = without(section);
+            assert!(message.ends_with(&format!("and there is no [{section}]")), "{section}: {message}");
+        }
+        assert_eq!(without("dtlb"), "");
+        let (_, none) = SHIPPED.iter().find(|(name, _)| *name == "torrellas-8k").unwrap();
+        assert_eq!(parse(none, "m.toml").unwrap().memory, None);
     }
 
     #[test]

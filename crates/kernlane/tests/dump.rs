@@ -3,7 +3,9 @@
 use kernlane::report::dump::{Form, Sections, dump};
 use std::path::PathBuf;
 use std::process::Command;
-use trace::{Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer};
+use trace::{
+    Event, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+};
 
 const ALL: Sections = Sections {
     translations: true,
@@ -98,6 +100,59 @@ fn a_whole_recording() {
         serde_json::from_str::<serde_json::Value>(line).unwrap();
     }
     compare_with_golden("dump.jsonl", &json);
+}
+
+/// A recording with data accesses: a page that is first seen, a load and a store, and a string instruction that stores twice.
+fn recording_with_data() -> Vec<u8> {
+    let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
+    let translation = |id, code: &[u8], lengths: &[u8]| Translation {
+        id: TranslationId(id),
+        addr: RunAddr(0xffff_ffff_8100_0ffe),
+        lengths: lengths.into(),
+        code: code.into(),
+    };
+    // mov (%rdi),%rax; push %rax. rep stosq.
+    let translations = [
+        translation(0, &[0x48, 0x8b, 0x07, 0x50], &[3, 1]),
+        translation(1, &[0xf3, 0x48, 0xab], &[3]),
+    ];
+    writer.translations(&translations).unwrap();
+    let (load, push, fill) = (Site::new(0, false, 3), Site::new(1, true, 3), Site::new(0, true, 3));
+    let mapping = |page: u64, frame, kind| Mapping {
+        page: page >> 12,
+        frame,
+        kind,
+    };
+    let seen = SeenAccesses {
+        addresses: vec![0x7000, 0x7ff8, 0x7008, 0x7ff0, 0x7100, 0x7108, 0x7200],
+        sites: vec![load, push, load, push, fill, fill, fill],
+        starts: vec![0, 2, 4, 6],
+        mappings: vec![
+            (0, mapping(0x7000, 0x123, PageKind::Small)),
+            (4, mapping(0xff11_0000_0000_0000, 5, PageKind::Large)),
+        ],
+        physical: vec![(TranslationId(0), [Some(0x100_0ffe), Some(0x100_1000)])],
+    };
+    writer.stream_with_data(&[0, 0, 1, 1], &seen).unwrap();
+    writer.end().unwrap().0
+}
+
+#[test]
+fn a_recording_with_data_accesses() {
+    let (text, whole) = dumped(&recording_with_data(), Form::Text, ALL);
+    assert!(whole);
+    compare_with_golden("dump-data.txt", &text);
+    let (json, whole) = dumped(&recording_with_data(), Form::Json, ALL);
+    assert!(whole);
+    for line in json.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap();
+    }
+    compare_with_golden("dump-data.jsonl", &json);
+    let (brief, _) = dumped(&recording_with_data(), Form::Text, Sections::default());
+    assert!(
+        brief.contains("\nloads              2\nstores             5\nmappings           2\n"),
+        "{brief}"
+    );
 }
 
 #[test]

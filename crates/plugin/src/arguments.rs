@@ -32,6 +32,14 @@ pub struct Arguments {
     pub tasks: Option<TaskPlaces>,
     pub on_error: OnError,
     pub verify: bool,
+    pub data: Option<Data>,
+}
+
+/// Data accesses are recorded, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Data {
+    /// The address of the kernel's `page_offset_base`.
+    pub page_offset_base: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -57,7 +65,7 @@ impl Arguments {
         let mut given = Vec::new();
         let mut header = Header::default();
         let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) = (None, None, None, None, None);
-        let (mut on_error, mut verify) = (OnError::Stop, false);
+        let (mut on_error, mut verify, mut data, mut page_offset_base) = (OnError::Stop, false, false, None);
         for argument in arguments {
             let (key, value) = argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
             if given.contains(&key) {
@@ -70,6 +78,11 @@ impl Arguments {
                 expected,
             };
             let number = || number(value).ok_or_else(|| wrong("a number"));
+            let switch = || match value {
+                "on" => Ok(true),
+                "off" => Ok(false),
+                _ => Err(wrong("on or off")),
+            };
             match key {
                 "out" if value.is_empty() => return Err(wrong("a file")),
                 "out" => out = Some(PathBuf::from(value)),
@@ -88,13 +101,9 @@ impl Arguments {
                         _ => return Err(wrong("stop or continue")),
                     }
                 }
-                "verify" => {
-                    verify = match value {
-                        "on" => true,
-                        "off" => false,
-                        _ => return Err(wrong("on or off")),
-                    }
-                }
+                "verify" => verify = switch()?,
+                "data" => data = switch()?,
+                "page_offset_base" => page_offset_base = Some(number()?),
                 _ => match key.strip_prefix("condition.") {
                     Some(name) if !name.is_empty() => header.conditions.push((name.into(), value.into())),
                     _ => return Err(ArgumentError::Unknown(key.into())),
@@ -118,6 +127,7 @@ impl Arguments {
             tasks,
             on_error,
             verify,
+            data: data.then_some(Data { page_offset_base }),
         })
     }
 }
@@ -148,6 +158,8 @@ mod tests {
             "pid=0x4b8",
             "on_error=continue",
             "verify=on",
+            "data=on",
+            "page_offset_base=0xffffffff81d091d8",
         ];
         let expected = Arguments {
             out: "/tmp/x=y".into(),
@@ -165,6 +177,9 @@ mod tests {
             }),
             on_error: OnError::Continue,
             verify: true,
+            data: Some(Data {
+                page_offset_base: Some(0xffff_ffff_81d0_91d8),
+            }),
         };
         assert_eq!(Arguments::parse(given), Ok(expected));
     }
@@ -173,8 +188,8 @@ mod tests {
     fn only_out_is_needed() {
         let arguments = Arguments::parse(["out=t"]).unwrap();
         assert_eq!(
-            (arguments.on_error, arguments.verify, arguments.tasks),
-            (OnError::Stop, false, None)
+            (arguments.on_error, arguments.verify, arguments.tasks, arguments.data),
+            (OnError::Stop, false, None, None)
         );
     }
 
@@ -191,6 +206,7 @@ mod tests {
         assert_eq!(error(&["out=a", "seed=-1"]), r#"seed="-1" is not a number"#);
         assert_eq!(error(&["out=a", "build_id=xyz"]), r#"build_id="xyz" is not hexadecimal"#);
         assert_eq!(error(&["out=a", "verify=yes"]), r#"verify="yes" is not on or off"#);
+        assert_eq!(error(&["out=a", "data=2"]), r#"data="2" is not on or off"#);
         assert_eq!(error(&["out=a", "on_error=panic"]), r#"on_error="panic" is not stop or continue"#);
         assert_eq!(error(&["out=a", "comm=8"]), "switch_to= is missing");
         assert_eq!(error(&["out=a", "set_comm=8"]), "switch_to= is missing");

@@ -23,6 +23,9 @@ pub struct Traits {
     pub may_leave: bool,
     /// A string instruction with a repeat prefix.
     pub repeats: bool,
+    /// It may drop mappings of pages: the only instructions after which the same address can lie elsewhere (Intel SDM volume 3,
+    /// section 4.10.4.1).
+    pub drops_mappings: bool,
 }
 
 /// Decodes one instruction in 64-bit mode.
@@ -32,6 +35,15 @@ pub fn traits(code: &[u8]) -> Traits {
     Traits {
         may_leave: !stays(&instruction),
         repeats,
+        drops_mappings: drops_mappings(&instruction),
+    }
+}
+
+fn drops_mappings(instruction: &Instruction) -> bool {
+    match instruction.mnemonic() {
+        Mnemonic::Invlpg | Mnemonic::Invlpga | Mnemonic::Invpcid | Mnemonic::Invlpgb => true,
+        Mnemonic::Mov => instruction.op0_register().is_cr(),
+        _ => false,
     }
 }
 
@@ -230,6 +242,16 @@ mod tests {
         for code in leaves {
             assert!(traits(code).may_leave, "{code:02x?}");
         }
+    }
+
+    #[test]
+    fn what_drops_mappings_is_known() {
+        assert!(traits(&[0x0f, 0x22, 0xd8]).drops_mappings, "mov cr3, rax");
+        assert!(traits(&[0x0f, 0x22, 0xe0]).drops_mappings, "mov cr4, rax");
+        assert!(traits(&[0x0f, 0x01, 0x38]).drops_mappings, "invlpg [rax]");
+        assert!(traits(&[0x66, 0x0f, 0x38, 0x82, 0x08]).drops_mappings, "invpcid rcx, [rax]");
+        assert!(!traits(&[0x0f, 0x20, 0xd8]).drops_mappings, "mov rax, cr3");
+        assert!(!traits(&[0x48, 0x89, 0xe5]).drops_mappings, "mov rbp, rsp");
     }
 
     #[test]

@@ -14,6 +14,8 @@
 //! | `comm=OFFSET` | the offset of `comm` in `task_struct`, bytes. Needed for tasks |
 //! | `set_comm=0xADDR` | the address of `__set_task_comm`, if the kernel calls it. Without it a task has its new name after execve only from the next switch to it |
 //! | `pid=OFFSET` | the offset of `pid` in `task_struct`, bytes. Without it tasks have no pid |
+//! | `data=on\|off` | also record every data access, and where pages lie; `off` when not given. Without it nothing is slower for it |
+//! | `page_offset_base=0xADDR` | the address of the kernel's `page_offset_base`, for `data=on`: without it the sizes of pages and the physical addresses of code are not known |
 //! | `on_error=stop\|continue` | when the recording cannot be written: end QEMU as SIGTERM would (the default), or let the guest run on |
 //! | `verify=on\|off` | also count every instruction and check every address, slowly, and report both at the end; `off` when not given. Instructions and their order stay the same; QEMU may cut very long translations differently |
 //!
@@ -32,6 +34,7 @@
 
 mod arguments;
 mod instruction;
+mod mappings;
 mod output;
 mod qemu;
 mod recorder;

@@ -19,18 +19,18 @@ enum Message {
 /// The near end of the queue.
 pub struct Output {
     to_thread: SyncSender<Message>,
-    /// Words' buffers to be filled again.
-    emptied: Receiver<Vec<u32>>,
+    /// Batches to be filled again.
+    emptied: Receiver<Batch>,
     thread: JoinHandle<Result<Option<Totals>, WriteError>>,
 }
 
 impl Output {
-    /// Begins a recording in `file`. `failed` is called on the thread, once, when writing fails.
-    pub fn begin(file: File, header: Header, failed: impl FnOnce(&WriteError) + Send + 'static) -> std::io::Result<Output> {
+    /// Begins a recording in `file`, of data accesses too when `data`. `failed` is called on the thread, once, when writing fails.
+    pub fn begin(file: File, header: Header, data: bool, failed: impl FnOnce(&WriteError) + Send + 'static) -> std::io::Result<Output> {
         let (to_thread, from_guest) = sync_channel(QUEUE);
         let (give_back, emptied) = sync_channel(QUEUE + 2);
         let thread = std::thread::Builder::new().name("kernlane-writer".into()).spawn(move || {
-            let result = write(file, &header, &from_guest, &give_back);
+            let result = write(file, &header, data, &from_guest, &give_back);
             if let Err(error) = &result {
                 failed(error);
             }
@@ -57,7 +57,7 @@ impl Output {
 }
 
 impl Sink for Output {
-    fn send(&mut self, batch: Batch) -> Option<Vec<u32>> {
+    fn send(&mut self, batch: Batch) -> Option<Batch> {
         self.to_thread.send(Message::Batch(batch)).ok()?;
         Some(self.emptied.try_recv().unwrap_or_default())
     }
@@ -67,24 +67,25 @@ impl Sink for Output {
 fn write(
     file: File,
     header: &Header,
+    data: bool,
     from_guest: &Receiver<Message>,
-    give_back: &SyncSender<Vec<u32>>,
+    give_back: &SyncSender<Batch>,
 ) -> Result<Option<Totals>, WriteError> {
-    let mut writer = Writer::new(file, header)?;
+    let mut writer = match data {
+        true => Writer::with_data(file, header)?,
+        false => Writer::new(file, header)?,
+    };
     for message in from_guest {
-        let Message::Batch(Batch {
-            tasks,
-            translations,
-            mut words,
-        }) = message
-        else {
+        let Message::Batch(batch) = message else {
             return writer.end().map(|(_, totals)| Some(totals));
         };
-        writer.tasks(&tasks)?;
-        writer.translations(&translations)?;
-        writer.stream(&words)?;
-        words.clear();
-        match give_back.try_send(words) {
+        writer.tasks(&batch.tasks)?;
+        writer.translations(&batch.translations)?;
+        match data {
+            true => writer.stream_with_data(&batch.words, &batch.seen)?,
+            false => writer.stream(&batch.words)?,
+        }
+        match give_back.try_send(batch.cleared()) {
             // Nobody wants it back when the recorder has ended.
             Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
         }

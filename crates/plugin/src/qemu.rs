@@ -18,6 +18,12 @@ unsafe extern "C" {
     fn g_array_unref(array: *mut sys::GArray);
 }
 
+/// A callback at a data access.
+pub type AccessCallback = unsafe extern "C" fn(vcpu: c_uint, info: AccessInfo, addr: u64, data: *mut c_void);
+
+/// QEMU's handle of a data access, during its callback.
+pub type AccessInfo = sys::qemu_plugin_meminfo_t;
+
 /// A translation, during its callback.
 #[derive(Clone, Copy)]
 pub struct Translating(pub *mut sys::qemu_plugin_tb);
@@ -83,6 +89,16 @@ impl Instruction {
 
     pub fn add_at_execution(self, cell: &Cell, value: u64) {
         self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_ADD_U64, cell, value);
+    }
+
+    /// Calls `load` after each load of the instruction that succeeded, `store` after each store.
+    pub fn at_access(self, load: AccessCallback, store: AccessCallback, data: usize) {
+        let register = |callback, kind| unsafe {
+            let flags = sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
+            sys::qemu_plugin_register_vcpu_mem_cb(self.0, Some(callback), flags, kind, data as *mut c_void);
+        };
+        register(load, sys::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_R);
+        register(store, sys::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_W);
     }
 
     fn inline(self, op: sys::qemu_plugin_op, cell: &Cell, value: u64) {
@@ -181,6 +197,29 @@ pub fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
     match unsafe { sys::qemu_plugin_read_memory_vaddr(addr, bytes.0, N) } {
         true => bytes.first(),
         false => None,
+    }
+}
+
+/// log2 of an access' bytes.
+#[inline]
+pub fn size_log2(info: AccessInfo) -> u8 {
+    unsafe { sys::qemu_plugin_mem_size_shift(info) as u8 }
+}
+
+/// Where something lies.
+pub struct Physical {
+    pub addr: u64,
+    pub is_device: bool,
+}
+
+/// Where an address of an access lies.
+pub fn physical(info: AccessInfo, addr: u64) -> Option<Physical> {
+    unsafe {
+        let handle = sys::qemu_plugin_get_hwaddr(info, addr);
+        (!handle.is_null()).then(|| Physical {
+            addr: sys::qemu_plugin_hwaddr_phys_addr(handle),
+            is_device: sys::qemu_plugin_hwaddr_is_io(handle),
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! The caller tells, at each execution, how far the one before came (`progress`): QEMU only says that a translation is entered.
 
 use std::collections::HashMap;
-use trace::{Event, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId};
+use trace::{Event, Mapping, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId};
 
 /// Words of a batch, short of the few that belong to its last translation: 256 kB, which the nearer caches hold on their way from the
 /// thread that fills it to the one that empties it.
@@ -19,12 +19,25 @@ pub struct Batch {
     pub tasks: Vec<Task>,
     pub translations: Vec<Translation>,
     pub words: Vec<u32>,
+    /// What these words' executions accessed; only where data accesses are recorded.
+    pub seen: SeenAccesses,
+}
+
+impl Batch {
+    /// An empty one that keeps its room.
+    pub fn cleared(mut self) -> Batch {
+        self.tasks.clear();
+        self.translations.clear();
+        self.words.clear();
+        self.seen.clear();
+        self
+    }
 }
 
 /// Where batches go.
 pub trait Sink {
-    /// Takes a batch; gives an empty buffer for the next words, or `None` when it takes no more.
-    fn send(&mut self, batch: Batch) -> Option<Vec<u32>>;
+    /// Takes a batch; gives an empty one to be filled next, or `None` when it takes no more.
+    fn send(&mut self, batch: Batch) -> Option<Batch>;
 }
 
 /// What is remembered of a translation when it was sent.
@@ -40,13 +53,18 @@ pub struct Recorder<S: Sink> {
     words: Vec<u32>,
     sink: Option<S>,
     known: Vec<Known>,
-    ids: HashMap<(u64, Box<[u8]>), TranslationId>,
+    /// By address, physical addresses (unless data accesses are recorded, they are not known) and bytes.
+    ids: HashMap<(u64, Physical, Box<[u8]>), TranslationId>,
     translations: Vec<Translation>,
     tasks: Vec<Task>,
     task_ids: HashMap<(TaskPointer, Option<u32>, [u8; 16]), TaskId>,
     /// Executions in which a string instruction only went on.
     folded: u64,
+    seen: SeenAccesses,
 }
+
+/// Where code lies: as [`trace::Pattern::physical`] has it.
+pub type Physical = [Option<u64>; 2];
 
 impl<S: Sink> Recorder<S> {
     pub fn new(sink: S) -> Self {
@@ -59,15 +77,19 @@ impl<S: Sink> Recorder<S> {
             tasks: Vec::new(),
             task_ids: HashMap::new(),
             folded: 0,
+            seen: SeenAccesses::default(),
         }
     }
 
     /// The number of a translation, which is defined when it is new. `repeats`: its last instruction is a repeated string
     /// instruction.
-    pub fn define(&mut self, addr: RunAddr, lengths: &[u8], code: &[u8], repeats: bool) -> TranslationId {
+    pub fn define(&mut self, addr: RunAddr, lengths: &[u8], code: &[u8], repeats: bool, physical: Physical) -> TranslationId {
         let next = TranslationId(self.known.len() as u32);
-        let id = *self.ids.entry((addr.0, code.into())).or_insert(next);
+        let id = *self.ids.entry((addr.0, physical, code.into())).or_insert(next);
         if id == next {
+            if physical != [None; 2] {
+                self.seen.physical.push((id, physical));
+            }
             let last = code.len() - lengths.last().map_or(0, |&length| usize::from(length));
             let repeats_at = repeats.then(|| addr.0.wrapping_add(last as u64));
             self.known.push(Known {
@@ -93,14 +115,45 @@ impl<S: Sink> Recorder<S> {
         self.words.push(id.0);
     }
 
+    /// As `executed`, where data accesses are recorded.
+    #[inline]
+    pub fn executed_with_data(&mut self, id: TranslationId) {
+        self.executed(id);
+        self.seen.starts.push(self.seen.addresses.len() as u32);
+    }
+
+    /// The translation that is being executed accessed memory.
+    #[inline]
+    pub fn access(&mut self, site: Site, addr: u64) {
+        self.seen.sites.push(site);
+        self.seen.addresses.push(addr);
+    }
+
+    /// A mapping that holds from the next access on.
+    pub fn mapping(&mut self, mapping: Mapping) {
+        self.seen.mappings.push((self.seen.addresses.len() as u32, mapping));
+    }
+
     /// As `executed`, for a translation that is nothing but a repeated string instruction: entered again, it only goes on.
     pub fn executed_repeat(&mut self, id: TranslationId) {
-        let repeats_at = |id: u32| self.known.get(id as usize).and_then(|known| known.repeats_at);
-        let before = self.words.last().and_then(|&last| repeats_at(last));
-        match before.is_some() && before == repeats_at(id.0) {
+        match self.goes_on(id) {
             true => self.folded += 1,
             false => self.executed(id),
         }
+    }
+
+    /// As `executed_repeat`, where data accesses are recorded: those of an execution that only goes on belong to the one before.
+    pub fn executed_repeat_with_data(&mut self, id: TranslationId) {
+        match self.goes_on(id) {
+            true => self.folded += 1,
+            false => self.executed_with_data(id),
+        }
+    }
+
+    fn goes_on(&self, id: TranslationId) -> bool {
+        let repeats_at = |id: u32| self.known.get(id as usize).and_then(|known| known.repeats_at);
+        let before = self.words.last().and_then(|&last| repeats_at(last));
+        before.is_some() && before == repeats_at(id.0)
     }
 
     /// The translation entered last was left: only its first `progress` instructions were reached.
@@ -154,20 +207,24 @@ impl<S: Sink> Recorder<S> {
 
     #[cold]
     fn flush(&mut self) {
-        let words = std::mem::take(&mut self.words);
-        if let Some(sink) = &mut self.sink {
-            let (tasks, translations) = (std::mem::take(&mut self.tasks), std::mem::take(&mut self.translations));
-            match sink.send(Batch {
-                tasks,
-                translations,
-                words,
-            }) {
-                Some(empty) => self.words = empty,
-                None => self.sink = None,
+        let batch = Batch {
+            tasks: std::mem::take(&mut self.tasks),
+            translations: std::mem::take(&mut self.translations),
+            words: std::mem::take(&mut self.words),
+            seen: std::mem::take(&mut self.seen),
+        };
+        // Without a sink what still runs goes round in one batch.
+        let empty = match &mut self.sink {
+            None => Some(batch.cleared()),
+            Some(sink) => sink.send(batch),
+        };
+        match empty {
+            None => self.sink = None,
+            Some(empty) => {
+                (self.tasks, self.translations) = (empty.tasks, empty.translations);
+                (self.words, self.seen) = (empty.words, empty.seen);
             }
         }
-        // Without a sink the words of what still runs go round in one buffer.
-        self.words.clear();
         self.words.reserve(BATCH + SLACK);
     }
 }
@@ -184,9 +241,9 @@ mod tests {
     }
 
     impl Sink for Kept {
-        fn send(&mut self, batch: Batch) -> Option<Vec<u32>> {
+        fn send(&mut self, batch: Batch) -> Option<Batch> {
             self.batches.push(batch);
-            (Some(self.batches.len()) != self.room).then(Vec::new)
+            (Some(self.batches.len()) != self.room).then(Batch::default)
         }
     }
 
@@ -209,11 +266,11 @@ mod tests {
     fn translations_are_the_same_by_address_and_bytes() {
         let mut recorder = recorder();
         let ids = [
-            recorder.define(A, &[1, 1], &[0x90, 0xc3], false),
-            recorder.define(A, &[1, 1], &[0x90, 0xc3], false),
-            recorder.define(A, &[1, 1], &[0xcc, 0xc3], false),
-            recorder.define(RunAddr(A.0 + 1), &[1, 1], &[0x90, 0xc3], false),
-            recorder.define(A, &[1], &[0x90], false),
+            recorder.define(A, &[1, 1], &[0x90, 0xc3], false, [None; 2]),
+            recorder.define(A, &[1, 1], &[0x90, 0xc3], false, [None; 2]),
+            recorder.define(A, &[1, 1], &[0xcc, 0xc3], false, [None; 2]),
+            recorder.define(RunAddr(A.0 + 1), &[1, 1], &[0x90, 0xc3], false, [None; 2]),
+            recorder.define(A, &[1], &[0x90], false, [None; 2]),
         ];
         assert_eq!(ids.map(|id| id.0), [0, 0, 1, 2, 3]);
         let (batches, _) = finish(recorder);
@@ -234,7 +291,7 @@ mod tests {
     #[test]
     fn events_stand_before_the_translation_in_which_they_happened() {
         let mut recorder = recorder();
-        let id = recorder.define(A, &[1, 1, 1], &[0x90; 3], false);
+        let id = recorder.define(A, &[1, 1, 1], &[0x90; 3], false, [None; 2]);
         recorder.switch(TaskPointer(1), None, [0; 16]);
         recorder.executed(id);
         recorder.marker(9);
@@ -275,10 +332,10 @@ mod tests {
     fn a_repeated_string_instruction_is_reached_once() {
         let mut recorder = recorder();
         // mov rcx, rax; rep stosq — then the rest of it alone, as QEMU makes it under icount.
-        let first = recorder.define(A, &[3, 3], &[0x48, 0x89, 0xc1, 0xf3, 0x48, 0xab], true);
-        let again = recorder.define(RunAddr(A.0 + 3), &[3], &[0xf3, 0x48, 0xab], true);
-        let other = recorder.define(RunAddr(A.0 + 0x100), &[1], &[0xc3], false);
-        let elsewhere = recorder.define(RunAddr(A.0 + 0x200), &[3], &[0xf3, 0x48, 0xab], true);
+        let first = recorder.define(A, &[3, 3], &[0x48, 0x89, 0xc1, 0xf3, 0x48, 0xab], true, [None; 2]);
+        let again = recorder.define(RunAddr(A.0 + 3), &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
+        let other = recorder.define(RunAddr(A.0 + 0x100), &[1], &[0xc3], false, [None; 2]);
+        let elsewhere = recorder.define(RunAddr(A.0 + 0x200), &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
         recorder.executed(first);
         for _ in 0..3 {
             recorder.executed_repeat(again);
@@ -311,7 +368,7 @@ mod tests {
     #[test]
     fn the_end_counts_what_was_reached_of_the_last_translation() {
         let mut recorder = recorder();
-        let id = recorder.define(A, &[1, 1, 1], &[0x90; 3], false);
+        let id = recorder.define(A, &[1, 1, 1], &[0x90; 3], false, [None; 2]);
         recorder.executed(id);
         recorder.end_within(2);
         recorder.executed(id);
@@ -332,11 +389,11 @@ mod tests {
     #[test]
     fn batches_are_cut_between_events_and_definitions_come_first() {
         let mut recorder = recorder();
-        let id = recorder.define(A, &[1, 1], &[0x90; 2], false);
+        let id = recorder.define(A, &[1, 1], &[0x90; 2], false, [None; 2]);
         for _ in 0..BATCH {
             recorder.executed(id);
         }
-        let late = recorder.define(A, &[1], &[0x90], false);
+        let late = recorder.define(A, &[1], &[0x90], false, [None; 2]);
         recorder.left(1);
         recorder.executed(late);
         let (batches, _) = finish(recorder);
@@ -357,11 +414,40 @@ mod tests {
             batches: Vec::new(),
             room: Some(1),
         });
-        let id = recorder.define(A, &[1], &[0x90], false);
+        let id = recorder.define(A, &[1], &[0x90], false, [None; 2]);
         for _ in 0..5 * BATCH {
             recorder.executed(id);
         }
         assert!(recorder.words.capacity() <= 2 * (BATCH + SLACK));
         assert!(recorder.finish().0.is_none());
+    }
+
+    #[test]
+    fn accesses_belong_to_the_execution_in_which_they_happened() {
+        let mut recorder = recorder();
+        let physical = [Some(0x100_0000), None];
+        let copy = recorder.define(A, &[3], &[0xf3, 0x48, 0xa5], true, physical);
+        let moved = recorder.define(A, &[3], &[0xf3, 0x48, 0xa5], true, [Some(0x200_0000), None]);
+        assert_ne!(copy, moved, "the same code elsewhere is another translation");
+        let (load, store) = (Site::new(0, false, 3), Site::new(0, true, 3));
+        let mapping = Mapping::default();
+        for (execution, addr) in [(copy, 0x1000), (copy, 0x1008), (moved, 0x1010)] {
+            recorder.executed_repeat_with_data(execution);
+            recorder.access(load, addr);
+            if addr == 0x1008 {
+                recorder.mapping(mapping);
+            }
+            recorder.access(store, addr + 0x1000);
+        }
+        recorder.executed_with_data(copy);
+        let (batches, folded) = finish(recorder);
+        let seen = &batches[0].seen;
+        // The one at the other place is no repetition by its number, but by its address.
+        assert_eq!(folded, 2);
+        assert_eq!(seen.addresses, [0x1000, 0x2000, 0x1008, 0x2008, 0x1010, 0x2010]);
+        assert_eq!(seen.sites, [load, store].repeat(3));
+        assert_eq!(seen.starts, [0, 6]);
+        assert_eq!(seen.mappings, [(3, mapping)]);
+        assert_eq!(seen.physical, [(copy, physical), (moved, [Some(0x200_0000), None])]);
     }
 }

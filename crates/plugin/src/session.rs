@@ -3,10 +3,11 @@
 //! While waiting, only the first marker and task switches are instrumented. Marker 1 makes QEMU drop all translations, so that
 //! whatever runs from then on is translated anew, at its real address, with the recorder's callbacks in it. The end drops them again.
 
-use crate::arguments::{Arguments, OnError, TaskPlaces};
+use crate::arguments::{Arguments, Data, OnError, TaskPlaces};
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
+use crate::mappings::Mappings;
 use crate::output::Output;
-use crate::qemu::{self, Cell, PluginId, Reads, Translating};
+use crate::qemu::{self, AccessInfo, Cell, PluginId, Reads, Translating};
 use crate::recorder::Recorder;
 use crate::say;
 use crate::tasks::{Entry, TaskWatch};
@@ -17,7 +18,7 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use trace::{Header, TranslationId, WriteError};
+use trace::{Header, Site, TranslationId, WriteError};
 
 /// The one session. Made by `install`, used by the vCPU's thread and, after that has stopped, at exit; never freed.
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(null_mut());
@@ -29,6 +30,7 @@ struct Session {
     header: Header,
     on_error: OnError,
     verify: bool,
+    data: Option<Data>,
     tasks: Option<TaskWatch>,
     phase: Phase,
 }
@@ -44,6 +46,8 @@ struct Recording {
     progress: Cell,
     recorder: Recorder<Output>,
     verify: Option<Verify>,
+    /// Only where data accesses are recorded.
+    mappings: Option<Mappings>,
     /// Buffers for the translation callback.
     lengths: Vec<u8>,
     code: Vec<u8>,
@@ -57,6 +61,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
         tasks,
         on_error,
         verify,
+        data,
     } = arguments;
     let file = File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
@@ -66,6 +71,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
         header,
         on_error,
         verify,
+        data,
         tasks,
         phase,
     });
@@ -81,7 +87,7 @@ impl Session {
             return None;
         };
         let on_error = self.on_error;
-        let begun = Output::begin(file, self.header.clone(), move |error| failed(on_error, error));
+        let begun = Output::begin(file, self.header.clone(), self.data.is_some(), move |error| failed(on_error, error));
         begun.map_err(|error| failed(on_error, &error.into())).ok()
     }
 
@@ -206,6 +212,7 @@ mod waiting {
                     progress: Cell::new(),
                     recorder,
                     verify: session.verify.then(Verify::new),
+                    mappings: session.data.map(|data| Mappings::new(data.page_offset_base)),
                     lengths: Vec::new(),
                     code: Vec::new(),
                 });
@@ -250,6 +257,12 @@ mod recording {
                 if let Some(verify) = &self.verify {
                     verify.count(*instruction);
                 }
+                if self.mappings.is_some() {
+                    instruction.at_access(on_load, on_store, i);
+                    if traits.drops_mappings {
+                        instruction.at_execution(on_drop_of_mappings, Reads::Nothing, 0);
+                    }
+                }
                 if let Some(number) = instruction::marker(&self.code[start..]) {
                     instruction.at_execution(on_marker, Reads::Nothing, usize::from(number) << 16 | (i + 1));
                 }
@@ -257,7 +270,15 @@ mod recording {
                     instruction.at_execution(on_entry, Reads::Registers, entry as usize);
                 }
             }
-            let id = self.recorder.define(translation.addr(), &self.lengths, &self.code, repeats);
+            let size = self.code.len() as u64;
+            let physical = self.mappings.as_mut().map(|mappings| mappings.of_code(translation.addr().0, size));
+            let id = self.recorder.define(
+                translation.addr(),
+                &self.lengths,
+                &self.code,
+                repeats,
+                physical.unwrap_or([None; 2]),
+            );
             if self.verify.is_some() {
                 let checked = Checked {
                     addr: translation.addr(),
@@ -266,10 +287,13 @@ mod recording {
                 let data = Box::into_raw(Box::new(checked)) as usize;
                 translation.at_execution(on_execution_to_verify, Reads::Registers, data);
             }
-            match repeats && instructions.len() == 1 {
-                true => translation.at_execution(on_repeat, Reads::Nothing, id.0 as usize),
-                false => translation.at_execution(on_execution, Reads::Nothing, id.0 as usize),
-            }
+            let callback = match (repeats && instructions.len() == 1, self.mappings.is_some()) {
+                (false, false) => on_execution,
+                (true, false) => on_repeat,
+                (false, true) => on_execution_with_data,
+                (true, true) => on_repeat_with_data,
+            };
+            translation.at_execution(callback, Reads::Nothing, id.0 as usize);
             for store in instruction::progress_stores(&may_leave) {
                 instructions[store.before].store_at_execution(&self.progress, store.progress.into());
             }
@@ -308,6 +332,67 @@ mod recording {
                 recording.recorder.executed(id);
             }
         }
+    }
+
+    /// As `on_execution`, where data accesses are recorded.
+    unsafe extern "C" fn on_execution_with_data(_: c_uint, id: *mut c_void) {
+        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+            return;
+        };
+        let progress = recording.progress.get();
+        if progress != 0 {
+            recording.left(progress);
+        }
+        recording.recorder.executed_with_data(TranslationId(id as u32));
+    }
+
+    unsafe extern "C" fn on_repeat_with_data(_: c_uint, id: *mut c_void) {
+        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+            return;
+        };
+        let id = TranslationId(id as u32);
+        match recording.progress.get() {
+            0 => recording.recorder.executed_repeat_with_data(id),
+            progress => {
+                recording.left(progress);
+                recording.recorder.executed_with_data(id);
+            }
+        }
+    }
+
+    unsafe extern "C" fn on_load(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
+        access(info, addr, Site::new(instruction as u16, false, qemu::size_log2(info)));
+    }
+
+    unsafe extern "C" fn on_store(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
+        access(info, addr, Site::new(instruction as u16, true, qemu::size_log2(info)));
+    }
+
+    /// Every access comes through here: as often as executions of translations, or more.
+    #[inline]
+    fn access(info: AccessInfo, addr: u64, site: Site) {
+        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+            return;
+        };
+        let Some(mappings) = &mut recording.mappings else { return };
+        let (first, last) = (addr >> 12, addr.wrapping_add(u64::from(site.size()) - 1) >> 12);
+        for page in [first, last] {
+            if !mappings.is_told(page)
+                && let Some(mapping) = mappings.learn(page, info)
+            {
+                recording.recorder.mapping(mapping);
+            }
+        }
+        recording.recorder.access(site, addr);
+    }
+
+    /// Comes before the instruction; until it has been executed there is no access.
+    unsafe extern "C" fn on_drop_of_mappings(_: c_uint, _: *mut c_void) {
+        guarded_recording(|_, recording| {
+            if let Some(mappings) = &mut recording.mappings {
+                mappings.dropped();
+            }
+        });
     }
 
     /// Comes before the callback that records the same execution.

@@ -1,49 +1,21 @@
-//! An instruction cache that says why it missed.
+//! An instruction cache whose lines have a side, misses counted by side and cause.
 //!
-//! Torrellas (1998, sections 2.2 and 5.1): a miss on a line is *cold* when the line was never fetched before, *self*-interference when
-//! the line had been evicted by code of its own side, interference with the *other* side when by code of the other.
+//! Torrellas' two parties (1998, sections 2.2 and 5.1): all user code is one.
 
-use crate::cache::{Access, Cache};
 use crate::geometry::Geometry;
-use crate::line::{Line, PerSide, Side};
-
-/// Misses of one side, by what caused them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Misses {
-    pub cold: u64,
-    pub own: u64,
-    pub other: u64,
-}
-
-impl Misses {
-    pub fn total(&self) -> u64 {
-        self.cold + self.own + self.other
-    }
-}
-
-/// What became of a line; a line that is in the cache keeps the value it had when it was brought in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    NeverFetched,
-    EvictedByKernel,
-    EvictedByUser,
-}
+use crate::level::{Level, Misses, Party};
+use crate::line::{Line, PerSide};
 
 #[derive(Clone, Debug)]
 pub struct InstructionCache {
-    cache: Cache,
-    /// The line fetched last: by definition the most recently used of its set, so that fetching it again changes nothing.
-    last: Line,
-    fates: PerSide<Vec<Fate>>,
+    level: Level,
     misses: PerSide<Misses>,
 }
 
 impl InstructionCache {
     pub fn new(geometry: Geometry) -> InstructionCache {
         InstructionCache {
-            cache: Cache::new(geometry),
-            last: Line::NONE,
-            fates: PerSide::default(),
+            level: Level::new(geometry),
             misses: PerSide::default(),
         }
     }
@@ -51,38 +23,13 @@ impl InstructionCache {
     /// Fetches from `line`; true when it missed.
     #[inline]
     pub fn fetch(&mut self, line: Line) -> bool {
-        if line == self.last {
-            return false;
-        }
-        self.last = line;
-        match self.cache.access(line) {
-            Access::Hit => false,
-            Access::Miss { evicted } => {
-                self.missed(line, evicted);
+        let side = line.side();
+        match self.level.access(line, Party::of(side)) {
+            None => false,
+            Some(cause) => {
+                self.misses.get_mut(side).count(cause);
                 true
             }
-        }
-    }
-
-    fn missed(&mut self, line: Line, evicted: Option<Line>) {
-        let side = line.side();
-        let fates = self.fates.get_mut(side);
-        let index = line.index() as usize;
-        if index >= fates.len() {
-            fates.resize((index + 1).next_power_of_two(), Fate::NeverFetched);
-        }
-        let misses = self.misses.get_mut(side);
-        match (fates[index], side) {
-            (Fate::NeverFetched, _) => misses.cold += 1,
-            (Fate::EvictedByKernel, Side::Kernel) | (Fate::EvictedByUser, Side::User) => misses.own += 1,
-            (Fate::EvictedByKernel, Side::User) | (Fate::EvictedByUser, Side::Kernel) => misses.other += 1,
-        }
-        if let Some(evicted) = evicted {
-            // A line that is evicted was once fetched, and its own miss made room for its entry.
-            self.fates.get_mut(evicted.side())[evicted.index() as usize] = match side {
-                Side::Kernel => Fate::EvictedByKernel,
-                Side::User => Fate::EvictedByUser,
-            };
         }
     }
 
@@ -96,6 +43,7 @@ impl InstructionCache {
 mod tests {
     use super::*;
     use crate::geometry::Replacement;
+    use crate::line::Side;
 
     fn kernel(index: u32) -> Line {
         Line::new(Side::Kernel, index).unwrap()

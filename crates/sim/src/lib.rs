@@ -1,14 +1,16 @@
-//! The machine: caches, TLBs and the taken branches; a stream of fetches in, counters out.
+//! The machine: caches, TLBs and the taken branches; a stream of fetches and data accesses in, counters out.
 //!
-//! Takes a [`Machine`] and the lines and pages that a processor fetches, in order; gives counters. Pure: knows nothing of ELF,
+//! Takes a [`Machine`] and the lines and pages that a processor fetches, loads and stores, in order; gives counters. Pure: knows nothing of ELF,
 //! kernels or files, and never looks at a clock. The same stream gives the same counters.
 //!
-//! To add a level of cache: a `Geometry` in [`Machine`], a [`Cache`] that is asked when the level above misses.
+//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`].
 
 mod branches;
 mod cache;
 mod geometry;
+mod hierarchy;
 mod instruction_cache;
+mod level;
 mod line;
 mod machine;
 mod plru;
@@ -18,8 +20,10 @@ mod tlb;
 pub use branches::{BranchKind, TakenBranches};
 pub use cache::{Access, Cache};
 pub use geometry::{Geometry, GeometryError, Replacement};
-pub use instruction_cache::{InstructionCache, Misses};
+pub use hierarchy::{Counters, Hierarchy, Missed, PhysAddr};
+pub use instruction_cache::InstructionCache;
+pub use level::{Cause, Level, Misses, Party};
 pub use line::{Line, PerSide, Side};
-pub use machine::{ItlbDescription, Machine, MachineError};
-pub use time::SimpleModel;
+pub use machine::{CacheDescription, ItlbDescription, Machine, MachineError, Memory};
+pub use time::{Latencies, SimpleModel, Stalls};
 pub use tlb::Tlb;

@@ -56,6 +56,13 @@ impl Line {
         (index <= Line::MAX_INDEX).then_some(Line(index | bit))
     }
 
+    /// The line of physical memory with this number, on the kernel's side: physical lines have none. Numbers above [`Line::MAX_INDEX`] (64 GB
+    /// in lines of 32 bytes) are cut off.
+    #[inline]
+    pub fn physical(number: u64) -> Line {
+        Line((number & u64::from(USER - 1)).min(u64::from(Line::MAX_INDEX)) as u32)
+    }
+
     #[inline]
     pub fn index(self) -> u32 {
         self.0 & !USER

@@ -1,7 +1,7 @@
 //! A machine: the numbers that the simulator needs, checked.
 
-use crate::geometry::{Geometry, GeometryError};
-use crate::time::SimpleModel;
+use crate::geometry::{Geometry, GeometryError, Replacement};
+use crate::time::{Latencies, SimpleModel};
 use thiserror::Error;
 
 /// A machine that can be simulated.
@@ -14,6 +14,59 @@ pub struct Machine {
     /// `None`: the machine's source says nothing of one.
     pub itlb: Option<ItlbDescription>,
     pub time: SimpleModel,
+    /// `None`: the machine's source says nothing of data caches.
+    pub memory: Option<Memory>,
+}
+
+/// A cache and the bytes in its lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheDescription {
+    pub geometry: Geometry,
+    pub line: u32,
+}
+
+/// What lies behind the L1I: the L1D, and what both miss into.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memory {
+    pub l1d: CacheDescription,
+    pub l2: Option<CacheDescription>,
+    pub l3: Option<CacheDescription>,
+    /// Its entries hold pages of any size, as the guest maps them.
+    pub dtlb: Option<Geometry>,
+    pub latencies: Latencies,
+}
+
+impl Memory {
+    /// # Errors
+    /// There is an L3 and no L2.
+    pub fn new(
+        l1d: CacheDescription,
+        l2: Option<CacheDescription>,
+        l3: Option<CacheDescription>,
+        dtlb: Option<Geometry>,
+        latencies: Latencies,
+    ) -> Result<Memory, MachineError> {
+        match (&l2, &l3) {
+            (None, Some(_)) => Err(MachineError::L3WithoutL2),
+            _ => Ok(Memory {
+                l1d,
+                l2,
+                l3,
+                dtlb,
+                latencies,
+            }),
+        }
+    }
+}
+
+impl CacheDescription {
+    /// See [`Geometry::cache`].
+    pub fn new(size: u64, ways: u64, line: u64, replacement: Replacement) -> Result<CacheDescription, GeometryError> {
+        Ok(CacheDescription {
+            geometry: Geometry::cache(size, ways, line, replacement)?,
+            line: line as u32,
+        })
+    }
 }
 
 /// An instruction TLB whose entries hold pages of any size.
@@ -34,6 +87,10 @@ pub enum MachineError {
     PageSize(u64),
     #[error("a miss costs from 0 to 10000 cycles, not {0}")]
     MissPenalty(f64),
+    #[error("an L3 stands behind an L2, and there is none")]
+    L3WithoutL2,
+    #[error("a latency lies between 0 and 10000 cycles and is not less than that of the level before, not {0}")]
+    Latency(f64),
     #[error("a share lies between 0 and 1, not {0}")]
     Share(f64),
 }
@@ -68,6 +125,29 @@ impl SimpleModel {
             miss_penalty,
             data_references,
             data_miss_rate,
+        })
+    }
+}
+
+impl Latencies {
+    /// Checks the ranges; NaN is in none. Where a level is missing, its latency is that of the next.
+    pub fn new(l2: f64, l3: f64, memory: f64, tlb_miss: f64, misprediction: f64) -> Result<Latencies, MachineError> {
+        for cycles in [l2, l3, memory, tlb_miss, misprediction] {
+            if !(0.0..=10000.0).contains(&cycles) {
+                return Err(MachineError::Latency(cycles));
+            }
+        }
+        for (near, far) in [(l2, l3), (l3, memory)] {
+            if far < near {
+                return Err(MachineError::Latency(far));
+            }
+        }
+        Ok(Latencies {
+            l2,
+            l3,
+            memory,
+            tlb_miss,
+            misprediction,
         })
     }
 }

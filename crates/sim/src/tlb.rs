@@ -1,4 +1,4 @@
-//! An instruction TLB: pages instead of lines, misses counted by side.
+//! A TLB: pages instead of lines, misses counted by side.
 
 use crate::cache::{Access, Cache};
 use crate::geometry::Geometry;
@@ -20,16 +20,18 @@ impl Tlb {
         }
     }
 
-    /// Translates an address within `page`.
+    /// Translates an address within `page`; true when it missed.
     #[inline]
-    pub fn access(&mut self, page: Line) {
+    pub fn access(&mut self, page: Line) -> bool {
         if page == self.last {
-            return;
+            return false;
         }
         self.last = page;
-        if self.cache.access(page) != Access::Hit {
+        let missed = self.cache.access(page) != Access::Hit;
+        if missed {
             *self.misses.get_mut(page.side()) += 1;
         }
+        missed
     }
 
     pub fn misses(&self) -> PerSide<u64> {

@@ -22,6 +22,12 @@ pub enum Violation {
     UndefinedTask { id: TaskId },
     #[error("task {} is defined when {expected} is next", id.0)]
     TaskOutOfOrder { id: TaskId, expected: u32 },
+    #[error("translation {} has {of} instructions, and {site:#06x} is no site in it", id.0)]
+    Site { id: TranslationId, site: u16, of: u32 },
+    #[error("translation {} has a second pattern", id.0)]
+    SecondPattern { id: TranslationId },
+    #[error("{what}")]
+    Accesses { what: &'static str },
     #[error("word {at} of the stream is none that a writer makes")]
     UnknownWord { at: usize },
     #[error("more translations or tasks than the format can number")]
@@ -53,7 +59,7 @@ pub enum Violation {
 pub enum ReadError {
     #[error("not a recording: it does not begin with the magic number")]
     Magic,
-    #[error("format version {found}; this reader knows version {}", crate::FORMAT_VERSION)]
+    #[error("format version {found}; this reader knows versions 1 and {}", crate::FORMAT_VERSION)]
     Version { found: u32 },
     #[error("cut off in chunk {chunk} at offset {offset}: the file ends before the clean end")]
     CutOff { chunk: u64, offset: u64 },

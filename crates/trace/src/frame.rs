@@ -12,8 +12,10 @@ use std::fmt;
 
 /// The first bytes of every recording. The first has bit 7 set, and the line ends give away a transfer as text.
 pub const MAGIC: [u8; 8] = *b"\x89KLT\r\n\x1a\n";
-/// Raised whenever an old reader would misunderstand a new file.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version, that of recordings with data accesses. Raised whenever an old reader would misunderstand a new file.
+pub const FORMAT_VERSION: u32 = 2;
+/// The version of recordings without.
+pub(crate) const VERSION_WITHOUT_DATA: u32 = 1;
 /// Bytes before a chunk's payload.
 pub(crate) const FRAME_SIZE: usize = 16;
 /// No chunk's payload unpacks to more.
@@ -27,15 +29,19 @@ pub enum ChunkKind {
     Header,
     Translations,
     Tasks,
+    Patterns,
+    Data,
     Stream,
     End,
 }
 
 impl ChunkKind {
-    const TAGS: [(ChunkKind, [u8; 4]); 5] = [
+    const TAGS: [(ChunkKind, [u8; 4]); 7] = [
         (ChunkKind::Header, *b"HEAD"),
         (ChunkKind::Translations, *b"TRAN"),
         (ChunkKind::Tasks, *b"TASK"),
+        (ChunkKind::Patterns, *b"PATT"),
+        (ChunkKind::Data, *b"DATA"),
         (ChunkKind::Stream, *b"STRM"),
         (ChunkKind::End, *b"END "),
     ];

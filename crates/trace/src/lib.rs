@@ -33,6 +33,9 @@
 //! # Ok(()) }
 //! ```
 
+mod access;
+mod access_in;
+mod access_out;
 mod error;
 mod frame;
 mod payload;
@@ -40,12 +43,14 @@ mod reader;
 mod record;
 mod stream;
 mod tally;
+mod varint;
 mod writer;
 
+pub use access::{Accesses, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, Walk};
 pub use error::{ReadError, Violation, WriteError};
 pub use frame::{ChunkKind, FORMAT_VERSION, MAGIC};
 pub use reader::{Chunk, Reader};
-pub use record::{Header, Task, TaskPointer, Totals, Translation};
+pub use record::{DataTotals, Header, Task, TaskPointer, Totals, Translation};
 pub use stream::{Event, Events, events};
 pub use writer::Writer;
 

@@ -5,11 +5,15 @@
 //! HEAD  text build_id  text workload  u64 seed  u32 count  count × (text key, text value)      text: u32 size, UTF-8
 //! TRAN  × (u64 address  u16 instructions  instructions × u8 length  code)
 //! TASK  × (u64 pointer  u8 pid known (0, 1)  u32 pid  16 bytes comm)
+//! PATT  × (u32 translation  2 × u64 physical address  u16 sites  × u16 site)
+//! DATA  see `access_out`, `access_in`
 //! STRM  × u32 word
-//! END   u64 kernel instructions, user instructions, executions, left, translations, tasks, hash
+//! END   u64 kernel instructions, user instructions, executions, left, translations, tasks, hash; with data accesses also loads, stores,
+//!       mappings, checksum
 //! ```
 
-use crate::{Header, RunAddr, Task, TaskId, TaskPointer, Totals, Translation, TranslationId, Violation};
+use crate::access::UNKNOWN;
+use crate::{DataTotals, Header, Pattern, RunAddr, Site, Task, TaskId, TaskPointer, Totals, Translation, TranslationId, Violation};
 
 pub(crate) fn put_header(header: &Header, out: &mut Vec<u8>) -> Result<(), Violation> {
     put_text(&header.build_id, "the build id", out)?;
@@ -108,6 +112,35 @@ pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violat
     Ok(tasks)
 }
 
+pub(crate) fn put_pattern(pattern: &Pattern, out: &mut Vec<u8>) {
+    out.extend(pattern.translation.0.to_le_bytes());
+    for addr in pattern.physical {
+        out.extend(addr.unwrap_or(UNKNOWN).to_le_bytes());
+    }
+    out.extend((pattern.sites.len() as u16).to_le_bytes());
+    pattern.sites.iter().for_each(|site| out.extend(site.0.to_le_bytes()));
+}
+
+pub(crate) fn take_patterns(payload: &[u8]) -> Result<Vec<Pattern>, Violation> {
+    let mut from = Bytes {
+        rest: payload,
+        what: "a pattern",
+    };
+    let mut patterns = Vec::new();
+    while !from.rest.is_empty() {
+        let translation = TranslationId(from.u32()?);
+        let physical = [from.u64()?, from.u64()?].map(|addr| (addr != UNKNOWN).then_some(addr));
+        let count = usize::from(from.u16()?);
+        let (sites, _) = from.bytes(2 * count)?.as_chunks::<2>();
+        patterns.push(Pattern {
+            translation,
+            physical,
+            sites: sites.iter().map(|&site| Site(u16::from_le_bytes(site))).collect(),
+        });
+    }
+    Ok(patterns)
+}
+
 pub(crate) fn put_stream(words: &[u32], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + 4 * words.len(), 0);
@@ -129,14 +162,17 @@ pub(crate) fn put_totals(totals: &Totals, out: &mut Vec<u8>) {
     for (_, value) in named(totals) {
         out.extend(value.to_le_bytes());
     }
+    for (_, value) in totals.data.iter().flat_map(named_data) {
+        out.extend(value.to_le_bytes());
+    }
 }
 
-pub(crate) fn take_totals(payload: &[u8]) -> Result<Totals, Violation> {
+pub(crate) fn take_totals(payload: &[u8], with_data: bool) -> Result<Totals, Violation> {
     let mut from = Bytes {
         rest: payload,
         what: "the clean end",
     };
-    let totals = Totals {
+    let mut totals = Totals {
         kernel_instructions: from.u64()?,
         user_instructions: from.u64()?,
         executions: from.u64()?,
@@ -144,7 +180,16 @@ pub(crate) fn take_totals(payload: &[u8]) -> Result<Totals, Violation> {
         translations: from.u64()?,
         tasks: from.u64()?,
         hash: from.u64()?,
+        data: None,
     };
+    if with_data {
+        totals.data = Some(DataTotals {
+            loads: from.u64()?,
+            stores: from.u64()?,
+            mappings: from.u64()?,
+            checksum: u32::try_from(from.u64()?).map_err(|_| Violation::TooLong { what: "the checksum" })?,
+        });
+    }
     from.finish()?;
     Ok(totals)
 }
@@ -159,6 +204,16 @@ pub(crate) fn named(totals: &Totals) -> [(&'static str, u64); 7] {
         ("translations", totals.translations),
         ("tasks", totals.tasks),
         ("hash", totals.hash),
+    ]
+}
+
+/// As `named`, of the data accesses.
+pub(crate) fn named_data(totals: &DataTotals) -> [(&'static str, u64); 4] {
+    [
+        ("loads", totals.loads),
+        ("stores", totals.stores),
+        ("mappings", totals.mappings),
+        ("checksum of the accesses", totals.checksum.into()),
     ]
 }
 

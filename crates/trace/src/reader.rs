@@ -1,8 +1,10 @@
 //! Records in: reads chunk by chunk, unpacks, checks. Whatever the bytes are, gives records that follow the rules, or a named error.
 
+use crate::access::{Accesses, Patterns};
+use crate::access_in::AccessesIn;
 use crate::error::{ReadError, Violation};
-use crate::frame::{ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT};
-use crate::tally::Tally;
+use crate::frame::{ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT, VERSION_WITHOUT_DATA};
+use crate::tally::{self, Tally};
 use crate::{Header, Task, Totals, Translation, payload};
 use std::io::{ErrorKind, Read};
 
@@ -31,6 +33,23 @@ pub struct Reader<R: Read> {
     offset: u64,
     /// The clean end, or an error, was given.
     done: bool,
+    data: DataIn,
+}
+
+/// What becomes of data accesses.
+enum DataIn {
+    /// The recording is one without.
+    Absent,
+    /// They are there, and nobody wants them.
+    Ignored,
+    Decoded(Box<Decoding>),
+}
+
+#[derive(Default)]
+struct Decoding {
+    accesses: AccessesIn,
+    /// The payload of a DATA chunk whose STRM chunk is still to come.
+    payload: Option<Vec<u8>>,
 }
 
 impl<R: Read> Reader<R> {
@@ -61,10 +80,11 @@ impl<R: Read> Reader<R> {
                 offset: prefix.len() as u64,
             });
         };
-        match u32::from_le_bytes(*version) {
-            FORMAT_VERSION => {}
+        let data = match u32::from_le_bytes(*version) {
+            VERSION_WITHOUT_DATA => DataIn::Absent,
+            FORMAT_VERSION => DataIn::Decoded(Box::default()),
             found => return Err(ReadError::Version { found }),
-        }
+        };
         let mut reader = Reader {
             from,
             header: Header::default(),
@@ -74,6 +94,7 @@ impl<R: Read> Reader<R> {
             chunk: 0,
             offset: 12,
             done: false,
+            data,
         };
         let at = Place {
             chunk: 0,
@@ -92,13 +113,46 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
+    /// Leaves data accesses aside: for who wants to know only what was executed. They are then not decoded, nor checked beyond their
+    /// checksums.
+    pub fn without_data(mut self) -> Self {
+        if let DataIn::Decoded(_) = self.data {
+            self.data = DataIn::Ignored;
+        }
+        self
+    }
+
+    /// What was accessed during the stream that was given last, and the patterns to read it by; `None` in a recording without data
+    /// accesses, or when they were left aside.
+    pub fn accesses(&self) -> Option<(&Accesses, &Patterns)> {
+        match &self.data {
+            DataIn::Decoded(data) => Some((&data.accesses.accesses, &data.accesses.patterns)),
+            DataIn::Absent | DataIn::Ignored => None,
+        }
+    }
+
     pub fn header(&self) -> &Header {
         &self.header
     }
 
     /// What was read so far amounts to this; after the clean end the same as its totals.
     pub fn totals_so_far(&self) -> Totals {
-        self.tally.totals()
+        let data = match &self.data {
+            DataIn::Decoded(data) => Some(data.accesses.totals()),
+            DataIn::Absent | DataIn::Ignored => None,
+        };
+        Totals {
+            data,
+            ..self.tally.totals()
+        }
+    }
+
+    /// The version of the format that the recording has.
+    pub fn version(&self) -> u32 {
+        match self.data {
+            DataIn::Absent => VERSION_WITHOUT_DATA,
+            DataIn::Ignored | DataIn::Decoded(_) => FORMAT_VERSION,
+        }
     }
 
     /// The next chunk; `None` after the clean end. After an error every further call gives `None`.
@@ -112,17 +166,42 @@ impl<R: Read> Reader<R> {
     }
 
     fn next_chunk_or_cut_off(&mut self) -> Result<Chunk, ReadError> {
-        let (chunk, offset) = (self.chunk, self.offset);
-        let Some((kind, payload)) = self.read_payload()? else {
-            return Err(ReadError::CutOff { chunk, offset });
-        };
-        let given = self
-            .take(kind, &payload)
-            .map_err(|violation| Place { chunk, offset, kind }.wrong(violation))?;
-        if kind == ChunkKind::End {
-            self.nothing_follows()?;
+        loop {
+            let (chunk, offset) = (self.chunk, self.offset);
+            let Some((kind, payload)) = self.read_payload()? else {
+                return Err(ReadError::CutOff { chunk, offset });
+            };
+            let wrong = |violation| Place { chunk, offset, kind }.wrong(violation);
+            if matches!(kind, ChunkKind::Patterns | ChunkKind::Data) {
+                self.take_data(kind, payload).map_err(wrong)?;
+                continue;
+            }
+            let given = self.take(kind, &payload).map_err(wrong)?;
+            if kind == ChunkKind::End {
+                self.nothing_follows()?;
+            }
+            return Ok(given);
         }
-        Ok(given)
+    }
+
+    /// Keeps what belongs to a stream that is still to come.
+    fn take_data(&mut self, kind: ChunkKind, payload: Vec<u8>) -> Result<(), Violation> {
+        match &mut self.data {
+            DataIn::Absent => Err(Violation::Misplaced {
+                found: kind,
+                expected: "what a recording of version 1 has",
+            }),
+            DataIn::Ignored => Ok(()),
+            DataIn::Decoded(data) if kind == ChunkKind::Patterns => data.accesses.define(&payload::take_patterns(&payload)?, &self.tally),
+            DataIn::Decoded(data) if data.payload.is_none() => {
+                data.payload = Some(payload);
+                Ok(())
+            }
+            DataIn::Decoded(_) => Err(Violation::Misplaced {
+                found: kind,
+                expected: "STRM",
+            }),
+        }
     }
 
     /// A payload's records, checked and counted.
@@ -145,14 +224,42 @@ impl<R: Read> Reader<R> {
             ChunkKind::Stream => {
                 let words = payload::take_stream(payload)?;
                 self.tally.stream(&words)?;
+                if let DataIn::Decoded(data) = &mut self.data {
+                    let payload = data.payload.take().ok_or(Violation::Misplaced {
+                        found: kind,
+                        expected: "DATA",
+                    })?;
+                    data.accesses.decode(&payload, &words, &self.tally)?;
+                }
                 Ok(Chunk::Stream(words))
             }
             ChunkKind::End => {
-                let totals = payload::take_totals(payload)?;
+                let mut totals = payload::take_totals(payload, self.version() == FORMAT_VERSION)?;
                 self.tally.check(&totals)?;
+                match &self.data {
+                    DataIn::Absent => {}
+                    DataIn::Ignored => totals.data = None,
+                    DataIn::Decoded(data) => self.check_data(data, &totals)?,
+                }
                 Ok(Chunk::End(totals))
             }
+            // Taken before.
+            ChunkKind::Patterns | ChunkKind::Data => Err(Violation::Misplaced {
+                found: kind,
+                expected: "anything else",
+            }),
         }
+    }
+
+    fn check_data(&self, data: &Decoding, said: &Totals) -> Result<(), Violation> {
+        if data.payload.is_some() {
+            return Err(Violation::Misplaced {
+                found: ChunkKind::End,
+                expected: "STRM",
+            });
+        }
+        let (said, counted) = (said.data.unwrap_or_default(), data.accesses.totals());
+        tally::equal(&payload::named_data(&said), &payload::named_data(&counted))
     }
 
     /// Reads one chunk, checks its sum and unpacks it. `None` at the end of the file.
@@ -197,7 +304,9 @@ impl<R: Read> Reader<R> {
                 expected,
             });
         }
-        let payload = self.unpack(frame.unpacked).map_err(|violation| at.wrong(violation))?;
+        let ignored = matches!(self.data, DataIn::Ignored) && frame.kind == ChunkKind::Data;
+        let payload = if ignored { Ok(Vec::new()) } else { self.unpack(frame.unpacked) };
+        let payload = payload.map_err(|violation| at.wrong(violation))?;
         self.chunk += 1;
         self.offset = end;
         Ok(Some((frame.kind, payload)))

@@ -98,6 +98,31 @@ pub struct Totals {
     pub tasks: u64,
     /// Hash of all definitions and of all events, each in their order. Equal hashes: the same execution.
     pub hash: u64,
+    /// `None`: the recording is one without data accesses.
+    pub data: Option<DataTotals>,
+}
+
+/// What the data accesses of a recording amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataTotals {
+    pub loads: u64,
+    pub stores: u64,
+    /// Mappings told.
+    pub mappings: u64,
+    /// CRC-32 of the payloads of all DATA chunks, one after the other.
+    pub checksum: u32,
+}
+
+impl DataTotals {
+    pub fn accesses(&self) -> u64 {
+        self.loads + self.stores
+    }
+
+    pub(crate) fn count_payload(&mut self, payload: &[u8]) {
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.checksum);
+        hasher.update(payload);
+        self.checksum = hasher.finalize();
+    }
 }
 
 impl Totals {

@@ -27,6 +27,11 @@ impl Tally {
         self.tasks
     }
 
+    /// Instructions of a translation; `None` when it is not defined.
+    pub fn instructions(&self, id: crate::TranslationId) -> Option<u32> {
+        self.translations.get(id.0 as usize).map(|entry| u32::from(entry & !KERNEL))
+    }
+
     pub fn define(&mut self, translation: &Translation) -> Result<(), Violation> {
         let Translation { id, addr, lengths, code } = translation;
         let (id, expected) = (*id, self.next_translation());
@@ -158,10 +163,15 @@ impl Tally {
     /// Compares the totals that a clean end states with what was counted.
     pub fn check(&self, said: &Totals) -> Result<(), Violation> {
         let counted = self.totals();
-        match named(said).iter().zip(named(&counted)).find(|(said, counted)| **said != *counted) {
-            None => Ok(()),
-            Some((&(what, said), (_, counted))) => Err(Violation::Totals { what, said, counted }),
-        }
+        equal(&named(said), &named(&counted))
+    }
+}
+
+/// Names the first number that is not what was counted.
+pub(crate) fn equal(said: &[(&'static str, u64)], counted: &[(&'static str, u64)]) -> Result<(), Violation> {
+    match said.iter().zip(counted).find(|(said, counted)| said != counted) {
+        None => Ok(()),
+        Some((&(what, said), &(_, counted))) => Err(Violation::Totals { what, said, counted }),
     }
 }
 

@@ -30,6 +30,7 @@ fn totals_count_what_was_reached() {
         translations: 3,
         tasks: 2,
         hash: totals.hash,
+        data: None,
     };
     assert_eq!(totals, expected);
 }

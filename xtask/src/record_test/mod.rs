@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use trace::{Chunk, Event, Header, ReadError, Reader, RunAddr, Totals, Translation, TranslationId, events};
+use trace::{Chunk, Event, Header, PageKind, ReadError, Reader, RunAddr, Totals, Translation, TranslationId, events};
 
 const PROGRAM: &str = include_str!("counted.c");
 const SEED: u64 = 5;
@@ -34,6 +34,7 @@ pub fn record_test(tree: &Path) -> Result<()> {
     score.count("every instruction counted", machine.every_instruction());
     score.count("the same again", machine.the_same_again());
     score.count("what happened is in the recording", machine.what_happened());
+    score.count("every data access is recorded", machine.every_access());
     score.count("the guest is not changed", machine.guest_unchanged());
     score.count("cut off when the guest ends early", machine.cut_off());
     score.count("cut off when the workload fails", machine.failed());
@@ -192,6 +193,41 @@ impl Machine {
         Ok(())
     }
 
+    /// What the program is known to access, where, and that recording it changes nothing.
+    fn every_access(&self) -> Result<()> {
+        let (first, second) = (self.out("data"), self.out("data-again"));
+        let page_offset_base = self.kernel.task_facts()?.page_offset_base;
+        let page_offset_base = format!("{:#x}", page_offset_base.context("the kernel has no page_offset_base")?.0);
+        let data = [("data", "on"), ("page_offset_base", page_offset_base.as_str())];
+        self.boot("whole", Some(&first), &data)?;
+        self.boot("whole", Some(&second), &data)?;
+        ensure!(std::fs::read(&first)? == std::fs::read(&second)?, "two recordings with data differ");
+        let (with, without) = (Recording::read(&first)?, Recording::read(&self.out("first"))?);
+        let counted = |it: &Recording| (it.totals.kernel_instructions, it.totals.user_instructions);
+        ensure!(counted(&with) == counted(&without), "recording data changed the instructions");
+
+        let stored = string_stores(&first)?;
+        ensure!(
+            stored.len() as u64 == REPEATS * 1000,
+            "the string instruction stored {} bytes",
+            stored.len()
+        );
+        for bytes in stored.chunks(1000) {
+            ensure!(
+                bytes.windows(2).all(|pair| pair[1] == pair[0] + 1),
+                "they are not one behind the other"
+            );
+        }
+        let pages: BTreeSet<u64> = stored.iter().map(|addr| addr >> 12).collect();
+        ensure!(pages.len() == 2, "they lie in {} pages", pages.len());
+        let kinds = mapped(&first, &pages)?;
+        ensure!(
+            kinds.iter().all(|kind| *kind == PageKind::Small) && kinds.len() >= 2,
+            "their pages are {kinds:?}"
+        );
+        Ok(())
+    }
+
     fn guest_unchanged(&self) -> Result<()> {
         let without = self.boot("whole", None, &[])?;
         let with = self.boot("whole", Some(&self.out("again")), &[])?;
@@ -302,6 +338,54 @@ impl Recording {
         let ids: BTreeSet<TranslationId> = self.with_code(end).map(|translation| translation.id).collect();
         self.count(|event| matches!(event, Event::Executed(id) if ids.contains(id)))
     }
+}
+
+/// The addresses at which the program's string instruction stored: `mov $0x7e57c0de,%eax; rep stosb`, or what goes on with it alone.
+fn string_stores(path: &Path) -> Result<Vec<u64>> {
+    let recording = Recording::read(path)?;
+    let begins = recording.with_code(&[0xb8, 0xde, 0xc0, 0x57, 0x7e, 0xf3, 0xaa]);
+    let places: BTreeSet<u64> = begins.map(|it| it.addr.0 + it.code.len() as u64 - 2).collect();
+    let ids: BTreeSet<TranslationId> = recording
+        .with_code(&[0xf3, 0xaa])
+        .filter(|it| places.contains(&(it.addr.0 + it.code.len() as u64 - 2)))
+        .map(|it| it.id)
+        .collect();
+    let mut reader = Reader::new(File::open(path)?)?;
+    let mut stored = Vec::new();
+    while let Some(chunk) = reader.next_chunk()? {
+        let Chunk::Stream(words) = chunk else { continue };
+        let (accesses, patterns) = reader.accesses().context("no data accesses")?;
+        let mut walk = accesses.walk(patterns);
+        for event in events(&words) {
+            let (sites, first) = walk.event(event);
+            if let Event::Executed(id) | Event::Left { translation: id, .. } = event
+                && ids.contains(&id)
+            {
+                let addresses = accesses.addresses[first..].iter();
+                stored.extend(
+                    sites
+                        .iter()
+                        .zip(addresses)
+                        .filter(|(site, _)| site.is_store() && site.size() == 1)
+                        .map(|(_, addr)| *addr),
+                );
+            }
+        }
+    }
+    Ok(stored)
+}
+
+/// What is told of these pages.
+fn mapped(path: &Path, pages: &BTreeSet<u64>) -> Result<Vec<PageKind>> {
+    let mut reader = Reader::new(File::open(path)?)?;
+    let mut kinds = Vec::new();
+    while let Some(chunk) = reader.next_chunk()? {
+        if let (Chunk::Stream(_), Some((accesses, _))) = (chunk, reader.accesses()) {
+            let told = accesses.mappings.iter().filter(|(_, mapping)| pages.contains(&mapping.page));
+            kinds.extend(told.map(|(_, mapping)| mapping.kind));
+        }
+    }
+    Ok(kinds)
 }
 
 /// What a recording that is not whole amounts to, and what is wrong with it.

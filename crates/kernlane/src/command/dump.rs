@@ -21,11 +21,11 @@ pub struct DumpArgs {
     #[arg(value_name = "DIR")]
     pub recording: PathBuf,
 
-    /// Also every translation: number, address, instructions, code
+    /// Also every translation: number, address, instructions, code; with data accesses its physical addresses and what it accesses
     #[arg(long)]
     pub translations: bool,
 
-    /// Also everything that happened, in order
+    /// Also everything that happened, in order; with data accesses behind each execution
     #[arg(long)]
     pub stream: bool,
 

@@ -117,6 +117,7 @@ impl Road<'_> {
             kernel: Kernel::open(kernel, vmlinux)?,
             output: directory.clone(),
             seed: self.args.seed,
+            data: false,
             memory_mb: None,
             time_limit: Duration::from_secs(self.args.time_limit),
             force: true,

@@ -91,7 +91,9 @@ fn one_profile(path: &Path, image: &Image) -> Result<Profile> {
 pub fn from_recording(trace: &Path, image: &Image) -> Result<Profile> {
     let named = || trace.display().to_string();
     let file = File::open(trace).with_context(named)?;
-    let mut reader = ::trace::Reader::new(BufReader::with_capacity(1 << 20, file)).with_context(named)?;
+    let mut reader = ::trace::Reader::new(BufReader::with_capacity(1 << 20, file))
+        .with_context(named)?
+        .without_data();
     collect::collect(&mut reader, image).with_context(named)
 }
 

@@ -37,6 +37,10 @@ pub struct RecordArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 
+    /// Record the data accesses, too, and where their pages lie: for data caches and TLBs in `kernlane replay`
+    #[arg(long)]
+    pub data: bool,
+
     /// Memory of the guest, in MB [default: as the workload says]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     pub memory: Option<u32>,
@@ -61,6 +65,7 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
         kernel: Kernel::open(&args.kernel, args.vmlinux.as_deref())?,
         output: args.output.clone(),
         seed: args.seed,
+        data: args.data,
         memory_mb: args.memory,
         time_limit: Duration::from_secs(args.time_limit),
         force: args.force,
@@ -119,4 +124,12 @@ fn print(args: &RecordArgs, recording: &Recording) {
         8.0 * bytes / instructions,
         recording.elapsed.as_secs_f64()
     );
+    if let Some(data) = &totals.data {
+        println!(
+            "{:.1} M loads, {:.1} M stores, {} mappings of pages",
+            data.loads as f64 / 1e6,
+            data.stores as f64 / 1e6,
+            data.mappings
+        );
+    }
 }

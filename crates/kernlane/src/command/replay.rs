@@ -36,7 +36,8 @@ pub struct ReplayArgs {
     #[arg(long, short, value_name = "FILE")]
     pub layout: Vec<PathBuf>,
 
-    /// A machine: torrellas-8k, ultrasparc-16k, server-32k, or a file; may be given several times
+    /// A machine: server-32k, server-48k, small-core, simos-1994, simos-1996, simos-1998, torrellas-8k, ultrasparc-16k, or a file; may be
+    /// given several times
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
     pub machine: Vec<String>,
 

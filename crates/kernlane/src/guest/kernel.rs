@@ -40,6 +40,8 @@ pub struct TaskFacts {
     pub comm: u64,
     /// Of `pid`, likewise; only a kernel with BTF tells.
     pub pid: Option<u64>,
+    /// The variable `page_offset_base`, which says where all of memory is mapped; a kernel may have it as a constant.
+    pub page_offset_base: Option<LinkAddr>,
 }
 
 impl Kernel {
@@ -158,6 +160,7 @@ impl Kernel {
                 set_comm: symbol("__set_task_comm").ok().map(|(address, ..)| LinkAddr(address)),
                 comm,
                 pid: pid_offset(elf, task, comm)?,
+                page_offset_base: symbol("page_offset_base").ok().map(|(address, ..)| LinkAddr(address)),
             })
         })
     }

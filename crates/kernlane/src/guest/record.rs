@@ -28,6 +28,8 @@ pub struct Request {
     /// The directory to make. Its parents are made, too.
     pub output: PathBuf,
     pub seed: u64,
+    /// Data accesses, too.
+    pub data: bool,
     /// Else what the workload says.
     pub memory_mb: Option<u32>,
     pub time_limit: Duration,
@@ -61,6 +63,16 @@ pub struct Conditions {
     pub totals: Totals,
 }
 
+/// What the data accesses of a recording amount to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataTotals {
+    pub loads: u64,
+    pub stores: u64,
+    pub mappings: u64,
+    /// CRC-32, hex: equal checksums, equal accesses.
+    pub checksum: String,
+}
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
     pub instructions: u64,
@@ -72,6 +84,9 @@ pub struct Totals {
     /// Of the order of everything that ran, hex: equal hashes, equal executions.
     pub hash: String,
     pub trace_bytes: u64,
+    /// Of a recording with data accesses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataTotals>,
 }
 
 impl Request {
@@ -82,6 +97,7 @@ impl Request {
             made.kernel_build_id == self.kernel.build_id.0
                 && made.workload_sha256 == self.workload.sha256
                 && made.seed == self.seed
+                && made.totals.data.is_some() == self.data
                 && self.memory_mb.is_none_or(|memory_mb| made.memory_mb == memory_mb)
         })
     }
@@ -109,7 +125,7 @@ pub fn record(request: &Request, progress: &mut dyn FnMut(&str, u64)) -> Result<
     // Where user programs lie would differ with any change of the kernel that draws one random number more or less.
     boot.command_line.push("norandmaps".into());
     let mut conditions = conditions(&boot, kernel, workload, &initramfs, &qemu, request.seed)?;
-    boot.plugin = Some(plugin(library, &place.work.join(TRACE), kernel, &conditions)?);
+    boot.plugin = Some(plugin(library, &place.work.join(TRACE), request, &conditions)?);
 
     let follower = Follower::start(place.work.join(TRACE));
     let outcome = boot.run(&qemu, &place.work, &mut |phase| {
@@ -138,6 +154,12 @@ impl Totals {
             tasks: totals.tasks,
             hash: format!("{:016x}", totals.hash),
             trace_bytes,
+            data: totals.data.map(|data| DataTotals {
+                loads: data.loads,
+                stores: data.stores,
+                mappings: data.mappings,
+                checksum: format!("{:08x}", data.checksum),
+            }),
         }
     }
 }
@@ -159,8 +181,8 @@ fn conditions(boot: &Boot, kernel: &Kernel, workload: &Workload, initramfs: &Ini
     })
 }
 
-fn plugin(library: PathBuf, trace: &Path, kernel: &Kernel, conditions: &Conditions) -> Result<Plugin> {
-    let task = kernel.task_facts()?;
+fn plugin(library: PathBuf, trace: &Path, request: &Request, conditions: &Conditions) -> Result<Plugin> {
+    let task = request.kernel.task_facts()?;
     let mut arguments: Vec<(String, String)> = Vec::new();
     let mut add = |key: &str, value: String| arguments.push((key.into(), value));
     add("out", trace.to_str().context("the output directory's path is not UTF-8")?.into());
@@ -174,6 +196,12 @@ fn plugin(library: PathBuf, trace: &Path, kernel: &Kernel, conditions: &Conditio
     add("comm", task.comm.to_string());
     if let Some(pid) = task.pid {
         add("pid", pid.to_string());
+    }
+    if request.data {
+        add("data", "on".into());
+        if let Some(page_offset_base) = task.page_offset_base {
+            add("page_offset_base", format!("{:#x}", page_offset_base.0));
+        }
     }
     add("condition.kernel_release", conditions.kernel_release.clone());
     add("condition.workload_sha256", conditions.workload_sha256.clone());

@@ -95,7 +95,9 @@ impl Running {
         };
         let pages = &uses[pages];
         for &fragment in ran {
-            pages.lines[pages.of(fragment)].iter().for_each(|&page| itlb.access(page));
+            for &page in &pages.lines[pages.of(fragment)] {
+                itlb.access(page);
+            }
         }
     }
 }

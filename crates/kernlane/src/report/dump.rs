@@ -4,12 +4,15 @@
 
 use serde_json::json;
 use std::io::{self, Read, Write};
-use trace::{Chunk, Event, Header, ReadError, Reader, Task, Totals, Translation, TranslationId, events};
+use trace::{
+    Accesses, Chunk, Event, Header, Mapping, PageKind, Patterns, ReadError, Reader, Site, Task, Totals, Translation, TranslationId, events,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Text,
-    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, last `totals`.
+    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, `mapping`, `load`, `store`,
+    /// `pattern`, last `totals`.
     Json,
 }
 
@@ -35,14 +38,17 @@ pub fn dump<R: Read>(mut reader: Reader<R>, form: Form, sections: Sections, out:
         translations: Vec::new(),
         tasks: Vec::new(),
     };
-    printer.header(reader.header())?;
+    printer.header(reader.version(), reader.header())?;
     let damage = loop {
         match reader.next_chunk() {
-            Ok(Some(chunk)) => printer.chunk(chunk)?,
+            Ok(Some(chunk)) => printer.chunk(chunk, reader.accesses())?,
             Ok(None) => break None,
             Err(damage) => break Some(damage),
         }
     };
+    if let Some((_, patterns)) = reader.accesses().filter(|_| sections.translations) {
+        patterns.translations().try_for_each(|id| printer.pattern(id, patterns))?;
+    }
     printer.totals(&reader.totals_so_far(), damage.as_ref())?;
     Ok(damage)
 }
@@ -58,7 +64,7 @@ struct Printer<'a, W: Write> {
 }
 
 impl<W: Write> Printer<'_, W> {
-    fn header(&mut self, header: &Header) -> io::Result<()> {
+    fn header(&mut self, format: u32, header: &Header) -> io::Result<()> {
         let Header {
             build_id,
             workload,
@@ -67,12 +73,11 @@ impl<W: Write> Printer<'_, W> {
         } = header;
         if self.form == Form::Json {
             let conditions: Vec<_> = conditions.iter().map(|(key, value)| json!([key, value])).collect();
-            let format = trace::FORMAT_VERSION;
             let header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
             return writeln!(self.out, "{}", json!({ "header": header }));
         }
         let own = [
-            ("format", trace::FORMAT_VERSION.to_string()),
+            ("format", format.to_string()),
             ("kernel", build_id.clone()),
             ("workload", workload.clone()),
             ("seed", seed.to_string()),
@@ -84,11 +89,14 @@ impl<W: Write> Printer<'_, W> {
         Ok(())
     }
 
-    fn chunk(&mut self, chunk: Chunk) -> io::Result<()> {
+    fn chunk(&mut self, chunk: Chunk, accesses: Option<(&Accesses, &Patterns)>) -> io::Result<()> {
         match chunk {
             Chunk::Tasks(tasks) => tasks.iter().try_for_each(|task| self.task(task)),
             Chunk::Translations(translations) => translations.iter().try_for_each(|translation| self.translation(translation)),
-            Chunk::Stream(words) if self.sections.stream => events(&words).try_for_each(|event| self.event(event)),
+            Chunk::Stream(words) if self.sections.stream => match accesses {
+                None => events(&words).try_for_each(|event| self.event(event)),
+                Some((accesses, patterns)) => self.stream_with_data(&words, accesses, patterns),
+            },
             Chunk::Stream(_) | Chunk::End(_) => Ok(()),
         }
     }
@@ -152,6 +160,63 @@ impl<W: Write> Printer<'_, W> {
         }
     }
 
+    /// Each execution, and then what it accessed.
+    fn stream_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> io::Result<()> {
+        let mut walk = accesses.walk(patterns);
+        let mut mappings = accesses.mappings.iter().peekable();
+        for event in events(words).take(usize::try_from(self.events_left).unwrap_or(usize::MAX)) {
+            self.event(event)?;
+            let (sites, first) = walk.event(event);
+            for (at, (site, addr)) in (first..).zip(sites.iter().zip(&accesses.addresses[first..])) {
+                while let Some((_, mapping)) = mappings.next_if(|(from, _)| *from as usize <= at) {
+                    self.mapping(mapping)?;
+                }
+                self.access(*site, *addr)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn access(&mut self, site: Site, addr: u64) -> io::Result<()> {
+        let (what, instruction, size) = (if site.is_store() { "store" } else { "load" }, site.instruction(), site.size());
+        match self.form {
+            Form::Json => {
+                let access = json!({"instruction": instruction, "addr": format!("{addr:016x}"), "size": size});
+                writeln!(self.out, "{}", json!({ what: access }))
+            }
+            Form::Text => writeln!(self.out, "{what:<11} {instruction:>8} {addr:016x} {size}"),
+        }
+    }
+
+    fn mapping(&mut self, mapping: &Mapping) -> io::Result<()> {
+        let (page, frame, kind) = (mapping.page << 12, mapping.frame << 12, page_kind(mapping.kind));
+        match self.form {
+            Form::Json => {
+                let mapping = json!({"page": format!("{page:016x}"), "physical": format!("{frame:012x}"), "kind": kind});
+                writeln!(self.out, "{}", json!({ "mapping": mapping }))
+            }
+            Form::Text => writeln!(self.out, "mapping              {page:016x} {frame:012x} {kind}"),
+        }
+    }
+
+    fn pattern(&mut self, id: TranslationId, patterns: &Patterns) -> io::Result<()> {
+        let physical = patterns.physical(id).map(|addr| addr.map(|addr| format!("{addr:012x}")));
+        let sites: Vec<String> = patterns.of(id).iter().map(|site| site_text(*site)).collect();
+        if self.form == Form::Json {
+            let pattern = json!({"translation": id.0, "physical": physical, "sites": sites});
+            return writeln!(self.out, "{}", json!({ "pattern": pattern }));
+        }
+        let physical = physical.map(|addr| addr.unwrap_or("-".to_owned()));
+        writeln!(
+            self.out,
+            "pattern     {:>8} {} {}: {}",
+            id.0,
+            physical[0],
+            physical[1],
+            sites.join(" ")
+        )
+    }
+
     fn totals(&mut self, totals: &Totals, damage: Option<&ReadError>) -> io::Result<()> {
         let Totals {
             kernel_instructions,
@@ -161,13 +226,18 @@ impl<W: Write> Printer<'_, W> {
             translations,
             tasks,
             hash,
+            data,
         } = totals;
         let hash = format!("{hash:016x}");
         if self.form == Form::Json {
-            let totals = json!({
+            let mut totals = json!({
                 "kernel_instructions": kernel_instructions, "user_instructions": user_instructions, "executions": executions,
                 "left": left, "translations": translations, "tasks": tasks, "hash": hash,
             });
+            if let Some(data) = data {
+                let checksum = format!("{:08x}", data.checksum);
+                totals["data"] = json!({"loads": data.loads, "stores": data.stores, "mappings": data.mappings, "checksum": checksum});
+            }
             let damage = damage.map(ToString::to_string);
             return writeln!(
                 self.out,
@@ -188,10 +258,32 @@ impl<W: Write> Printer<'_, W> {
         writeln!(self.out, "translations       {translations}")?;
         writeln!(self.out, "tasks              {tasks}")?;
         writeln!(self.out, "hash               {hash}")?;
+        if let Some(data) = data {
+            writeln!(self.out, "loads              {}", data.loads)?;
+            writeln!(self.out, "stores             {}", data.stores)?;
+            writeln!(self.out, "mappings           {}", data.mappings)?;
+            writeln!(self.out, "accesses' checksum {:08x}", data.checksum)?;
+        }
         match damage {
             None => writeln!(self.out, "end                clean"),
             Some(damage) => writeln!(self.out, "end                {damage}"),
         }
+    }
+}
+
+/// "load@3:8": the instruction with index 3 loads eight bytes.
+fn site_text(site: Site) -> String {
+    let what = if site.is_store() { "store" } else { "load" };
+    format!("{what}@{}:{}", site.instruction(), site.size())
+}
+
+fn page_kind(kind: PageKind) -> &'static str {
+    match kind {
+        PageKind::Memory => "memory",
+        PageKind::Small => "4K",
+        PageKind::Large => "2M",
+        PageKind::Huge => "1G",
+        PageKind::Device => "device",
     }
 }
 

@@ -1,0 +1,238 @@
+//! The caches and TLBs of a machine together: L1 for instructions and for data, L2 and L3 for both.
+//!
+//! Takes what a processor fetches, loads and stores, in order; gives counters by side and cause. A level is asked when the one above it
+//! missed, and keeps what it was asked for; levels do not reach into one another (neither inclusive nor exclusive). Stores bring their line
+//! in, as loads do. An access across the end of a line uses both lines, one after the other, and is one reference.
+//!
+//! ```text
+//! fetch ──→ L1I ─┐
+//!                ├─ miss → L2 ─ miss → L3 ─ miss → memory
+//! load, store → L1D ─┘
+//! ```
+//!
+//! L1I lines are whatever numbers the caller gives them; all others are lines of physical memory.
+//!
+//! Whoever wants to know what a stretch of execution cost (a service, a function) takes [`Hierarchy::counters`] before and after it and
+//! subtracts: a copy of some forty numbers.
+
+use crate::geometry::Geometry;
+use crate::level::{Cause, Level, Misses, Party};
+use crate::line::{Line, PerSide, Side};
+use crate::machine::{CacheDescription, Machine};
+use crate::tlb::Tlb;
+use std::ops::{AddAssign, Sub};
+
+/// An address of the guest's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PhysAddr(pub u64);
+
+/// What a machine did, of one side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub instructions: u64,
+    pub loads: u64,
+    pub stores: u64,
+    pub l1i: Misses,
+    pub l1d: Misses,
+    /// Misses of the L2 by fetches and by loads and stores; 0 where there is none.
+    pub l2i: Misses,
+    pub l2d: Misses,
+    pub l3i: Misses,
+    pub l3d: Misses,
+    pub itlb: u64,
+    pub dtlb: u64,
+    pub mispredicted: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.instructions += other.instructions;
+        self.loads += other.loads;
+        self.stores += other.stores;
+        self.l1i += other.l1i;
+        self.l1d += other.l1d;
+        self.l2i += other.l2i;
+        self.l2d += other.l2d;
+        self.l3i += other.l3i;
+        self.l3d += other.l3d;
+        self.itlb += other.itlb;
+        self.dtlb += other.dtlb;
+        self.mispredicted += other.mispredicted;
+    }
+}
+
+/// What happened between an earlier state of the counters and a later one.
+impl Sub for Counters {
+    type Output = Counters;
+
+    fn sub(self, earlier: Counters) -> Counters {
+        Counters {
+            instructions: self.instructions - earlier.instructions,
+            loads: self.loads - earlier.loads,
+            stores: self.stores - earlier.stores,
+            l1i: self.l1i - earlier.l1i,
+            l1d: self.l1d - earlier.l1d,
+            l2i: self.l2i - earlier.l2i,
+            l2d: self.l2d - earlier.l2d,
+            l3i: self.l3i - earlier.l3i,
+            l3d: self.l3d - earlier.l3d,
+            itlb: self.itlb - earlier.itlb,
+            dtlb: self.dtlb - earlier.dtlb,
+            mispredicted: self.mispredicted - earlier.mispredicted,
+        }
+    }
+}
+
+/// Which levels missed, and why: the L1 did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed {
+    pub l1: Cause,
+    /// `None`: it was there, or there is no such level.
+    pub l2: Option<Cause>,
+    pub l3: Option<Cause>,
+}
+
+/// A level whose lines are lines of physical memory.
+#[derive(Clone, Debug)]
+struct Physical {
+    level: Level,
+    line_log2: u32,
+}
+
+impl Physical {
+    fn new(cache: &CacheDescription) -> Physical {
+        Physical {
+            level: Level::new(cache.geometry),
+            line_log2: cache.line.trailing_zeros(),
+        }
+    }
+
+    #[inline]
+    fn access(&mut self, addr: PhysAddr, party: Party) -> Option<Cause> {
+        self.level.access(Line::physical(addr.0 >> self.line_log2), party)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Hierarchy {
+    party: Party,
+    side: Side,
+    l1i: Level,
+    l1d: Physical,
+    l2: Option<Physical>,
+    l3: Option<Physical>,
+    itlb: Option<Tlb>,
+    dtlb: Option<Tlb>,
+    counters: PerSide<Counters>,
+}
+
+impl Hierarchy {
+    /// `None` when the machine describes no data cache.
+    pub fn new(machine: &Machine) -> Option<Hierarchy> {
+        let memory = machine.memory.as_ref()?;
+        let tlb = |geometry: Geometry| Tlb::new(geometry);
+        Some(Hierarchy {
+            party: Party::KERNEL,
+            side: Side::Kernel,
+            l1i: Level::new(machine.l1i),
+            l1d: Physical::new(&memory.l1d),
+            l2: memory.l2.as_ref().map(Physical::new),
+            l3: memory.l3.as_ref().map(Physical::new),
+            itlb: machine.itlb.map(|itlb| tlb(itlb.geometry)),
+            dtlb: memory.dtlb.map(tlb),
+            counters: PerSide::default(),
+        })
+    }
+
+    /// Who executes from now on.
+    #[inline]
+    pub fn runs(&mut self, party: Party) {
+        self.party = party;
+        self.side = party.side();
+    }
+
+    /// Counts instructions.
+    #[inline]
+    pub fn executed(&mut self, instructions: u64) {
+        self.counters.get_mut(self.side).instructions += instructions;
+    }
+
+    /// Fetches from the L1I's `line`, which lies at `physical`.
+    #[inline]
+    pub fn fetch(&mut self, line: Line, physical: PhysAddr) -> Option<Missed> {
+        let l1 = self.l1i.access(line, self.party)?;
+        let (l2, l3) = self.below(physical);
+        let counters = self.counters.get_mut(self.side);
+        counters.l1i.count(l1);
+        l2.into_iter().for_each(|cause| counters.l2i.count(cause));
+        l3.into_iter().for_each(|cause| counters.l3i.count(cause));
+        Some(Missed { l1, l2, l3 })
+    }
+
+    /// Counts a load or store. Its lines are used by [`Hierarchy::data`].
+    #[inline]
+    pub fn reference(&mut self, store: bool) {
+        let counters = self.counters.get_mut(self.side);
+        counters.stores += u64::from(store);
+        counters.loads += u64::from(!store);
+    }
+
+    /// Loads from or stores into the line at `physical`.
+    #[inline]
+    pub fn data(&mut self, physical: PhysAddr) -> Option<Missed> {
+        let l1 = self.l1d.access(physical, self.party)?;
+        let (l2, l3) = self.below(physical);
+        let counters = self.counters.get_mut(self.side);
+        counters.l1d.count(l1);
+        l2.into_iter().for_each(|cause| counters.l2d.count(cause));
+        l3.into_iter().for_each(|cause| counters.l3d.count(cause));
+        Some(Missed { l1, l2, l3 })
+    }
+
+    /// log2 of the bytes in a line of the L1D.
+    #[inline]
+    pub fn data_line_log2(&self) -> u32 {
+        self.l1d.line_log2
+    }
+
+    /// What the L2 and the L3 say to a miss of an L1.
+    fn below(&mut self, physical: PhysAddr) -> (Option<Cause>, Option<Cause>) {
+        let Some(l2) = &mut self.l2 else { return (None, None) };
+        let Some(missed) = l2.access(physical, self.party) else {
+            return (None, None);
+        };
+        let l3 = self.l3.as_mut().and_then(|l3| l3.access(physical, self.party));
+        (Some(missed), l3)
+    }
+
+    /// Translates the address of a fetch in this page.
+    #[inline]
+    pub fn fetch_page(&mut self, page: Line) {
+        if let Some(itlb) = &mut self.itlb
+            && itlb.access(page)
+        {
+            self.counters.get_mut(self.side).itlb += 1;
+        }
+    }
+
+    /// Translates the address of a load or store in this page.
+    #[inline]
+    pub fn data_page(&mut self, page: Line) {
+        if let Some(dtlb) = &mut self.dtlb
+            && dtlb.access(page)
+        {
+            self.counters.get_mut(self.side).dtlb += 1;
+        }
+    }
+
+    /// A branch went where it was not expected to.
+    #[inline]
+    pub fn mispredicted(&mut self) {
+        self.counters.get_mut(self.side).mispredicted += 1;
+    }
+
+    /// All that happened so far, by side.
+    pub fn counters(&self) -> PerSide<Counters> {
+        self.counters
+    }
+}

@@ -1,0 +1,179 @@
+//! One level of cache that says why it missed.
+//!
+//! The classes of SimOS (Rosenblum 1995, section 4.4.1) and of Torrellas (1998, sections 2.2 and 5.1): a miss on a line is *cold* when
+//! the line was never in this cache, *self* when it had been evicted by the very party that misses it now, *other* when by another one.
+//! Parties are the kernel and each user process; so there are COLD, KERN-self, KERN-other, USER-self and USER-other. What a line's state
+//! is, is kept for every line that was ever used: nothing is sampled.
+
+use crate::cache::{Access, Cache};
+use crate::geometry::Geometry;
+use crate::line::{Line, PerSide, Side};
+use std::ops::{AddAssign, Sub};
+
+/// Who uses a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Party(u16);
+
+impl Party {
+    pub const KERNEL: Party = Party(1);
+    /// What has not yet evicted a line.
+    const NOBODY: Party = Party(0);
+    /// So many user processes are told apart.
+    pub const PROCESSES: u32 = u16::MAX as u32 - 1;
+
+    /// The user process with this number; from [`Party::PROCESSES`] on, numbers are used again.
+    pub fn process(number: u32) -> Party {
+        Party(2 + (number % Party::PROCESSES) as u16)
+    }
+
+    /// The party of a side all of whose processes are one: Torrellas' two.
+    pub fn of(side: Side) -> Party {
+        match side {
+            Side::Kernel => Party::KERNEL,
+            Side::User => Party::process(0),
+        }
+    }
+
+    pub fn side(self) -> Side {
+        if self == Party::KERNEL { Side::Kernel } else { Side::User }
+    }
+}
+
+/// Why a cache missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Cold,
+    Own,
+    Other,
+}
+
+/// Misses of one side, by what caused them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Misses {
+    pub cold: u64,
+    pub own: u64,
+    pub other: u64,
+}
+
+impl Misses {
+    pub fn total(&self) -> u64 {
+        self.cold + self.own + self.other
+    }
+
+    #[inline]
+    pub fn count(&mut self, cause: Cause) {
+        match cause {
+            Cause::Cold => self.cold += 1,
+            Cause::Own => self.own += 1,
+            Cause::Other => self.other += 1,
+        }
+    }
+}
+
+impl AddAssign for Misses {
+    fn add_assign(&mut self, other: Misses) {
+        self.cold += other.cold;
+        self.own += other.own;
+        self.other += other.other;
+    }
+}
+
+impl Sub for Misses {
+    type Output = Misses;
+
+    fn sub(self, earlier: Misses) -> Misses {
+        Misses {
+            cold: self.cold - earlier.cold,
+            own: self.own - earlier.own,
+            other: self.other - earlier.other,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Level {
+    cache: Cache,
+    /// The line used last: by definition the most recently used of its set, so that using it again changes nothing.
+    last: Line,
+    /// Who evicted each line last, by its index; a line that is in the cache keeps the value it had when it was brought in.
+    evicted_by: PerSide<Vec<Party>>,
+}
+
+impl Level {
+    pub fn new(geometry: Geometry) -> Level {
+        Level {
+            cache: Cache::new(geometry),
+            last: Line::NONE,
+            evicted_by: PerSide::default(),
+        }
+    }
+
+    /// `party` uses `line`; says why it was not there, if it was not.
+    #[inline]
+    pub fn access(&mut self, line: Line, party: Party) -> Option<Cause> {
+        if line == self.last {
+            return None;
+        }
+        self.last = line;
+        match self.cache.access(line) {
+            Access::Hit => None,
+            Access::Miss { evicted } => Some(self.missed(line, evicted, party)),
+        }
+    }
+
+    fn missed(&mut self, line: Line, evicted: Option<Line>, party: Party) -> Cause {
+        let fates = self.evicted_by.get_mut(line.side());
+        let index = line.index() as usize;
+        if index >= fates.len() {
+            fates.resize((index + 1).next_power_of_two(), Party::NOBODY);
+        }
+        let cause = match fates[index] {
+            Party::NOBODY => Cause::Cold,
+            evictor if evictor == party => Cause::Own,
+            _ => Cause::Other,
+        };
+        if let Some(evicted) = evicted {
+            // A line that is evicted was once used, and its own miss made room for its entry.
+            self.evicted_by.get_mut(evicted.side())[evicted.index() as usize] = party;
+        }
+        cause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Replacement;
+
+    /// One set of one way.
+    #[test]
+    fn processes_are_parties_of_their_own() {
+        let mut level = Level::new(Geometry::cache(16, 1, 16, Replacement::Lru).unwrap());
+        let line = |index| Line::new(Side::Kernel, index).unwrap();
+        let (kernel, first, second) = (Party::KERNEL, Party::process(0), Party::process(1));
+        let steps = [
+            (0, first, Some(Cause::Cold)),
+            (0, second, None),              // shared, and there
+            (1, second, Some(Cause::Cold)), // second evicts 0
+            (0, first, Some(Cause::Other)), // first evicts 1
+            (1, first, Some(Cause::Own)),   // evicts 0
+            (0, kernel, Some(Cause::Other)),
+            (1, kernel, Some(Cause::Own)),
+            (0, kernel, Some(Cause::Own)),
+            (1, second, Some(Cause::Other)),
+        ];
+        for (step, (index, party, cause)) in steps.into_iter().enumerate() {
+            assert_eq!(level.access(line(index), party), cause, "step {step}");
+        }
+    }
+
+    #[test]
+    fn parties_know_their_side() {
+        assert_eq!(Party::KERNEL.side(), Side::Kernel);
+        for number in [0, 1, Party::PROCESSES - 1, Party::PROCESSES, u32::MAX] {
+            assert_eq!(Party::process(number).side(), Side::User, "{number}");
+        }
+        assert_ne!(Party::process(0), Party::process(Party::PROCESSES - 1));
+        assert_eq!(Party::process(3), Party::process(3 + Party::PROCESSES));
+    }
+}

@@ -1,0 +1,385 @@
+//! Data accesses: what is written is what is read, however it is damaged it is an error or follows the rules, and what breaks a rule is
+//! not written.
+
+mod sample;
+
+use kernlane_trace::{
+    Accesses, Chunk, Event, MAGIC, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses, Site, Translation, TranslationId,
+    Violation, WriteError, Writer, events,
+};
+
+/// One stream's executions with their accesses, and its mappings.
+type Executions = (Vec<(Event, Vec<(Site, u64)>)>, Accesses);
+
+fn executions(words: &[u32], accesses: &Accesses, patterns: &Patterns) -> Executions {
+    let mut walk = accesses.walk(patterns);
+    let told = events(words).map(|event| {
+        let (sites, first) = walk.event(event);
+        let addresses = &accesses.addresses[first..first + sites.len()];
+        (event, sites.iter().copied().zip(addresses.iter().copied()).collect())
+    });
+    (told.collect(), accesses.clone())
+}
+
+fn read(bytes: &[u8]) -> (Vec<Executions>, Option<ReadError>) {
+    let mut reader = match Reader::new(bytes) {
+        Ok(reader) => reader,
+        Err(error) => return (Vec::new(), Some(error)),
+    };
+    let mut all = Vec::new();
+    loop {
+        match reader.next_chunk() {
+            Ok(Some(Chunk::Stream(words))) => {
+                // A damaged version makes a recording without data accesses of it.
+                if let Some((accesses, patterns)) = reader.accesses() {
+                    all.push(executions(&words, accesses, patterns));
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return (all, None),
+            Err(error) => return (all, Some(error)),
+        }
+    }
+}
+
+#[test]
+fn every_access_survives() {
+    let (bytes, totals) = sample::data_bytes();
+    let (all, error) = read(&bytes);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(all.len(), 2);
+    let (mut loads, mut stores, mut mappings) = (0, 0, 0);
+    for ((told, accesses), (words, seen)) in all.iter().zip(sample::data_streams()) {
+        let of_executions: Vec<_> = told
+            .iter()
+            .filter(|(event, _)| matches!(event, Event::Executed(_) | Event::Left { .. }))
+            .collect();
+        assert_eq!(
+            told.iter().map(|(event, _)| *event).collect::<Vec<_>>(),
+            events(&words).collect::<Vec<_>>()
+        );
+        assert_eq!(of_executions.len(), seen.starts.len());
+        let mut at = 0;
+        for ((_, accesses), start) in of_executions.iter().zip(&seen.starts) {
+            assert_eq!(at, *start as usize);
+            for &(site, addr) in accesses {
+                assert_eq!((site, addr), (seen.sites[at], seen.addresses[at]), "access {at}");
+                *(if site.is_store() { &mut stores } else { &mut loads }) += 1;
+                at += 1;
+            }
+        }
+        assert_eq!(at, seen.addresses.len());
+        assert_eq!(accesses.mappings, seen.mappings);
+        mappings += seen.mappings.len() as u64;
+    }
+    let data = totals.data.unwrap();
+    assert_eq!((data.loads, data.stores, data.mappings), (loads, stores, mappings));
+}
+
+#[test]
+fn patterns_know_where_code_lies() {
+    let (bytes, _) = sample::data_bytes();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        if let Chunk::Stream(_) = chunk {
+            let (_, patterns) = reader.accesses().unwrap();
+            assert_eq!(patterns.physical(TranslationId(0)), [Some(0x100_0000), None]);
+            assert_eq!(patterns.physical(TranslationId(1)), [Some(0xfff), Some(0x5000)]);
+        }
+    }
+    assert_eq!(reader.accesses().unwrap().1.physical(TranslationId(2)), [None; 2]);
+}
+
+#[test]
+fn who_does_not_want_data_reads_the_same_without() {
+    let (bytes, totals) = sample::data_bytes();
+    let mut reader = Reader::new(&bytes[..]).unwrap().without_data();
+    let mut streams = Vec::new();
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        assert!(reader.accesses().is_none());
+        match chunk {
+            Chunk::Stream(words) => streams.push(words),
+            Chunk::End(end) => assert_eq!(end, kernlane_trace::Totals { data: None, ..totals }),
+            Chunk::Translations(_) | Chunk::Tasks(_) => {}
+        }
+    }
+    assert_eq!(
+        streams,
+        sample::data_streams().into_iter().map(|(words, _)| words).collect::<Vec<_>>()
+    );
+}
+
+/// What a repeated string instruction does is told in a few bytes, whatever it copies.
+#[test]
+fn repeated_accesses_take_no_room() {
+    let (load, store) = (Site::new(0, false, 3), Site::new(0, true, 3));
+    let size = |times: u64| {
+        let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+        writer.translations(&[sample::translation(0, 0xffff_ffff_8100_0000, &[3])]).unwrap();
+        let mut seen = SeenAccesses {
+            starts: vec![0, 0],
+            ..SeenAccesses::default()
+        };
+        for i in 0..times {
+            seen.addresses.extend([0x1000 + 8 * i, 0x9_0000_0000 + 8 * i]);
+            seen.sites.extend([load, store]);
+        }
+        writer.stream_with_data(&[0, 0], &seen).unwrap();
+        writer.end().unwrap().0.len()
+    };
+    assert!(size(100_000) < size(2) + 10, "{} {}", size(100_000), size(2));
+}
+
+fn violation(result: Result<(), WriteError>) -> Violation {
+    match result {
+        Err(WriteError::Violation(violation)) => violation,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_not_written() {
+    let site = Site::new(0, false, 0);
+    let good = || SeenAccesses {
+        addresses: vec![1, 2],
+        sites: vec![site, site],
+        starts: vec![0, 1],
+        ..SeenAccesses::default()
+    };
+    let written = |change: &dyn Fn(&mut SeenAccesses)| {
+        let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+        writer.translations(&[sample::translation(0, 0x1000, &[3])]).unwrap();
+        let mut seen = good();
+        change(&mut seen);
+        writer.stream_with_data(&[0, 0], &seen)
+    };
+    assert!(written(&|_| {}).is_ok());
+    type Change = fn(&mut SeenAccesses);
+    let changes: [(&str, Change); 8] = [
+        ("a site less", |seen| seen.sites.truncate(1)),
+        ("a start less", |seen| seen.starts.truncate(1)),
+        ("no start", |seen| seen.starts.clear()),
+        ("a start more", |seen| seen.starts.push(2)),
+        ("starts late", |seen| seen.starts[0] = 1),
+        ("starts behind the end", |seen| seen.starts[1] = 3),
+        ("no such access", |seen| seen.mappings.push((3, Mapping::default()))),
+        ("mappings descend", |seen| {
+            seen.mappings.extend([(2, Mapping::default()), (1, Mapping::default())])
+        }),
+    ];
+    for (what, change) in changes {
+        assert!(matches!(violation(written(&change)), Violation::Accesses { .. }), "{what}");
+    }
+    let beyond = violation(written(&|seen| seen.sites[0] = Site::new(1, false, 0)));
+    assert!(matches!(beyond, Violation::Site { of: 1, .. }), "{beyond}");
+
+    let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+    assert!(matches!(violation(writer.stream(&[])), Violation::Accesses { .. }));
+    let mut writer = Writer::new(Vec::new(), &sample::header()).unwrap();
+    assert!(matches!(
+        violation(writer.stream_with_data(&[], &SeenAccesses::default())),
+        Violation::Accesses { .. }
+    ));
+}
+
+#[test]
+fn cut_off_anywhere_it_is_an_error_and_gives_what_stands_before() {
+    let (bytes, _) = sample::data_bytes();
+    let (whole, _) = read(&bytes);
+    let mut longest = 0;
+    for size in 0..bytes.len() {
+        let (some, error) = read(&bytes[..size]);
+        assert!(
+            matches!(error, Some(ReadError::CutOff { .. } | ReadError::Magic)),
+            "cut at {size}: {error:?}"
+        );
+        assert_eq!(some, whole[..some.len()], "cut at {size}");
+        longest = longest.max(some.len());
+    }
+    assert_eq!(longest, whole.len());
+}
+
+#[test]
+fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
+    let (bytes, _) = sample::data_bytes();
+    let (whole, _) = read(&bytes);
+    for at in 0..bytes.len() {
+        for flip in [0x01, 0x03, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            let (some, error) = read(&damaged);
+            assert!(error.is_some(), "byte {at} ^ {flip:#x} went unnoticed");
+            assert_eq!(some, whole[..some.len()], "byte {at} ^ {flip:#x}");
+        }
+    }
+}
+
+fn framed(kind: &[u8], payload: &[u8]) -> Vec<u8> {
+    let packed = zstd::bulk::compress(payload, 1).unwrap();
+    let mut chunk = [kind, &(packed.len() as u32).to_le_bytes(), &(payload.len() as u32).to_le_bytes()].concat();
+    chunk.extend(crc32fast::hash(&[&chunk[..], &packed].concat()).to_le_bytes());
+    chunk.extend(packed);
+    chunk
+}
+
+/// Kind and payload of every chunk.
+fn pieces(bytes: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (mut at, mut pieces) = (12, Vec::new());
+    while at < bytes.len() {
+        let packed = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
+        let payload = zstd::bulk::decompress(&bytes[at + 16..at + 16 + packed], 1 << 20).unwrap();
+        pieces.push((bytes[at..at + 4].to_vec(), payload));
+        at += 16 + packed;
+    }
+    pieces
+}
+
+fn file(version: u32, pieces: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let chunks: Vec<u8> = pieces.iter().flat_map(|(kind, payload)| framed(kind, payload)).collect();
+    [&MAGIC[..], &version.to_le_bytes(), &chunks].concat()
+}
+
+/// xorshift64* (Vigna 2016), so that the damage is the same on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+    }
+}
+
+/// Payloads damaged *under* a right checksum: what comes out must still follow the rules.
+#[test]
+fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule() {
+    let (bytes, _) = sample::data_bytes();
+    let good = pieces(&bytes);
+    assert_eq!(file(2, &good).len(), file(2, &pieces(&file(2, &good))).len());
+    let mut random = Random(20_200_101);
+    let (mut refused, mut given) = (0, 0);
+    for _ in 0..5_000 {
+        let mut damaged = good.clone();
+        for _ in 0..=random.below(3) {
+            // Mostly the chunks that only a recording with data accesses has.
+            let at = random.below(damaged.len());
+            let at = if random.below(2) == 0 {
+                at
+            } else {
+                (at..)
+                    .find(|&at| [b"DATA", b"PATT"].iter().any(|kind| damaged[at % good.len()].0 == **kind))
+                    .unwrap()
+                    % good.len()
+            };
+            let payload = &mut damaged[at].1;
+            match random.below(4) {
+                0 => payload.truncate(random.below(payload.len() + 1)),
+                1 => payload.insert(random.below(payload.len() + 1), random.below(256) as u8),
+                _ if payload.is_empty() => {}
+                _ => {
+                    let at = random.below(payload.len());
+                    payload[at] ^= 1 << random.below(8);
+                }
+            }
+        }
+        let (all, error) = read(&file(2, &damaged));
+        refused += u32::from(error.is_some());
+        given += all.len();
+        for (told, accesses) in &all {
+            let count: usize = told.iter().map(|(_, accesses)| accesses.len()).sum();
+            assert_eq!(count, accesses.addresses.len());
+            assert!(
+                accesses
+                    .mappings
+                    .iter()
+                    .all(|(at, mapping)| *at as usize <= count && mapping.page >> 52 == 0)
+            );
+            assert!(accesses.mappings.is_sorted_by_key(|(at, _)| *at));
+        }
+    }
+    assert!(
+        refused > 4_000 && given > 1_500,
+        "{refused} refused, {given} streams given: the damage tests too little"
+    );
+}
+
+#[test]
+fn chunks_out_of_place_are_refused() {
+    let (bytes, _) = sample::data_bytes();
+    let good = pieces(&bytes);
+    let of_kind = |kind: &[u8]| good.iter().position(|piece| piece.0 == kind).unwrap();
+    let refused = |pieces: &[(Vec<u8>, Vec<u8>)], version| match read(&file(version, pieces)).1 {
+        Some(ReadError::Chunk { violation, .. }) => violation,
+        other => panic!("{other:?}"),
+    };
+    let without = |kind: &[u8]| {
+        let mut pieces = good.clone();
+        pieces.remove(of_kind(kind));
+        pieces
+    };
+    let twice = |kind: &[u8]| {
+        let mut pieces = good.clone();
+        pieces.insert(of_kind(kind), good[of_kind(kind)].clone());
+        pieces
+    };
+    assert!(matches!(
+        refused(&without(b"DATA"), 2),
+        Violation::Misplaced { expected: "DATA", .. }
+    ));
+    assert!(matches!(
+        refused(&without(b"STRM"), 2),
+        Violation::Misplaced { expected: "STRM", .. }
+    ));
+    assert!(matches!(refused(&twice(b"DATA"), 2), Violation::Misplaced { expected: "STRM", .. }));
+    assert!(matches!(refused(&twice(b"PATT"), 2), Violation::SecondPattern { .. }));
+    assert!(matches!(refused(&good, 1), Violation::Misplaced { .. }));
+    assert!(matches!(refused(&without(b"PATT"), 2), Violation::Surplus { .. }));
+}
+
+/// A group that says it repeats for ever, and a pattern of more accesses than there are bytes.
+#[test]
+fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
+    let mut damaged = pieces(&sample::data_bytes().0);
+    let at = damaged.iter().position(|piece| piece.0 == b"DATA").unwrap();
+    let group = [&[0, 1][..], &[0xff; 9], &[1, 1, 0, 0, 0, 0]].concat();
+    let sizes = [(group.len() as u32).to_le_bytes(), [0; 4]].concat();
+    damaged[at].1 = [sizes, group].concat();
+    match read(&file(2, &damaged)).1 {
+        Some(ReadError::Chunk { violation, .. }) => assert_eq!(
+            violation,
+            Violation::TooLong {
+                what: "the accesses of a stream"
+            }
+        ),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(Pattern::MAX_SITES, usize::from(u16::MAX));
+}
+
+#[test]
+fn a_stream_of_many_executions_is_cut_and_survives() {
+    let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+    writer
+        .translations(&[sample::translation(0, 0xffff_ffff_8100_0000, &[3; Translation::MAX_INSTRUCTIONS])])
+        .unwrap();
+    let sites: Vec<Site> = (0..512).map(|i| Site::new(i, i % 3 == 0, 3)).collect();
+    let mut random = Random(7);
+    let mut expected = Vec::new();
+    for _ in 0..40 {
+        let mut seen = SeenAccesses::default();
+        for _ in 0..100 {
+            seen.starts.push(seen.addresses.len() as u32);
+            seen.sites.extend(&sites);
+            seen.addresses
+                .extend(sites.iter().map(|_| 0xff11_0000_0000_0000 | random.below(1 << 28) as u64));
+        }
+        expected.extend_from_slice(&seen.addresses);
+        writer.stream_with_data(&[0; 100], &seen).unwrap();
+    }
+    let bytes = writer.end().unwrap().0;
+    let (all, error) = read(&bytes);
+    assert!(error.is_none() && all.len() > 1, "{error:?}, {} streams", all.len());
+    let addresses: Vec<u64> = all.iter().flat_map(|(_, accesses)| accesses.addresses.iter().copied()).collect();
+    assert!(addresses == expected);
+}
