@@ -24,6 +24,7 @@ fn machine() -> Machine {
         l1i: Geometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
         l1i_line: 32,
         itlb: Some(ItlbDescription::new(Geometry::tlb(2, 2, Replacement::Lru).unwrap(), 4096, 4096).unwrap()),
+        memory: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }

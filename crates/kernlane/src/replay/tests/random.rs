@@ -109,6 +109,7 @@ fn machines() -> Vec<Machine> {
         l1i: Geometry::cache(size, ways, line, replacement).unwrap(),
         l1i_line: line as u32,
         itlb: Some(ItlbDescription::new(Geometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096).unwrap()),
+        memory: None,
         time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
     };
     vec![

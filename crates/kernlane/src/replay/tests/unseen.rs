@@ -11,6 +11,7 @@ fn machine() -> Machine {
         l1i: Geometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
         l1i_line: 32,
         itlb: None,
+        memory: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }
