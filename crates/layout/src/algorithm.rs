@@ -10,7 +10,7 @@ use crate::ext_tsp::{ExtTspParameters, ext_tsp};
 use crate::global::ext_tsp_global;
 use crate::graph::{Graph, Ordered};
 use crate::kerninst::{KernInstParameters, kerninst};
-use crate::opts::{OptSParameters, opts};
+use crate::opts::{LoopArea, OptSParameters, opts};
 use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
 use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
 use crate::validate::InputError;
@@ -38,6 +38,10 @@ pub enum Algorithm {
     KernInst,
     /// Torrellas' sequences from the kernel's entries, with the SelfConfFree area.
     OptS,
+    /// OptS with loops of many iterations apart.
+    OptL,
+    /// OptS with loops that call placed with their callees so that they do not conflict.
+    Call,
     /// ext-TSP for blocks, C3 for functions, cold code behind.
     ExtTsp,
     /// ext-TSP for blocks, CDSort for functions, cold code behind.
@@ -52,7 +56,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 14] = [
+    pub const ALL: [Algorithm; 16] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
@@ -62,6 +66,8 @@ impl Algorithm {
         Algorithm::ChangHwu,
         Algorithm::KernInst,
         Algorithm::OptS,
+        Algorithm::OptL,
+        Algorithm::Call,
         Algorithm::ExtTsp,
         Algorithm::ExtTspCdSort,
         Algorithm::BalancedPartitioning,
@@ -81,6 +87,8 @@ impl Algorithm {
             Algorithm::ChangHwu => "chang-hwu",
             Algorithm::KernInst => "kerninst",
             Algorithm::OptS => "opts",
+            Algorithm::OptL => "optl",
+            Algorithm::Call => "call",
             Algorithm::ExtTsp => "ext-tsp",
             Algorithm::ExtTspCdSort => "ext-tsp-cdsort",
             Algorithm::BalancedPartitioning => "balanced-partitioning",
@@ -144,11 +152,20 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
         Algorithm::ChangHwu => chang_hwu(graph, &ChangHwuParameters::default()),
         Algorithm::KernInst => kerninst(graph, &KernInstParameters::default()),
         Algorithm::OptS => opts(graph, &OptSParameters::default()),
+        Algorithm::OptL => opts(graph, &with_loops(LoopArea::Behind)),
+        Algorithm::Call => opts(graph, &with_loops(LoopArea::WithCallees)),
         Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
         Algorithm::ExtTspCdSort => ext_tsp_cdsort(graph, &ExtTspParameters::default(), &CdSortParameters::default()),
         Algorithm::BalancedPartitioning => balanced_partitioning(graph, &BalancedPartitioningParameters::default()),
         Algorithm::Codestitcher => codestitcher(graph, &CodestitcherParameters::default()),
         Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
+    }
+}
+
+fn with_loops(loop_area: LoopArea) -> OptSParameters {
+    OptSParameters {
+        loop_area,
+        ..OptSParameters::default()
     }
 }
 

@@ -103,19 +103,8 @@ struct Edge {
     join: Join,
 }
 
-/// A place in the queue: the largest gain first, then the lowest chains.
-type Place = (std::cmp::Reverse<OrderedGain>, u32, u32, u32);
-
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
-struct OrderedGain(f64);
-
-impl Eq for OrderedGain {}
-
-impl Ord for OrderedGain {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
+/// A place in the queue: the largest gain first, as the bits of a positive number, then the lowest chains.
+type Place = (std::cmp::Reverse<u64>, u32, u32, u32);
 
 struct Chains<'a> {
     graph: &'a CallGraph,
@@ -212,7 +201,7 @@ impl<'a> Chains<'a> {
     fn place(&self, edge: u32) -> Place {
         let Edge { source, target, gain, .. } = self.edges[edge as usize];
         let id = |chain: u32| self.chains[chain as usize].id();
-        (std::cmp::Reverse(OrderedGain(gain)), id(source), id(target), edge)
+        (std::cmp::Reverse(gain.to_bits()), id(source), id(target), edge)
     }
 
     /// Finds the better way to join an edge's chains, and queues it if it gains anything.

@@ -78,7 +78,7 @@ fn real_algorithms_beat_the_original_and_the_controls_do_not() {
             lines as f64 / original.2 as f64,
             straight as f64 / original.3 as f64
         );
-        if algorithm == Algorithm::OptS {
+        if matches!(algorithm, Algorithm::OptS | Algorithm::OptL | Algorithm::Call) {
             // It follows calls, and pays with a jump at every return; what it is for is code in the order in which it runs.
             assert!(straight > original.3 && lines < original.2);
         } else if algorithm.uses_counts() {

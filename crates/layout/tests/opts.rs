@@ -3,7 +3,7 @@
 mod generator;
 
 use generator::{KernelShape, SMALL, kernel};
-use kernlane_layout::opts::{Iteration, OptSParameters, opts};
+use kernlane_layout::opts::{Iteration, LoopArea, OptSParameters, opts};
 use kernlane_layout::{BlockId, Call, Edge, EdgeKind, Graph, Order, Seed, SeedClass, check};
 
 /// A graph under construction, every block of 20 bytes.
@@ -196,6 +196,72 @@ fn code_that_no_seed_reaches_is_placed_by_popularity_behind_the_sequences() {
         g.opts(&sequences_only(OptSParameters::default().schedule)),
         (vec![seed, popular, rare, cold], 3)
     );
+}
+
+/// ```text
+///     f: 0 ──10──▶ 1 ⟲ 990 ──10──▶ 2      h: 4 ⟲ 30 (three iterations) ──10──▶ 5
+/// ```
+#[test]
+fn loops_of_many_iterations_follow_the_sequences() {
+    let mut g = Builder::default();
+    let f = g.function(&[10, 1000, 10]);
+    let h = g.function(&[40, 10]);
+    for (from, to, count) in [(f, f + 1, 10), (f + 1, f + 1, 990), (f + 1, f + 2, 10), (h, h, 30), (h, h + 1, 10)] {
+        g.edge(from, to, count);
+    }
+    g.seed(f, SeedClass::Other, 10);
+    g.seed(h, SeedClass::Other, 9);
+    let apart = OptSParameters {
+        loop_area: LoopArea::Behind,
+        ..sequences_only(vec![Iteration::uniform(0.0, 0.0)])
+    };
+    assert_eq!(g.opts(&apart).0, [f, f + 2, h, h + 1, f + 1]);
+}
+
+/// Two loops of ten iterations: the first calls r and s, the second r. Neither may share a cache line with a routine that it calls.
+#[test]
+fn loops_and_the_routines_they_call_do_not_conflict() {
+    let mut g = Builder::default();
+    let loops = [g.function(&[10, 100, 10]), g.function(&[10, 100, 10])];
+    let (r, s) = (g.function(&[200, 200]), g.function(&[100]));
+    g.function(&[0; 200]);
+    for f in loops {
+        g.edge(f, f + 1, 10);
+        g.edge(f + 1, f + 1, 90);
+        g.edge(f + 1, f + 2, 10);
+        g.seed(f, SeedClass::Other, 10);
+    }
+    g.edge(r, r + 1, 200);
+    g.call(loops[0] + 1, r, 100);
+    g.call(loops[0] + 1, s, 100);
+    g.call(loops[1] + 1, r, 100);
+    let parameters = OptSParameters {
+        loop_area: LoopArea::WithCallees,
+        cache_bytes: 512,
+        ..sequences_only(vec![Iteration::uniform(0.0, 0.0)])
+    };
+    let ordered = opts(&g.0, &parameters).unwrap();
+    check(&g.0, &ordered.order).unwrap();
+    let addresses = addresses(&g.0, &ordered.order);
+    let sets = |block: u32| {
+        let start = addresses[block as usize];
+        (start..start + 20)
+            .map(|byte| byte % 512)
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    for (caller, callee) in [
+        (loops[0] + 1, r),
+        (loops[0] + 1, r + 1),
+        (loops[0] + 1, s),
+        (loops[1] + 1, r),
+        (r, s),
+    ] {
+        assert!(sets(caller).is_disjoint(&sets(callee)), "{caller} and {callee}");
+    }
+    // Both loops begin their logical caches.
+    let begin = |f: u32| addresses[f as usize + 1] % 512;
+    assert!(begin(loops[0]) < 64 && begin(loops[1]) < 64);
+    assert_ne!(addresses[loops[0] as usize + 1], addresses[loops[1] as usize + 1]);
 }
 
 /// Where each block lies when the first is placed at 0.

@@ -15,8 +15,9 @@
 //! Takes the sequences; gives the order of all pieces that ran, filled up with pieces that did not. Addresses are counted from 0 with the
 //! graph's sizes and alignments; where 0 comes to lie does not matter, as long as it starts a cache line.
 
-use super::OptSParameters;
 use super::transitions::Transitions;
+use super::{LoopArea, OptSParameters, conflict_grid};
+use crate::graph::BlockId;
 use crate::hot::Hot;
 use crate::pieces::PieceId;
 
@@ -27,20 +28,44 @@ pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId
         hot,
         order: Vec::new(),
         address: 0,
+        seldom: hot.pieces.all().filter(|&p| !hot.ran(p)).collect::<Vec<_>>().into_iter(),
+        line: parameters.line_bytes,
     };
     first.into_iter().for_each(|piece| layout.put(piece));
     // Whole lines, because lines are what conflicts.
     let area = layout.address.next_multiple_of(parameters.line_bytes);
     let cache = parameters.cache_bytes;
-    let mut seldom = hot.pieces.all().filter(|&p| !hot.ran(p));
+    let (others, grid) = match parameters.loop_area {
+        LoopArea::InSequences => (others, Vec::new()),
+        LoopArea::Behind => (loops_behind(hot, transitions, others, parameters.min_iterations), Vec::new()),
+        LoopArea::WithCallees => conflict_grid::pull_out(hot, transitions, others, area, parameters),
+    };
     for piece in others {
         let (start, end) = layout.range(piece);
         if let Some(area_end) = touched_area(start, end, cache, area) {
-            layout.fill(area_end, parameters.line_bytes, &mut seldom);
+            layout.fill(area_end);
         }
         layout.put(piece);
     }
+    for own in grid {
+        let base = layout.address.next_multiple_of(cache);
+        for (offset, pieces) in own {
+            layout.fill(base + offset);
+            pieces.into_iter().for_each(|piece| layout.put(piece));
+        }
+    }
     layout.order
+}
+
+/// Section 4.3: the pieces of loops with many iterations leave the sequences and follow them, in the same order.
+fn loops_behind(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId>, iterations: f64) -> Vec<PieceId> {
+    let in_loop = |piece: &PieceId| {
+        let mut blocks = hot.pieces.blocks(*piece).map(BlockId);
+        blocks.any(|block| transitions.loops.outermost(block, iterations).is_some())
+    };
+    let (loops, mut rest): (Vec<PieceId>, Vec<PieceId>) = sequences.into_iter().partition(in_loop);
+    rest.extend(loops);
+    rest
 }
 
 /// Where the SelfConfFree area ends that a piece from `start` to `end` would touch, in a logical cache behind the first. A piece that
@@ -78,6 +103,10 @@ struct Layout<'a> {
     hot: &'a Hot<'a>,
     order: Vec<PieceId>,
     address: u64,
+    /// What never ran, in the original order, as far as it has not been placed or passed over.
+    seldom: std::vec::IntoIter<PieceId>,
+    /// Bytes of a cache line.
+    line: u64,
 }
 
 impl Layout<'_> {
@@ -91,11 +120,12 @@ impl Layout<'_> {
         self.order.push(piece);
     }
 
-    /// Puts seldom executed pieces, in the original order, until `end` is reached or none is left. One that would reach more than
-    /// `slack` bytes beyond stays in the cold part.
-    fn fill(&mut self, end: u64, slack: u64, seldom: &mut impl Iterator<Item = PieceId>) {
+    /// Puts seldom executed pieces, in the original order, until `end` is reached or none is left. One that would reach more than a line
+    /// beyond stays in the cold part.
+    fn fill(&mut self, end: u64) {
         while self.address < end {
-            match seldom.find(|&piece| self.range(piece).1 <= end.saturating_add(slack)) {
+            let (hot, address, limit) = (self.hot, self.address, end.saturating_add(self.line));
+            match self.seldom.find(|&piece| hot.range_from(piece, address).1 <= limit) {
                 Some(piece) => self.put(piece),
                 None => return,
             }

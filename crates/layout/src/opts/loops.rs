@@ -14,6 +14,8 @@ pub(super) struct Loop {
     depth: usize,
     /// What its blocks' counts are multiplied with to get one iteration per invocation, of this loop and of those around it.
     scale: f64,
+    /// Iterations per invocation, at least 1.
+    pub iterations: f64,
     /// Blocks from which control goes back to the header.
     pub latches: Vec<BlockId>,
 }
@@ -36,6 +38,12 @@ impl Loops {
             }
         }
         found
+    }
+
+    /// The largest loop around a block that runs at least `iterations` per invocation.
+    pub fn outermost(&self, block: BlockId, iterations: f64) -> Option<usize> {
+        let around = std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent);
+        around.filter(|&l| self.loops[l].iterations >= iterations).last()
     }
 
     /// What the count of a block is multiplied with, were each loop around it to run once per invocation.
@@ -84,6 +92,7 @@ impl Loops {
                 parent,
                 depth: around.map_or(1, |l| l.depth + 1),
                 scale: around.map_or(1.0, |l| l.scale) / iterations,
+                iterations,
                 latches: latches[&header].iter().map(|&b| BlockId((start + b) as u32)).collect(),
             };
             body.iter()

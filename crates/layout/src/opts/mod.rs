@@ -3,6 +3,7 @@
 //! J. Torrellas, C. Xia, R. Daigle, "Optimizing the instruction cache performance of the operating system" (IEEE Transactions on Computers
 //! 1998), sections 4.1 and 4.2. Takes a graph with seeds; gives its order. `docs/algorithms/opts.md` tells the idea and what is ours.
 
+mod conflict_grid;
 mod logical_caches;
 mod loops;
 mod sequences;
@@ -36,6 +37,19 @@ impl Iteration {
     }
 }
 
+/// Where loops with many iterations lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoopArea {
+    /// In the sequences, as they come: OptS.
+    #[default]
+    InSequences,
+    /// Apart, behind the sequences: OptL (section 4.3).
+    Behind,
+    /// Those that call, with their callees in a logical cache each, so that none conflict: Call (section 4.4). The others stay in the
+    /// sequences.
+    WithCallees,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptSParameters {
     /// Table 4, from the highest thresholds to the lowest.
@@ -48,6 +62,11 @@ pub struct OptSParameters {
     pub self_conf_free_bytes: u64,
     /// Popularity, as a share of the most popular block's, from which a block may lie there (section 5.3).
     pub self_conf_free_cutoff: f64,
+    pub loop_area: LoopArea,
+    /// Iterations per invocation from which a loop is moved (section 4.3).
+    pub min_iterations: f64,
+    /// Routines kept in the conflict grid, the most often invoked (section 4.4).
+    pub grid_routines: usize,
 }
 
 impl Default for OptSParameters {
@@ -72,6 +91,9 @@ impl Default for OptSParameters {
             line_bytes: 64,
             self_conf_free_bytes: 1024,
             self_conf_free_cutoff: 0.4,
+            loop_area: LoopArea::InSequences,
+            min_iterations: 6.0,
+            grid_routines: 50,
         }
     }
 }
@@ -85,6 +107,7 @@ impl OptSParameters {
             }
         }
         at_least("self_conf_free_cutoff", self.self_conf_free_cutoff, 0.0)?;
+        at_least("min_iterations", self.min_iterations, 1.0)?;
         at_least("line_bytes", self.line_bytes as f64, 1.0)?;
         // Between two areas at least one line is left for sequences.
         let least = self.self_conf_free_bytes.saturating_add(self.line_bytes.saturating_mul(2));

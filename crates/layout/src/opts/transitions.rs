@@ -26,6 +26,8 @@ pub(super) struct Transitions {
     /// Executions of each piece over those of the most popular one, with one iteration per invocation: compared with ExecThresh. 0 for
     /// what never ran.
     pub popularity: Vec<f64>,
+    /// The loops of the image.
+    pub loops: Loops,
     /// The loops from whose end each piece leads back to their header.
     loops_ending_in: BTreeMap<PieceId, Vec<usize>>,
     /// The ways out of each loop.
@@ -51,6 +53,7 @@ impl Transitions {
             arcs: arcs(hot, &once, edges),
             exits: exits(graph, hot, &once, &loops),
             loops_ending_in,
+            loops,
             popularity: once.into_iter().map(|count| count / most).collect(),
         }
     }

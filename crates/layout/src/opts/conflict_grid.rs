@@ -1,0 +1,201 @@
+//! Section 4.4: loops that call get a logical cache each, with the routines they call, so that neither conflicts with the other.
+//!
+//! The grid says which loops call which routines. The most often invoked routine is placed first: at the lowest offset that is free in the
+//! logical caches of all loops that call it; in one of these it lies, in the others the same bytes are left to code that seldom runs.
+//!
+//! ```text
+//! logical cache of L1:  SelfConfFree | L1 | r1 | r2 | r3        r1, r2, r3 called by L1
+//! logical cache of L2:  SelfConfFree | L2  | r4 | gap           r2, r4 called by L2: r2 lies in the cache of L1
+//! ```
+//!
+//! Takes the sequences; gives what is left of them, and the pieces of each logical cache with their offsets in it.
+
+use super::OptSParameters;
+use super::transitions::Transitions;
+use crate::graph::{BlockId, FunctionId};
+use crate::hot::Hot;
+use crate::pieces::PieceId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What lies in a logical cache: pieces one behind the other from an offset on, ascending.
+pub(super) type Contents = Vec<(u64, Vec<PieceId>)>;
+
+/// Pulls loops that call, and the routines kept in the grid, out of the sequences. `area` is the size of the SelfConfFree area.
+pub(super) fn pull_out(
+    hot: &Hot,
+    transitions: &Transitions,
+    sequences: Vec<PieceId>,
+    area: u64,
+    parameters: &OptSParameters,
+) -> (Vec<PieceId>, Vec<Contents>) {
+    let grid = Grid::new(hot, transitions, &sequences, parameters);
+    let mut pulled = vec![false; hot.pieces.len()];
+    let mut caches: Vec<Cache> = Vec::new();
+    for pieces in &grid.loops {
+        let bytes = bytes(hot, pieces, parameters);
+        let mut cache = Cache::default();
+        if area + bytes <= parameters.cache_bytes {
+            cache.put(area, bytes, pieces.clone());
+            pieces.iter().for_each(|p| pulled[p.index()] = true);
+        }
+        caches.push(cache);
+    }
+    for (routine, callers) in &grid.routines {
+        let callers: Vec<usize> = callers.iter().copied().filter(|&l| !caches[l].contents.is_empty()).collect();
+        let pieces: Vec<PieceId> = grid.pieces(*routine).filter(|p| !pulled[p.index()]).collect();
+        let bytes = bytes(hot, &pieces, parameters);
+        let (Some(&first), false) = (callers.first(), pieces.is_empty()) else {
+            continue;
+        };
+        // Where no offset is free in all of them, the routine stays in the sequences.
+        if let Some(offset) = free_in_all(&caches, &callers, bytes, parameters.cache_bytes) {
+            pieces.iter().for_each(|p| pulled[p.index()] = true);
+            callers.iter().for_each(|&caller| caches[caller].occupy(offset, bytes));
+            caches[first].contents.push((offset, pieces));
+        }
+    }
+    let rest = sequences.into_iter().filter(|p| !pulled[p.index()]).collect();
+    let contents = caches.into_iter().filter(|cache| !cache.contents.is_empty());
+    let sorted = contents.map(|mut cache| {
+        cache.contents.sort_by_key(|&(offset, _)| offset);
+        cache.contents
+    });
+    (rest, sorted.collect())
+}
+
+/// The most bytes that pieces take up wherever they are placed; what is placed before them may reach a line too far.
+fn bytes(hot: &Hot, pieces: &[PieceId], parameters: &OptSParameters) -> u64 {
+    parameters.line_bytes + pieces.iter().map(|&p| hot.most_bytes(p)).sum::<u64>()
+}
+
+/// The lowest offset from which `bytes` are free in all of some logical caches.
+fn free_in_all(caches: &[Cache], callers: &[usize], bytes: u64, cache_bytes: u64) -> Option<u64> {
+    let taken = || callers.iter().flat_map(|&caller| &caches[caller].taken);
+    let overlapping = |offset: u64| {
+        taken()
+            .filter(|&&(start, end)| start < offset + bytes && offset < end)
+            .map(|&(_, end)| end)
+            .max()
+    };
+    let mut offset = 0;
+    while let Some(end) = overlapping(offset) {
+        offset = end;
+    }
+    (offset + bytes <= cache_bytes).then_some(offset)
+}
+
+#[derive(Default)]
+struct Cache {
+    contents: Contents,
+    /// Offsets that are used, or left free of what conflicts, as ranges.
+    taken: Vec<(u64, u64)>,
+}
+
+impl Cache {
+    /// The loop itself; everything before it belongs to the SelfConfFree area.
+    fn put(&mut self, offset: u64, bytes: u64, pieces: Vec<PieceId>) {
+        self.occupy(0, offset + bytes);
+        self.contents.push((offset, pieces));
+    }
+
+    fn occupy(&mut self, offset: u64, bytes: u64) {
+        self.taken.push((offset, offset + bytes));
+    }
+}
+
+struct Grid {
+    /// The pieces of each loop that calls a routine of the grid, in the order of the sequences.
+    loops: Vec<Vec<PieceId>>,
+    /// The routines, the most often invoked first, with the loops that call them or call what calls them.
+    routines: Vec<(FunctionId, BTreeSet<usize>)>,
+    /// The pieces of each routine in the order of the sequences.
+    pieces: BTreeMap<FunctionId, Vec<PieceId>>,
+}
+
+impl Grid {
+    fn new(hot: &Hot, transitions: &Transitions, sequences: &[PieceId], parameters: &OptSParameters) -> Grid {
+        let mut loops: BTreeMap<usize, Vec<PieceId>> = BTreeMap::new();
+        for &piece in sequences {
+            let mut blocks = hot.pieces.blocks(piece).map(BlockId);
+            if let Some(found) = blocks.find_map(|block| transitions.loops.outermost(block, parameters.min_iterations)) {
+                loops.entry(found).or_default().push(piece);
+            }
+        }
+        let callees = callees(hot);
+        let mut callers: BTreeMap<FunctionId, BTreeSet<usize>> = BTreeMap::new();
+        for (&number, pieces) in &loops {
+            for routine in descendants(hot, transitions, pieces, &callees) {
+                callers.entry(routine).or_default().insert(number);
+            }
+        }
+        let mut routines: Vec<(FunctionId, BTreeSet<usize>)> = callers.into_iter().collect();
+        routines.sort_by_key(|&(routine, _)| (std::cmp::Reverse(hot.entries(routine)), routine));
+        routines.truncate(parameters.grid_routines);
+        let calling: BTreeSet<usize> = routines.iter().flat_map(|(_, loops)| loops).copied().collect();
+        let number: BTreeMap<usize, usize> = calling.iter().enumerate().map(|(at, &found)| (found, at)).collect();
+        let mut pieces: BTreeMap<FunctionId, Vec<PieceId>> = routines.iter().map(|&(routine, _)| (routine, Vec::new())).collect();
+        for &piece in sequences {
+            if let Some(pieces) = pieces.get_mut(&hot.function_of(piece)) {
+                pieces.push(piece);
+            }
+        }
+        Grid {
+            loops: calling.iter().map(|found| loops[found].clone()).collect(),
+            routines: routines
+                .into_iter()
+                .map(|(routine, loops)| (routine, loops.iter().map(|found| number[found]).collect()))
+                .collect(),
+            pieces,
+        }
+    }
+
+    fn pieces(&self, routine: FunctionId) -> impl Iterator<Item = PieceId> {
+        self.pieces.get(&routine).into_iter().flatten().copied()
+    }
+}
+
+/// The functions that each function calls.
+fn callees(hot: &Hot) -> BTreeMap<FunctionId, Vec<FunctionId>> {
+    let mut callees: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
+    for (caller, callee) in hot.arcs().into_keys() {
+        callees.entry(caller).or_default().push(callee);
+    }
+    callees
+}
+
+/// What some pieces call, and what that calls, and so on.
+fn descendants(
+    hot: &Hot,
+    transitions: &Transitions,
+    pieces: &[PieceId],
+    callees: &BTreeMap<FunctionId, Vec<FunctionId>>,
+) -> BTreeSet<FunctionId> {
+    let called = pieces.iter().flat_map(|piece| &transitions.calls[piece.index()]);
+    let mut waiting: Vec<FunctionId> = called.map(|arc| hot.function_of(arc.to)).collect();
+    let mut found = BTreeSet::new();
+    while let Some(function) = waiting.pop() {
+        if found.insert(function) {
+            waiting.extend(callees.get(&function).into_iter().flatten());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Figure 10: L1 calls r1, r2, r3; L2 calls r2 and r4. What is free for r2 must be free in both.
+    #[test]
+    fn a_routine_of_two_loops_has_its_place_kept_free_in_the_other() {
+        let mut caches = [Cache::default(), Cache::default()];
+        caches[0].put(1024, 100, vec![PieceId(0)]);
+        caches[1].put(1024, 300, vec![PieceId(1)]);
+        assert_eq!(free_in_all(&caches, &[0, 1], 200, 8192), Some(1324));
+        caches[0].occupy(1324, 200);
+        caches[1].occupy(1324, 200);
+        assert_eq!(free_in_all(&caches, &[0], 200, 8192), Some(1124));
+        assert_eq!(free_in_all(&caches, &[1], 64, 8192), Some(1524));
+        assert_eq!(free_in_all(&caches, &[1], 8000, 8192), None);
+    }
+}
