@@ -1,17 +1,24 @@
 //! How long each layout algorithm takes on a graph of a kernel's size, in time of one processor, beside the bound: copying that graph.
 //!
-//! `cargo bench -p kernlane-layout`. The graph is generated: 31 700 functions, about 390 000 blocks, of which about 20 000 ran.
+//! `cargo bench -p kernlane-layout`. The graphs are generated: one of a small kernel's size, and one of a distribution's.
 
 #[path = "../crates/layout/tests/generator/mod.rs"]
 mod generator;
 
-use generator::{KERNEL, kernel};
+use generator::{DISTRIBUTION, KERNEL, KernelShape, kernel};
 use kernlane_layout::{Algorithm, order, score};
 use std::hint::black_box;
 use std::time::Duration;
 
 fn main() {
-    let graph = kernel(KERNEL, 1);
+    bench(KERNEL);
+    println!();
+    bench(DISTRIBUTION);
+    println!("\nlargest memory in use: {} MB", peak_megabytes());
+}
+
+fn bench(shape: KernelShape) {
+    let graph = kernel(shape, 1);
     let ran = graph.counts.iter().filter(|&&c| c > 0).count();
     println!(
         "{} functions, {} blocks, {ran} ran, {} edges, {} calls",
@@ -23,7 +30,7 @@ fn main() {
     let copy = fastest(|| graph.clone());
     println!("copying the graph: {:.2} ms", milliseconds(copy));
     println!(
-        "{:18} {:>8} {:>10} {:>9} {:>8} {:>7}",
+        "{:22} {:>8} {:>10} {:>9} {:>8} {:>7}",
         "algorithm", "ms", "× copying", "ext-TSP %", "taken %", "lines %"
     );
     let base = score(&graph, &order(&graph, Algorithm::Original, 0).expect("a well-formed graph").order);
@@ -31,7 +38,7 @@ fn main() {
         let time = fastest(|| order(&graph, algorithm, 0));
         let scored = score(&graph, &order(&graph, algorithm, 0).expect("a well-formed graph").order);
         println!(
-            "{:18} {:8.1} {:10.0} {:9.1} {:8.1} {:7.1}",
+            "{:22} {:8.1} {:10.0} {:9.1} {:8.1} {:7.1}",
             algorithm,
             milliseconds(time),
             time.as_secs_f64() / copy.as_secs_f64(),
@@ -61,6 +68,16 @@ fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("/proc/thread-self/schedstat");
     let nanoseconds = text.split(' ').next().and_then(|first| first.parse().ok());
     Duration::from_nanos(nanoseconds.expect("schedstat begins with nanoseconds"))
+}
+
+/// The most memory that this process ever had.
+fn peak_megabytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").expect("/proc/self/status");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line
+        .and_then(|line| line.trim().strip_suffix(" kB"))
+        .and_then(|number| number.trim().parse::<u64>().ok());
+    kilobytes.expect("status has VmHWM in kB") / 1024
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -4,6 +4,7 @@ mod check_test;
 mod demo;
 mod guest_test;
 mod kernel;
+mod layout_test;
 mod record_test;
 mod relink_test;
 mod test;
@@ -20,6 +21,8 @@ cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of whi
 cargo xtask vm-test OLD NEW [MACHINE|workloads]…
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
 cargo xtask relink-test TREE    the original order gives the original kernel; objtool judges shuffled ones; failures leave nothing behind
+cargo xtask layout-test TREE PROFILE
+                                whether layouts are as good as those of LLVM's own code, and orders of functions those of lld
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["vm-test", old, new, ref wanted @ ..] => vm_test::vm_test(old.as_ref(), new.as_ref(), wanted),
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
+        ["layout-test", tree, profile] => layout_test::layout_test(tree.as_ref(), profile.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {

@@ -1,7 +1,7 @@
 //! `make test`: everything that must hold, the quick before the slow.
 
 use crate::kernel::{self, Compiler};
-use crate::{check_test, guest_test, record_test, relink_test, run, vm_test};
+use crate::{check_test, guest_test, layout_test, record_test, relink_test, run, vm_test};
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
 use kernlane::results::Results;
@@ -40,6 +40,8 @@ fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Res
     step("the whole road: a layout made for a workload, and all blocks in a random order");
     let road = optimized(kernlane, "files", tree, &["ext-tsp-global", "random"])?;
     predictions_hold(&road)?;
+    step("layouts are as good as those of LLVM and lld");
+    layout_test::layout_test(&gcc, &road.join("profile.klp"))?;
     step("the kernel in a random order does in a guest what the original does");
     vm_test::vm_test(tree, &road.join("random.kernel"), machines)
 }

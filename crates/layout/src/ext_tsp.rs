@@ -8,6 +8,7 @@ use crate::chains::{Jump, Node, arrange};
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{Flow, Hot};
 use crate::pieces::PieceId;
+use crate::segments::improve;
 use crate::validate::{InputError, at_least, validate};
 
 /// Newell and Pupyrev 2020, section 3 and table 1; the limits on chains are those of LLVM's implementation.
@@ -29,6 +30,8 @@ pub struct ExtTspParameters {
     pub max_chain: usize,
     /// Chains whose densities (executions per byte) differ by more than this factor are not joined.
     pub max_density_ratio: f64,
+    /// In functions of at most so many pieces that ran, short segments are moved after the merging; 0 for never. Ours.
+    pub improve_up_to: usize,
     pub functions: C3Parameters,
 }
 
@@ -43,6 +46,7 @@ impl Default for ExtTspParameters {
             split_threshold: 128,
             max_chain: 512,
             max_density_ratio: 100.0,
+            improve_up_to: 100,
             functions: C3Parameters::default(),
         }
     }
@@ -102,7 +106,7 @@ pub(crate) fn within(hot: &Hot, function: FunctionId, flows: &[Flow], parameters
         })
         .collect();
     let jumps: Vec<Jump> = flows.iter().map(|flow| jump(hot, flow)).collect();
-    arrange(&nodes, &jumps, entry, parameters)
+    improve(arrange(&nodes, &jumps, entry, parameters), &nodes, &jumps, entry, parameters)
         .into_iter()
         .map(|node| pieces[node as usize])
         .collect()

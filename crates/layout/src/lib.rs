@@ -31,6 +31,7 @@ pub mod random;
 pub mod reference;
 mod returns;
 pub mod score;
+mod segments;
 pub mod validate;
 
 pub use algorithm::{Algorithm, order};

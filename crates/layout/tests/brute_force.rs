@@ -107,7 +107,6 @@ fn ext_tsp_is_close_to_the_best_of_all_orders() {
         optimal += u32::from(ratio > 1.0 - 1e-9);
     }
     println!("worst {worst}, mean {}, optimal {optimal} of {functions}", sum / functions as f64);
-    assert!(worst >= 0.92, "the worst function has {worst} of its best score");
-    assert!(sum / functions as f64 >= 0.995, "the mean is {}", sum / functions as f64);
-    assert!(optimal >= 140, "only {optimal} of {functions} are optimal");
+    assert!(worst >= 0.98, "the worst function has {worst} of its best score");
+    assert!(optimal >= 148, "only {optimal} of {functions} are optimal");
 }

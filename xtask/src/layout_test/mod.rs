@@ -1,0 +1,164 @@
+//! Whether the layouts are as good as those they are taken from: ext-TSP and CDSort beside LLVM's own code, C3 and CDSort beside lld.
+//!
+//! Takes a profile and its kernel for the real graphs; the others are generated. Blocks: LLVM scores both orders, and ours may not score less.
+//! Functions: the orders must be the same.
+
+mod graphs;
+mod lld;
+
+use anyhow::{Context, Result, bail, ensure};
+use graphs::Functions;
+use kernlane::image::vmlinux;
+use kernlane::profile::Profile;
+use kernlane_layout::{Algorithm, Graph};
+use std::fmt::Write;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const REFERENCE: &str = include_str!("reference.cpp");
+const LLVM: &str = "/usr/lib/llvm-22";
+
+/// How many graphs of each kind at least.
+const GENERATED: usize = 1000;
+const REAL: usize = 100;
+
+pub fn layout_test(tree: &Path, profile: &Path) -> Result<()> {
+    let image = vmlinux::read(&tree.join("vmlinux"))?;
+    let text = std::fs::read_to_string(profile).with_context(|| profile.display().to_string())?;
+    let kernel = kernlane::profile::graph::movable(&image, &Profile::from_json(&text)?)?.graph;
+    let directory = tempfile::tempdir()?;
+    let reference = build(directory.path())?;
+
+    let blocks = [
+        ("generated", graphs::generated_blocks(GENERATED), GENERATED),
+        ("real", graphs::blocks_of(&kernel), REAL),
+    ];
+    for (what, graphs, least) in blocks {
+        ensure!(graphs.len() >= least, "only {} {what} functions", graphs.len());
+        compare_blocks(&reference, directory.path(), what, &graphs)?;
+    }
+    let functions = [
+        ("generated", graphs::generated_functions(GENERATED), GENERATED),
+        ("real", graphs::functions_of(&kernel, REAL), REAL),
+    ];
+    for (what, graphs, least) in functions {
+        ensure!(graphs.len() >= least, "only {} {what} call graphs", graphs.len());
+        compare_cdsort(&reference, directory.path(), what, &graphs)?;
+        // A link takes its time: every fifth generated graph, and all the real ones.
+        let linked = graphs.iter().step_by(if what == "real" { 1 } else { 5 });
+        lld::compare(directory.path(), what, &linked.collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+fn build(directory: &Path) -> Result<PathBuf> {
+    let source = directory.join("reference.cpp");
+    std::fs::write(&source, REFERENCE)?;
+    let program = directory.join("reference");
+    let mut compiler = Command::new("clang++-22");
+    compiler
+        .args(["-std=c++17", "-O2", "-Wall", "-Werror", "-isystem"])
+        .arg(format!("{LLVM}/include"));
+    compiler.arg(&source).arg("-o").arg(&program);
+    compiler
+        .arg(format!("-L{LLVM}/lib"))
+        .arg("-lLLVM-22")
+        .arg(format!("-Wl,-rpath,{LLVM}/lib"));
+    crate::run(&mut compiler).context("the packages clang-22 and llvm-22-dev are needed")?;
+    Ok(program)
+}
+
+/// LLVM's answers to some graphs, a line each.
+fn ask(reference: &Path, directory: &Path, questions: &str) -> Result<Vec<String>> {
+    let path = directory.join("graphs");
+    std::fs::write(&path, questions)?;
+    let output = Command::new(reference)
+        .stdin(File::open(&path)?)
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "{}: {}", reference.display(), output.status);
+    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+}
+
+fn compare_blocks(reference: &Path, directory: &Path, what: &str, graphs: &[Graph]) -> Result<()> {
+    let mut questions = String::new();
+    for graph in graphs {
+        let order = kernlane_layout::order(graph, Algorithm::ExtTsp, 0)?.order.0;
+        writeln!(questions, "blocks {} {}", graph.len(), graph.edges.len())?;
+        for (size, count) in graph.sizes.iter().zip(&graph.counts) {
+            writeln!(questions, "{size} {count}")?;
+        }
+        for edge in &graph.edges {
+            writeln!(questions, "{} {} {} 0", edge.from.0, edge.to.0, edge.count)?;
+        }
+        order.iter().try_for_each(|block| write!(questions, "{} ", block.0))?;
+        writeln!(questions)?;
+    }
+    let answers = ask(reference, directory, &questions)?;
+    ensure!(
+        answers.len() == graphs.len(),
+        "{} answers to {} graphs",
+        answers.len(),
+        graphs.len()
+    );
+    let (mut better, mut worse, mut theirs, mut ours) = (0, Vec::new(), 0.0, 0.0);
+    for (number, answer) in answers.iter().enumerate() {
+        let (their, our) = answer.split_once(' ').context("no two scores")?;
+        let (their, our): (f64, f64) = (their.parse()?, our.parse()?);
+        // Scores are sums of the same terms in the same order: what differs by less is the same.
+        let tolerance = 1e-9 * their.max(1.0);
+        better += usize::from(our > their + tolerance);
+        if our < their - tolerance {
+            worse.push((number, our / their));
+        }
+        theirs += their;
+        ours += our;
+    }
+    let share = 100.0 * (ours / theirs - 1.0);
+    println!(
+        "ext-TSP, {} {what} functions: better than LLVM's on {better}, worse on {}, {share:+.4} % in all",
+        graphs.len(),
+        worse.len()
+    );
+    if let Some((number, ratio)) = worse.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
+        bail!(
+            "ext-TSP scores less than LLVM's on {} {what} functions, {ratio} of it on number {number}",
+            worse.len()
+        );
+    }
+    Ok(())
+}
+
+fn compare_cdsort(reference: &Path, directory: &Path, what: &str, graphs: &[Functions]) -> Result<()> {
+    let mut questions = String::new();
+    for functions in graphs {
+        let graph = &functions.calls;
+        writeln!(questions, "functions {} {}", graph.len(), graph.arcs.len())?;
+        for (size, count) in graph.sizes.iter().zip(&graph.counts) {
+            writeln!(questions, "{size} {count}")?;
+        }
+        for arc in &graph.arcs {
+            writeln!(questions, "{} {} {} {}", arc.from, arc.to, arc.count, arc.offset)?;
+        }
+        (0..graph.len()).try_for_each(|function| write!(questions, "{function} "))?;
+        writeln!(questions)?;
+    }
+    let answers = ask(reference, directory, &questions)?;
+    ensure!(
+        answers.len() == graphs.len(),
+        "{} answers to {} graphs",
+        answers.len(),
+        graphs.len()
+    );
+    for (number, (answer, functions)) in answers.iter().zip(graphs).enumerate() {
+        let theirs: Vec<u32> = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        let ours = kernlane_layout::cdsort::arrange(&functions.calls, &Default::default());
+        ensure!(
+            ours == theirs,
+            "CDSort orders {what} call graph {number} otherwise than LLVM:\n{ours:?}\n{theirs:?}"
+        );
+    }
+    println!("CDSort, {} {what} call graphs: LLVM's order", graphs.len());
+    Ok(())
+}
