@@ -23,27 +23,29 @@ pub fn test() -> Result<()> {
     record_test::record_test(&gcc)?;
     step("recordings are repeatable, and failures are said");
     guest_test::guest_test(&gcc)?;
-    relinked_kernels_hold(&kernlane, &gcc, &[])?;
+    let road = relinked_kernels_hold(&kernlane, &gcc, &[])?;
+    step("layouts are as good as those of LLVM and lld");
+    layout_test::layout_test(&gcc, &road.join("profile.klp"))?;
 
     step("the demo kernel, built by clang");
     let clang = kernel::tree(Compiler::Clang)?;
     step("the checker finds wrong kernels built by clang");
     check_test::check_test(&clang)?;
-    relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])
+    relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])?;
+    Ok(())
 }
 
 /// Relinks a tree's kernel in the original order, for a workload, and in a random order, which is booted on the `machines` (all of them if none
-/// is named).
-fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Result<()> {
+/// is named). Gives the directory with the workload's profile and the relinked kernels.
+fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Result<PathBuf> {
     step("the original order is the original kernel, and objtool judges others");
     relink_test::relink_test(tree)?;
     step("the whole road: a layout made for a workload, and all blocks in a random order");
     let road = optimized(kernlane, "files", tree, &["ext-tsp-global", "random"])?;
     predictions_hold(&road)?;
-    step("layouts are as good as those of LLVM and lld");
-    layout_test::layout_test(&gcc, &road.join("profile.klp"))?;
     step("the kernel in a random order does in a guest what the original does");
-    vm_test::vm_test(tree, &road.join("random.kernel"), machines)
+    vm_test::vm_test(tree, &road.join("random.kernel"), machines)?;
+    Ok(road)
 }
 
 /// By how much replay may miss what the relinked kernel is then seen to do.
