@@ -22,6 +22,23 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Does `work` in `path`, by its canonical name, making the directory if there is none; one that was made is removed again if nothing has come of it.
+///
+/// # Errors
+/// The directory cannot be made, or what `work` gives.
+pub fn in_directory<T>(path: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let is_new = !path.exists();
+    std::fs::create_dir_all(path).with_context(|| format!("{}: cannot be made", path.display()))?;
+    let done = std::fs::canonicalize(path)
+        .with_context(|| format!("{}: cannot be used", path.display()))
+        .and_then(|canonical| work(&canonical));
+    if done.is_err() && is_new {
+        // Fails if something is in it, which is then worth keeping.
+        let _ = std::fs::remove_dir(path);
+    }
+    done
+}
+
 /// Temporary files are for their owner alone; results are for everyone.
 fn set_usual_permissions(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
@@ -42,5 +59,20 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         let error = write(&directory.path().join("none/result"), b"").unwrap_err();
         assert!(error.to_string().ends_with("none/result: cannot be written"));
+    }
+
+    #[test]
+    fn a_directory_stays_if_something_came_of_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("a/b");
+        let fail = |directory: &Path| -> Result<()> { anyhow::bail!("{}", directory.display()) };
+        assert!(in_directory(&path, fail).is_err());
+        assert!(!path.exists());
+        in_directory(&path, |_| Ok(())).unwrap();
+        assert!(in_directory(&path, fail).is_err());
+        assert!(path.exists(), "it was there before");
+        std::fs::remove_dir(&path).unwrap();
+        assert!(in_directory(&path, |path| write(&path.join("x"), b"x").and_then(|()| fail(path))).is_err());
+        assert!(path.join("x").exists());
     }
 }

@@ -239,6 +239,21 @@ impl<'d> Kernel<'d> {
         }
     }
 
+    /// The GNU build id in `.notes` (elf(5)): name size, descriptor size, type, then both, each padded to 4 bytes.
+    pub fn build_id(&self) -> Option<String> {
+        let mut rest = self.section(".notes")?.data;
+        while let Some((header, behind)) = rest.split_at_checked(12) {
+            let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+            let (name, behind) = behind.split_at_checked((word(0) as usize).next_multiple_of(4))?;
+            let id = behind.get(..word(4) as usize)?;
+            if word(8) == elf::NT_GNU_BUILD_ID && name == b"GNU\0" {
+                return Some(id.iter().map(|byte| format!("{byte:02x}")).collect());
+            }
+            rest = behind.get(id.len().next_multiple_of(4)..).unwrap_or_default();
+        }
+        None
+    }
+
     /// From the lowest to the end of the highest section that is linked at a kernel address.
     pub fn image(&self) -> std::ops::Range<u64> {
         let kernel = || self.sections.iter().filter(|s| s.addr >> 63 == 1);

@@ -385,6 +385,33 @@ fn what_is_no_kernel_is_refused() {
     assert!(refusal.contains("object file"), "{refusal}");
 }
 
+#[test]
+fn the_build_id_is_found_among_other_notes() {
+    let note = |kind: u32, id: &[u8]| {
+        [
+            &4u32.to_le_bytes()[..],
+            &(id.len() as u32).to_le_bytes(),
+            &kind.to_le_bytes(),
+            b"GNU\0",
+            id,
+        ]
+        .concat()
+    };
+    let found = |notes: Vec<u8>| {
+        let file = elf(
+            &[(".text", TEXT, 0x6, vec![0xc3]), (".notes", DATA, 0x2, notes)],
+            &[Symbol("f", TEXT, 1)],
+            0,
+        );
+        Kernel::parse(&file).unwrap().build_id()
+    };
+    let other = note(1, &[1, 2, 3, 4, 5, 0, 0, 0]);
+    assert_eq!(found([&other[..], &note(3, &[0xab, 0x0c])].concat()), Some("ab0c".into()));
+    assert_eq!(found(other.clone()), None);
+    assert_eq!(found([&other[..], &note(3, &[7; 20])[..30]].concat()), None, "cut off");
+    assert_eq!(found(vec![0xff; 40]), None);
+}
+
 /// A damaged file is refused or differs; whatever it is, nothing panics.
 #[test]
 fn damage_never_panics() {

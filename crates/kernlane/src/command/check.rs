@@ -1,9 +1,10 @@
 //! `kernlane check`: whether a relinked kernel is the old program.
 
+use crate::check::kernel::Kernel;
 use crate::check::{Build, check};
 use crate::map::Map;
 use crate::place::Placement;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,11 +40,11 @@ pub struct CheckArgs {
 
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     let (old, new) = (Build::read(&args.old)?, Build::read(&args.new)?);
+    let (old, new) = (old.kernel()?, new.kernel()?);
     let map = match &args.map {
-        Some(path) => read_map(path)?,
+        Some(path) => read_map(path, &old.kernel)?,
         None => Placement::default(),
     };
-    let (old, new) = (old.kernel()?, new.kernel()?);
     let findings = check(&old, &new, &map)?;
     if args.json {
         print!("{}", findings.json(&old.kernel, &new.kernel, args.show));
@@ -56,8 +57,15 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(if findings.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn read_map(path: &Path) -> Result<Placement> {
+fn read_map(path: &Path, old: &Kernel) -> Result<Placement> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let map = Map::from_text(&text).with_context(|| path.display().to_string())?;
+    let build_id = old.build_id().unwrap_or_default();
+    ensure!(
+        map.build_id.0 == build_id,
+        "{}: is of the kernel with build id {}, but the old kernel has build id {build_id}",
+        path.display(),
+        map.build_id.0
+    );
     Ok(map.placement)
 }

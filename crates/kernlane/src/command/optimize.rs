@@ -66,7 +66,10 @@ pub struct OptimizeArgs {
 pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    fs::create_dir_all(&args.output).with_context(|| format!("{}: cannot be made", args.output.display()))?;
+    output::in_directory(&args.output, |_| along(args, machines))
+}
+
+fn along(args: &OptimizeArgs, machines: Vec<Machine>) -> Result<ExitCode> {
     let road = Road {
         args,
         tree: Tree::open(&args.tree, &args.make)?,

@@ -230,15 +230,21 @@ pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
 
 /// Rewrites the tree's object as `layout` says and links it. What is there already, made from the same, is used again.
 pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Result<Report> {
+    let kept = Kept::of(&tree.path).home();
+    let directory = match destination {
+        Destination::Nowhere => return relink_in(tree, layout, destination, None),
+        Destination::Directory(directory) => *directory,
+        Destination::Tree => &kept,
+    };
+    output::in_directory(directory, |home| relink_in(tree, layout, destination, Some(home)))
+}
+
+/// As `relink`, with the directory that is Kernlane's.
+fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: Option<&Path>) -> Result<Report> {
     let begun = Instant::now();
     let originals = Originals::read(tree)?;
     let key = key(layout)?;
-    let home = match destination {
-        Destination::Nowhere => None,
-        Destination::Directory(directory) => Some(make_directory(directory)?),
-        Destination::Tree => Some(make_directory(&Kept::of(&tree.path).home())?),
-    };
-    if let Some(report) = home.as_deref().and_then(|home| made_before(tree, home, destination, &key)) {
+    if let Some(report) = home.and_then(|home| made_before(tree, home, destination, &key)) {
         return Ok(report);
     }
     let Ready {
@@ -260,7 +266,7 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
     };
     let Some(home) = home else { return Ok(report) };
     let begun = Instant::now();
-    let scratch = scratch::directory(&home, SCRATCH)?;
+    let scratch = scratch::directory(home, SCRATCH)?;
     tree.link(&rewritten.bytes, scratch.path(), rewritten.debug == Debug::ForTypes)?;
     report.link_seconds = Some(begun.elapsed().as_secs_f64());
 
@@ -275,7 +281,7 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
     tree.ensure_unchanged()?;
     match destination {
         Destination::Tree => Kept::of(&tree.path).install(scratch.path(), &originals.present, &new.build_id, &map)?,
-        _ => install::into_directory(scratch.path(), &home, &map)?,
+        _ => install::into_directory(scratch.path(), home, &map)?,
     }
     report.new_build_id = Some(new.build_id);
     output::write(&home.join(REPORT), &serde_json::to_vec_pretty(&report)?)?;
@@ -286,11 +292,6 @@ pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Re
 const SCRATCH: &str = ".relink-";
 /// What the last relink into a directory did.
 const REPORT: &str = "relink.json";
-
-fn make_directory(path: &Path) -> Result<PathBuf> {
-    fs::create_dir_all(path).with_context(|| format!("{}: cannot be made", path.display()))?;
-    fs::canonicalize(path).with_context(|| format!("{}: cannot be used", path.display()))
-}
 
 /// A hash of what a relink is made from: the layout, which names the kernel, and this program.
 fn key(layout: &Layout) -> Result<String> {

@@ -190,6 +190,11 @@ impl Tree {
         let status = interrupt::wait(&mut make)?;
         if !status.success() {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
+            ensure!(
+                has_room(directory),
+                "the kernel's own link failed: the disk that {} is on is full",
+                directory.display()
+            );
             let lines: Vec<&str> = text.lines().collect();
             bail!(
                 "the kernel's own link failed ({status}); its last words:\n{}",
@@ -266,6 +271,16 @@ fn time_of(path: &Path) -> Result<SystemTime> {
     fs::metadata(path)
         .and_then(|m| m.modified())
         .with_context(|| format!("{}: cannot be read", path.display()))
+}
+
+/// Whether a file can grow in the directory. Not all of kbuild's programs say so when it cannot; what they cut short is then a riddle.
+fn has_room(directory: &Path) -> bool {
+    const SOME: usize = 1 << 20;
+    let probe = directory.join(".kernlane-probe");
+    let written = fs::write(&probe, vec![0; SOME]).is_ok();
+    // Removed here, or with the scratch tree.
+    let _ = fs::remove_file(probe);
+    written
 }
 
 /// When the object and the kernel in a tree were made.
