@@ -7,10 +7,11 @@ mod kernel;
 mod layout_test;
 mod record_test;
 mod relink_test;
+mod services_test;
 mod test;
 mod vm_test;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -24,6 +25,8 @@ cargo xtask relink-test TREE    the original order gives the original kernel; ob
 cargo xtask layout-test TREE PROFILE
                                 whether layouts are as good as those of LLVM's own code, and orders of functions those of lld
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
+cargo xtask services-test KERNEL
+                                whether services are counted as the guest itself counts them
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
 ";
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
         ["layout-test", tree, profile] => layout_test::layout_test(tree.as_ref(), profile.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
+        ["services-test", kernel] => services_test::services_test(kernel.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
@@ -74,4 +78,14 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{command:?}: {status}");
     }
     Ok(())
+}
+
+/// The plugin as it is shipped.
+fn build_plugin() -> Result<PathBuf> {
+    run(Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kernlane-plugin"]))?;
+    let executable = std::env::current_exe()?;
+    let target = executable.ancestors().nth(2).context("xtask lies in no target directory")?;
+    let library = target.join("release/libkernlane_plugin.so");
+    ensure!(library.is_file(), "{} is not there after building it", library.display());
+    Ok(library)
 }

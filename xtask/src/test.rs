@@ -1,7 +1,11 @@
 //! `make test`: everything that must hold, the quick before the slow.
 
 use crate::kernel::{self, Compiler};
+<<<<<<< HEAD
 use crate::{check_test, guest_test, layout_test, record_test, relink_test, run, vm_test};
+=======
+use crate::{check_test, guest_test, record_test, relink_test, run, services_test, vm_test};
+>>>>>>> dbdc180 (report: every instruction by service of the system, the system's share, locality; diff: what changed and why)
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
 use kernlane::results::Results;
@@ -21,6 +25,8 @@ pub fn test() -> Result<()> {
     check_test::check_test(&gcc)?;
     step("recordings are exact");
     record_test::record_test(&gcc)?;
+    step("services are counted as the guest counts them");
+    services_test::services_test(&gcc)?;
     step("recordings are repeatable, and failures are said");
     guest_test::guest_test(&gcc)?;
     let road = relinked_kernels_hold(&kernlane, &gcc, &[])?;

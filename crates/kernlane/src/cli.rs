@@ -2,6 +2,7 @@
 //! file of the command; here they are only listed.
 
 use crate::command::check::CheckArgs;
+use crate::command::diff::DiffArgs;
 use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
 use crate::command::layout::LayoutArgs;
@@ -33,6 +34,7 @@ pub enum Command {
     Relink(RelinkArgs),
     Replay(ReplayArgs),
     Report(ReportArgs),
+    Diff(DiffArgs),
     #[command(hide = true)]
     Objtool(ObjtoolArgs),
     Man(ManArgs),

@@ -20,3 +20,4 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scratch;
+pub mod services;

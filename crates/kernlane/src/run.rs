@@ -1,7 +1,7 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{check, doctor, dump, layout, manual, objtool, optimize, profile, record, relink, replay, report};
+use crate::command::{check, diff, doctor, dump, layout, manual, objtool, optimize, profile, record, relink, replay, report};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -19,6 +19,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Optimize(args) => optimize::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Doctor(args) => doctor::run(&args),
     }

@@ -4,7 +4,7 @@
 //! Boots the tree's kernel with a program that does between the marks what is hard to record, and that knows by the guest's own clock
 //! how many instructions it took. Prints a line a test.
 
-use crate::run;
+use crate::{build_plugin, run};
 use anyhow::{Context, Result, bail, ensure};
 use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
 use std::collections::BTreeSet;
@@ -405,16 +405,6 @@ fn number_before(text: &str, what: &str) -> Option<u64> {
     let (before, _) = text.split_once(what)?;
     let digits = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
     before[digits..].parse().ok()
-}
-
-/// The plugin as it is shipped.
-fn build_plugin() -> Result<PathBuf> {
-    run(Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kernlane-plugin"]))?;
-    let executable = std::env::current_exe()?;
-    let target = executable.ancestors().nth(2).context("xtask lies in no target directory")?;
-    let library = target.join("release/libkernlane_plugin.so");
-    ensure!(library.is_file(), "{} is not there after building it", library.display());
-    Ok(library)
 }
 
 fn compile(directory: &Path) -> Result<Vec<u8>> {

@@ -1,47 +1,127 @@
-//! `kernlane report`: results become a page.
+//! `kernlane report`: results become a page; recordings become tables of services.
 
+use crate::command::attribution::Attribution;
+use crate::command::profile::vmlinux_path;
 use crate::comparison::{self, Comparison};
+use crate::image::vmlinux;
 use crate::output;
-use crate::report::{page, text};
+use crate::report::{locality, page, services, text};
 use crate::results::Results;
-use anyhow::Result;
+use crate::services::locality::Locality;
+use crate::services::share::OsShare;
+use crate::services::table::ServiceTable;
+use anyhow::{Context, Result};
 use clap::Args;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show what layouts brought, as one self-contained page
+/// Show what layouts brought, as one self-contained page; or where a recording's time goes
 ///
 /// Takes results (what `kernlane replay --json` prints, or the results.json that `kernlane optimize` leaves in its directory) and sets
 /// the original beside every layout, predicted and recorded. Without --output and --json it prints the tables.
+///
+/// With --services, --os-share or --locality it takes recordings instead, and the kernel that was recorded, and says for every service of the system
+/// (each system call, kind of page fault, interrupt, softirq, kernel thread …) what it came to.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane report net.results files.results -o report.html")]
+#[command(after_help = "Examples:
+  kernlane report net.results files.results -o report.html
+  kernlane report --services net.rec --kernel ~/linux --machine torrellas-8k --machine server-32k
+  kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
+  kernlane report --locality net.rec files.rec --kernel ~/linux")]
 pub struct ReportArgs {
-    /// Result files, or directories with a results.json
-    #[arg(required = true, value_name = "RESULTS")]
-    pub results: Vec<PathBuf>,
+    /// Result files, or directories with a results.json; recordings for the tables of services
+    #[arg(required = true, value_name = "RESULTS|RECORDING")]
+    pub inputs: Vec<PathBuf>,
 
     /// Where to write the page
-    #[arg(long, short, value_name = "FILE.html")]
+    #[arg(long, short, value_name = "FILE.html", conflicts_with_all = ["services", "os_share", "locality"])]
     pub output: Option<PathBuf>,
 
-    /// Print what the page shows as JSON
+    /// Where the time goes, by service of the system
+    #[arg(long, requires = "kernel")]
+    pub services: bool,
+
+    /// The system's share of the work, and how long each visit to the kernel is
+    #[arg(long, requires = "kernel", conflicts_with = "services")]
+    pub os_share: bool,
+
+    /// How much of the kernel's code runs, why it is entered, its branches, loops and popular functions, beside Torrellas' numbers
+    #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share"])]
+    pub locality: bool,
+
+    /// The kernel that was recorded: its build tree, its vmlinux, or its System.map
+    #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
+    pub kernel: Option<PathBuf>,
+
+    /// A machine to simulate beside, as for `kernlane replay`; may be given several times
+    #[arg(long, short, value_name = "NAME|FILE.toml", requires = "kernel")]
+    pub machine: Vec<String>,
+
+    /// What the kernel's functions mean, instead of annotations/linux.toml
+    #[arg(long, value_name = "FILE.toml", requires = "kernel")]
+    pub annotations: Option<PathBuf>,
+
+    /// How many services to print
+    #[arg(long, default_value_t = 30)]
+    pub top: usize,
+
+    /// Print what is shown as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 pub fn run(args: &ReportArgs) -> Result<ExitCode> {
+    match args.services || args.os_share || args.locality {
+        true => of_recordings(args),
+        false => of_results(args),
+    }
+}
+
+fn of_results(args: &ReportArgs) -> Result<ExitCode> {
     let mut rows = Vec::new();
-    for path in &args.results {
+    for path in &args.inputs {
         rows.extend(Results::read(path)?.rows);
     }
     let comparisons: Vec<Comparison> = comparison::compare(&rows)?;
     if let Some(path) = &args.output {
         output::write(path, page::page(&comparisons)?.as_bytes())?;
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&comparisons)?);
-    } else if args.output.is_none() {
-        print!("{}", text::comparisons(&comparisons));
+    if args.json || args.output.is_none() {
+        print(args, &comparisons, || text::comparisons(&comparisons))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
+    let kernel = args.kernel.as_deref().context("give --kernel, to know the kernel's functions")?;
+    let attribution = Attribution::open(kernel, args.annotations.as_deref(), &args.machine)?;
+    if args.locality {
+        let image = vmlinux::read(&vmlinux_path(kernel))?;
+        let localities: Vec<Locality> = args
+            .inputs
+            .iter()
+            .map(|path| attribution.locality(path, &image))
+            .collect::<Result<_>>()?;
+        print(args, &localities, || locality::text(&localities))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tables: Vec<ServiceTable> = args.inputs.iter().map(|path| attribution.table(path)).collect::<Result<_>>()?;
+    if args.os_share {
+        let shares: Vec<OsShare> = tables.iter().map(OsShare::new).collect();
+        print(args, &shares, || services::shares(&shares, args.top))?;
+    } else {
+        print(args, &tables, || {
+            tables.iter().map(|table| services::table(table, args.top)).collect::<Vec<_>>().join("\n")
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print<T: Serialize>(args: &ReportArgs, value: &T, text: impl FnOnce() -> String) -> Result<()> {
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(value)?),
+        false => print!("{}", text()),
+    }
+    Ok(())
 }

@@ -1,13 +1,13 @@
 //! A profile and its image become the arrays that the layout algorithms take, and an order of theirs becomes a layout.
 
 use crate::image::address::LinkAddr;
-use crate::image::{BlockIndex, Image};
+use crate::image::{BlockIndex, Function, Image};
 use crate::order::{Layout, Run};
 use crate::profile::Profile;
 use anyhow::{Context, Result, bail};
 use layout::graph::{BlockId, Call, Edge, Graph, Order, Seed};
 
-/// The movable code of an image as the layout algorithms see it. Graph block n is image block `to_image[n]`.
+/// The code of an image, or that part of it which is movable, as the layout algorithms see it. Graph block n is image block `to_image[n]`.
 pub struct Movable {
     pub graph: Graph,
     to_image: Vec<BlockIndex>,
@@ -18,11 +18,20 @@ pub struct Movable {
 /// # Errors
 /// The profile is of another kernel, or names an address at which the image has no block.
 pub fn movable(image: &Image, profile: &Profile) -> Result<Movable> {
+    arrays(image, profile, |function| function.movable)
+}
+
+/// As [`movable`], with the code that does not move.
+pub fn whole(image: &Image, profile: &Profile) -> Result<Movable> {
+    arrays(image, profile, |_| true)
+}
+
+fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) -> Result<Movable> {
     if image.build_id != profile.build_id {
         let (profile, image) = (&profile.build_id.0, &image.build_id.0);
         bail!("the profile is of the kernel with build id {profile}, the image has build id {image}");
     }
-    let mut movable = without_counts(image);
+    let mut movable = without_counts(image, wanted);
     let mut from_image = vec![None; image.blocks.len()];
     for (n, block) in movable.to_image.iter().enumerate() {
         from_image[block.0 as usize] = Some(BlockId(n as u32));
@@ -60,10 +69,10 @@ pub fn movable(image: &Image, profile: &Profile) -> Result<Movable> {
     Ok(movable)
 }
 
-fn without_counts(image: &Image) -> Movable {
+fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> Movable {
     let mut graph = Graph::default();
     let mut to_image = Vec::new();
-    for function in image.functions.iter().filter(|function| function.movable) {
+    for function in image.functions.iter().filter(|function| wanted(function)) {
         let first = to_image.len() as u32;
         for index in function.blocks.clone() {
             let block = image.blocks[index as usize];

@@ -8,10 +8,10 @@
 //!                          └→ moved: fetches of layout B → …
 //! ```
 
-mod code;
+pub(crate) mod code;
 mod flow;
 mod moved;
-mod numbering;
+pub(crate) mod numbering;
 pub mod rows;
 mod simulation;
 #[cfg(test)]

@@ -2,6 +2,9 @@
 //!
 //! To add one: a file that takes values of `results` and gives a `String`.
 
+pub mod difference;
 pub mod dump;
+pub mod locality;
 pub mod page;
+pub mod services;
 pub mod text;

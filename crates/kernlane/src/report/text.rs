@@ -187,22 +187,22 @@ fn in_order<'a>(rows: &'a [Row], field: impl Fn(&'a Row) -> &'a String) -> Vec<&
 }
 
 /// The first column to the left, the others to the right, each as wide as its widest cell.
-struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    fn new(titles: &[&str]) -> Table {
+    pub fn new(titles: &[&str]) -> Table {
         Table {
             rows: vec![titles.iter().map(|&title| title.to_owned()).collect()],
         }
     }
 
-    fn push(&mut self, cells: Vec<String>) {
+    pub fn push(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    fn to_text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows

@@ -18,6 +18,27 @@ pub(super) struct Loop {
     pub iterations: f64,
     /// Blocks from which control goes back to the header.
     pub latches: Vec<BlockId>,
+    /// Blocks of the loop, the header first.
+    body: Vec<BlockId>,
+    iterations: f64,
+}
+
+/// A natural loop as it ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NaturalLoop {
+    /// Of one function; the header, at which the loop is entered, is the first.
+    pub blocks: Vec<BlockId>,
+    /// Executions of the header per entry from outside, at least 1.
+    pub iterations: f64,
+}
+
+/// The natural loops of the executed edges: function by function, each before those within it.
+pub fn natural_loops(graph: &Graph) -> Vec<NaturalLoop> {
+    let natural = |l: Loop| NaturalLoop {
+        blocks: l.body,
+        iterations: l.iterations,
+    };
+    Loops::new(graph).loops.into_iter().map(natural).collect()
 }
 
 pub(super) struct Loops {
@@ -94,6 +115,8 @@ impl Loops {
                 scale: around.map_or(1.0, |l| l.scale) / iterations,
                 iterations,
                 latches: latches[&header].iter().map(|&b| BlockId((start + b) as u32)).collect(),
+                body: body.iter().map(|&b| BlockId((start + b) as u32)).collect(),
+                iterations,
             };
             body.iter()
                 .for_each(|&block| self.innermost[start + block] = Some(self.loops.len()));

@@ -9,6 +9,8 @@ mod loops;
 mod sequences;
 mod transitions;
 
+pub use loops::{NaturalLoop, natural_loops};
+
 use crate::graph::{Graph, Ordered};
 use crate::hot::Hot;
 use crate::validate::{InputError, at_least, validate};

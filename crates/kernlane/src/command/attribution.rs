@@ -1,0 +1,93 @@
+//! What the commands share that ask a recording for services: its kernel's symbols, the annotations, the machines, and the walk.
+
+use crate::command::profile::{self, vmlinux_path};
+use crate::image::Image;
+use crate::machine;
+use crate::services::annotations::Annotations;
+use crate::services::binding::Binding;
+use crate::services::locality::{Locality, POPULAR};
+use crate::services::symbols::Symbols;
+use crate::services::table::ServiceTable;
+use crate::services::{self, Attributed, Recorded};
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use sim::Machine;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use trace::{Header, Reader};
+
+/// A kernel's symbols, with what they mean.
+pub struct Attribution {
+    pub symbols: Symbols,
+    pub binding: Binding,
+    pub machines: Vec<Machine>,
+}
+
+impl Attribution {
+    /// `kernel`: a build tree, a vmlinux or a System.map; `annotations`: a file, or else those that are shipped.
+    pub fn open(kernel: &Path, annotations: Option<&Path>, machines: &[String]) -> Result<Attribution> {
+        let annotations = match annotations {
+            None => Annotations::shipped()?,
+            Some(path) => {
+                let named = || path.display().to_string();
+                Annotations::parse(&std::fs::read_to_string(path).with_context(named)?).with_context(named)?
+            }
+        };
+        let symbols = Symbols::read(&vmlinux_path(kernel))?;
+        Ok(Attribution {
+            binding: Binding::new(&annotations, &symbols),
+            symbols,
+            machines: machines.iter().map(|name| machine::find(name)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// The services of a recording (a directory). Shows progress on a terminal.
+    pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
+        self.read(recording, |reader| {
+            let attributed = services::attribute(reader, &self.symbols, &self.binding, &self.machines)?;
+            Ok(self.to_table(reader.header(), &attributed))
+        })
+    }
+
+    /// As `table`, with what each function came to.
+    pub fn recorded(&self, recording: &Path) -> Result<Recorded> {
+        self.read(recording, |reader| {
+            let (attributed, functions) = services::attribute_with_functions(reader, &self.symbols, &self.binding, &self.machines)?;
+            Ok(Recorded {
+                table: self.to_table(reader.header(), &attributed),
+                functions,
+            })
+        })
+    }
+
+    /// The locality of the kernel's code in a recording; `image`: of the kernel.
+    pub fn locality(&self, recording: &Path, image: &Image) -> Result<Locality> {
+        let Recorded { table, functions } = self.recorded(recording)?;
+        let all_calls = functions.values().map(|totals| totals.calls).sum();
+        let mut by_calls: Vec<(String, u64)> = functions.into_iter().map(|(name, totals)| (name, totals.calls)).collect();
+        by_calls.sort_by(|(a, a_calls), (b, b_calls)| b_calls.cmp(a_calls).then_with(|| a.cmp(b)));
+        by_calls.truncate(POPULAR);
+        let names: Vec<String> = by_calls.iter().map(|(name, _)| name.clone()).collect();
+        let reuses = self.read(recording, |reader| services::reuses(reader, &self.symbols, &names))?;
+        let popular = by_calls.into_iter().zip(reuses).map(|((name, calls), reuses)| (name, calls, reuses));
+        let profile = profile::from_recording(&recording.join("trace.klt"), image)?;
+        Locality::new(image, &profile, &table, popular.collect(), all_calls)
+    }
+
+    fn to_table(&self, header: &Header, attributed: &Attributed) -> ServiceTable {
+        ServiceTable::new(header, attributed, self.binding.blind.clone(), &self.machines)
+    }
+
+    fn read<T>(&self, recording: &Path, walk: impl FnOnce(&mut Reader<Box<dyn Read>>) -> Result<T>) -> Result<T> {
+        let path = recording.join("trace.klt");
+        let named = || path.display().to_string();
+        let file = File::open(&path).with_context(named)?;
+        let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
+        progress.set_style(ProgressStyle::with_template("services {wide_bar} {percent:>3} %  {eta} left")?);
+        let from: Box<dyn Read> = Box::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file)));
+        let walked = Reader::new(from).with_context(named).and_then(|mut reader| walk(&mut reader).with_context(named));
+        progress.finish_and_clear();
+        walked
+    }
+}

@@ -1,0 +1,82 @@
+//! `kernlane diff`: what changed between two recordings, and why.
+
+use crate::command::attribution::Attribution;
+use crate::report::difference;
+use crate::services::difference::Difference;
+use anyhow::{Result, ensure};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Say what changed between two recordings, service by service and function by function, and why
+///
+/// Each change has three parts that add up: more calls or fewer, more instructions a call, more misses a call. For a workload before and
+/// after a patch to the kernel, or for two kernels. With --limit it exits with 1 when the kernel or one of its services grew by more.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --machine server-32k
+  kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --limit 2 || echo slower")]
+pub struct DiffArgs {
+    /// The recording before (a directory)
+    pub before: PathBuf,
+
+    /// The recording after
+    pub after: PathBuf,
+
+    /// The kernel of the first recording: its build tree, its vmlinux, or its System.map
+    #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
+    pub kernel: PathBuf,
+
+    /// The kernel of the second recording, if it is another
+    #[arg(long, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
+    pub kernel_after: Option<PathBuf>,
+
+    /// A machine to simulate; the costs are then its cycles, else instructions
+    #[arg(long, short, value_name = "NAME|FILE.toml")]
+    pub machine: Option<String>,
+
+    /// What the kernel's functions mean, instead of annotations/linux.toml
+    #[arg(long, value_name = "FILE.toml")]
+    pub annotations: Option<PathBuf>,
+
+    /// Exit with 1 if the kernel or a service grew by more than so many percent
+    #[arg(long, value_name = "PERCENT")]
+    pub limit: Option<f64>,
+
+    /// Services that are less than so many percent of the kernel, before and after, are not held to the limit
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
+    pub least: f64,
+
+    /// How many services and functions to print
+    #[arg(long, default_value_t = 20)]
+    pub top: usize,
+
+    /// Print the difference as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(args: &DiffArgs) -> Result<ExitCode> {
+    for percent in args.limit.iter().chain([&args.least]) {
+        ensure!(percent.is_finite() && *percent >= 0.0, "{percent} is no percentage");
+    }
+    let annotations = args.annotations.as_deref();
+    let machines: Vec<String> = args.machine.iter().cloned().collect();
+    let kernel_after = args.kernel_after.as_deref().unwrap_or(&args.kernel);
+    let old = Attribution::open(&args.kernel, annotations, &machines)?;
+    let new = Attribution::open(kernel_after, annotations, &machines)?;
+    let model = old.machines.first().map(|machine| machine.time);
+    let difference = Difference::new(&old.recorded(&args.before)?, &new.recorded(&args.after)?, model);
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&difference)?),
+        false => print!("{}", difference::text(&difference, args.top)),
+    }
+    let Some(limit) = args.limit else { return Ok(ExitCode::SUCCESS) };
+    let over = difference.over(limit / 100.0, args.least / 100.0);
+    for change in &over {
+        let grew = change.growth().map_or("is new".to_owned(), |growth| format!("grew by {:.1} %", 100.0 * growth));
+        let kind = change.kind.map_or(String::new(), |kind| format!("{} ", kind.title()));
+        eprintln!("over the limit: {kind}{} {grew}", change.name);
+    }
+    Ok(if over.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

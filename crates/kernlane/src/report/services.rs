@@ -1,0 +1,126 @@
+//! Service tables and the system's share, for a terminal.
+
+use crate::report::text::Table;
+use crate::services::share::OsShare;
+use crate::services::table::{ServiceRow, ServiceTable};
+use std::fmt::Write as _;
+
+/// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp): instructions in supervisor mode.
+const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
+
+/// The largest `most` services, and user mode and idle.
+pub fn table(services: &ServiceTable, most: usize) -> String {
+    let all = services.instructions.max(1) as f64;
+    let part = |instructions: u64| 100.0 * instructions as f64 / all;
+    let mut text = format!(
+        "workload {}, kernel {}, seed {}\n{} instructions: {:.1} % user, {:.1} % kernel, {:.2} % idle\n",
+        services.workload,
+        services.kernel,
+        services.seed,
+        services.instructions,
+        part(services.user_instructions),
+        part(services.kernel_instructions),
+        part(services.idle_instructions),
+    );
+    text += "times in instructions of the guest, a nanosecond each; latency by calls that ended\n\n";
+    let mut titles = vec!["service", "share", "calls", "calls/s", "mean", "latency", "computing", "others", "off CPU"];
+    for at in 0..services.machines.len() {
+        titles.extend(["share", "cycles", "CPI", "L1I stall", "of stalls"]);
+        titles.extend((at > 0).then_some("faster"));
+    }
+    let mut table = Table::new(&titles);
+    for row in services.rows.iter().take(most) {
+        table.push(cells(row));
+    }
+    text += &table.to_text();
+    if services.rows.len() > most {
+        let _ = writeln!(text, "  and {} more (--top)", services.rows.len() - most);
+    }
+    for (at, machine) in services.machines.iter().enumerate() {
+        let what = if at == 0 { "first" } else { "next" };
+        let _ = writeln!(text, "{what} group of columns: {}, by Torrellas' simple model (1998, section 5.2)", machine.name);
+    }
+    text += &amounts(services);
+    text
+}
+
+fn cells(row: &ServiceRow) -> Vec<String> {
+    let latency = &row.latency;
+    let mut cells = vec![
+        format!("{} {}", row.kind.title(), row.name),
+        percent(row.share),
+        row.calls.to_string(),
+        format!("{:.0}", row.calls_per_second),
+        format!("{:.0}", row.mean_instructions),
+    ];
+    for time in [latency.total, latency.computing, latency.other_services, latency.off_cpu] {
+        cells.push(format!("{time:.0}"));
+    }
+    for (at, on) in row.on.iter().enumerate() {
+        cells.push(percent(on.share));
+        cells.push(format!("{:.0}", on.mean_cycles));
+        cells.push(format!("{:.2}", on.cpi));
+        cells.push(format!("{:.2}", on.l1i_stall));
+        cells.push(percent(on.l1i_stall_share));
+        cells.extend((at > 0).then(|| format!("{:.1} ×", on.speedup)));
+    }
+    cells
+}
+
+fn amounts(services: &ServiceTable) -> String {
+    let mut text = format!("\ncontext switches: {}", services.context_switches);
+    for (name, count) in &services.counters {
+        let _ = write!(text, ", {name}: {count}");
+    }
+    let _ = writeln!(
+        text,
+        "\nwithout a service: {:.3} % of the kernel's instructions",
+        100.0 * services.other_share
+    );
+    for blind in &services.blind {
+        let _ = writeln!(
+            text,
+            "not seen: {}: this kernel has no function {}",
+            blind.about,
+            blind.symbols.join(", ")
+        );
+    }
+    text
+}
+
+/// A line a recording, then the visits of each.
+pub fn shares(shares: &[OsShare], most: usize) -> String {
+    let mut titles = vec!["workload".to_owned(), "instructions".to_owned(), "in the kernel".to_owned()];
+    for machine in shares.first().map(|share| &share.machines).into_iter().flatten() {
+        titles.push(format!("cycles ({})", machine.machine));
+        titles.push("L1I misses".to_owned());
+    }
+    titles.extend(["interrupts", "median apart", "ninth decile"].map(str::to_owned));
+    let mut table = Table::new(&titles.iter().map(String::as_str).collect::<Vec<_>>());
+    for share in shares {
+        let mut cells = vec![share.workload.clone(), share.instructions.to_string(), percent(share.share)];
+        for machine in &share.machines {
+            cells.extend([percent(machine.cycles), percent(machine.l1i_misses)]);
+        }
+        let interrupts = &share.interrupts;
+        cells.extend([interrupts.count, interrupts.median, interrupts.ninth_decile].map(|number| number.to_string()));
+        table.push(cells);
+    }
+    let mut text = format!("{}{NELLANS}\n", table.to_text());
+    for share in shares {
+        let _ = writeln!(text, "\n{}: visits to the kernel, in instructions (upper ends of powers of two)", share.workload);
+        let mut table = Table::new(&["service", "visits", "median", "ninth decile"]);
+        for visits in share.visits.iter().take(most) {
+            let lengths = &visits.lengths;
+            let mut cells = vec![format!("{} {}", visits.kind.title(), visits.name)];
+            cells.extend([lengths.count, lengths.median, lengths.ninth_decile].map(|number| number.to_string()));
+            table.push(cells);
+        }
+        text += &table.to_text();
+    }
+    text
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}

@@ -1,0 +1,298 @@
+//! Annotations: which functions of a kernel mean what. They are data; the shipped ones are `annotations/linux.toml`, which also says what each
+//! table means.
+//!
+//! Takes TOML; gives `Annotations` in which every field has been checked. Knows no kernel: `binding` finds the symbols.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+/// For the kernels of `README.md`.
+pub const SHIPPED: &str = include_str!("../../../../annotations/linux.toml");
+
+/// What a service belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    SystemCall,
+    PageFault,
+    Exception,
+    Interrupt,
+    Ipi,
+    Softirq,
+    Timer,
+    ContextSwitch,
+    Signal,
+    Task,
+    KernelThread,
+    Work,
+    Idle,
+    /// What the annotations leave open.
+    Other,
+    /// User mode, by the task's name.
+    User,
+}
+
+impl Kind {
+    /// For people, in front of the service's name.
+    pub fn title(self) -> &'static str {
+        match self {
+            Kind::SystemCall => "system call",
+            Kind::PageFault => "page fault",
+            Kind::Exception => "exception",
+            Kind::Interrupt => "interrupt",
+            Kind::Ipi => "IPI",
+            Kind::Softirq => "softirq",
+            Kind::Timer => "timer",
+            Kind::ContextSwitch => "context switch",
+            Kind::Signal => "signal",
+            Kind::Task => "task",
+            Kind::KernelThread => "kernel thread",
+            Kind::Work => "work",
+            Kind::Idle => "idle",
+            Kind::Other => "other",
+            Kind::User => "user",
+        }
+    }
+}
+
+/// Which of a kernel's functions an annotation is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// For people: what is not seen where the kernel has none of the symbols.
+    pub about: String,
+    /// Names, with `*` for any text.
+    pub symbols: Vec<String>,
+    /// Only the first symbol that the kernel has, instead of all.
+    pub first_only: bool,
+    pub optional: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    pub subject: Subject,
+    pub meaning: Meaning,
+}
+
+/// What it means that a function is entered. `name`: with `*` for what stood for it in the symbol, or for the callee's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    Gate { kind: Kind, name: String, anywhere: bool },
+    Enter { kind: Kind, name: String },
+    EnterCallee { kind: Kind, name: String },
+    Name { of: Kind, when: Vec<String>, name: String, body: bool },
+    NameByCallee { of: Kind, name: String },
+    Task { name: String },
+    Thread { body: bool },
+    Thunk,
+    Wake,
+    Count { name: String },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Annotations {
+    /// By sort and, in each, in the file's order.
+    pub list: Vec<Annotation>,
+    /// Names of tasks, with `*`, that run when there is nothing to run.
+    pub idle: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Text {
+    gate: Vec<GateText>,
+    #[serde(default)]
+    enter: Vec<EnterText>,
+    #[serde(default)]
+    name: Vec<NameText>,
+    #[serde(default)]
+    task: Vec<NamedText>,
+    #[serde(default)]
+    thread: Vec<ThreadText>,
+    #[serde(default)]
+    idle: Vec<IdleText>,
+    #[serde(default)]
+    thunk: Vec<PlainText>,
+    #[serde(default)]
+    wake: Vec<PlainText>,
+    #[serde(default)]
+    count: Vec<NamedText>,
+}
+
+/// The keys that every table has. `serde(flatten)` would take unknown keys without a word, so each sort of table spells them out.
+macro_rules! table {
+    ($name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty),* $(,)? }) => {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        struct $name {
+            about: String,
+            #[serde(default)]
+            symbols: Vec<String>,
+            #[serde(default)]
+            first_of: Vec<String>,
+            #[serde(default)]
+            optional: bool,
+            $($(#[$attribute])* $field: $kind,)*
+        }
+
+        impl $name {
+            fn subject(&self) -> Result<Subject> {
+                subject(&self.about, &self.symbols, &self.first_of, self.optional)
+            }
+        }
+    };
+}
+
+table!(GateText { kind: Kind, name: String, #[serde(default)] anywhere: bool });
+table!(EnterText { kind: Kind, name: String, #[serde(default)] by: Option<By> });
+table!(NameText { of: Kind, name: String, #[serde(default)] when: Vec<String>, #[serde(default)] body: bool, #[serde(default)] by: Option<By> });
+table!(NamedText { name: String });
+table!(ThreadText { #[serde(default)] body: bool });
+table!(PlainText {});
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdleText {
+    tasks: Vec<String>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum By {
+    Callee,
+}
+
+fn subject(about: &str, symbols: &[String], first_of: &[String], optional: bool) -> Result<Subject> {
+    ensure!(
+        symbols.is_empty() != first_of.is_empty(),
+        "{about:?}: give either symbols or first-of, and at least one"
+    );
+    for symbol in symbols.iter().chain(first_of) {
+        let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '*';
+        ensure!(
+            !symbol.is_empty() && symbol.chars().all(good),
+            "{about:?}: {symbol:?} is not the name of a function"
+        );
+        ensure!(symbol.matches('*').count() <= 1, "{about:?}: {symbol:?} has more than one *");
+    }
+    Ok(Subject {
+        about: about.to_owned(),
+        symbols: symbols.iter().chain(first_of).cloned().collect(),
+        first_only: symbols.is_empty(),
+        optional,
+    })
+}
+
+impl Annotations {
+    pub fn shipped() -> Result<Annotations> {
+        Annotations::parse(SHIPPED).context("the shipped annotations")
+    }
+
+    /// # Errors
+    /// Not TOML, an unknown key or kind, or a table without symbols: with the line, or the table's `about`.
+    pub fn parse(text: &str) -> Result<Annotations> {
+        let text: Text = toml::from_str(text)?;
+        let mut list = Vec::new();
+        let mut add = |subject: Result<Subject>, meaning| -> Result<()> {
+            list.push(Annotation { subject: subject?, meaning });
+            Ok(())
+        };
+        for table in &text.gate {
+            let (kind, name, anywhere) = (table.kind, table.name.clone(), table.anywhere);
+            add(table.subject(), Meaning::Gate { kind, name, anywhere })?;
+        }
+        for table in &text.enter {
+            let (kind, name) = (table.kind, table.name.clone());
+            let meaning = match table.by {
+                None => Meaning::Enter { kind, name },
+                Some(By::Callee) => Meaning::EnterCallee { kind, name },
+            };
+            add(table.subject(), meaning)?;
+        }
+        for table in &text.name {
+            let (of, when, name, body) = (table.of, table.when.clone(), table.name.clone(), table.body);
+            let meaning = match table.by {
+                None => Meaning::Name { of, when, name, body },
+                Some(By::Callee) if when.is_empty() && !body => Meaning::NameByCallee { of, name },
+                Some(By::Callee) => bail!("{:?}: by = \"callee\" goes with neither when nor body", table.about),
+            };
+            add(table.subject(), meaning)?;
+        }
+        for table in &text.task {
+            add(table.subject(), Meaning::Task { name: table.name.clone() })?;
+        }
+        for table in &text.thread {
+            add(table.subject(), Meaning::Thread { body: table.body })?;
+        }
+        for table in &text.thunk {
+            add(table.subject(), Meaning::Thunk)?;
+        }
+        for table in &text.wake {
+            add(table.subject(), Meaning::Wake)?;
+        }
+        for table in &text.count {
+            add(table.subject(), Meaning::Count { name: table.name.clone() })?;
+        }
+        Ok(Annotations {
+            list,
+            idle: text.idle.into_iter().flat_map(|table| table.tasks).collect(),
+        })
+    }
+}
+
+/// What stands for the `*` of `pattern` in `name`, all of it where there is none; `None` if it does not fit.
+pub fn fit<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
+    match pattern.split_once('*') {
+        None => (pattern == name).then_some(name),
+        Some((before, behind)) => name.strip_prefix(before)?.strip_suffix(behind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_ones_are_good() {
+        let annotations = Annotations::shipped().unwrap();
+        assert!(annotations.list.len() > 30);
+        assert_eq!(annotations.idle, ["swapper/*"]);
+    }
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        assert_eq!(fit("__x64_sys_*", "__x64_sys_read"), Some("read"));
+        assert_eq!(fit("a*z", "abz"), Some("b"));
+        assert_eq!(fit("a*a", "a"), None);
+        assert_eq!(fit("do_exit", "do_exit"), Some("do_exit"));
+        assert_eq!(fit("do_exit", "do_exit2"), None);
+    }
+
+    const GOOD: &str = "[[gate]]\nabout = 'calls'\nsymbols = ['f']\nkind = 'system-call'\nname = 'x'\n";
+
+    #[test]
+    fn broken_rules_are_named() {
+        assert!(Annotations::parse(GOOD).is_ok());
+        let error = |from: &str, to: &str| format!("{:#}", Annotations::parse(&GOOD.replace(from, to)).unwrap_err());
+        assert!(error("'system-call'", "'syscall'").contains("line 4"));
+        assert!(error("name =", "nam =").contains("unknown field `nam`"));
+        assert!(error("['f']", "[]").contains("\"calls\": give either symbols or first-of"));
+        assert!(error("['f']", "['f g']").contains("\"f g\" is not the name of a function"));
+        assert!(error("['f']", "['*f*']").contains("more than one *"));
+        let both = format!("{GOOD}[[name]]\nabout = 'n'\nsymbols = ['g']\nof = 'interrupt'\nname = '*'\nby = 'callee'\nbody = true\n");
+        assert!(format!("{:#}", Annotations::parse(&both).unwrap_err()).contains("neither when nor body"));
+    }
+
+    #[test]
+    fn damaged_files_do_not_panic() {
+        let mut state = 5_u64;
+        for _ in 0..300 {
+            let mut bytes = SHIPPED.as_bytes().to_vec();
+            for _ in 0..2 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let at = (state >> 33) as usize % bytes.len();
+                bytes[at] = (state >> 20) as u8 & 0x7f;
+            }
+            let _ = Annotations::parse(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}

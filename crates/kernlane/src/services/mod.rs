@@ -1,0 +1,104 @@
+//! Which service of the system ran, for every instruction of a recording.
+//!
+//! Takes a recording, the symbols of its kernel and annotations; gives what each service came to: calls, instructions, latency, and what
+//! simulated machines counted. Everything follows from the recording, so nothing is inserted into the guest, and a recording can be
+//! asked again with other annotations. Prints nothing.
+//!
+//! To see another service: a table in `annotations/linux.toml`.
+
+pub mod annotations;
+mod automaton;
+pub mod binding;
+mod code;
+pub mod difference;
+pub mod functions;
+pub mod ledger;
+pub mod locality;
+mod meter;
+pub mod reuse;
+pub mod share;
+pub mod symbols;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, Result, ensure};
+pub use automaton::Attributed;
+use automaton::Automaton;
+use binding::Binding;
+use functions::{FunctionTotals, Functions};
+use meter::{Machines, Meter, NoMachine};
+use sim::Machine;
+use reuse::{Reuse, Reuses};
+use std::collections::BTreeMap;
+use std::io::Read;
+use symbols::Symbols;
+use table::ServiceTable;
+use trace::{Chunk, Reader};
+
+/// Every instruction of a recording by service, and what `machines` count while each runs.
+///
+/// # Errors
+/// The recording is damaged or cut off, or of another kernel than the symbols.
+pub fn attribute<R: Read>(reader: &mut Reader<R>, symbols: &Symbols, binding: &Binding, machines: &[Machine]) -> Result<Attributed> {
+    check(reader, symbols)?;
+    match machines {
+        [] => Ok(follow(reader, Automaton::new(binding, symbols, NoMachine))?.0),
+        _ => Ok(follow(reader, Automaton::new(binding, symbols, Machines::new(machines)))?.0),
+    }
+}
+
+/// As [`attribute`], and what each function came to.
+pub fn attribute_with_functions<R: Read>(
+    reader: &mut Reader<R>,
+    symbols: &Symbols,
+    binding: &Binding,
+    machines: &[Machine],
+) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
+    check(reader, symbols)?;
+    let meter = (Machines::new(machines), Functions::new(symbols));
+    let (attributed, (_, functions)) = follow(reader, Automaton::new(binding, symbols, meter))?;
+    Ok((attributed, functions.totals()))
+}
+
+/// How soon each of the named functions is called again.
+///
+/// # Errors
+/// As [`attribute`].
+pub fn reuses<R: Read>(reader: &mut Reader<R>, symbols: &Symbols, names: &[String]) -> Result<Vec<Reuses>> {
+    check(reader, symbols)?;
+    let binding = Binding::default();
+    let (_, reuse) = follow(reader, Automaton::new(&binding, symbols, Reuse::new(symbols, names)))?;
+    Ok(reuse.finish())
+}
+
+/// What a recording came to.
+pub struct Recorded {
+    pub table: ServiceTable,
+    pub functions: BTreeMap<String, FunctionTotals>,
+}
+
+/// The symbols must be of the recorded kernel. Of a System.map it is not known.
+fn check<R: Read>(reader: &Reader<R>, symbols: &Symbols) -> Result<()> {
+    let recorded = &reader.header().build_id;
+    if let Some(build_id) = &symbols.build_id {
+        ensure!(
+            *recorded == build_id.0,
+            "the recording is of the kernel with build id {recorded}, the symbols of {}: give the vmlinux that was recorded",
+            build_id.0
+        );
+    }
+    Ok(())
+}
+
+fn follow<R: Read, M: Meter>(reader: &mut Reader<R>, mut automaton: Automaton<'_, M>) -> Result<(Attributed, M)> {
+    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
+        match chunk {
+            Chunk::Translations(translations) => automaton.define(&translations)?,
+            Chunk::Tasks(tasks) => automaton.define_tasks(&tasks),
+            Chunk::Stream(words) => automaton.stream(&words),
+            Chunk::End(_) => {}
+        }
+    }
+    Ok(automaton.finish())
+}

@@ -1,0 +1,155 @@
+//! How soon a popular function is called again (Torrellas 1998, section 3.2.3, figure 7).
+//!
+//! Takes executions; gives, for some functions, how many words of four bytes of kernel code are executed from one call to the next within one
+//! stay in the kernel. What is counted begins anew with each stay.
+
+use crate::services::ledger::MachineCounts;
+use crate::services::meter::Meter;
+use crate::services::symbols::Symbols;
+use anyhow::Result;
+use serde::Serialize;
+use std::collections::HashMap;
+use trace::Translation;
+
+/// The upper ends of the figure's columns, in words.
+pub const WORDS: [u64; 3] = [100, 1000, 10000];
+
+/// How often the next call came within so many words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reuses {
+    /// Below each of [`WORDS`], and not below the one before.
+    pub within: [u64; 3],
+    pub later: u64,
+    /// Not again in this stay.
+    pub last: u64,
+}
+
+impl Reuses {
+    pub fn calls(&self) -> u64 {
+        self.within.iter().sum::<u64>() + self.later + self.last
+    }
+}
+
+pub struct Reuse {
+    /// First address of each function → its number.
+    functions: HashMap<u64, usize>,
+    /// By translation: bytes, and which function begins with it. `None` for user code.
+    of: Vec<Option<(u64, Option<usize>)>>,
+    lengths: Vec<Box<[u8]>>,
+    /// Bytes of the kernel's code executed so far.
+    bytes: u64,
+    /// Where each function was called last in this stay.
+    called: Vec<Option<u64>>,
+    reuses: Vec<Reuses>,
+}
+
+impl Reuse {
+    /// Of the functions with these names.
+    pub fn new(symbols: &Symbols, names: &[String]) -> Reuse {
+        let number = |name: &str| names.iter().position(|wanted| wanted == name);
+        let functions = symbols
+            .iter()
+            .filter_map(|symbol| Some((symbol.addr.0, number(symbol.base_name()?)?)));
+        Reuse {
+            functions: functions.collect(),
+            of: Vec::new(),
+            lengths: Vec::new(),
+            bytes: 0,
+            called: vec![None; names.len()],
+            reuses: vec![Reuses::default(); names.len()],
+        }
+    }
+
+    /// For each function, in their order.
+    pub fn finish(mut self) -> Vec<Reuses> {
+        self.leave();
+        self.reuses
+    }
+
+    /// The stay in the kernel ends.
+    fn leave(&mut self) {
+        for (called, reuses) in self.called.iter_mut().zip(&mut self.reuses) {
+            reuses.last += u64::from(called.take().is_some());
+        }
+    }
+
+    fn run(&mut self, translation: u32, bytes: Option<u64>) {
+        let Some((whole, function)) = self.of[translation as usize] else {
+            return self.leave();
+        };
+        if let Some(function) = function {
+            if let Some(called) = self.called[function].replace(self.bytes) {
+                let words = (self.bytes - called) / 4;
+                let reuses = &mut self.reuses[function];
+                match WORDS.iter().position(|&limit| words < limit) {
+                    Some(column) => reuses.within[column] += 1,
+                    None => reuses.later += 1,
+                }
+            }
+        }
+        self.bytes += bytes.unwrap_or(whole);
+    }
+}
+
+impl Meter for Reuse {
+    fn define(&mut self, translation: &Translation) -> Result<()> {
+        let function = self.functions.get(&translation.addr.0).copied();
+        self.of.push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
+        self.lengths.push(translation.lengths.clone());
+        Ok(())
+    }
+
+    #[inline]
+    fn executed(&mut self, translation: u32) {
+        self.run(translation, None);
+    }
+
+    fn left(&mut self, translation: u32, instructions: u32) {
+        let reached = self.lengths[translation as usize].iter().take(instructions as usize);
+        self.run(translation, Some(reached.map(|&length| u64::from(length)).sum()));
+    }
+
+    fn take(&mut self) -> &[MachineCounts] {
+        &[]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::{RunAddr, TranslationId};
+
+    #[test]
+    fn calls_are_apart_by_words_within_a_stay() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "ffffffff81000000 T f\nffffffff81001000 T g\n").unwrap();
+        let symbols = Symbols::read(file.path()).unwrap();
+        let mut reuse = Reuse::new(&symbols, &["f".to_owned()]);
+        for (id, addr, bytes) in [(0, 0xffff_ffff_8100_0000_u64, 4), (1, 0xffff_ffff_8100_1000, 200), (2, 0x1000, 1)] {
+            let translation = Translation {
+                id: TranslationId(id),
+                addr: RunAddr(addr),
+                lengths: vec![4; bytes / 4 + 1].into(),
+                code: vec![0x90; bytes].into(),
+            };
+            reuse.define(&translation).unwrap();
+        }
+        let g = |reuse: &mut Reuse, times: usize| (0..times).for_each(|_| reuse.executed(1));
+        reuse.executed(0);
+        g(&mut reuse, 1); // 51 words
+        reuse.executed(0);
+        g(&mut reuse, 2); // 101 words
+        reuse.executed(0);
+        reuse.executed(2);
+        g(&mut reuse, 1);
+        reuse.executed(0);
+        g(&mut reuse, 200); // 10001 words
+        reuse.left(0, 1);
+        let expected = Reuses {
+            within: [1, 1, 0],
+            later: 1,
+            last: 2,
+        };
+        assert_eq!(reuse.finish(), [expected]);
+    }
+}

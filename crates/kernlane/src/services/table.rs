@@ -1,0 +1,234 @@
+//! The service table: SimOS' table 4.8 (Rosenblum 1995, section 4.5) from the books of a recording.
+//!
+//! Takes what was attributed; gives rows, the largest share of kernel time first. Prints nothing.
+
+use crate::services::annotations::Kind;
+use crate::services::automaton::Attributed;
+use crate::services::binding::Blind;
+use crate::services::ledger::{Account, Distribution};
+use serde::{Deserialize, Serialize};
+use sim::{Machine, SimpleModel};
+use std::collections::BTreeMap;
+
+/// Instructions of the guest in a second of its clock while it is not idle: recordings are made with `-icount shift=0`, an
+/// instruction a nanosecond.
+const PER_SECOND: f64 = 1e9;
+
+/// Where a recording's time goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ServiceTable {
+    pub workload: String,
+    /// Build id.
+    pub kernel: String,
+    pub seed: u64,
+    pub instructions: u64,
+    pub user_instructions: u64,
+    pub idle_instructions: u64,
+    /// All but user mode and idle.
+    pub kernel_instructions: u64,
+    /// Part of the kernel's instructions in code that no annotation gives a service.
+    pub other_share: f64,
+    pub context_switches: u64,
+    /// What the annotations count besides: forks and the like.
+    pub counters: BTreeMap<String, u64>,
+    /// How often each kind of service began.
+    pub begun: BTreeMap<Kind, u64>,
+    /// Instructions from one interrupt to the next.
+    pub between_interrupts: Distribution,
+    /// What the annotations cannot see in this kernel.
+    pub blind: Vec<Blind>,
+    /// The machines that were simulated.
+    pub machines: Vec<MachineTotals>,
+    pub rows: Vec<ServiceRow>,
+}
+
+/// A service. Times are in instructions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ServiceRow {
+    pub kind: Kind,
+    pub name: String,
+    pub calls: u64,
+    pub calls_per_second: f64,
+    pub instructions: u64,
+    /// Of the kernel's instructions; of all for user mode and idle.
+    pub share: f64,
+    /// Per call, its own.
+    pub mean_instructions: f64,
+    /// One for each machine.
+    pub on: Vec<OnMachine>,
+    pub latency: Latency,
+    /// Of the instructions that its task ran per call.
+    pub lengths: Distribution,
+}
+
+/// What a machine counted over the whole recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MachineTotals {
+    pub name: String,
+    pub cycles: f64,
+    pub kernel_cycles: f64,
+    pub l1i_misses: u64,
+    pub kernel_l1i_misses: u64,
+}
+
+/// A service on a machine, by Torrellas' simple model (1998, section 5.2): every miss of the L1I stops the machine; data stalls are the
+/// same share of all instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct OnMachine {
+    pub cycles: f64,
+    /// Of the kernel's cycles; of all for user mode and idle.
+    pub share: f64,
+    pub mean_cycles: f64,
+    /// Cycles per instruction.
+    pub cpi: f64,
+    pub l1i_misses: u64,
+    /// Cycles per instruction for which the L1I stops the machine.
+    pub l1i_stall: f64,
+    /// Of the kernel's cycles in which the L1I stops the machine; of all for user mode and idle.
+    pub l1i_stall_share: f64,
+    /// Mean cycles on the first machine over mean cycles on this.
+    pub speedup: f64,
+}
+
+/// Mean times per call, from its begin to its end, in instructions of the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    pub total: f64,
+    /// Its own.
+    pub computing: f64,
+    /// Its task ran other services: interrupts, faults, context switches.
+    pub other_services: f64,
+    /// Its task did not run: it waited for something, or for the processor.
+    pub off_cpu: f64,
+}
+
+impl ServiceTable {
+    /// `header`: of the recording; `simulated`: the machines on which it was attributed.
+    pub fn new(header: &trace::Header, attributed: &Attributed, blind: Vec<Blind>, simulated: &[Machine]) -> ServiceTable {
+        let sum = |wanted: &dyn Fn(Kind) -> bool| -> u64 {
+            let accounts = attributed.ledger.accounts.iter();
+            accounts.filter(|account| wanted(account.kind)).map(|account| account.totals.instructions).sum()
+        };
+        let kernel_instructions = sum(&in_kernel);
+        let mut begun = BTreeMap::new();
+        for account in &attributed.ledger.accounts {
+            *begun.entry(account.kind).or_insert(0) += account.totals.calls;
+        }
+        let machines: Vec<MachineTotals> = simulated
+            .iter()
+            .enumerate()
+            .map(|(at, machine)| machine_totals(attributed, at, machine))
+            .collect();
+        let models: Vec<SimpleModel> = simulated.iter().map(|machine| machine.time).collect();
+        let whole = Whole {
+            instructions: attributed.instructions,
+            kernel_instructions,
+            machines: &machines,
+            models: &models,
+        };
+        let mut rows: Vec<ServiceRow> = attributed
+            .ledger
+            .accounts
+            .iter()
+            .filter(|account| account.totals.calls > 0)
+            .map(|account| row(account, &whole))
+            .collect();
+        rows.sort_by(|a, b| {
+            let outside = |row: &ServiceRow| !in_kernel(row.kind);
+            (outside(a), b.instructions, a.kind, &a.name).cmp(&(outside(b), a.instructions, b.kind, &b.name))
+        });
+        ServiceTable {
+            workload: header.workload.clone(),
+            kernel: header.build_id.clone(),
+            seed: header.seed,
+            instructions: attributed.instructions,
+            user_instructions: sum(&|kind| kind == Kind::User),
+            idle_instructions: sum(&|kind| kind == Kind::Idle),
+            kernel_instructions,
+            other_share: sum(&|kind| kind == Kind::Other) as f64 / kernel_instructions.max(1) as f64,
+            context_switches: attributed.context_switches,
+            counters: attributed.counters.iter().cloned().collect(),
+            begun,
+            between_interrupts: attributed.between_interrupts.clone(),
+            blind,
+            machines,
+            rows,
+        }
+    }
+}
+
+/// Whether a service is the kernel's work.
+pub fn in_kernel(kind: Kind) -> bool {
+    !matches!(kind, Kind::User | Kind::Idle)
+}
+
+/// What shares are of.
+struct Whole<'a> {
+    instructions: u64,
+    kernel_instructions: u64,
+    machines: &'a [MachineTotals],
+    models: &'a [SimpleModel],
+}
+
+fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> MachineTotals {
+    let sum = |wanted: &dyn Fn(Kind) -> bool| {
+        let accounts = attributed.ledger.accounts.iter().filter(|account| wanted(account.kind));
+        accounts.fold((0, 0), |(instructions, misses), account| {
+            let counted = account.totals.machines.get(at).copied().unwrap_or_default();
+            (instructions + account.totals.instructions, misses + counted.l1i_misses)
+        })
+    };
+    let ((instructions, misses), (of_kernel, kernel_misses)) = (sum(&|_| true), sum(&in_kernel));
+    MachineTotals {
+        name: machine.name.clone(),
+        cycles: machine.time.cycles(instructions, misses),
+        kernel_cycles: machine.time.cycles(of_kernel, kernel_misses),
+        l1i_misses: misses,
+        kernel_l1i_misses: kernel_misses,
+    }
+}
+
+fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
+    let totals = &account.totals;
+    let of_kernel = in_kernel(account.kind);
+    let of = if of_kernel { whole.kernel_instructions } else { whole.instructions };
+    let per_call = |amount: u64| amount as f64 / totals.calls.max(1) as f64;
+    let mut on: Vec<OnMachine> = Vec::new();
+    for (at, (machine, model)) in whole.machines.iter().zip(whole.models).enumerate() {
+        let l1i_misses = totals.machines.get(at).copied().unwrap_or_default().l1i_misses;
+        let cycles = model.cycles(totals.instructions, l1i_misses);
+        let (all_cycles, all_misses) = match of_kernel {
+            true => (machine.kernel_cycles, machine.kernel_l1i_misses),
+            false => (machine.cycles, machine.l1i_misses),
+        };
+        let per_instruction = |amount: f64| amount / totals.instructions.max(1) as f64;
+        let mean_cycles = cycles / totals.calls.max(1) as f64;
+        on.push(OnMachine {
+            cycles,
+            share: cycles / all_cycles.max(1.0),
+            mean_cycles,
+            cpi: per_instruction(cycles),
+            l1i_misses,
+            l1i_stall: per_instruction(l1i_misses as f64 * model.miss_penalty),
+            l1i_stall_share: l1i_misses as f64 / all_misses.max(1) as f64,
+            speedup: on.first().map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
+        });
+    }
+    ServiceRow {
+        kind: account.kind,
+        name: account.name.clone(),
+        calls: totals.calls,
+        calls_per_second: totals.calls as f64 * PER_SECOND / whole.instructions.max(1) as f64,
+        instructions: totals.instructions,
+        share: totals.instructions as f64 / of.max(1) as f64,
+        mean_instructions: per_call(totals.instructions),
+        on,
+        latency: Latency {
+            total: per_call(totals.latency),
+            computing: per_call(totals.instructions),
+            other_services: per_call(totals.ran.saturating_sub(totals.instructions)),
+            off_cpu: per_call(totals.blocked + totals.waiting),
+        },
+        lengths: totals.lengths.clone(),
+    }
+}

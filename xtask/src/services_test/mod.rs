@@ -1,0 +1,243 @@
+//! `cargo xtask services-test KERNEL`: whether services are counted as the guest itself counts them.
+//!
+//! Boots the kernel with a program that does known work between the marks and shows the kernel's own counters from before and behind it. The
+//! kernel counts what happens while the counters are read, too; so the program runs twice, with the marks directly around the work and with
+//! the marks around the readings. What the kernel counted lies between what the two recordings hold. Prints a line a test.
+
+use crate::{build_plugin, run};
+use anyhow::{Context, Result, ensure};
+use kernlane::command::attribution::Attribution;
+use kernlane::guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin};
+use kernlane::services::annotations::Kind;
+use kernlane::services::table::ServiceTable;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAM: &str = include_str!("known.c");
+const SEED: u64 = 3;
+/// What `known.c` does so often.
+const PAGES: u64 = 200;
+const FORKS: u64 = 31;
+const PAGES_OF_CHILDREN: u64 = 30 * 5;
+/// At most so much of the kernel's work may have no service.
+const MOST_OTHER: f64 = 0.01;
+
+pub fn services_test(kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let kernel = Kernel::open(kernel, None)?;
+    let machine = Machine {
+        attribution: Attribution::open(&kernel.vmlinux, None, &[])?,
+        plugin: build_plugin()?,
+        program: compile(directory.path())?,
+        directory: directory.path().into(),
+        kernel,
+    };
+    let blind: Vec<&str> = machine.attribution.binding.blind.iter().map(|blind| blind.about.as_str()).collect();
+    ensure!(blind.is_empty(), "the annotations do not see {blind:?} in this kernel");
+
+    let (inner, inside) = machine.recorded("inner")?;
+    let (outer, outside) = machine.recorded("outer")?;
+    let mut failed = 0;
+    let mut compare = |what: &str, exactly: bool, guest: &dyn Fn(&Counted) -> Result<u64>, ours: &dyn Fn(&ServiceTable) -> u64| -> Result<()> {
+        let (least, most) = (ours(&inner), ours(&outer));
+        let (counted, counted_outside) = (guest(&inside)?, guest(&outside)?);
+        let right = least <= counted && most >= counted_outside && (!exactly || least == counted);
+        failed += u32::from(!right);
+        println!(
+            "{}: {what}: {least} recorded, {counted} by the guest; with the readings {most} recorded, {counted_outside} by the guest",
+            if right { "passed" } else { "FAILED" }
+        );
+        Ok(())
+    };
+    compare("context switches", true, &|c| c.of("/proc/stat", "ctxt"), &|t| t.context_switches)?;
+    compare("new tasks", true, &|c| c.of("/proc/stat", "processes"), &|t| t.counters["forks"])?;
+    compare("page faults", true, &|c| c.of("/proc/vmstat", "pgfault"), &|t| t.counters["faults handled"])?;
+    compare("interrupts", false, &|c| c.of("/proc/stat", "intr"), &|t| begun(t, Kind::Interrupt) + begun(t, Kind::Ipi))?;
+    compare("timer interrupts", false, &|c| c.of("/proc/interrupts", "LOC:"), &|t| {
+        calls(t, Kind::Interrupt, "apic_timer_interrupt")
+    })?;
+    for (name, action) in [
+        ("TIMER:", "run_timer_softirq"),
+        ("SCHED:", "sched_balance_softirq"),
+        ("RCU:", "rcu_core_si"),
+        ("HRTIMER:", "hrtimer_run_softirq"),
+    ] {
+        // Before Linux 6.10 the softirq SCHED ran run_rebalance_domains.
+        let or = if name == "SCHED:" { "run_rebalance_domains" } else { action };
+        let ours = |table: &ServiceTable| {
+            let first = calls(table, Kind::Softirq, action);
+            first + if or == action { 0 } else { calls(table, Kind::Softirq, or) }
+        };
+        compare(&format!("softirqs {name}"), false, &|c| c.of("/proc/softirqs", name), &ours)?;
+    }
+    for (what, least, got) in [
+        ("new tasks", FORKS, inner.counters["forks"]),
+        ("demand zero", PAGES, calls(&inner, Kind::PageFault, "demand zero")),
+        ("copy on write", PAGES_OF_CHILDREN, calls(&inner, Kind::PageFault, "copy on write")),
+    ] {
+        let right = got >= least;
+        failed += u32::from(!right);
+        println!("{}: {what}: {got}, at least {least}", if right { "passed" } else { "FAILED" });
+    }
+    for (name, table) in [("inner", &inner), ("outer", &outer)] {
+        let right = table.other_share <= MOST_OTHER;
+        failed += u32::from(!right);
+        println!(
+            "{}: {name}: {:.3} % of the kernel's instructions have no service",
+            if right { "passed" } else { "FAILED" },
+            100.0 * table.other_share
+        );
+    }
+    failed += machine.system_calls()?;
+    ensure!(failed == 0, "{failed} counts are not the guest's");
+    Ok(())
+}
+
+fn begun(table: &ServiceTable, kind: Kind) -> u64 {
+    table.begun.get(&kind).copied().unwrap_or(0)
+}
+
+fn calls(table: &ServiceTable, kind: Kind, name: &str) -> u64 {
+    let row = table.rows.iter().find(|row| row.kind == kind && row.name == name);
+    row.map_or(0, |row| row.calls)
+}
+
+struct Machine {
+    kernel: Kernel,
+    attribution: Attribution,
+    plugin: PathBuf,
+    /// The compiled `known.c`.
+    program: Vec<u8>,
+    directory: PathBuf,
+}
+
+/// By how much the kernel's counters differ: the file and the first word of a line → the sum of the numbers behind it.
+struct Counted(BTreeMap<(String, String), u64>);
+
+impl Counted {
+    fn of(&self, file: &str, name: &str) -> Result<u64> {
+        let key = (file.to_owned(), name.to_owned());
+        self.0.get(&key).copied().with_context(|| format!("{file} has no {name}"))
+    }
+
+    fn parse(output: &str) -> Result<Counted> {
+        let mut read: [BTreeMap<(String, String), u64>; 2] = Default::default();
+        let (mut when, mut file) = (0, String::new());
+        for line in output.lines() {
+            if let Some(title) = line.strip_prefix("== ") {
+                let (which, name) = title.split_once(' ').context("a title without a file")?;
+                (when, file) = (usize::from(which == "after"), name.to_owned());
+                continue;
+            }
+            let mut words = line.split_ascii_whitespace();
+            let (Some(name), Some(number)) = (words.next(), words.next()) else { continue };
+            // One processor: the first number is the whole.
+            if let Ok(number) = number.parse() {
+                read[when].insert((file.clone(), name.to_owned()), number);
+            }
+        }
+        let [before, after] = read;
+        ensure!(!before.is_empty(), "the program showed no counters: {output}");
+        let differences = after.into_iter().filter_map(|(key, after)| {
+            let before = before.get(&key).copied()?;
+            Some((key, after.saturating_sub(before)))
+        });
+        Ok(Counted(differences.collect()))
+    }
+}
+
+impl Machine {
+    fn contents(&self, script: &str, packages: &[&str]) -> Contents {
+        let mut contents = Contents::of_script(&format!("sleep 5\n{script}\n"), Vec::new());
+        packages.iter().for_each(|package| contents.package(package));
+        contents.file("/kernlane/known", 0o755, self.program.as_slice());
+        contents
+    }
+
+    /// Records the program in one of its ways.
+    fn record(&self, how: &str) -> Result<(ServiceTable, Outcome)> {
+        let recording = self.directory.join(how);
+        std::fs::create_dir(&recording)?;
+        let plugin = self.plugin(&recording.join("trace.klt"))?;
+        let contents = self.contents(&format!("/kernlane/known {how}"), &[]);
+        let outcome = guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
+            boot.clock = Clock::Instructions { seed: SEED };
+            boot.plugin = Some(plugin);
+        })?;
+        ensure!(
+            outcome.end == End::Exited(0),
+            "the guest ended with {:?}: {} {}",
+            outcome.end,
+            outcome.output,
+            outcome.qemu
+        );
+        Ok((self.attribution.table(&recording)?, outcome))
+    }
+
+    fn recorded(&self, how: &str) -> Result<(ServiceTable, Counted)> {
+        let (table, outcome) = self.record(how)?;
+        Ok((table, Counted::parse(&outcome.output)?))
+    }
+
+    fn plugin(&self, out: &Path) -> Result<Plugin> {
+        let task = self.kernel.task_facts()?;
+        let out = out.to_str().context("the temporary directory's name is not UTF-8")?;
+        let mut arguments = vec![
+            ("out", out.to_owned()),
+            ("build_id", self.kernel.build_id.0.clone()),
+            ("workload", "known".to_owned()),
+            ("seed", SEED.to_string()),
+            ("switch_to", format!("{:#x}", task.switch_to.0)),
+            ("comm", task.comm.to_string()),
+        ];
+        arguments.extend(task.set_comm.map(|set_comm| ("set_comm", format!("{:#x}", set_comm.0))));
+        arguments.extend(task.pid.map(|pid| ("pid", pid.to_string())));
+        Ok(Plugin {
+            library: self.plugin.clone(),
+            arguments: arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        })
+    }
+
+    /// How many kinds of system call are counted otherwise than by `strace -c` in the guest. The program's own execve and its last exit lie
+    /// outside of the marks, and strace does not count calls that never return.
+    fn system_calls(&self) -> Result<u32> {
+        let (table, _) = self.record("work")?;
+        let contents = self.contents(
+            "strace -f -c -U name,calls -o /run/calls /kernlane/known work\ncat /run/calls",
+            &["strace"],
+        );
+        let outcome = guest::run(&self.kernel.boot_image, &contents, |_: &mut Boot| {})?;
+        ensure!(outcome.end == End::Exited(0), "strace: {:?}: {}", outcome.end, outcome.output);
+        let mut counted = BTreeMap::new();
+        for line in outcome.output.lines() {
+            if let [name, calls] = line.split_ascii_whitespace().collect::<Vec<_>>()[..]
+                && let Ok(calls) = calls.parse::<u64>()
+                && !["total", "execve", "exit"].contains(&name)
+            {
+                counted.insert(name.to_owned(), calls);
+            }
+        }
+        ensure!(counted.len() > 5, "strace counted too little: {}", outcome.output);
+        let recorded: BTreeMap<String, u64> = table
+            .rows
+            .iter()
+            .filter(|row| row.kind == Kind::SystemCall && row.name != "exit")
+            .map(|row| (row.name.clone(), row.calls))
+            .collect();
+        let same = recorded == counted;
+        println!(
+            "{}: system calls: recorded {recorded:?}, by strace {counted:?}",
+            if same { "passed" } else { "FAILED" }
+        );
+        Ok(u32::from(!same))
+    }
+}
+
+fn compile(directory: &Path) -> Result<Vec<u8>> {
+    let (source, program) = (directory.join("known.c"), directory.join("known"));
+    std::fs::write(&source, PROGRAM)?;
+    let flags = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
+    run(Command::new("cc").args(flags).arg(&program).arg(&source))?;
+    std::fs::read(&program).context("compiling the guest's known.c")
+}
