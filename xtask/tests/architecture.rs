@@ -46,7 +46,16 @@ fn every_path_that_the_documents_name_exists() {
         let text = read(&document);
         for word in text.split('`').skip(1).step_by(2) {
             let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-            let known_room = ["crates/", "xtask/", "docs/", "machines/", "workloads/", "annotations/", "bench/", "src/"];
+            let known_room = [
+                "crates/",
+                "xtask/",
+                "docs/",
+                "machines/",
+                "workloads/",
+                "annotations/",
+                "bench/",
+                "src/",
+            ];
             let named = plain && known_room.iter().any(|room| word.starts_with(room));
             if named && !root().join(word).exists() && !root().join("crates/kernlane").join(word).exists() {
                 missing.push(format!("{document} names {word}"));

@@ -39,21 +39,29 @@ pub fn services_test(kernel: &Path) -> Result<()> {
     let (inner, inside) = machine.recorded("inner")?;
     let (outer, outside) = machine.recorded("outer")?;
     let mut failed = 0;
-    let mut compare = |what: &str, exactly: bool, guest: &dyn Fn(&Counted) -> Result<u64>, ours: &dyn Fn(&ServiceTable) -> u64| -> Result<()> {
-        let (least, most) = (ours(&inner), ours(&outer));
-        let (counted, counted_outside) = (guest(&inside)?, guest(&outside)?);
-        let right = least <= counted && most >= counted_outside && (!exactly || least == counted);
-        failed += u32::from(!right);
-        println!(
-            "{}: {what}: {least} recorded, {counted} by the guest; with the readings {most} recorded, {counted_outside} by the guest",
-            if right { "passed" } else { "FAILED" }
-        );
-        Ok(())
-    };
+    let mut compare =
+        |what: &str, exactly: bool, guest: &dyn Fn(&Counted) -> Result<u64>, ours: &dyn Fn(&ServiceTable) -> u64| -> Result<()> {
+            let (least, most) = (ours(&inner), ours(&outer));
+            let (counted, counted_outside) = (guest(&inside)?, guest(&outside)?);
+            let right = least <= counted && most >= counted_outside && (!exactly || least == counted);
+            failed += u32::from(!right);
+            println!(
+                "{}: {what}: {least} recorded, {counted} by the guest; with the readings {most} recorded, {counted_outside} by the guest",
+                if right { "passed" } else { "FAILED" }
+            );
+            Ok(())
+        };
     compare("context switches", true, &|c| c.of("/proc/stat", "ctxt"), &|t| t.context_switches)?;
     compare("new tasks", true, &|c| c.of("/proc/stat", "processes"), &|t| t.counters["forks"])?;
-    compare("page faults", true, &|c| c.of("/proc/vmstat", "pgfault"), &|t| t.counters["faults handled"])?;
-    compare("interrupts", false, &|c| c.of("/proc/stat", "intr"), &|t| begun(t, Kind::Interrupt) + begun(t, Kind::Ipi))?;
+    compare(
+        "page faults",
+        true,
+        &|c| c.of("/proc/vmstat", "pgfault"),
+        &|t| t.counters["faults handled"],
+    )?;
+    compare("interrupts", false, &|c| c.of("/proc/stat", "intr"), &|t| {
+        begun(t, Kind::Interrupt) + begun(t, Kind::Ipi)
+    })?;
     compare("timer interrupts", false, &|c| c.of("/proc/interrupts", "LOC:"), &|t| {
         calls(t, Kind::Interrupt, "apic_timer_interrupt")
     })?;
@@ -131,7 +139,9 @@ impl Counted {
                 continue;
             }
             let mut words = line.split_ascii_whitespace();
-            let (Some(name), Some(number)) = (words.next(), words.next()) else { continue };
+            let (Some(name), Some(number)) = (words.next(), words.next()) else {
+                continue;
+            };
             // One processor: the first number is the whole.
             if let Ok(number) = number.parse() {
                 read[when].insert((file.clone(), name.to_owned()), number);

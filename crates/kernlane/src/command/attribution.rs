@@ -70,7 +70,10 @@ impl Attribution {
         by_calls.truncate(POPULAR);
         let names: Vec<String> = by_calls.iter().map(|(name, _)| name.clone()).collect();
         let reuses = self.read(recording, |reader| services::reuses(reader, &self.symbols, &names))?;
-        let popular = by_calls.into_iter().zip(reuses).map(|((name, calls), reuses)| (name, calls, reuses));
+        let popular = by_calls
+            .into_iter()
+            .zip(reuses)
+            .map(|((name, calls), reuses)| (name, calls, reuses));
         let profile = profile::from_recording(&recording.join("trace.klt"), image)?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
@@ -86,7 +89,9 @@ impl Attribution {
         let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
         progress.set_style(ProgressStyle::with_template("services {wide_bar} {percent:>3} %  {eta} left")?);
         let from: Box<dyn Read> = Box::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file)));
-        let walked = Reader::new(from).with_context(named).and_then(|mut reader| walk(&mut reader).with_context(named));
+        let walked = Reader::new(from)
+            .with_context(named)
+            .and_then(|mut reader| walk(&mut reader).with_context(named));
         progress.finish_and_clear();
         walked
     }

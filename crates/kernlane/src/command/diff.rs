@@ -74,7 +74,9 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let Some(limit) = args.limit else { return Ok(ExitCode::SUCCESS) };
     let over = difference.over(limit / 100.0, args.least / 100.0);
     for change in &over {
-        let grew = change.growth().map_or("is new".to_owned(), |growth| format!("grew by {:.1} %", 100.0 * growth));
+        let grew = change
+            .growth()
+            .map_or("is new".to_owned(), |growth| format!("grew by {:.1} %", 100.0 * growth));
         let kind = change.kind.map_or(String::new(), |kind| format!("{} ", kind.title()));
         eprintln!("over the limit: {kind}{} {grew}", change.name);
     }

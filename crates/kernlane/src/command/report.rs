@@ -112,7 +112,11 @@ fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
         print(args, &shares, || services::shares(&shares, args.top))?;
     } else {
         print(args, &tables, || {
-            tables.iter().map(|table| services::table(table, args.top)).collect::<Vec<_>>().join("\n")
+            tables
+                .iter()
+                .map(|table| services::table(table, args.top))
+                .collect::<Vec<_>>()
+                .join("\n")
         })?;
     }
     Ok(ExitCode::SUCCESS)

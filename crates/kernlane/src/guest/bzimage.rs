@@ -89,8 +89,9 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::GzDecoder::new(payload)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::stream::read::Decoder::new(payload)?.single_frame()),
         [0xfd, b'7', b'z', b'X', b'Z', ..] => Box::new(liblzma::read::XzDecoder::new(payload)),
+        [0x02, 0x21, 0x4c, 0x18, blocks @ ..] => Box::new(std::io::Cursor::new(lz4_legacy(blocks)?)),
         [0x7f, b'E', b'L', b'F', ..] => Box::new(payload),
-        _ => bail!("the kernel in the boot image is compressed in a way that Kernlane does not read (it reads gzip, zstd and xz)"),
+        _ => bail!("the kernel in the boot image is compressed in a way that Kernlane does not read (it reads gzip, zstd, xz and lz4)"),
     };
     let mut vmlinux = Vec::new();
     reader
@@ -101,6 +102,26 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
     let id = elf.build_id().context("the notes of the kernel in the boot image cannot be read")?;
     let id = id.context("the kernel in the boot image has no build id")?;
     Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// LZ4's legacy frame (doc/lz4_Frame_format.md, "Legacy frame") behind its magic: blocks, each behind its packed size, of 8 MB but for the last.
+fn lz4_legacy(mut blocks: &[u8]) -> Result<Vec<u8>> {
+    const BLOCK: usize = 8 << 20;
+    let mut unpacked = Vec::new();
+    // What is shorter than a block's size and a byte is the size of the whole, or nothing.
+    while let Some((size, rest)) = blocks.split_first_chunk::<4>().filter(|(_, rest)| !rest.is_empty()) {
+        let size = u32::from_le_bytes(*size) as usize;
+        let block = rest
+            .get(..size)
+            .context("the compressed kernel is damaged: a block lies outside of it")?;
+        unpacked.extend(lz4_flex::block::decompress(block, BLOCK).context("the compressed kernel is damaged")?);
+        ensure!(
+            unpacked.len() as u64 <= MAX_VMLINUX,
+            "the compressed kernel is damaged: it has no end"
+        );
+        blocks = &rest[size..];
+    }
+    Ok(unpacked)
 }
 
 #[cfg(test)]
@@ -161,21 +182,31 @@ mod tests {
             .unwrap();
         xz.extend(1234u32.to_le_bytes());
         assert_eq!(BzImage::parse(&image(&xz)).unwrap(), expected);
+        assert_eq!(BzImage::parse(&image(&lz4())).unwrap(), expected);
+    }
+
+    fn lz4() -> Vec<u8> {
+        let block = lz4_flex::block::compress(&vmlinux(&[0xab; 20]));
+        let mut payload = b"\x02\x21\x4c\x18".to_vec();
+        payload.extend((block.len() as u32).to_le_bytes());
+        payload.extend(block);
+        payload.extend(1234u32.to_le_bytes());
+        payload
     }
 
     #[test]
     fn what_is_no_kernel_is_refused() {
         assert!(BzImage::parse(b"").is_err());
         assert!(BzImage::parse(&[0; 4096]).is_err());
-        assert!(format!("{:#}", BzImage::parse(&image(b"\x02!L\x18")).unwrap_err()).contains("compressed in a way"));
+        assert!(format!("{:#}", BzImage::parse(&image(b"BZh9")).unwrap_err()).contains("compressed in a way"));
     }
 
     #[test]
     fn damaged_images_do_not_panic() {
-        let good = zstd_image();
+        let good = [zstd_image(), image(&lz4())];
         let mut state = 3u64;
-        for _ in 0..3000 {
-            let mut bytes = good.clone();
+        for round in 0..3000 {
+            let mut bytes = good[round % 2].clone();
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let at = (state >> 33) as usize % bytes.len();
             bytes[at] ^= (state >> 20) as u8;

@@ -15,7 +15,11 @@ pub fn text(difference: &Difference, most: usize) -> String {
     difference.services.iter().take(most).for_each(|change| services.push(row(change)));
     text += &services.to_text();
     let mut functions = table("function (instructions)");
-    difference.functions.iter().take(most).for_each(|change| functions.push(row(change)));
+    difference
+        .functions
+        .iter()
+        .take(most)
+        .for_each(|change| functions.push(row(change)));
     let [before, after] = difference.context_switches;
     let _ = write!(text, "\n{}\ncontext switches: {before}, {after}", functions.to_text());
     for (name, [before, after]) in &difference.counters {
@@ -26,11 +30,19 @@ pub fn text(difference: &Difference, most: usize) -> String {
 }
 
 fn table(first: &str) -> Table {
-    Table::new(&[first, "before", "after", "change", "", "calls", "", "a call", "", "by calls", "instr.", "misses", "why"])
+    Table::new(&[
+        first, "before", "after", "change", "", "calls", "", "a call", "", "by calls", "instr.", "misses", "why",
+    ])
 }
 
 fn row(change: &Change) -> Vec<String> {
-    let mean = |cost: f64, calls: u64| if calls == 0 { "-".to_owned() } else { format!("{:.0}", cost / calls as f64) };
+    let mean = |cost: f64, calls: u64| {
+        if calls == 0 {
+            "-".to_owned()
+        } else {
+            format!("{:.0}", cost / calls as f64)
+        }
+    };
     let kind = change.kind.map_or(String::new(), |kind| format!("{} ", kind.title()));
     let parts = &change.parts;
     vec![

@@ -6,7 +6,8 @@ use crate::services::table::{ServiceRow, ServiceTable};
 use std::fmt::Write as _;
 
 /// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp): instructions in supervisor mode.
-const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
+const NELLANS: &str =
+    "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
 
 /// The largest `most` services, and user mode and idle.
 pub fn table(services: &ServiceTable, most: usize) -> String {
@@ -23,7 +24,17 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         part(services.idle_instructions),
     );
     text += "times in instructions of the guest, a nanosecond each; latency by calls that ended\n\n";
-    let mut titles = vec!["service", "share", "calls", "calls/s", "mean", "latency", "computing", "others", "off CPU"];
+    let mut titles = vec![
+        "service",
+        "share",
+        "calls",
+        "calls/s",
+        "mean",
+        "latency",
+        "computing",
+        "others",
+        "off CPU",
+    ];
     for at in 0..services.machines.len() {
         titles.extend(["share", "cycles", "CPI", "L1I stall", "of stalls"]);
         titles.extend((at > 0).then_some("faster"));
@@ -38,7 +49,11 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
     }
     for (at, machine) in services.machines.iter().enumerate() {
         let what = if at == 0 { "first" } else { "next" };
-        let _ = writeln!(text, "{what} group of columns: {}, by Torrellas' simple model (1998, section 5.2)", machine.name);
+        let _ = writeln!(
+            text,
+            "{what} group of columns: {}, by Torrellas' simple model (1998, section 5.2)",
+            machine.name
+        );
     }
     text += &amounts(services);
     text
@@ -108,7 +123,11 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
     }
     let mut text = format!("{}{NELLANS}\n", table.to_text());
     for share in shares {
-        let _ = writeln!(text, "\n{}: visits to the kernel, in instructions (upper ends of powers of two)", share.workload);
+        let _ = writeln!(
+            text,
+            "\n{}: visits to the kernel, in instructions (upper ends of powers of two)",
+            share.workload
+        );
         let mut table = Table::new(&["service", "visits", "median", "ninth decile"]);
         for visits in share.visits.iter().take(most) {
             let lengths = &visits.lengths;

@@ -76,16 +76,40 @@ pub struct Annotation {
 /// What it means that a function is entered. `name`: with `*` for what stood for it in the symbol, or for the callee's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    Gate { kind: Kind, name: String, anywhere: bool },
-    Enter { kind: Kind, name: String },
-    EnterCallee { kind: Kind, name: String },
-    Name { of: Kind, when: Vec<String>, name: String, body: bool },
-    NameByCallee { of: Kind, name: String },
-    Task { name: String },
-    Thread { body: bool },
+    Gate {
+        kind: Kind,
+        name: String,
+        anywhere: bool,
+    },
+    Enter {
+        kind: Kind,
+        name: String,
+    },
+    EnterCallee {
+        kind: Kind,
+        name: String,
+    },
+    Name {
+        of: Kind,
+        when: Vec<String>,
+        name: String,
+        body: bool,
+    },
+    NameByCallee {
+        of: Kind,
+        name: String,
+    },
+    Task {
+        name: String,
+    },
+    Thread {
+        body: bool,
+    },
     Thunk,
     Wake,
-    Count { name: String },
+    Count {
+        name: String,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,11 +166,19 @@ macro_rules! table {
     };
 }
 
-table!(GateText { kind: Kind, name: String, #[serde(default)] anywhere: bool });
+table!(GateText {
+    kind: Kind,
+    name: String,
+    #[serde(default)]
+    anywhere: bool
+});
 table!(EnterText { kind: Kind, name: String, #[serde(default)] by: Option<By> });
 table!(NameText { of: Kind, name: String, #[serde(default)] when: Vec<String>, #[serde(default)] body: bool, #[serde(default)] by: Option<By> });
 table!(NamedText { name: String });
-table!(ThreadText { #[serde(default)] body: bool });
+table!(ThreadText {
+    #[serde(default)]
+    body: bool
+});
 table!(PlainText {});
 
 #[derive(Deserialize)]
@@ -193,7 +225,10 @@ impl Annotations {
         let text: Text = toml::from_str(text)?;
         let mut list = Vec::new();
         let mut add = |subject: Result<Subject>, meaning| -> Result<()> {
-            list.push(Annotation { subject: subject?, meaning });
+            list.push(Annotation {
+                subject: subject?,
+                meaning,
+            });
             Ok(())
         };
         for table in &text.gate {

@@ -149,7 +149,9 @@ impl Binding {
 fn matches<'s>(subject: &Subject, symbols: &'s Symbols) -> Vec<(&'s Symbol, &'s str)> {
     let mut found: Vec<(&Symbol, &str)> = Vec::new();
     for pattern in &subject.symbols {
-        let fitting = symbols.iter().filter_map(|symbol| Some((symbol, fit(pattern, symbol.base_name()?)?)));
+        let fitting = symbols
+            .iter()
+            .filter_map(|symbol| Some((symbol, fit(pattern, symbol.base_name()?)?)));
         for (symbol, star) in fitting {
             if !found.iter().any(|(known, _)| known.addr == symbol.addr) {
                 found.push((symbol, star));
@@ -232,7 +234,10 @@ ffffffff81000140 t last
              [[name]]\nabout = 'names'\nsymbols = ['__x64_sys_*']\nof = 'system-call'\nname = '*'\nbody = true\n\
              [[name]]\nabout = 'irqs'\nsymbols = ['handler']\nof = 'interrupt'\nname = '*'\nby = 'callee'\n",
         );
-        assert!(matches!(in_range(&binding.anywhere, 0xffff_ffff_8100_0010), Some(Event::Gate { .. })));
+        assert!(matches!(
+            in_range(&binding.anywhere, 0xffff_ffff_8100_0010),
+            Some(Event::Gate { .. })
+        ));
         assert_eq!(in_range(&binding.anywhere, 0xffff_ffff_8100_0040), None);
         assert!(matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(Event::Name { name, .. }) if name == "read"));
         assert!(matches!(

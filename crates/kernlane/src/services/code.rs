@@ -5,9 +5,9 @@
 
 use crate::image::address::LinkAddr;
 use crate::replay::code::{Code, Last};
+use crate::services::annotations::Kind;
 use crate::services::binding::{Binding, Event, OfCallee, in_range, in_sorted_range};
 use crate::services::ledger::{Ledger, ServiceId};
-use crate::services::annotations::Kind;
 use crate::services::symbols::Symbols;
 use anyhow::Result;
 use sim::BranchKind;
@@ -51,7 +51,11 @@ impl Word {
 pub enum Action {
     Gate(Kind, ServiceId),
     Enter(Kind, ServiceId),
-    Name { of: Kind, when: Vec<ServiceId>, service: ServiceId },
+    Name {
+        of: Kind,
+        when: Vec<ServiceId>,
+        service: ServiceId,
+    },
     Task(ServiceId),
     Thread,
     Count(usize),
@@ -192,7 +196,10 @@ impl<'a> Codes<'a> {
 fn calls_through_pointer(translation: &Translation) -> bool {
     let last = translation.code_by_instruction().last();
     last.is_some_and(|(_, bytes)| {
-        iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE).decode().flow_control() == iced_x86::FlowControl::IndirectCall
+        iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE)
+            .decode()
+            .flow_control()
+            == iced_x86::FlowControl::IndirectCall
     })
 }
 

@@ -83,13 +83,19 @@ impl Difference {
     /// `model`: of the one machine on which both were simulated.
     pub fn new(before: &Recorded, after: &Recorded, model: Option<SimpleModel>) -> Difference {
         let costs = match model {
-            None => Costs { instruction: 1.0, miss: 0.0 },
+            None => Costs {
+                instruction: 1.0,
+                miss: 0.0,
+            },
             Some(model) => Costs {
                 instruction: model.cycles(1, 0),
                 miss: model.miss_penalty,
             },
         };
-        let instructions = Costs { instruction: 1.0, miss: 0.0 };
+        let instructions = Costs {
+            instruction: 1.0,
+            miss: 0.0,
+        };
         let (old, new) = (&before.table, &after.table);
         let functions = |recorded: &Recorded| -> BTreeMap<(Option<Kind>, String), Amount> {
             let amount = |totals: &crate::services::functions::FunctionTotals| Amount {
@@ -115,7 +121,10 @@ impl Difference {
             services: changes(&services(old), &services(new), costs),
             functions: changes(&functions(before), &functions(after), instructions),
             context_switches: [old.context_switches, new.context_switches],
-            counters: names.into_iter().map(|name| (name.clone(), [count(old, name), count(new, name)])).collect(),
+            counters: names
+                .into_iter()
+                .map(|name| (name.clone(), [count(old, name), count(new, name)]))
+                .collect(),
         }
     }
 
@@ -127,7 +136,10 @@ impl Difference {
                 || change.cost_after >= share * self.total.cost_after && change.cost_after > 0.0
         };
         let grew = |change: &&Change| change.growth().is_none_or(|growth| growth > limit);
-        std::iter::once(&self.total).chain(self.services.iter().filter(large)).filter(grew).collect()
+        std::iter::once(&self.total)
+            .chain(self.services.iter().filter(large))
+            .filter(grew)
+            .collect()
     }
 }
 
@@ -155,7 +167,11 @@ fn whole(table: &ServiceTable) -> Amount {
     }
 }
 
-fn changes(before: &BTreeMap<(Option<Kind>, String), Amount>, after: &BTreeMap<(Option<Kind>, String), Amount>, costs: Costs) -> Vec<Change> {
+fn changes(
+    before: &BTreeMap<(Option<Kind>, String), Amount>,
+    after: &BTreeMap<(Option<Kind>, String), Amount>,
+    costs: Costs,
+) -> Vec<Change> {
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let amount = |of: &BTreeMap<_, Amount>, key| of.get(key).copied().unwrap_or_default();
     let mut changes: Vec<Change> = keys
@@ -172,7 +188,13 @@ fn changes(before: &BTreeMap<(Option<Kind>, String), Amount>, after: &BTreeMap<(
 
 fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: Costs) -> Change {
     let cost = |amount: Amount| amount.instructions as f64 * costs.instruction + amount.l1i_misses as f64 * costs.miss;
-    let mean = |number: u64, amount: Amount| if amount.calls == 0 { 0.0 } else { number as f64 / amount.calls as f64 };
+    let mean = |number: u64, amount: Amount| {
+        if amount.calls == 0 {
+            0.0
+        } else {
+            number as f64 / amount.calls as f64
+        }
+    };
     let parts = if before.calls == 0 || after.calls == 0 {
         Parts {
             calls: cost(after) - cost(before),
@@ -248,7 +270,10 @@ mod tests {
         for (before, after, why) in cases {
             let change = change(None, "f", before, after, COSTS);
             assert_eq!(change.why, why);
-            assert!((change.parts.total() - (change.cost_after - change.cost_before)).abs() < 1e-6, "{change:?}");
+            assert!(
+                (change.parts.total() - (change.cost_after - change.cost_before)).abs() < 1e-6,
+                "{change:?}"
+            );
         }
     }
 

@@ -167,6 +167,9 @@ mod tests {
         ledger.add(read, &invocation);
         ledger.add(read, &invocation);
         let totals = &ledger.accounts[read.0 as usize].totals;
-        assert_eq!((totals.calls, totals.instructions, totals.ran, totals.machines[0].l1i_misses), (2, 10, 14, 4));
+        assert_eq!(
+            (totals.calls, totals.instructions, totals.ran, totals.machines[0].l1i_misses),
+            (2, 10, 14, 4)
+        );
     }
 }

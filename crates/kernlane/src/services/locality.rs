@@ -85,7 +85,13 @@ impl Locality {
     ///
     /// # Errors
     /// Profile and image are not of one kernel.
-    pub fn new(image: &Image, profile: &Profile, table: &ServiceTable, popular: Vec<(String, u64, Reuses)>, all_calls: u64) -> Result<Locality> {
+    pub fn new(
+        image: &Image,
+        profile: &Profile,
+        table: &ServiceTable,
+        popular: Vec<(String, u64, Reuses)>,
+        all_calls: u64,
+    ) -> Result<Locality> {
         let graph = graph::whole(image, profile)?.graph;
         let code = Code::new(&graph);
         let (with, without): (Vec<NaturalLoop>, Vec<NaturalLoop>) = natural_loops(&graph).into_iter().partition(|l| code.calls(l));

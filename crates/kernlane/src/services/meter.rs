@@ -114,7 +114,9 @@ impl Meter for Machines {
         let mut units = Vec::new();
         for running in &mut self.running {
             units.clear();
-            running.numbering.units(translation.addr, translation.code.len() as u32, &mut units)?;
+            running
+                .numbering
+                .units(translation.addr, translation.code.len() as u32, &mut units)?;
             running.lines.extend(units.iter().map(|(line, _)| *line));
             running.firsts.push(running.lines.len() as u32);
         }

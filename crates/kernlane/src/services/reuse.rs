@@ -94,7 +94,8 @@ impl Reuse {
 impl Meter for Reuse {
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let function = self.functions.get(&translation.addr.0).copied();
-        self.of.push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
+        self.of
+            .push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
         self.lengths.push(translation.lengths.clone());
         Ok(())
     }

@@ -62,7 +62,12 @@ impl Lengths {
 impl OsShare {
     pub fn new(table: &ServiceTable) -> OsShare {
         let instructions = table.instructions - table.idle_instructions;
-        let visits = |kind| matches!(kind, Kind::SystemCall | Kind::PageFault | Kind::Exception | Kind::Interrupt | Kind::Ipi);
+        let visits = |kind| {
+            matches!(
+                kind,
+                Kind::SystemCall | Kind::PageFault | Kind::Exception | Kind::Interrupt | Kind::Ipi
+            )
+        };
         let mut visits: Vec<Visits> = table
             .rows
             .iter()

@@ -107,7 +107,10 @@ impl ServiceTable {
     pub fn new(header: &trace::Header, attributed: &Attributed, blind: Vec<Blind>, simulated: &[Machine]) -> ServiceTable {
         let sum = |wanted: &dyn Fn(Kind) -> bool| -> u64 {
             let accounts = attributed.ledger.accounts.iter();
-            accounts.filter(|account| wanted(account.kind)).map(|account| account.totals.instructions).sum()
+            accounts
+                .filter(|account| wanted(account.kind))
+                .map(|account| account.totals.instructions)
+                .sum()
         };
         let kernel_instructions = sum(&in_kernel);
         let mut begun = BTreeMap::new();
@@ -211,7 +214,9 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
             l1i_misses,
             l1i_stall: per_instruction(l1i_misses as f64 * model.miss_penalty),
             l1i_stall_share: l1i_misses as f64 / all_misses.max(1) as f64,
-            speedup: on.first().map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
+            speedup: on
+                .first()
+                .map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
         });
     }
     ServiceRow {

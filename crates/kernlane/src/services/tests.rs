@@ -170,7 +170,14 @@ impl Run {
             .accounts
             .iter()
             .filter(|account| account.totals.calls > 0)
-            .map(|account| (account.kind, account.name.clone(), account.totals.calls, account.totals.instructions))
+            .map(|account| {
+                (
+                    account.kind,
+                    account.name.clone(),
+                    account.totals.calls,
+                    account.totals.instructions,
+                )
+            })
             .collect();
         found.sort();
         found
@@ -178,7 +185,10 @@ impl Run {
 }
 
 fn expect(run: &Run, expected: &[(Kind, &str, u64, u64)]) {
-    let expected: Vec<_> = expected.iter().map(|&(kind, name, calls, n)| (kind, name.to_owned(), calls, n)).collect();
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|&(kind, name, calls, n)| (kind, name.to_owned(), calls, n))
+        .collect();
     assert_eq!(run.services(), expected);
 }
 
@@ -239,7 +249,10 @@ fn an_interrupt_with_a_softirq_in_the_kernel() {
 fn an_interrupt_between_a_return_and_where_it_goes() {
     let tick = at("asm_sysvec_apic_timer_interrupt");
     let mut run = Run::new();
-    run.user(1).enter_read().call(at("__x64_sys_read"), 2, "handle_softirqs").ret(at("handle_softirqs"), 3);
+    run.user(1)
+        .enter_read()
+        .call(at("__x64_sys_read"), 2, "handle_softirqs")
+        .ret(at("handle_softirqs"), 3);
     run.iret(tick, 2);
     run.plain(at("__x64_sys_read") + 6, 4).leave_read().user(1);
     expect(
@@ -290,7 +303,9 @@ fn a_dead_task_waits_for_nothing() {
     let mut run = Run::new();
     let die = |run: &mut Run, next: u32| {
         run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-        run.call(at("__schedule"), 4, "__switch_to").switch(next, "sh").ret(at("__switch_to"), 3);
+        run.call(at("__schedule"), 4, "__switch_to")
+            .switch(next, "sh")
+            .ret(at("__switch_to"), 3);
     };
     die(&mut run, 2);
     run.iret(at("ret_from_fork_asm"), 8).user(500);
@@ -299,15 +314,31 @@ fn a_dead_task_waits_for_nothing() {
     let books = run.books();
     let read = books.ledger.accounts.iter().find(|account| account.name == "read").unwrap();
     assert_eq!((read.totals.calls, read.totals.blocked + read.totals.waiting), (2, 0));
-    assert_eq!(books.ledger.accounts.iter().find(|account| account.name == "first return").unwrap().totals.calls, 2);
+    assert_eq!(
+        books
+            .ledger
+            .accounts
+            .iter()
+            .find(|account| account.name == "first return")
+            .unwrap()
+            .totals
+            .calls,
+        2
+    );
 }
 
 #[test]
 fn a_device_by_its_handler_through_a_retpoline() {
-    let (stub, handle, handler) = (at("irq_entries_start") + 0x30, at("__handle_irq_event_percpu"), at("serial8250_interrupt"));
+    let (stub, handle, handler) = (
+        at("irq_entries_start") + 0x30,
+        at("__handle_irq_event_percpu"),
+        at("serial8250_interrupt"),
+    );
     let thunk = at("__x86_indirect_thunk_rax");
     let mut run = Run::new();
-    run.user(1).call(stub, 2, "__handle_irq_event_percpu").call(handle, 3, "__x86_indirect_thunk_rax");
+    run.user(1)
+        .call(stub, 2, "__handle_irq_event_percpu")
+        .call(handle, 3, "__x86_indirect_thunk_rax");
     // The thunk calls its own next lines, puts the handler's address over the return address, and returns to it.
     run.push(thunk, 0, &[0xe8, 7, 0, 0, 0]).ret(thunk + 12, 2);
     run.ret(handler, 4).ret(handle + 7, 1).iret(at("bare_entry"), 1).user(1);
@@ -351,12 +382,21 @@ fn what_began_before_the_recording_is_known_by_its_code() {
     let mut run = Run::new();
     // Another task goes on in read; a third in code that tells nothing; a fourth never leaves the kernel.
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-    run.call(at("__schedule"), 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
-    run.plain(at("__x64_sys_read") + 0x40, 6).iret(at("entry_SYSCALL_64") + 0x40, 2).user(1);
+    run.call(at("__schedule"), 4, "__switch_to")
+        .switch(2, "cat")
+        .ret(at("__switch_to"), 3);
+    run.plain(at("__x64_sys_read") + 0x40, 6)
+        .iret(at("entry_SYSCALL_64") + 0x40, 2)
+        .user(1);
     run.iret(at("asm_sysvec_apic_timer_interrupt"), 2);
-    run.switch(3, "wc").ret(at("__switch_to"), 3).iret(at("entry_SYSCALL_64") + 0x40, 2).user(1);
+    run.switch(3, "wc")
+        .ret(at("__switch_to"), 3)
+        .iret(at("entry_SYSCALL_64") + 0x40, 2)
+        .user(1);
     run.call(at("asm_sysvec_apic_timer_interrupt"), 1, "__schedule");
-    run.switch(4, "kworker/0:1").ret(at("__switch_to"), 3).plain(at("bare_entry") + 4, 10);
+    run.switch(4, "kworker/0:1")
+        .ret(at("__switch_to"), 3)
+        .plain(at("bare_entry") + 4, 10);
     expect(
         &run,
         &[
