@@ -1,11 +1,7 @@
 //! `make test`: everything that must hold, the quick before the slow.
 
 use crate::kernel::{self, Compiler};
-<<<<<<< HEAD
-use crate::{check_test, guest_test, layout_test, record_test, relink_test, run, vm_test};
-=======
-use crate::{check_test, guest_test, record_test, relink_test, run, services_test, vm_test};
->>>>>>> dbdc180 (report: every instruction by service of the system, the system's share, locality; diff: what changed and why)
+use crate::{check_test, guest_test, layout_test, record_test, relink_test, run, services_test, vm_test};
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
 use kernlane::results::Results;

@@ -77,14 +77,14 @@ impl Reuse {
         let Some((whole, function)) = self.of[translation as usize] else {
             return self.leave();
         };
-        if let Some(function) = function {
-            if let Some(called) = self.called[function].replace(self.bytes) {
-                let words = (self.bytes - called) / 4;
-                let reuses = &mut self.reuses[function];
-                match WORDS.iter().position(|&limit| words < limit) {
-                    Some(column) => reuses.within[column] += 1,
-                    None => reuses.later += 1,
-                }
+        if let Some(function) = function
+            && let Some(called) = self.called[function].replace(self.bytes)
+        {
+            let words = (self.bytes - called) / 4;
+            let reuses = &mut self.reuses[function];
+            match WORDS.iter().position(|&limit| words < limit) {
+                Some(column) => reuses.within[column] += 1,
+                None => reuses.later += 1,
             }
         }
         self.bytes += bytes.unwrap_or(whole);

@@ -20,7 +20,6 @@ pub(super) struct Loop {
     pub latches: Vec<BlockId>,
     /// Blocks of the loop, the header first.
     body: Vec<BlockId>,
-    iterations: f64,
 }
 
 /// A natural loop as it ran.
@@ -116,7 +115,6 @@ impl Loops {
                 iterations,
                 latches: latches[&header].iter().map(|&b| BlockId((start + b) as u32)).collect(),
                 body: body.iter().map(|&b| BlockId((start + b) as u32)).collect(),
-                iterations,
             };
             body.iter()
                 .for_each(|&block| self.innermost[start + block] = Some(self.loops.len()));
