@@ -43,7 +43,7 @@ fn main() -> Result<()> {
                 .open(copy.join("vmlinux.o"))?
                 .set_modified(SystemTime::now())?;
             let tree = Tree::open(Path::new(tree), &[])?;
-            tree.final_link(&copy, false)
+            tree.final_link(&copy, None)
         })?);
         let tree = Tree::open(&copy, &[])?;
         rewriting.keep(Cost::of(|| {

@@ -55,7 +55,6 @@ pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
             hot,
             base,
             names: PartNames::Joinable,
-            needs_types: false,
         },
     )?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;

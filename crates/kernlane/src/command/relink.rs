@@ -187,7 +187,6 @@ impl<'a> Ready<'a> {
             hot,
             base,
             names: PartNames::Readable,
-            needs_types: tree.makes_types(),
         };
         let rewritten = rewrite(&object, &plan).with_context(name)?;
         Ok(Ready {
@@ -253,6 +252,14 @@ fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: 
         base,
         rewritten,
     } = Ready::new(tree, layout, &originals)?;
+    let types = match tree.has_types() {
+        true => Some(
+            linked
+                .types()?
+                .context("vmlinux: has no .BTF, although CONFIG_DEBUG_INFO_BTF is set; run make in the tree")?,
+        ),
+        false => None,
+    };
     interrupt::check()?;
     let mut report = Report {
         key,
@@ -267,7 +274,7 @@ fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: 
     let Some(home) = home else { return Ok(report) };
     let begun = Instant::now();
     let scratch = scratch::directory(home, SCRATCH)?;
-    tree.link(&rewritten.bytes, scratch.path(), rewritten.debug == Debug::ForTypes)?;
+    tree.link(&rewritten.bytes, scratch.path(), types)?;
     report.link_seconds = Some(begun.elapsed().as_secs_f64());
 
     let bytes = fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
@@ -395,7 +402,6 @@ fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) {
     }
     match report.debug {
         Debug::None | Debug::Kept => {}
-        Debug::ForTypes => println!("BTF is made anew; debugging information (DWARF) is left out: its line tables do not fit moved code"),
         Debug::Dropped => println!("debugging information (DWARF) is left out: its line tables do not fit moved code"),
     }
     println!("rewriting vmlinux.o took {:.1} s", report.rewrite_seconds);

@@ -7,7 +7,7 @@
 use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -42,8 +42,7 @@ const GOAL: &str = "\
 ifdef sub_make_done
 .PHONY: kernlane-link
 kernlane-link:
-\t+$(Q)LDFLAGS_vmlinux='$(LDFLAGS_vmlinux)' $(MAKE) -f $(srctree)/scripts/Makefile.vmlinux
-\t$(if $(KERNLANE_STRIP_DEBUG),$(Q)$(OBJCOPY) --strip-debug vmlinux)
+\t+$(Q)$(if $(KERNLANE_PAHOLE),PAHOLE=$(KERNLANE_PAHOLE)) LDFLAGS_vmlinux='$(LDFLAGS_vmlinux)' $(MAKE) -f $(srctree)/scripts/Makefile.vmlinux
 \t+$(Q)$(MAKE) $(build)=$(boot) $(KBUILD_IMAGE)
 endif
 ";
@@ -135,15 +134,15 @@ impl Tree {
             .any(|line| matches!(line, "CONFIG_LTO_CLANG=y" | "CONFIG_X86_KERNEL_IBT=y")))
     }
 
-    /// Whether the kernel's types (BTF) are made from its debugging information.
-    pub fn makes_types(&self) -> bool {
+    /// Whether the kernel has its own types with it (BTF).
+    pub fn has_types(&self) -> bool {
         let config = fs::read_to_string(self.file("include/config/auto.conf")).unwrap_or_default();
         config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF=y")
     }
 
-    /// Links the kernel from `object` in the empty directory `scratch`, and strips it of debugging information if told so. The results lie in it
-    /// as they would in the tree.
-    pub fn link(&self, object: &[u8], scratch: &Path, strip_debug: bool) -> Result<()> {
+    /// Links the kernel from `object` in the empty directory `scratch`, with these types (BTF). The results lie in it as they would in the
+    /// tree.
+    pub fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
         self.fill(scratch)?;
         fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
         if self.links_archive()? {
@@ -153,11 +152,13 @@ impl Tree {
                 .status();
             ensure!(status.context("ar cannot be run")?.success(), "ar could not make vmlinux.a");
         }
-        self.final_link(scratch, strip_debug)
+        let pahole = types.map(|types| stand_in_for_pahole(scratch, types)).transpose()?;
+        self.final_link(scratch, pahole.as_deref())
     }
 
-    /// Runs kbuild's rules for the final link in `directory`: this tree, or what stands in for it.
-    pub fn final_link(&self, directory: &Path, strip_debug: bool) -> Result<()> {
+    /// Runs kbuild's rules for the final link in `directory`: this tree, or what stands in for it. `pahole` is to make the BTF instead of
+    /// the tree's own.
+    pub fn final_link(&self, directory: &Path, pahole: Option<&Path>) -> Result<()> {
         let goal = directory.join(".kernlane.mk");
         fs::write(&goal, GOAL).context("the goal for make cannot be written")?;
         let log_path = directory.join("kernlane-link.log");
@@ -179,8 +180,8 @@ impl Tree {
         ] {
             make.env_remove(inherited);
         }
-        if strip_debug {
-            make.env("KERNLANE_STRIP_DEBUG", "1");
+        if let Some(pahole) = pahole {
+            make.env("KERNLANE_PAHOLE", pahole);
         }
         for (name, value) in self.build_identity()? {
             make.env(name, value);
@@ -273,6 +274,19 @@ fn time_of(path: &Path) -> Result<SystemTime> {
         .with_context(|| format!("{}: cannot be read", path.display()))
 }
 
+/// A program that gives the kernel these types (BTF), as pahole does: `pahole -J FLAGS… FILE`, with objcopy in `LLVM_OBJCOPY`
+/// (scripts/link-vmlinux.sh). Types do not change when code moves, but their numbers do whenever pahole runs in parallel
+/// (scripts/Makefile.btf), and modules know them by number.
+fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
+    let (section, program) = (scratch.join(".kernlane.btf"), scratch.join(".kernlane-pahole"));
+    fs::write(&section, types).context("the types (BTF) cannot be written")?;
+    let text = "#!/bin/sh\nfor file; do :; done\nexec $LLVM_OBJCOPY --add-section .BTF=\"${0%-pahole}.btf\" \"$file\"\n";
+    fs::write(&program, text)
+        .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o755)))
+        .with_context(|| format!("{}: cannot be written", program.display()))?;
+    Ok(program)
+}
+
 /// Whether a file can grow in the directory. Not all of kbuild's programs say so when it cannot; what they cut short is then a riddle.
 fn has_room(directory: &Path) -> bool {
     const SOME: usize = 1 << 20;
@@ -349,4 +363,31 @@ fn toolchain_of(path: &Path) -> Result<Vec<String>> {
             .into_iter()
             .collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::{Object, ObjectSection};
+
+    #[test]
+    fn a_kernel_is_given_the_types_that_it_had() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join(".tmp_vmlinux1");
+        let mut object = object::write::Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, object::Endianness::Little);
+        let text = object.section_id(object::write::StandardSection::Text);
+        object.append_section_data(text, &[0xc3], 1);
+        fs::write(&file, object.write().unwrap()).unwrap();
+        let pahole = stand_in_for_pahole(scratch.path(), b"types").unwrap();
+        let mut command = Command::new(pahole);
+        command
+            .args(["-J", "--btf_gen_floats", "-j"])
+            .arg(&file)
+            .env("LLVM_OBJCOPY", "objcopy");
+        assert!(command.status().unwrap().success());
+        let bytes = fs::read(&file).unwrap();
+        let elf = object::File::parse(&*bytes).unwrap();
+        assert_eq!(elf.section_by_name(".BTF").unwrap().data().unwrap(), b"types");
+        assert!(!command.env("LLVM_OBJCOPY", "false").status().unwrap().success());
+    }
 }

@@ -53,8 +53,6 @@ pub struct Plan<'a> {
     /// Where the object's `.text` begins in the linked kernel.
     pub base: LinkAddr,
     pub names: PartNames,
-    /// BTF is made from the debugging information.
-    pub needs_types: bool,
 }
 
 /// What the parts of a function behind its first are called.
@@ -74,8 +72,6 @@ pub enum Debug {
     None,
     /// Nothing moved: it is kept as it is.
     Kept,
-    /// It is in the object, for BTF to be made from its types, which hold; the linked kernel is to be stripped of it.
-    ForTypes,
     /// It is left out.
     Dropped,
 }
@@ -121,7 +117,6 @@ fn debug_of(object: &KernelObject<'_>, plan: &Plan<'_>) -> Debug {
     match object.elf.sections.iter().any(|s| s.is_debug()) {
         false => Debug::None,
         true if unmoved => Debug::Kept,
-        true if plan.needs_types => Debug::ForTypes,
         true => Debug::Dropped,
     }
 }

@@ -20,7 +20,7 @@ pub fn rewrite(
     let mut lists = object.relocations.clone();
     aim(object, translation, symbols, &mut lists)?;
     move_fields(object, translation, order, &mut lists[object.text.0 as usize])?;
-    if matches!(debug, Debug::Kept | Debug::ForTypes) {
+    if debug == Debug::Kept {
         for id in object.elf.ids().filter(|&id| object.elf.section(id).is_debug()) {
             lists[id.0 as usize] = of_debug(object, translation, id)?;
         }

@@ -154,7 +154,6 @@ fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
             hot: 0,
             base: BASE,
             names: PartNames::Readable,
-            needs_types: false,
         },
     )
     .unwrap()
@@ -373,7 +372,6 @@ fn damaged_objects_are_refused_or_rewritten() {
                 hot: 0,
                 base: BASE,
                 names: PartNames::Joinable,
-                needs_types: false,
             },
         );
     }

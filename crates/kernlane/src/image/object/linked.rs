@@ -36,6 +36,14 @@ impl<'a> Linked<'a> {
         Ok(Linked { elf, build_id, addresses })
     }
 
+    /// The bytes of the kernel's types (BTF), if it has them.
+    pub fn types(&self) -> Result<Option<&'a [u8]>> {
+        let section = self.elf.section_by_name(".BTF");
+        section
+            .map(|section| section.data().context("vmlinux: its .BTF cannot be read"))
+            .transpose()
+    }
+
     /// Where a section of the object lies: all its global symbols agree on it. `None` when it has none that the kernel kept.
     pub fn base_of(&self, object: &KernelObject<'_>, section: SectionId) -> Result<Option<LinkAddr>> {
         let mut base = None;
