@@ -106,6 +106,12 @@ pub struct Known<'a> {
     pub image: std::ops::Range<u64>,
 }
 
+impl Walk {
+    fn differ(&mut self, kind: &'static str, old: u64, new: u64, what: impl Into<String>) {
+        self.findings.differ(kind, Some(old), Some(new), what);
+    }
+}
+
 /// The units, ascending by old address: blocks of the map, and code outside it without the int3 behind it.
 pub fn units(map: &Placement, correspondence: &Correspondence, findings: &mut Findings) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::with_capacity(map.blocks.len() + correspondence.regions.len());
@@ -207,12 +213,7 @@ impl<'d> Cursor<'d> {
 
 fn walk_unit(unit: &Unit, old: &Kernel, new: &Kernel, known: &Known, walk: &mut Walk) {
     let (Some(mut a), Some(mut b)) = (Cursor::new(old, unit.old, unit.old_size), Cursor::new(new, unit.new, unit.new_size)) else {
-        walk.findings.differ(
-            "blocks",
-            Some(unit.old),
-            Some(unit.new),
-            "the map names bytes that are not code of this kernel",
-        );
+        walk.differ("blocks", unit.old, unit.new, "the map names bytes that are not code of this kernel");
         return;
     };
     let mut last = None;
@@ -224,10 +225,10 @@ fn walk_unit(unit: &Unit, old: &Kernel, new: &Kernel, known: &Known, walk: &mut 
             return dropped_jump(unit, &left, new, walk);
         }
         if b.at_end() {
-            walk.findings.differ(
+            walk.differ(
                 "blocks",
-                Some(left.instruction.ip()),
-                Some(unit.new_end()),
+                left.instruction.ip(),
+                unit.new_end(),
                 "the new block ends before the old one",
             );
             return;
@@ -255,17 +256,11 @@ fn walk_unit(unit: &Unit, old: &Kernel, new: &Kernel, known: &Known, walk: &mut 
         walk.dead_ends.insert(unit.old_end(), dead);
     }
     if !b.at_end() {
-        walk.findings.differ(
-            "blocks",
-            Some(unit.old_end()),
-            Some(unit.new),
-            "the new block goes on behind the old one",
-        );
+        walk.differ("blocks", unit.old_end(), unit.new, "the new block goes on behind the old one");
         return;
     }
     if unit.ending == Ending::JumpDropped {
-        walk.findings
-            .differ("blocks", Some(unit.old), Some(unit.new), "the map drops a jump that is still there");
+        walk.differ("blocks", unit.old, unit.new, "the map drops a jump that is still there");
         return;
     }
     walk.findings.prove("blocks", 1);
@@ -281,8 +276,7 @@ fn undecodable(unit: &Unit, at: &Decoded, old: &Kernel, new: &Kernel, walk: &mut
     let equal = old.bytes(unit.old + offset, rest) == new.bytes(unit.new + offset, rest) && unit.old_size == unit.new_size;
     if !equal {
         let what = "bytes that are no instruction differ";
-        walk.findings
-            .differ("instructions", Some(unit.old + offset), Some(unit.new + offset), what);
+        walk.differ("instructions", unit.old + offset, unit.new + offset, what);
         return false;
     }
     let bytes = (0..rest).map(|i| offset + i);
@@ -299,12 +293,7 @@ fn undecodable(unit: &Unit, at: &Decoded, old: &Kernel, new: &Kernel, walk: &mut
 fn dropped_jump(unit: &Unit, left: &Decoded, new: &Kernel, walk: &mut Walk) {
     let jump = &left.instruction;
     if !(jump.is_jmp_short() || jump.is_jmp_near()) {
-        walk.findings.differ(
-            "blocks",
-            Some(jump.ip()),
-            Some(unit.new_end()),
-            "the map drops an instruction that is no jump",
-        );
+        walk.differ("blocks", jump.ip(), unit.new_end(), "the map drops an instruction that is no jump");
         return;
     }
     walk.findings.prove("blocks", 1);
@@ -316,14 +305,18 @@ fn dropped_jump(unit: &Unit, left: &Decoded, new: &Kernel, walk: &mut Walk) {
         old_len: left.bytes.len() as u8,
         new_len: 0,
     });
-    let target = jump.near_branch_target();
+    run_on(unit, (jump.ip(), unit.new_end()), jump.near_branch_target(), None, new, walk);
+}
+
+/// The unit, left at `at` in the old and the new kernel, runs on to `target` in the old one.
+fn run_on(unit: &Unit, at: (u64, u64), target: u64, callee: Option<u64>, new: &Kernel, walk: &mut Walk) {
     if let Some(to) = behind(unit, target, new, walk) {
         walk.falls.push(FallThrough {
-            at_old: jump.ip(),
-            at_new: unit.new_end(),
+            at_old: at.0,
+            at_new: at.1,
             old: target,
             new: to,
-            callee: None,
+            callee,
         });
     }
 }
@@ -340,12 +333,7 @@ fn behind(unit: &Unit, old_target: u64, new: &Kernel, walk: &mut Walk) -> Option
             Some(d.instruction.near_branch_target())
         }
         _ => {
-            walk.findings.differ(
-                "blocks",
-                Some(unit.old_end()),
-                Some(unit.new_end()),
-                "the map appends a jump that is not there",
-            );
+            walk.differ("blocks", unit.old_end(), unit.new_end(), "the map appends a jump that is not there");
             None
         }
     }
@@ -362,25 +350,10 @@ fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Kn
         } else {
             unit.old_end()
         };
-        if let Some(to) = behind(unit, old_next, new, walk) {
-            let callee = a.is_call_near().then(|| a.near_branch_target());
-            walk.falls.push(FallThrough {
-                at_old: a.ip(),
-                at_new: b.ip(),
-                old: old_next,
-                new: to,
-                callee,
-            });
-        }
-        return;
+        return run_on(unit, (a.ip(), b.ip()), old_next, callee_of(a), new, walk);
     }
     if unit.appended != 0 {
-        walk.findings.differ(
-            "blocks",
-            Some(a.ip()),
-            Some(b.ip()),
-            "a jump is appended behind code that does not go on",
-        );
+        walk.differ("blocks", a.ip(), b.ip(), "a jump is appended behind code that does not go on");
         return;
     }
     // A jump to a return thunk needs none: the kernel patches it into a return and int3s of its own.
@@ -400,8 +373,12 @@ fn stops(i: &Instruction, known: &Known) -> bool {
 }
 
 fn dead_end_behind(i: &Instruction, known: &Known) -> Option<DeadEnd> {
-    let callee = i.is_call_near().then(|| i.near_branch_target());
+    let callee = callee_of(i);
     (callee.is_some() || stops(i, known)).then(|| DeadEnd { from: i.next_ip(), callee })
+}
+
+fn callee_of(i: &Instruction) -> Option<u64> {
+    i.is_call_near().then(|| i.near_branch_target())
 }
 
 fn is_filling(i: &Instruction) -> bool {
@@ -425,10 +402,10 @@ fn compare(left: &Decoded, right: &Decoded, inverted: bool, known: &Known, walk:
         compare_bytes(left, right, known, walk)
     };
     if let Err(what) = same {
-        walk.findings.differ(
+        walk.differ(
             "instructions",
-            Some(a.ip()),
-            Some(b.ip()),
+            a.ip(),
+            b.ip(),
             format!("{what}: {:02x?} became {:02x?}", left.bytes, right.bytes),
         );
         if pair.old_len != pair.new_len {
@@ -474,25 +451,15 @@ fn compare_branch(left: &Decoded, right: &Decoded, inverted: bool, known: &Known
     if left.bytes.len() != right.bytes.len() && known.static_keys.contains(&a.ip()) && right.bytes.len() != 5 {
         return Err("a static-key site is neither as it was nor five bytes long");
     }
-    if !inverted {
-        let (old, new) = (a.near_branch_target(), b.near_branch_target());
-        walk.references.push(Reference {
-            refers: Refers::Branch,
-            at_old: a.ip(),
-            at_new: b.ip(),
-            old,
-            new,
-        });
-    } else {
-        // It now jumps to where it used to fall through.
-        let (old, new) = (a.next_ip(), b.near_branch_target());
-        walk.references.push(Reference {
-            refers: Refers::Branch,
-            at_old: a.ip(),
-            at_new: b.ip(),
-            old,
-            new,
-        });
+    // An inverted one now jumps to where it used to fall through.
+    walk.references.push(Reference {
+        refers: Refers::Branch,
+        at_old: a.ip(),
+        at_new: b.ip(),
+        old: if inverted { a.next_ip() } else { a.near_branch_target() },
+        new: b.near_branch_target(),
+    });
+    if inverted {
         walk.findings.prove("conditions inverted", 1);
     }
     if left.bytes.len() != right.bytes.len() {

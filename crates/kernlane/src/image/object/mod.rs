@@ -254,17 +254,8 @@ fn sites_of(elf: &Elf<'_>, tables: &SideTables, name: &str) -> Vec<u32> {
     tables.references.iter().filter(|r| r.section == id).map(|r| r.target).collect()
 }
 
-/// Whether a function has neither a return nor a jump out of it.
-fn never_leaves(code: &[Instruction], f: &Function) -> bool {
-    let body = &code[code.partition_point(|i| i.at < f.at)..code.partition_point(|i| i.at < f.end)];
-    body.iter().all(|i| match i.kind {
-        Kind::Stop | Kind::OddBranch | Kind::Invalid => false,
-        Kind::Jump | Kind::Branch => !i.linked && i.target >= f.at && i.target < f.end,
-        _ => true,
-    })
-}
-
-/// Offsets of the calls to functions of the given names, and to those that can be seen not to return.
+/// Offsets of the calls to functions of the given names. That another function can be seen not to return is not relied upon: a livepatch may
+/// put one in its place that does.
 fn dead_calls(
     elf: &Elf<'_>,
     text: SectionId,
@@ -274,13 +265,7 @@ fn dead_calls(
     names: &HashSet<String>,
 ) -> HashSet<u32> {
     let named = |f: &&Function| f.symbol.is_some_and(|id| names.contains(elf.name(elf.symbol(id))));
-    let mut by_address: HashSet<u32> = functions.iter().filter(named).map(|f| f.at).collect();
-    by_address.extend(
-        functions
-            .iter()
-            .filter(|f| f.whole.is_none() && never_leaves(code, f))
-            .map(|f| f.at),
-    );
+    let by_address: HashSet<u32> = functions.iter().filter(named).map(|f| f.at).collect();
     let mut next = 0;
     let mut found = HashSet::new();
     for i in code.iter().filter(|i| i.kind == Kind::Call) {
