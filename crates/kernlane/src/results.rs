@@ -71,6 +71,9 @@ pub struct Row {
     pub counters: Counters,
     /// The kernel functions with the most L1I misses, most first; empty when no kernel image was at hand to name them.
     pub functions: Vec<FunctionMisses>,
+    /// The kernel functions with the most data misses, most first; empty as above, or when there is nothing to count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_functions: Vec<FunctionDataMisses>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,29 +97,74 @@ impl<T, U: From<T>> From<sim::PerSide<T>> for Sides<U> {
     }
 }
 
-/// Misses of the L1 instruction cache by cause (Torrellas 1998, sections 2.2 and 5.1).
+/// Misses of a cache by cause (Torrellas 1998, sections 2.2 and 5.1; SimOS 1995, section 4.4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct L1iMisses {
+pub struct Misses {
     pub cold: u64,
-    /// The line had been evicted by code of its own side.
+    /// The line had been evicted by who misses it now: the kernel, or, where data accesses were recorded, the same process, else any.
     #[serde(rename = "self")]
     pub own: u64,
     pub other: u64,
 }
 
-impl L1iMisses {
+impl Misses {
     pub fn total(&self) -> u64 {
         self.cold + self.own + self.other
     }
 }
 
-impl From<sim::Misses> for L1iMisses {
-    fn from(misses: sim::Misses) -> L1iMisses {
-        L1iMisses {
+impl From<sim::Misses> for Misses {
+    fn from(misses: sim::Misses) -> Misses {
+        Misses {
             cold: misses.cold,
             own: misses.own,
             other: misses.other,
         }
+    }
+}
+
+/// What caches and TLBs of data and those behind the L1 did; from a recording with data accesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    pub loads: u64,
+    pub stores: u64,
+    pub l1d: Misses,
+    /// By what was missed: instructions, data. 0 where the machine has no such level.
+    pub l2_instructions: Misses,
+    pub l2_data: Misses,
+    pub l3_instructions: Misses,
+    pub l3_data: Misses,
+    pub dtlb: u64,
+    /// Of a single-issue machine with blocking caches (SimOS' 1994 model).
+    pub cycles: f64,
+    /// Cycles of these for which it waited: for what the L1 lacked and the L2 had, for what the L2 lacked, for TLBs.
+    pub stall_l1i: f64,
+    pub stall_l1d: f64,
+    pub stall_l2i: f64,
+    pub stall_l2d: f64,
+    pub stall_tlb: f64,
+}
+
+impl Memory {
+    /// What these counters are on the machine; `None` when it describes no data cache.
+    pub fn new(machine: &sim::Machine, counters: &sim::Counters) -> Option<Memory> {
+        let stalls = machine.stalls(counters)?;
+        Some(Memory {
+            loads: counters.loads,
+            stores: counters.stores,
+            l1d: counters.l1d.into(),
+            l2_instructions: counters.l2i.into(),
+            l2_data: counters.l2d.into(),
+            l3_instructions: counters.l3i.into(),
+            l3_data: counters.l3d.into(),
+            dtlb: counters.dtlb,
+            cycles: machine.cycles(counters)?,
+            stall_l1i: stalls.l1i,
+            stall_l1d: stalls.l1d,
+            stall_l2i: stalls.l2i,
+            stall_l2d: stalls.l2d,
+            stall_tlb: stalls.tlb,
+        })
     }
 }
 
@@ -156,7 +204,7 @@ impl From<sim::TakenBranches> for Taken {
 pub struct Counters {
     pub instructions: Sides<u64>,
     pub fetched_bytes: Sides<u64>,
-    pub l1i: Sides<L1iMisses>,
+    pub l1i: Sides<Misses>,
     /// `None` where the machine describes no instruction TLB.
     pub itlb: Option<Sides<u64>>,
     pub taken: Sides<Taken>,
@@ -172,6 +220,9 @@ pub struct Counters {
     pub unresolved_branches: u64,
     /// Steps that no processor could do under the placement; 0 when it is right.
     pub breaks: u64,
+    /// `None` for a recording without data accesses, or a machine that describes no data cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Sides<Memory>>,
 }
 
 /// The misses of one kernel function.
@@ -184,18 +235,26 @@ pub struct FunctionMisses {
     pub cold_bytes: u64,
 }
 
+/// The data misses of one kernel function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionDataMisses {
+    pub name: String,
+    pub l1d: u64,
+    pub l2: u64,
+}
+
 #[cfg(test)]
 pub mod tests {
     use super::*;
 
     fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> Row {
         let l1i = Sides {
-            kernel: L1iMisses {
+            kernel: Misses {
                 cold: 10,
                 own: misses - 30,
                 other: 20,
             },
-            user: L1iMisses::default(),
+            user: Misses::default(),
         };
         let taken = Sides {
             kernel: Taken {
@@ -233,6 +292,7 @@ pub mod tests {
                 interruptions: 7,
                 unresolved_branches: 0,
                 breaks: 0,
+                memory: None,
             },
             functions: functions
                 .iter()
@@ -243,6 +303,7 @@ pub mod tests {
                     cold_bytes: 200,
                 })
                 .collect(),
+            data_functions: Vec::new(),
         }
     }
 

@@ -151,10 +151,13 @@ impl Hierarchy {
         self.side = party.side();
     }
 
-    /// Counts instructions.
+    /// Counts instructions, and the loads and stores they made; what these touch goes to [`Hierarchy::data`].
     #[inline]
-    pub fn executed(&mut self, instructions: u64) {
-        self.counters.get_mut(self.side).instructions += instructions;
+    pub fn executed(&mut self, instructions: u64, loads: u64, stores: u64) {
+        let counters = self.counters.get_mut(self.side);
+        counters.instructions += instructions;
+        counters.loads += loads;
+        counters.stores += stores;
     }
 
     /// Fetches from the L1I's `line`, which lies at `physical`.
@@ -167,14 +170,6 @@ impl Hierarchy {
         l2.into_iter().for_each(|cause| counters.l2i.count(cause));
         l3.into_iter().for_each(|cause| counters.l3i.count(cause));
         Some(Missed { l1, l2, l3 })
-    }
-
-    /// Counts a load or store. Its lines are used by [`Hierarchy::data`].
-    #[inline]
-    pub fn reference(&mut self, store: bool) {
-        let counters = self.counters.get_mut(self.side);
-        counters.stores += u64::from(store);
-        counters.loads += u64::from(!store);
     }
 
     /// Loads from or stores into the line at `physical`.

@@ -95,8 +95,27 @@ pub struct Level {
     cache: Cache,
     /// The line used last: by definition the most recently used of its set, so that using it again changes nothing.
     last: Line,
-    /// Who evicted each line last, by its index; a line that is in the cache keeps the value it had when it was brought in.
-    evicted_by: PerSide<Vec<Party>>,
+    /// Who evicted each line last; a line that is in the cache keeps the value it had when it was brought in.
+    evicted_by: PerSide<Evictors>,
+}
+
+/// A party for each line, by its index. Lines are used in neighbourhoods that lie far apart, so only these take memory.
+#[derive(Clone, Debug, Default)]
+struct Evictors {
+    neighbourhoods: Vec<Option<Box<[Party; Evictors::LINES]>>>,
+}
+
+impl Evictors {
+    /// Lines of a neighbourhood.
+    const LINES: usize = 1 << 12;
+
+    fn of(&mut self, line: Line) -> &mut Party {
+        let (at, within) = (line.index() as usize / Evictors::LINES, line.index() as usize % Evictors::LINES);
+        if at >= self.neighbourhoods.len() {
+            self.neighbourhoods.resize(at + 1, None);
+        }
+        &mut self.neighbourhoods[at].get_or_insert_with(|| Box::new([Party::NOBODY; Evictors::LINES]))[within]
+    }
 }
 
 impl Level {
@@ -122,19 +141,13 @@ impl Level {
     }
 
     fn missed(&mut self, line: Line, evicted: Option<Line>, party: Party) -> Cause {
-        let fates = self.evicted_by.get_mut(line.side());
-        let index = line.index() as usize;
-        if index >= fates.len() {
-            fates.resize((index + 1).next_power_of_two(), Party::NOBODY);
-        }
-        let cause = match fates[index] {
+        let cause = match *self.evicted_by.get_mut(line.side()).of(line) {
             Party::NOBODY => Cause::Cold,
             evictor if evictor == party => Cause::Own,
             _ => Cause::Other,
         };
         if let Some(evicted) = evicted {
-            // A line that is evicted was once used, and its own miss made room for its entry.
-            self.evicted_by.get_mut(evicted.side())[evicted.index() as usize] = party;
+            *self.evicted_by.get_mut(evicted.side()).of(evicted) = party;
         }
         cause
     }

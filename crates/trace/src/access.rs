@@ -253,6 +253,7 @@ impl<'a> Walk<'a> {
     }
 
     /// As [`Walk::execution`], for any event; nothing for one that is no execution.
+    #[inline]
     pub fn event(&mut self, event: Event) -> (&'a [Site], usize) {
         match event {
             Event::Executed(id) => self.execution(id, false),

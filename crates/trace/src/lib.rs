@@ -51,7 +51,7 @@ pub use error::{ReadError, Violation, WriteError};
 pub use frame::{ChunkKind, FORMAT_VERSION, MAGIC};
 pub use reader::{Chunk, Reader};
 pub use record::{DataTotals, Header, Task, TaskPointer, Totals, Translation};
-pub use stream::{Event, Events, events};
+pub use stream::{Event, Events, events, pieces};
 pub use writer::Writer;
 
 use std::fmt;

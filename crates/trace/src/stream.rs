@@ -56,6 +56,18 @@ pub fn events(words: &[u32]) -> Events<'_> {
     Events { words: words.iter() }
 }
 
+/// The words in pieces of `size` or one more: none is cut within an event.
+pub fn pieces(words: &[u32], size: usize) -> impl Iterator<Item = &[u32]> {
+    let mut rest = words;
+    std::iter::from_fn(move || {
+        let at = size.max(1).min(rest.len());
+        let begins_two = at.checked_sub(1).is_some_and(|last| rest[last] & KIND == LEFT);
+        let (piece, behind) = rest.split_at((at + usize::from(begins_two)).min(rest.len()));
+        rest = behind;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 /// See [`events`].
 #[derive(Clone, Debug)]
 pub struct Events<'a> {
@@ -122,6 +134,19 @@ mod tests {
         given.iter().for_each(|event| event.append_to(&mut words));
         assert_eq!(words.len(), 6);
         assert_eq!(events(&words).collect::<Vec<_>>(), given);
+    }
+
+    #[test]
+    fn pieces_hold_whole_events() {
+        let words = [1, LEFT | 2, 3, 4, LEFT | 1, 0, LEFT | 1, 5, TASK, MARKER | 1];
+        for size in 0..12 {
+            let cut: Vec<&[u32]> = pieces(&words, size).collect();
+            assert_eq!(cut.concat(), words);
+            assert!(cut.iter().all(|piece| piece.len() <= size.max(1) + 1));
+            let of_pieces: Vec<Event> = cut.iter().flat_map(|piece| events(piece)).collect();
+            assert_eq!(of_pieces, events(&words).collect::<Vec<_>>(), "size {size}");
+        }
+        assert_eq!(pieces(&[], 5).count(), 0);
     }
 
     #[test]

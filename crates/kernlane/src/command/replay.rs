@@ -24,7 +24,8 @@ use trace::Reader;
 /// Run a recorded execution again over layouts and machines
 ///
 /// Prints for each layout, the original first, what a simulated machine sees: L1I misses by cause, iTLB misses, taken branches, what was
-/// fetched and touched, and time by a simple model. The recording is read once for all layouts and machines.
+/// fetched and touched, and time by a simple model; of a recording with data accesses also what its data caches, second-level caches and TLBs
+/// missed, and time by SimOS' in-order model. The recording is read once for all layouts and machines.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k")]
 pub struct ReplayArgs {

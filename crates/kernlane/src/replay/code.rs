@@ -52,6 +52,12 @@ impl Code {
         RunAddr(self.addr.0.wrapping_add(bytes))
     }
 
+    /// The address of the instruction with this index.
+    pub fn addr_of(&self, instruction: u16) -> RunAddr {
+        let before = self.lengths.iter().take(instruction.into());
+        RunAddr(self.addr.0.wrapping_add(before.map(|&length| u64::from(length)).sum()))
+    }
+
     /// The address of the last instruction.
     pub fn last_addr(&self) -> RunAddr {
         let length = self.lengths.last().copied().unwrap_or(0);

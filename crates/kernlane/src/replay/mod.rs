@@ -1,7 +1,8 @@
 //! A recorded execution runs again over any number of layouts and machines.
 //!
 //! Takes a recording, placements and machines; gives counters: L1I misses by cause, iTLB misses, taken branches, what was fetched
-//! and touched, and time by Torrellas' simple model. Reads the recording once. Never changes a layout, never looks at ELF.
+//! and touched, and time by Torrellas' simple model; of a recording with data accesses also what the whole hierarchy of caches and TLBs
+//! missed, and time by SimOS' 1994 model. Reads the recording once. Never changes a layout, never looks at ELF.
 //!
 //! ```text
 //! trace → flow: fragments ─┬→ moved: fetches of layout A → numbering → simulation on machines 1, 2, …
@@ -9,6 +10,7 @@
 //! ```
 
 pub(crate) mod code;
+mod data;
 mod flow;
 mod moved;
 pub(crate) mod numbering;
@@ -20,12 +22,13 @@ mod tests;
 use crate::image::BuildId;
 use crate::place::Placement;
 use anyhow::{Context, Result};
-use flow::{Flow, Interruptions};
+use data::{DataFlow, Stream};
+use flow::{Flow, FragmentId, Interruptions};
 use rayon::prelude::*;
 use sim::Machine;
 use simulation::{Amounts, MachineCounts, Simulation};
 use std::io::Read;
-use trace::{Chunk, Header, Reader, RunAddr, Totals};
+use trace::{Accesses, Chunk, Header, Patterns, Reader, RunAddr, Totals};
 
 /// A layout to run over.
 #[derive(Clone, Debug)]
@@ -70,28 +73,31 @@ pub struct Replayed {
 pub fn replay<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines: &[Machine]) -> Result<Replayed> {
     let mut flow = Flow::default();
     let mut simulations: Vec<Simulation<'_>> = layouts.iter().map(|layout| Simulation::new(&layout.placement, machines)).collect();
-    let mut ran = Vec::new();
+    let mut data = DataFlow::new(machines);
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        ran.clear();
+        let mut run = Run {
+            flow: &mut flow,
+            data: &mut data,
+            simulations: &mut simulations,
+            patterns: reader.accesses().map(|(_, patterns)| patterns),
+        };
         match chunk {
-            Chunk::Translations(defined) => defined.iter().try_for_each(|translation| flow.define(translation))?,
-            Chunk::Tasks(_) => {}
-            Chunk::Stream(words) => flow.follow(trace::events(&words), &mut ran)?,
+            Chunk::Translations(defined) => defined.iter().try_for_each(|translation| run.flow.define(translation))?,
+            Chunk::Tasks(tasks) => run.data.define_tasks(&tasks),
+            Chunk::Stream(words) => match reader.accesses() {
+                None => run.words(&words, None)?,
+                Some((accesses, patterns)) => run.words_with_data(&words, accesses, patterns)?,
+            },
             Chunk::End(end) => {
-                flow.finish(&mut ran);
+                run.end()?;
                 totals = Some(end);
             }
         }
-        simulations.par_iter_mut().try_for_each(|simulation| -> Result<()> {
-            simulation.learn(&flow)?;
-            simulation.run(&ran);
-            Ok(())
-        })?;
     }
     let layouts = simulations.iter().map(|simulation| LayoutCounts {
         amounts: simulation.amounts(&flow.counts),
-        machines: simulation.machine_counts(),
+        machines: simulation.machine_counts(&flow),
     });
     Ok(Replayed {
         header: reader.header().clone(),
@@ -100,4 +106,60 @@ pub fn replay<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines: &[Ma
         kernel_code: flow.kernel_code(),
         layouts: layouts.collect(),
     })
+}
+
+/// Of a recording with data accesses, so many words are followed at once: what belongs to them fits the nearer caches.
+const PIECE: usize = 1 << 14;
+
+/// The recorded execution runs on all layouts and machines.
+struct Run<'a, 'p> {
+    flow: &'a mut Flow,
+    data: &'a mut DataFlow,
+    simulations: &'a mut [Simulation<'p>],
+    /// Of a recording with data accesses.
+    patterns: Option<&'a Patterns>,
+}
+
+impl Run<'_, '_> {
+    fn words_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> Result<()> {
+        let mut stream = Stream::new(accesses, patterns);
+        for piece in trace::pieces(words, PIECE) {
+            self.words(piece, Some(&mut stream))?;
+        }
+        self.data.finish(stream);
+        Ok(())
+    }
+
+    fn words(&mut self, words: &[u32], stream: Option<&mut Stream<'_>>) -> Result<()> {
+        let mut ran = Vec::new();
+        self.flow.follow(trace::events(words), &mut ran)?;
+        if let Some(stream) = stream {
+            self.data.follow(words, stream);
+        }
+        self.simulate(&ran)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let mut ran = Vec::new();
+        self.flow.finish(&mut ran);
+        self.simulate(&ran)
+    }
+
+    fn simulate(&mut self, ran: &[FragmentId]) -> Result<()> {
+        let Run {
+            flow,
+            data,
+            simulations,
+            patterns,
+        } = self;
+        for simulation in simulations.iter_mut() {
+            simulation.learn(flow, patterns.map(|patterns| (&mut **data, patterns)))?;
+        }
+        let accesses = patterns.map(|_| &**data);
+        simulations.par_iter_mut().for_each(|simulation| simulation.run(ran, accesses));
+        if patterns.is_some() {
+            data.forget(simulations.first().map_or(0, |first| first.executions(ran)));
+        }
+        Ok(())
+    }
 }

@@ -2,8 +2,9 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::{BuildId, Function, Image};
+use crate::replay::simulation::DataMisses;
 use crate::replay::{Layout, Replayed};
-use crate::results::{Counters, FunctionMisses, Kind, ORIGINAL, Row};
+use crate::results::{Counters, FunctionDataMisses, FunctionMisses, Kind, Memory, ORIGINAL, Row, Sides};
 use sim::Machine;
 use std::collections::BTreeMap;
 use trace::RunAddr;
@@ -39,10 +40,17 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
                     interruptions: replayed.interruptions.seen,
                     unresolved_branches: replayed.interruptions.unresolved,
                     breaks: amounts.breaks,
+                    memory: on.memory.and_then(|counters| {
+                        Some(Sides {
+                            kernel: Memory::new(machine, &counters.kernel)?,
+                            user: Memory::new(machine, &counters.user)?,
+                        })
+                    }),
                 },
                 functions: image
                     .map(|image| top_functions(&on.misses_at, image, &replayed.kernel_code))
                     .unwrap_or_default(),
+                data_functions: image.map(|image| top_data_functions(&on.data_misses_at, image)).unwrap_or_default(),
             });
         }
     }
@@ -53,10 +61,7 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
 fn top_functions(misses_at: &[(RunAddr, u64)], image: &Image, ran: &[(RunAddr, RunAddr)]) -> Vec<FunctionMisses> {
     let mut by_function: BTreeMap<usize, u64> = BTreeMap::new();
     for &(addr, misses) in misses_at {
-        let after = image.functions.partition_point(|function| function.addr <= LinkAddr(addr.0));
-        let Some(index) = after.checked_sub(1) else { continue };
-        let function = &image.functions[index];
-        if addr.0 - function.addr.0 < function.size {
+        if let Some(index) = function_at(addr, image) {
             *by_function.entry(index).or_insert(0) += misses;
         }
     }
@@ -77,6 +82,35 @@ fn top_functions(misses_at: &[(RunAddr, u64)], image: &Image, ran: &[(RunAddr, R
             }
         })
         .collect()
+}
+
+/// The functions with the most misses of the L1D; equals by name.
+fn top_data_functions(misses_at: &[(RunAddr, DataMisses)], image: &Image) -> Vec<FunctionDataMisses> {
+    let mut by_function: BTreeMap<usize, DataMisses> = BTreeMap::new();
+    for &(addr, misses) in misses_at {
+        if let Some(index) = function_at(addr, image) {
+            let sum = by_function.entry(index).or_default();
+            sum.l1d += misses.l1d;
+            sum.l2 += misses.l2;
+        }
+    }
+    let named = by_function.into_iter().map(|(index, misses)| FunctionDataMisses {
+        name: image.functions[index].name.clone(),
+        l1d: misses.l1d,
+        l2: misses.l2,
+    });
+    let mut top: Vec<_> = named.collect();
+    top.sort_by(|a, b| b.l1d.cmp(&a.l1d).then_with(|| a.name.cmp(&b.name)));
+    top.truncate(FUNCTIONS);
+    top
+}
+
+/// The number of the function that holds this address.
+fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
+    let after = image.functions.partition_point(|function| function.addr <= LinkAddr(addr.0));
+    let index = after.checked_sub(1)?;
+    let function = &image.functions[index];
+    (addr.0 - function.addr.0 < function.size).then_some(index)
 }
 
 /// Bytes of the function's blocks of which something ran, and of the others.

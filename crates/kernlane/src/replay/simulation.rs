@@ -4,14 +4,15 @@
 //! these lists.
 
 use crate::place::Placement;
-use crate::replay::flow::{Flow, FragmentId};
+use crate::replay::data::{Access, DataFlow, Execution};
+use crate::replay::flow::{Exit, Flow, FragmentId};
 use crate::replay::moved::{self, Moved};
 use crate::replay::numbering::{Numbering, Unit};
 use anyhow::Result;
 use rayon::prelude::*;
-use sim::{InstructionCache, ItlbDescription, Line, Machine, PerSide, Side, TakenBranches, Tlb};
-use std::collections::{BTreeMap, BTreeSet};
-use trace::RunAddr;
+use sim::{Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide, PhysAddr, Side, TakenBranches, Tlb};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use trace::{Patterns, RunAddr, TranslationId};
 
 /// The lines (or pages) that each fragment uses, in order; one directly behind the same one is left out.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ struct Uses {
     lines: Vec<Line>,
     /// The old address of the first byte that is fetched from each of `lines`.
     origins: Vec<RunAddr>,
+    /// Where each of `lines` lies; only for recordings with data accesses.
+    physical: Vec<PhysAddr>,
 }
 
 impl Uses {
@@ -31,11 +34,12 @@ impl Uses {
             starts: vec![0],
             lines: Vec::new(),
             origins: Vec::new(),
+            physical: Vec::new(),
         }
     }
 
-    /// Appends the next fragment.
-    fn push(&mut self, moved: &Moved) -> Result<()> {
+    /// Appends the next fragment. `lies`: where an address of its code lies, if that is known at all.
+    fn push(&mut self, moved: &Moved, lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>) -> Result<()> {
         let first = self.lines.len();
         let mut units = Vec::new();
         for fetch in &moved.fetches {
@@ -44,6 +48,7 @@ impl Uses {
             for &(line, addr) in &units {
                 if self.lines.len() == first || self.lines.last() != Some(&line) {
                     self.lines.push(line);
+                    self.physical.extend(lies(addr));
                     self.origins
                         .push(RunAddr(fetch.origin.0.wrapping_add(addr.0.wrapping_sub(fetch.start.0))));
                 }
@@ -73,6 +78,10 @@ impl Uses {
 struct Running {
     l1i: InstructionCache,
     itlb: Option<Tlb>,
+    /// Takes the place of `l1i` and `itlb` where a recording has data accesses and the machine data caches.
+    hierarchy: Option<Hierarchy>,
+    /// Misses of the L1D and of the level behind it, by the instruction that missed.
+    data_misses: HashMap<(TranslationId, u16), DataMisses>,
     /// Indices into `Simulation::uses`.
     lines: usize,
     pages: Option<usize>,
@@ -80,7 +89,58 @@ struct Running {
     misses: Vec<u64>,
 }
 
+/// Data misses of one instruction or function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataMisses {
+    pub l1d: u64,
+    pub l2: u64,
+}
+
 impl Running {
+    fn run_with_data(&mut self, ran: &[FragmentId], uses: &[Uses], once: &[Once], data: &DataFlow) {
+        let Running {
+            hierarchy: Some(hierarchy),
+            data_misses,
+            ..
+        } = self
+        else {
+            return self.run(ran, uses);
+        };
+        let (lines, pages) = (&uses[self.lines], self.pages.map(|pages| &uses[pages]));
+        let mut executions = data.executions.iter();
+        let mut accesses = data.accesses.as_slice();
+        for &fragment in ran {
+            let Once {
+                side,
+                instructions,
+                late,
+                translation,
+                ..
+            } = once[fragment.0 as usize];
+            let none = Execution {
+                loads: 0,
+                stores: 0,
+                accesses: 0,
+                process: Party::KERNEL,
+            };
+            let execution = if late { none } else { *executions.next().unwrap_or(&none) };
+            hierarchy.runs(if side == Side::Kernel { Party::KERNEL } else { execution.process });
+            hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
+            if let Some(pages) = pages {
+                pages.lines[pages.of(fragment)].iter().for_each(|&page| hierarchy.fetch_page(page));
+            }
+            for at in lines.of(fragment) {
+                if hierarchy.fetch(lines.lines[at], lines.physical[at]).is_some() {
+                    self.misses[at] += 1;
+                }
+            }
+            let (own, rest) = accesses.split_at((execution.accesses as usize).min(accesses.len()));
+            accesses = rest;
+            own.iter()
+                .for_each(|access| access_data(hierarchy, access, translation, data_misses));
+        }
+    }
+
     fn run(&mut self, ran: &[FragmentId], uses: &[Uses]) {
         let lines = &uses[self.lines];
         for &fragment in ran {
@@ -102,8 +162,30 @@ impl Running {
     }
 }
 
+#[inline]
+fn access_data(
+    hierarchy: &mut Hierarchy,
+    access: &Access,
+    translation: TranslationId,
+    misses: &mut HashMap<(TranslationId, u16), DataMisses>,
+) {
+    hierarchy.data_page(access.page);
+    let log2 = hierarchy.data_line_log2();
+    let (first, last) = (access.physical.0 >> log2, (access.physical.0 + u64::from(access.size) - 1) >> log2);
+    for line in first..=last {
+        if let Some(missed) = hierarchy.data(PhysAddr(line << log2)) {
+            let misses = misses.entry((translation, access.instruction)).or_default();
+            misses.l1d += 1;
+            misses.l2 += u64::from(missed.l2.is_some());
+        }
+    }
+}
+
 /// What one run of a fragment amounts to on any machine.
 struct Once {
+    translation: TranslationId,
+    /// Nothing of its translation runs: it is no execution.
+    late: bool,
     side: Side,
     instructions: u64,
     bytes: u64,
@@ -131,6 +213,10 @@ pub struct MachineCounts {
     pub touched_lines: PerSide<u64>,
     /// Misses by the old address at which the missing fetch began; ascending, none with 0.
     pub misses_at: Vec<(RunAddr, u64)>,
+    /// What the whole hierarchy did; of a recording with data accesses, where the machine describes a data cache.
+    pub memory: Option<PerSide<Counters>>,
+    /// Data misses by the old address of the instruction; ascending.
+    pub data_misses_at: Vec<(RunAddr, DataMisses)>,
 }
 
 /// One layout, while the recording runs.
@@ -153,6 +239,8 @@ impl<'a> Simulation<'a> {
         let running = machines.iter().map(|machine| Running {
             l1i: InstructionCache::new(machine.l1i),
             itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry)),
+            hierarchy: Hierarchy::new(machine),
+            data_misses: HashMap::new(),
             lines: index_of(lines_of(machine)).unwrap_or_default(),
             pages: machine.itlb.and_then(|itlb| index_of(pages_of(&itlb))),
             misses: Vec::new(),
@@ -166,17 +254,21 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Learns the fragments that were first seen since the last call.
-    pub fn learn(&mut self, flow: &Flow) -> Result<()> {
+    /// Learns the fragments that were first seen since the last call; of a recording with data accesses also where they lie.
+    pub fn learn(&mut self, flow: &Flow, mut data: Option<(&mut DataFlow, &Patterns)>) -> Result<()> {
         for fragment in &flow.fragments[self.once.len()..] {
             let code = &flow.codes[fragment.translation.0 as usize];
             let moved = moved::run(code, fragment, self.placement);
-            self.uses.iter_mut().try_for_each(|uses| uses.push(&moved))?;
+            let id = fragment.translation;
+            let mut lies = |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
+            self.uses.iter_mut().try_for_each(|uses| uses.push(&moved, &mut lies))?;
             for fetch in moved.fetches.iter().filter(|fetch| fetch.bytes > 0) {
                 let last = fetch.start.0.wrapping_add(u64::from(fetch.bytes) - 1);
                 self.pages.extend(fetch.start.0 >> 12..=last >> 12);
             }
             self.once.push(Once {
+                translation: fragment.translation,
+                late: matches!(fragment.exit, Exit::LateNext | Exit::LateTaken),
                 side: code.side(),
                 instructions: moved.instructions,
                 bytes: moved.bytes(),
@@ -190,10 +282,18 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Runs fragments, all of them learnt, on every machine.
-    pub fn run(&mut self, ran: &[FragmentId]) {
-        let uses = &self.uses;
-        self.running.par_iter_mut().for_each(|running| running.run(ran, uses));
+    /// Runs fragments, all of them learnt, on every machine; `data`: what their executions accessed.
+    pub fn run(&mut self, ran: &[FragmentId], data: Option<&DataFlow>) {
+        let (uses, once) = (&self.uses, &self.once);
+        self.running.par_iter_mut().for_each(|running| match data {
+            None => running.run(ran, uses),
+            Some(data) => running.run_with_data(ran, uses, once, data),
+        });
+    }
+
+    /// How many of these fragments are executions.
+    pub fn executions(&self, ran: &[FragmentId]) -> usize {
+        ran.iter().filter(|fragment| !self.once[fragment.0 as usize].late).count()
     }
 
     /// `counts`: how often each fragment ran.
@@ -217,7 +317,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// One for each machine, in their order.
-    pub fn machine_counts(&self) -> Vec<MachineCounts> {
+    pub fn machine_counts(&self, flow: &Flow) -> Vec<MachineCounts> {
         self.running
             .iter()
             .map(|running| {
@@ -226,15 +326,45 @@ impl<'a> Simulation<'a> {
                 for (&origin, &misses) in lines.origins.iter().zip(&running.misses).filter(|(_, misses)| **misses > 0) {
                     *misses_at.entry(origin).or_insert(0) += misses;
                 }
+                let memory = running
+                    .hierarchy
+                    .as_ref()
+                    .map(Hierarchy::counters)
+                    .filter(|_| !lines.physical.is_empty());
+                let per_side = |field: fn(&Counters) -> u64| {
+                    memory.map(|counters| PerSide {
+                        kernel: field(&counters.kernel),
+                        user: field(&counters.user),
+                    })
+                };
                 MachineCounts {
-                    l1i: running.l1i.misses(),
-                    itlb: running.itlb.as_ref().map(Tlb::misses),
+                    l1i: memory.map_or(running.l1i.misses(), |counters| PerSide {
+                        kernel: counters.kernel.l1i,
+                        user: counters.user.l1i,
+                    }),
+                    itlb: running
+                        .itlb
+                        .as_ref()
+                        .map(|itlb| per_side(|counters| counters.itlb).unwrap_or(itlb.misses())),
                     touched_lines: lines.touched(),
                     misses_at: misses_at.into_iter().collect(),
+                    memory,
+                    data_misses_at: data_misses_at(&running.data_misses, flow),
                 }
             })
             .collect()
     }
+}
+
+/// By address, from by translation and instruction.
+fn data_misses_at(misses: &HashMap<(TranslationId, u16), DataMisses>, flow: &Flow) -> Vec<(RunAddr, DataMisses)> {
+    let mut at = BTreeMap::<RunAddr, DataMisses>::new();
+    for (&(translation, instruction), misses) in misses {
+        let sum = at.entry(flow.codes[translation.0 as usize].addr_of(instruction)).or_default();
+        sum.l1d += misses.l1d;
+        sum.l2 += misses.l2;
+    }
+    at.into_iter().collect()
 }
 
 fn lines_of(machine: &Machine) -> Unit {

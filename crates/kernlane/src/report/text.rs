@@ -1,7 +1,7 @@
 //! Result rows as tables for a terminal.
 
 use crate::comparison::Comparison;
-use crate::results::{Kind, L1iMisses, Row, Sides, Taken};
+use crate::results::{Kind, Memory, Misses, Row, Sides, Taken};
 use std::fmt::Write as _;
 
 /// One table of misses for each machine, then what does not depend on a machine.
@@ -20,6 +20,10 @@ pub fn rows(rows: &[Row]) -> String {
     for machine in machines {
         let on: Vec<&Row> = rows.iter().filter(|row| row.machine == *machine).collect();
         let _ = write!(text, "\n{machine}\n{}", misses(&on));
+        if on.iter().any(|row| row.counters.memory.is_some()) {
+            let _ = write!(text, "\n{machine}: data, and what missed the L1\n{}", memory(&on));
+            text += &data_functions(&on);
+        }
     }
     let any: Vec<&Row> = rows.iter().filter(|row| row.machine == first.machine).collect();
     let _ = write!(
@@ -61,6 +65,85 @@ fn misses(rows: &[&Row]) -> String {
         table.push(cells);
     }
     table.to_text()
+}
+
+/// A line for the kernel and one for user code.
+fn memory(rows: &[&Row]) -> String {
+    let mut table = Table::new(&[
+        "layout",
+        "",
+        "loads",
+        "stores",
+        "L1D",
+        "self",
+        "other",
+        "cold",
+        "L2 instr.",
+        "L2 data",
+        "self",
+        "other",
+        "cold",
+        "L3",
+        "dTLB",
+        "Mcycles",
+        "CPI",
+        "L1I %",
+        "L1D %",
+        "L2I %",
+        "L2D %",
+        "TLB %",
+    ]);
+    for row in rows {
+        let (Some(memory), instructions) = (row.counters.memory, row.counters.instructions) else {
+            continue;
+        };
+        for (side, memory, instructions) in [
+            ("kernel", memory.kernel, instructions.kernel),
+            ("user", memory.user, instructions.user),
+        ] {
+            let mut cells = vec![name(row), side.to_owned(), memory.loads.to_string(), memory.stores.to_string()];
+            cells.extend(by_cause(&memory.l1d));
+            cells.push(memory.l2_instructions.total().to_string());
+            cells.extend(by_cause(&memory.l2_data));
+            cells.push((memory.l3_instructions.total() + memory.l3_data.total()).to_string());
+            cells.push(memory.dtlb.to_string());
+            cells.extend(time(&memory, instructions));
+            table.push(cells);
+        }
+    }
+    table.to_text()
+}
+
+/// Cycles, cycles an instruction, and the share of the cycles that each kind of stall has.
+fn time(memory: &Memory, instructions: u64) -> Vec<String> {
+    let cycles = memory.cycles.max(1.0);
+    let stalls = [
+        memory.stall_l1i,
+        memory.stall_l1d,
+        memory.stall_l2i,
+        memory.stall_l2d,
+        memory.stall_tlb,
+    ];
+    let mut cells = vec![
+        format!("{:.2}", memory.cycles / 1e6),
+        format!("{:.3}", memory.cycles / instructions.max(1) as f64),
+    ];
+    cells.extend(stalls.map(|stall| format!("{:.1}", 100.0 * stall / cycles)));
+    cells
+}
+
+/// So many functions are printed.
+const FUNCTIONS: usize = 10;
+
+fn data_functions(rows: &[&Row]) -> String {
+    let Some(row) = rows.first().filter(|row| !row.data_functions.is_empty()) else {
+        return String::new();
+    };
+    let mut table = Table::new(&["data misses of kernel functions", "L1D", "L2"]);
+    for function in row.data_functions.iter().take(FUNCTIONS) {
+        table.push(vec![function.name.clone(), function.l1d.to_string(), function.l2.to_string()]);
+    }
+    format!("\n{}", table.to_text())
 }
 
 fn amounts(rows: &[&Row]) -> String {
@@ -150,7 +233,7 @@ fn name(row: &Row) -> String {
     }
 }
 
-fn by_cause(misses: &L1iMisses) -> [String; 4] {
+fn by_cause(misses: &Misses) -> [String; 4] {
     [misses.total(), misses.own, misses.other, misses.cold].map(|count| count.to_string())
 }
 

@@ -1,6 +1,7 @@
 //! Replay against exact numbers: small recordings counted by hand, and random programs that are run in both layouts.
 
 mod by_hand;
+mod data;
 mod guest;
 mod program;
 mod random;

@@ -1,0 +1,258 @@
+//! The data accesses of the recorded execution: who made each, and where in physical memory it lies.
+//!
+//! Takes the words of a stream and the accesses that belong to them; gives, execution by execution, what a simulated machine's data caches
+//! and TLB are asked for. Depends on no layout: the recording is turned into this once. Never looks at code.
+
+use crate::replay::code::Code;
+use sim::{Line, Machine, Party, PhysAddr, Side};
+use std::collections::HashMap;
+use trace::{Accesses, Event, Mapping, PageKind, Patterns, RunAddr, Site, Task, TranslationId, Walk, events};
+
+/// What one execution of a translation did besides fetching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Execution {
+    pub loads: u32,
+    pub stores: u32,
+    /// How many of [`DataFlow::accesses`] are its.
+    pub accesses: u32,
+    /// The process that ran; in the kernel, on whose behalf.
+    pub process: Party,
+}
+
+/// A load or store within one page that can change what is in a cache or TLB. One of a device cannot, nor one of the line that was accessed
+/// just before: that is there, and the most recently used of its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    pub physical: PhysAddr,
+    /// Stands for the page that maps it, in the numbering of [`DataFlow`].
+    pub page: Line,
+    /// The index of the instruction in its translation.
+    pub instruction: u16,
+    /// Bytes; of an access across two pages, those in this page.
+    pub size: u8,
+}
+
+/// The accesses of a stream, and how far they were followed.
+pub struct Stream<'a> {
+    walk: Walk<'a>,
+    addresses: &'a [u64],
+    mappings: &'a [(u32, Mapping)],
+}
+
+impl<'a> Stream<'a> {
+    pub fn new(accesses: &'a Accesses, patterns: &'a Patterns) -> Stream<'a> {
+        Stream {
+            walk: accesses.walk(patterns),
+            addresses: &accesses.addresses,
+            mappings: &accesses.mappings,
+        }
+    }
+}
+
+/// Where a page lies.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    frame: u64,
+    page: Line,
+    device: bool,
+}
+
+/// Pages found last, by their low bits.
+const FILTER: usize = 1024;
+
+/// Follows the recorded accesses.
+pub struct DataFlow {
+    /// Not yet taken by [`DataFlow::forget`].
+    pub executions: Vec<Execution>,
+    pub accesses: Vec<Access>,
+    tasks: Vec<Party>,
+    /// By pid, or, where that is not known, by the task's address.
+    processes: HashMap<u64, u32>,
+    process: Party,
+    pages: HashMap<u64, Place>,
+    filter: Vec<Option<(u64, Place)>>,
+    numbers: HashMap<(u64, u64), u32>,
+    /// log2 of the bytes in the shortest line of an L1D.
+    line_bits: u32,
+    /// The line accessed last, and its page.
+    last: (u64, Line),
+    /// log2 of the sets of the largest TLB: so many low bits of a page's number are those of its address.
+    set_bits: u32,
+    /// Virtual address less physical address of the kernel's image.
+    image: Option<u64>,
+}
+
+impl DataFlow {
+    /// For these machines.
+    pub fn new(machines: &[Machine]) -> DataFlow {
+        let memories = || machines.iter().filter_map(|machine| machine.memory.as_ref());
+        let sets = memories().filter_map(|memory| Some(memory.dtlb?.sets())).max().unwrap_or(1);
+        let line = memories().map(|memory| memory.l1d.line).min().unwrap_or(16);
+        DataFlow {
+            line_bits: line.trailing_zeros(),
+            last: (u64::MAX, Line::physical(0)),
+            executions: Vec::new(),
+            accesses: Vec::new(),
+            tasks: Vec::new(),
+            processes: HashMap::new(),
+            process: Party::process(0),
+            pages: HashMap::new(),
+            filter: vec![None; FILTER],
+            numbers: HashMap::new(),
+            set_bits: sets.trailing_zeros(),
+            image: None,
+        }
+    }
+
+    pub fn define_tasks(&mut self, tasks: &[Task]) {
+        for task in tasks {
+            let next = self.processes.len() as u32;
+            let key = task.pid.map_or(task.pointer.0, u64::from);
+            let number = *self.processes.entry(key).or_insert(next);
+            self.tasks.push(Party::process(number));
+        }
+    }
+
+    /// Appends what the executions of these words did, the next of the stream.
+    pub fn follow(&mut self, words: &[u32], stream: &mut Stream<'_>) {
+        for event in events(words) {
+            match event {
+                Event::Task(id) => self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process),
+                Event::Marker(_) => {}
+                Event::Executed(_) | Event::Left { .. } => {
+                    let (sites, first) = stream.walk.event(event);
+                    let before = self.accesses.len();
+                    let mut stores = 0;
+                    for (at, (site, addr)) in (first..).zip(sites.iter().zip(&stream.addresses[first..])) {
+                        while stream.mappings.first().is_some_and(|(from, _)| *from as usize <= at) {
+                            self.next_mapping(stream);
+                        }
+                        stores += u32::from(site.is_store());
+                        self.access(*site, *addr);
+                    }
+                    self.executions.push(Execution {
+                        loads: sites.len() as u32 - stores,
+                        stores,
+                        accesses: (self.accesses.len() - before) as u32,
+                        process: self.process,
+                    });
+                }
+            }
+        }
+    }
+
+    /// The stream is done with.
+    pub fn finish(&mut self, mut stream: Stream<'_>) {
+        while !stream.mappings.is_empty() {
+            self.next_mapping(&mut stream);
+        }
+    }
+
+    #[cold]
+    fn next_mapping(&mut self, stream: &mut Stream<'_>) {
+        if let Some(((_, mapping), rest)) = stream.mappings.split_first() {
+            self.map(mapping);
+            stream.mappings = rest;
+        }
+    }
+
+    /// Drops executions that are done with, and their accesses.
+    pub fn forget(&mut self, executions: usize) {
+        let accesses: usize = self
+            .executions
+            .drain(..executions)
+            .map(|execution| execution.accesses as usize)
+            .sum();
+        self.accesses.drain(..accesses);
+    }
+
+    #[inline]
+    fn access(&mut self, site: Site, addr: u64) {
+        let size = site.size();
+        let left_in_page = 4096 - (addr as u32 & 0xfff);
+        if size <= left_in_page {
+            self.part(site, addr, size);
+        } else {
+            self.part(site, addr, left_in_page);
+            self.part(site, addr.wrapping_add(left_in_page.into()), size - left_in_page);
+        }
+    }
+
+    #[inline]
+    fn part(&mut self, site: Site, addr: u64, size: u32) {
+        let place = self.place(addr >> 12);
+        let physical = place.frame << 12 | addr & 0xfff;
+        let (first, last) = (physical >> self.line_bits, (physical + u64::from(size) - 1) >> self.line_bits);
+        if place.device || (first, place.page) == self.last && first == last {
+            return;
+        }
+        self.last = (last, place.page);
+        self.accesses.push(Access {
+            physical: PhysAddr(physical),
+            page: place.page,
+            instruction: site.instruction(),
+            size: size as u8,
+        });
+    }
+
+    #[inline]
+    fn place(&mut self, page: u64) -> Place {
+        match self.filter[page as usize % FILTER] {
+            Some((known, place)) if known == page => place,
+            _ => self.find(page),
+        }
+    }
+
+    #[cold]
+    fn find(&mut self, page: u64) -> Place {
+        if !self.pages.contains_key(&page) {
+            // QEMU could not say where it lies: as good as any other place of its own.
+            self.map(&Mapping {
+                page,
+                frame: page & 0xff_ffff,
+                kind: PageKind::Memory,
+            });
+        }
+        let place = self.pages[&page];
+        self.filter[page as usize % FILTER] = Some((page, place));
+        place
+    }
+
+    fn map(&mut self, mapping: &Mapping) {
+        let above = mapping.kind.size_log2() - 12;
+        let (unit, physical) = (mapping.page >> above, mapping.frame >> above);
+        let next = self.numbers.len() as u32;
+        let number = *self.numbers.entry((unit, physical)).or_insert(next);
+        let side = if mapping.page >> 51 == 1 { Side::Kernel } else { Side::User };
+        let index = u64::from(number) << self.set_bits | unit & ((1 << self.set_bits) - 1);
+        let place = Place {
+            frame: mapping.frame,
+            page: Line::new(side, index.min(Line::MAX_INDEX.into()) as u32).expect("the index is in range"),
+            device: mapping.kind == PageKind::Device,
+        };
+        self.pages.insert(mapping.page, place);
+        self.filter[mapping.page as usize % FILTER] = Some((mapping.page, place));
+    }
+
+    /// Where code lies that is fetched from `addr`, which is in `code`, or where a layout put it.
+    pub fn code(&mut self, addr: RunAddr, code: &Code, id: TranslationId, patterns: &Patterns) -> PhysAddr {
+        let of_code = patterns.physical(id);
+        if self.image.is_none() && in_image(code.addr) {
+            self.image = of_code[0].map(|physical| code.addr.0.wrapping_sub(physical));
+        }
+        if let Some(offset) = self.image.filter(|_| in_image(addr)) {
+            return PhysAddr(addr.0.wrapping_sub(offset));
+        }
+        let second_page = addr.0 >> 12 != code.addr.0 >> 12;
+        match of_code[usize::from(second_page)] {
+            Some(physical) => PhysAddr(physical & !0xfff | addr.0 & 0xfff),
+            // Never executed to its end: as good as any other place of its own.
+            None => PhysAddr(addr.0 & 0xf_ffff_ffff),
+        }
+    }
+}
+
+/// Where x86-64 Linux maps the kernel's image, one piece of physical memory (Documentation/arch/x86/x86_64/mm.rst).
+fn in_image(addr: RunAddr) -> bool {
+    (0xffff_ffff_8000_0000..0xffff_ffff_a000_0000).contains(&addr.0)
+}
