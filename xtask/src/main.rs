@@ -2,6 +2,7 @@
 
 mod check_test;
 mod demo;
+mod export_test;
 mod guest_test;
 mod kernel;
 mod layout_test;
@@ -22,6 +23,7 @@ cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of whi
 cargo xtask vm-test OLD NEW [MACHINE|workloads]…
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
 cargo xtask relink-test TREE    the original order gives the original kernel; objtool judges shuffled ones; failures leave nothing behind
+cargo xtask export-test         whether clang, lld and BOLT take what `kernlane export` writes
 cargo xtask layout-test TREE PROFILE
                                 whether layouts are as good as those of LLVM's own code, and orders of functions those of lld
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["vm-test", old, new, ref wanted @ ..] => vm_test::vm_test(old.as_ref(), new.as_ref(), wanted),
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
+        ["export-test"] => export_test::export_test(),
         ["layout-test", tree, profile] => layout_test::layout_test(tree.as_ref(), profile.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["services-test", kernel] => services_test::services_test(kernel.as_ref()),

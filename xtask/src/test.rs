@@ -1,7 +1,7 @@
 //! `make test`: everything that must hold, the quick before the slow.
 
 use crate::kernel::{self, Compiler};
-use crate::{check_test, guest_test, layout_test, record_test, relink_test, run, services_test, vm_test};
+use crate::{check_test, export_test, guest_test, layout_test, record_test, relink_test, run, services_test, vm_test};
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
 use kernlane::results::Results;
@@ -26,6 +26,8 @@ pub fn test() -> Result<()> {
     step("recordings are repeatable, and failures are said");
     guest_test::guest_test(&gcc)?;
     let road = relinked_kernels_hold(&kernlane, &gcc, &[])?;
+    step("clang, lld and BOLT take what is exported");
+    export_test::export_test()?;
     step("layouts are as good as those of LLVM and lld");
     layout_test::layout_test(&gcc, &road.join("profile.klp"))?;
 

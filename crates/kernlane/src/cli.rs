@@ -5,6 +5,8 @@ use crate::command::check::CheckArgs;
 use crate::command::diff::DiffArgs;
 use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
+use crate::command::export::ExportArgs;
+use crate::command::import::ImportArgs;
 use crate::command::layout::LayoutArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::objtool::ObjtoolArgs;
@@ -30,6 +32,8 @@ pub enum Command {
     Record(RecordArgs),
     Dump(DumpArgs),
     Profile(ProfileArgs),
+    Export(ExportArgs),
+    Import(ImportArgs),
     Layout(LayoutArgs),
     Relink(RelinkArgs),
     Replay(ReplayArgs),

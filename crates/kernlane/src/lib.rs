@@ -6,6 +6,7 @@ pub mod command;
 pub mod comparison;
 pub mod emit;
 pub mod estimate;
+pub mod exchange;
 pub mod guest;
 pub mod image;
 pub mod interrupt;

@@ -1,7 +1,9 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
 use crate::cli::{Cli, Command};
-use crate::command::{check, diff, doctor, dump, layout, manual, objtool, optimize, profile, record, relink, replay, report};
+use crate::command::{
+    check, diff, doctor, dump, export, import, layout, manual, objtool, optimize, profile, record, relink, replay, report,
+};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -11,6 +13,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Record(args) => record::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Relink(args) => relink::run(&args),
         Command::Objtool(args) => objtool::run(&args),

@@ -93,10 +93,10 @@ pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
     }
     let mut sums: BTreeMap<(usize, BlockId, BlockId), u64> = BTreeMap::new();
     for edge in graph.edges.iter().filter(|edge| edge.count > 0 && edge.kind != EdgeKind::Indirect) {
-        if let (Some((a, from)), Some((b, to))) = (numbers[edge.from.index()], numbers[edge.to.index()]) {
-            if a == b {
-                *sums.entry((a, from, to)).or_insert(0) += edge.count;
-            }
+        if let (Some((a, from)), Some((b, to))) = (numbers[edge.from.index()], numbers[edge.to.index()])
+            && a == b
+        {
+            *sums.entry((a, from, to)).or_insert(0) += edge.count;
         }
     }
     for ((function, from, to), count) in sums {

@@ -5,6 +5,8 @@ pub mod check;
 pub mod diff;
 pub mod doctor;
 pub mod dump;
+pub mod export;
+pub mod import;
 pub mod layout;
 pub mod manual;
 pub mod objtool;

@@ -1,0 +1,261 @@
+//! Branch stacks from perf: `perf.data` of `perf record -b`, or the text of `perf script -F brstack`.
+//!
+//! Takes their bytes; gives branches by run-time addresses, and where the kernel ran. The layout of a sample is that of
+//! `include/uapi/linux/perf_event.h`, `PERF_RECORD_SAMPLE`.
+
+use super::branches::Branches;
+use anyhow::{Context, Result, bail};
+use linux_perf_data::linux_perf_event_reader::{BranchSampleFormat, EventRecord, RawEventRecord, RecordType, SampleFormat};
+use linux_perf_data::{PerfFileReader, PerfFileRecord};
+use std::io::Cursor;
+
+/// What a `perf.data` file says.
+#[derive(Debug, Default)]
+pub struct Samples {
+    pub branches: Branches,
+    /// Name and run-time address of the symbol by which perf tells where the kernel's text lies, if it does.
+    pub kernel: Option<(String, u64)>,
+}
+
+/// Reads `perf.data`.
+///
+/// # Errors
+/// It is damaged, or its samples have no branch stacks.
+pub fn data(file: &[u8]) -> Result<Samples> {
+    sections_are_inside(file)?;
+    let PerfFileReader {
+        mut perf_file,
+        mut record_iter,
+    } = PerfFileReader::parse_file(Cursor::new(file)).context("not a perf.data file that can be read")?;
+    let mut samples = Samples::default();
+    let (mut all, mut with_stack) = (0u64, 0u64);
+    while let Some(record) = record_iter.next_record(&mut perf_file).context("the file is damaged or cut off")? {
+        let PerfFileRecord::EventRecord { record, .. } = record else {
+            continue;
+        };
+        if record.record_type == RecordType::SAMPLE {
+            all += 1;
+            if let Some(stack) = stack(&record).context("a sample is damaged")? {
+                with_stack += 1;
+                samples.branches.add_stack(&stack);
+            }
+        } else if samples.kernel.is_none() && record.record_type == RecordType::MMAP {
+            samples.kernel = kernel(&record);
+        }
+    }
+    if with_stack == 0 {
+        bail!("none of its {all} samples has a branch stack: record with `perf record -b` on a processor that has branch records");
+    }
+    Ok(samples)
+}
+
+/// Whether the sections that the header names lie in the file: the reader makes room for as much as they say.
+fn sections_are_inside(file: &[u8]) -> Result<()> {
+    let number = |at: usize| file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+    let inside = |at: usize| {
+        let end = number(at).zip(number(at + 8)).and_then(|(offset, size)| offset.checked_add(size));
+        end.is_some_and(|end| end <= file.len() as u64)
+    };
+    // struct perf_file_header: magic, size, attr_size, then attrs, data and event_types as offset and size, then bits of features.
+    let (attributes, data, event_types, features) = (24, 40, 56, 72);
+    if ![attributes, data, event_types].into_iter().all(inside) {
+        bail!("a section that the header names lies outside of the file: it is damaged or cut off");
+    }
+    // Behind the data stand offset and size of each feature's section.
+    let table = number(data)
+        .zip(number(data + 8))
+        .and_then(|(offset, size)| usize::try_from(offset + size).ok());
+    let bits: u32 = (0..4).filter_map(|word| number(features + 8 * word)).map(u64::count_ones).sum();
+    match table {
+        Some(table) if (0..bits as usize).all(|feature| inside(table + 16 * feature)) => Ok(()),
+        _ => bail!("the section of a feature lies outside of the file: it is damaged or cut off"),
+    }
+}
+
+/// The mapping `[kernel.kallsyms]_text`: the page offset is the symbol's run-time address (tools/perf/util/machine.c).
+fn kernel(record: &RawEventRecord) -> Option<(String, u64)> {
+    let Ok(EventRecord::Mmap(mapping)) = record.parse() else {
+        return None;
+    };
+    let path = mapping.path.as_slice();
+    let symbol = std::str::from_utf8(&path).ok()?.strip_prefix("[kernel.kallsyms]")?;
+    (!symbol.is_empty()).then(|| (symbol.to_owned(), mapping.page_offset))
+}
+
+/// A sample's branch stack, the latest branch first; `None` when its event has none.
+fn stack(record: &RawEventRecord) -> Result<Option<Vec<(u64, u64)>>> {
+    let format = record.parse_info.sample_format;
+    if !format.contains(SampleFormat::BRANCH_STACK) {
+        return Ok(None);
+    }
+    if format.contains(SampleFormat::READ) {
+        bail!("samples that carry counters (`perf record` with groups read at once) cannot be read");
+    }
+    let bytes = record.data.as_slice();
+    let mut fields = Fields(&bytes);
+    let before = [
+        SampleFormat::IDENTIFIER,
+        SampleFormat::IP,
+        SampleFormat::TID,
+        SampleFormat::TIME,
+        SampleFormat::ADDR,
+        SampleFormat::ID,
+        SampleFormat::STREAM_ID,
+        SampleFormat::CPU,
+        SampleFormat::PERIOD,
+    ];
+    for _ in before.into_iter().filter(|&field| format.contains(field)) {
+        fields.number()?;
+    }
+    if format.contains(SampleFormat::CALLCHAIN) {
+        let length = fields.number()?;
+        fields.skip(length.saturating_mul(8))?;
+    }
+    if format.contains(SampleFormat::RAW) {
+        let length = fields.half()?;
+        fields.skip(u64::from(length))?;
+    }
+    let entries = fields.number()?;
+    let indexed = record.parse_info.branch_sample_format.contains(BranchSampleFormat::HW_INDEX);
+    if indexed {
+        fields.number()?;
+    }
+    let mut stack = Vec::new();
+    for _ in 0..entries {
+        let (from, to) = (fields.number()?, fields.number()?);
+        fields.number()?;
+        stack.push((from, to));
+    }
+    Ok(Some(stack))
+}
+
+/// Little-endian fields, taken from the front.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>().context("it ends too early")?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    fn number(&mut self) -> Result<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn half(&mut self) -> Result<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<()> {
+        let rest = usize::try_from(bytes).ok().and_then(|bytes| self.0.get(bytes..));
+        self.0 = rest.context("it ends too early")?;
+        Ok(())
+    }
+}
+
+/// Reads what `perf script -F brstack` prints: on each line a stack, the latest branch first, a branch as FROM/TO/FLAGS….
+///
+/// # Errors
+/// A line has a word that is no branch, or no line has one.
+pub fn script(text: &str) -> Result<Branches> {
+    let mut branches = Branches::default();
+    for (number, line) in text.lines().enumerate() {
+        let words = line.split_whitespace().filter(|word| word.contains('/'));
+        let stack: Option<Vec<(u64, u64)>> = words.map(branch).collect();
+        let stack = stack.with_context(|| format!("line {}: a branch is FROM/TO/…, both in hex with 0x", number + 1))?;
+        branches.add_stack(&stack);
+    }
+    if branches.taken.is_empty() {
+        bail!("no line has a branch: print them with `perf script -F brstack`");
+    }
+    Ok(branches)
+}
+
+fn branch(word: &str) -> Option<(u64, u64)> {
+    let mut parts = word.split('/');
+    let mut address = || u64::from_str_radix(parts.next()?.strip_prefix("0x")?, 16).ok();
+    Some((address()?, address()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::random::SplitMix64;
+
+    /// A perf.data file with one event (samples of IP and branch stack), a kernel mapping and one sample.
+    fn file(stack: &[(u64, u64)]) -> Vec<u8> {
+        let words = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+        let record = |kind: u32, misc: u16, body: Vec<u8>| {
+            let mut bytes = kind.to_le_bytes().to_vec();
+            bytes.extend(misc.to_le_bytes());
+            bytes.extend((body.len() as u16 + 8).to_le_bytes());
+            bytes.extend(body);
+            bytes
+        };
+        let mut mapping = [u32::MAX.to_le_bytes(), 0u32.to_le_bytes()].concat();
+        mapping.extend(words(&[0xffff_ffff_9000_0000, 0x100_0000, 0xffff_ffff_9000_0000]));
+        mapping.extend(b"[kernel.kallsyms]_text\0\0");
+        let mut sample = words(&[0xffff_ffff_9000_0010, stack.len() as u64]);
+        stack.iter().for_each(|&(from, to)| sample.extend(words(&[from, to, 0])));
+        let data = [record(1, 1, mapping), record(9, 1, sample)].concat();
+        // struct perf_event_attr of 112 bytes: type, size, config, period, sample_type, …, branch_sample_type at 72.
+        let mut attr = vec![0; 112];
+        attr[4..8].copy_from_slice(&112u32.to_le_bytes());
+        attr[16..24].copy_from_slice(&1u64.to_le_bytes());
+        attr[24..32].copy_from_slice(&(1u64 | 1 << 11).to_le_bytes());
+        attr[72..80].copy_from_slice(&8u64.to_le_bytes());
+        attr.extend(words(&[0, 0]));
+        let mut header = b"PERFILE2".to_vec();
+        let attrs_at = 104;
+        let data_at = attrs_at + attr.len() as u64;
+        header.extend(words(&[
+            104,
+            attr.len() as u64,
+            attrs_at,
+            attr.len() as u64,
+            data_at,
+            data.len() as u64,
+        ]));
+        header.extend(words(&[0; 6]));
+        [header, attr, data].concat()
+    }
+
+    #[test]
+    fn branch_stacks_of_a_perf_data_file() {
+        let samples = data(&file(&[(0x30, 0x40), (0x10, 0x20)])).unwrap();
+        assert_eq!(
+            samples.branches.taken.keys().copied().collect::<Vec<_>>(),
+            [(0x10, 0x20), (0x30, 0x40)]
+        );
+        assert_eq!(samples.branches.straight.keys().copied().collect::<Vec<_>>(), [(0x20, 0x30)]);
+        assert_eq!(samples.kernel, Some(("_text".to_owned(), 0xffff_ffff_9000_0000)));
+    }
+
+    #[test]
+    fn damaged_files_are_refused_or_read_and_never_panic() {
+        let whole = file(&[(0x30, 0x40), (0x10, 0x20)]);
+        let mut random = SplitMix64::new(1);
+        for _ in 0..3000 {
+            let mut bytes = whole.clone();
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.next_u64() as u8;
+            bytes.truncate(bytes.len() - (random.below(4) * random.below(60)) as usize);
+            if let Ok(samples) = data(&bytes) {
+                assert!(samples.branches.total() <= 2);
+            }
+        }
+        assert!(data(b"no perf.data").is_err());
+    }
+
+    #[test]
+    fn branch_stacks_of_perf_script() {
+        let text = "  0x30/0x40/P/-/-/2/COND/-  0x10/0x20/P/-/-/0\n\n 0x10/0x20/M/-/-/0\n";
+        let branches = script(text).unwrap();
+        assert_eq!(branches.taken, [((0x10, 0x20), 2), ((0x30, 0x40), 1)].into());
+        assert_eq!(branches.straight, [((0x20, 0x30), 1)].into());
+        assert!(script("").is_err());
+        let error = script("0x1/0x2/P\nnothing/here").unwrap_err();
+        assert!(error.to_string().starts_with("line 2:"), "{error}");
+    }
+}

@@ -1,0 +1,244 @@
+//! Whether the tools that `kernlane export` writes for take what it writes: clang, lld and BOLT, on a small program.
+//!
+//! Each tool says itself what it took: BOLT how many functions have a profile, clang by branch weights, lld by the addresses it gives. A
+//! warning is a failure.
+
+use anyhow::{Context, Result, ensure};
+use kernlane::image::address::LinkAddr;
+use kernlane::image::{End, Image, vmlinux};
+use kernlane::profile::{Merge, Profile};
+use kernlane_layout::EdgeKind;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+const SOURCE: &str = include_str!("work.c");
+const FLAGS: [&str; 6] = [
+    "-O2",
+    "-g",
+    "-fdebug-info-for-profiling",
+    "-ffreestanding",
+    "-fno-pie",
+    "-ffunction-sections",
+];
+const LINK: [&str; 5] = ["-nostdlib", "-static", "-fuse-ld=lld", "-Wl,--build-id", "-Wl,--fatal-warnings"];
+
+pub fn export_test() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let test = Test {
+        directory: directory.path().to_owned(),
+        kernlane: crate::kernlane()?,
+    };
+    std::fs::write(test.path("work.c"), SOURCE)?;
+    test.compile("work.o", &["-c", "-fbasic-block-address-map"])?;
+    test.link("work", "work.o", &["-Wl,--emit-relocs"])?;
+    crate::run(&mut Command::new(test.path("work")))?;
+    let image = vmlinux::read(&test.path("work"))?;
+    std::fs::write(test.path("work.klp"), profile(&image).to_json())?;
+
+    test.bolt(image.functions.len())?;
+    test.call_graph()?;
+    test.symbol_order()?;
+    test.llvm_samples()?;
+    test.propeller()?;
+    test.perf_script(&image)
+}
+
+struct Test {
+    directory: PathBuf,
+    kernlane: PathBuf,
+}
+
+impl Test {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn compile(&self, object: &str, more: &[&str]) -> Result<()> {
+        let mut clang = Command::new("clang-22");
+        clang.args(FLAGS).args(["-Wall", "-Werror"]).args(more);
+        crate::run(clang.arg(self.path("work.c")).arg("-o").arg(self.path(object)))
+    }
+
+    fn link(&self, program: &str, object: &str, more: &[&str]) -> Result<()> {
+        let mut clang = Command::new("clang-22");
+        clang.args(LINK).args(more);
+        crate::run(clang.arg(self.path(object)).arg("-o").arg(self.path(program)))
+    }
+
+    fn export(&self, format: &str) -> Result<PathBuf> {
+        let output = self.path(&format!("work.{format}"));
+        let mut kernlane = Command::new(&self.kernlane);
+        kernlane
+            .arg("export")
+            .arg(self.path("work.klp"))
+            .arg("--kernel")
+            .arg(self.path("work"));
+        crate::run(kernlane.args(["--format", format]).arg("--output").arg(&output))?;
+        Ok(output)
+    }
+
+    fn bolt(&self, functions: usize) -> Result<()> {
+        let exported = self.export("bolt")?;
+        let mut bolt = Command::new("/usr/lib/llvm-22/bin/llvm-bolt");
+        bolt.arg(self.path("work"))
+            .args(["--reorder-blocks=ext-tsp", "--reorder-functions=cdsort", "--pa", "-p"]);
+        let output = bolt
+            .arg(&exported)
+            .arg("-o")
+            .arg(self.path("work.bolt"))
+            .output()
+            .context("the package bolt-22 is needed")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "llvm-bolt: {}\n{said}", output.status);
+        let expected = format!("{functions} out of {functions} functions in the binary (100.0%) have non-empty execution profile");
+        ensure!(said.contains(&expected), "llvm-bolt does not say \"{expected}\":\n{said}");
+        for complaint in ["BOLT-ERROR", "stale", "mismatching", "out of range"] {
+            let stale = said.lines().find(|line| line.contains(complaint) && !line.contains("(0.0%)"));
+            ensure!(stale.is_none(), "llvm-bolt complains:\n{said}");
+        }
+        crate::run(&mut Command::new(self.path("work.bolt")))?;
+        println!("passed: llvm-bolt takes the pre-aggregated profile of all {functions} functions");
+        Ok(())
+    }
+
+    fn call_graph(&self) -> Result<()> {
+        let exported = self.export("call-graph")?;
+        let option = format!("-Wl,--call-graph-ordering-file={}", exported.display());
+        self.link("called", "work.o", &[&option])?;
+        self.link("uncalled", "work.o", &["-Wl,--no-call-graph-profile-sort"])?;
+        let (called, uncalled) = (self.functions("called")?, self.functions("uncalled")?);
+        ensure!(
+            called != uncalled,
+            "lld gives the same order with the call graph as without: {called:?}"
+        );
+        println!("passed: lld takes the call graph");
+        Ok(())
+    }
+
+    fn symbol_order(&self) -> Result<()> {
+        let exported = self.export("symbol-order")?;
+        let option = format!("-Wl,--symbol-ordering-file={}", exported.display());
+        self.link("ordered", "work.o", &[&option])?;
+        let expected: Vec<String> = std::fs::read_to_string(&exported)?.lines().map(str::to_owned).collect();
+        let found = self.functions("ordered")?;
+        ensure!(found == expected, "lld's order is {found:?}, not {expected:?}");
+        println!("passed: lld takes the symbol order");
+        Ok(())
+    }
+
+    fn llvm_samples(&self) -> Result<()> {
+        let exported = self.export("llvm-samples")?;
+        crate::run(
+            Command::new("llvm-profdata-22")
+                .args(["show", "--sample"])
+                .arg(&exported)
+                .stdout(std::process::Stdio::null()),
+        )?;
+        let option = format!("-fprofile-sample-use={}", exported.display());
+        self.compile("work.ll", &["-S", "-emit-llvm", &option])?;
+        let text = std::fs::read_to_string(self.path("work.ll"))?;
+        for wanted in ["function_entry_count", "branch_weights", "SampleProfile"] {
+            ensure!(text.contains(wanted), "clang took nothing of the sample profile: no {wanted}");
+        }
+        println!("passed: clang takes the sample profile");
+        Ok(())
+    }
+
+    fn propeller(&self) -> Result<()> {
+        let (clusters, order) = (self.export("propeller-cc")?, self.export("propeller-ld")?);
+        let list = format!("-fbasic-block-sections=list={}", clusters.display());
+        self.compile("clusters.o", &["-c", &list])?;
+        // Not every cluster is a section of its own in what clang makes of it now; lld would warn of those.
+        let option = format!("-Wl,--symbol-ordering-file={},--no-warn-symbol-ordering", order.display());
+        self.link("clusters", "clusters.o", &[&option])?;
+        crate::run(&mut Command::new(self.path("clusters")))?;
+        let found = self.functions("clusters")?;
+        let expected: Vec<String> = std::fs::read_to_string(&order)?.lines().map(str::to_owned).collect();
+        let hot: Vec<&String> = found.iter().filter(|name| expected.contains(name)).collect();
+        ensure!(
+            hot == expected.iter().collect::<Vec<_>>(),
+            "lld's order is {found:?}, not {expected:?}"
+        );
+        println!("passed: clang and lld take Propeller's profiles");
+        Ok(())
+    }
+
+    /// A profile that goes out as perf's text and comes back has the same branches.
+    fn perf_script(&self, image: &Image) -> Result<()> {
+        let exported = std::fs::read_to_string(self.export("bolt")?)?;
+        let mut text = String::new();
+        let mut branches = 0;
+        for line in exported.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            if let ["B", from, to, ..] = words[..] {
+                text.push_str(&format!("0x{from}/0x{to}/P/-/-/1\n"));
+                branches += 1;
+            }
+        }
+        std::fs::write(self.path("branches.txt"), text)?;
+        let mut kernlane = Command::new(&self.kernlane);
+        kernlane
+            .arg("import")
+            .arg(self.path("branches.txt"))
+            .arg("--kernel")
+            .arg(self.path("work"));
+        crate::run(kernlane.arg("--output").arg(self.path("back.klp")))?;
+        let back = Profile::from_json(&std::fs::read_to_string(self.path("back.klp"))?)?;
+        ensure!(back.build_id == image.build_id, "the import has build id {}", back.build_id.0);
+        ensure!(
+            back.edges.len() + back.calls.len() == branches,
+            "{branches} branches went out, others came back"
+        );
+        println!("passed: {branches} branches go out and come back as perf's text");
+        Ok(())
+    }
+
+    /// The program's functions and parts by address.
+    fn functions(&self, program: &str) -> Result<Vec<String>> {
+        let output = Command::new("nm").arg("-n").arg(self.path(program)).output()?;
+        ensure!(output.status.success(), "nm: {}", output.status);
+        let text = String::from_utf8(output.stdout)?;
+        let names = text
+            .lines()
+            .filter_map(|line| line.split_once(" T ").or_else(|| line.split_once(" t ")));
+        Ok(names.map(|(_, name)| name.to_owned()).collect())
+    }
+}
+
+/// Counts that every edge of the program has its share of.
+fn profile(image: &Image) -> Profile {
+    let mut profile = Profile {
+        build_id: image.build_id.clone(),
+        merge: Merge::Sum,
+        sources: Vec::new(),
+        blocks: BTreeMap::new(),
+        edges: BTreeMap::new(),
+        calls: BTreeMap::new(),
+        seeds: BTreeMap::new(),
+        processes: BTreeMap::new(),
+        outside: BTreeMap::new(),
+    };
+    for block in &image.blocks {
+        profile.blocks.insert(block.addr, 100);
+        // The program ends in a system call that does not return.
+        let mut edge = |to: LinkAddr, kind, count| {
+            let is_code = image.block_at(to).is_some();
+            is_code.then(|| profile.edges.insert((block.addr, to), (kind, count)))
+        };
+        match block.end {
+            End::FallThrough => drop(edge(block.end_addr(), EdgeKind::FallThrough, 100)),
+            End::Jump(to) => drop(edge(to, EdgeKind::Jump, 100)),
+            End::Branch(to) => {
+                edge(to, EdgeKind::Branch, 30);
+                edge(block.end_addr(), EdgeKind::FallThrough, 70);
+            }
+            End::Call(Some(callee)) => {
+                edge(block.end_addr(), EdgeKind::FallThrough, 100);
+                profile.calls.insert((block.addr, callee), 100);
+            }
+            End::Call(None) | End::Stop => {}
+        }
+    }
+    profile
+}
