@@ -3,7 +3,7 @@
 //! Runs the tool as a user does. KERNEL is what `kernlane record --kernel` takes.
 
 use anyhow::{Context, Result, bail, ensure};
-use kernlane::guest::{Conditions, SHIPPED};
+use kernlane::guest::{SHIPPED, Summary};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +28,10 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
     for (workload, _) in SHIPPED {
         report(&format!("{workload} is recorded twice to the same bytes"), tool.repeats(workload));
     }
+    report(
+        "recordings from a checkpoint are the same bytes, and another guest's is refused",
+        tool.starts_from_checkpoint(),
+    );
     report("another seed gives another recording", tool.seeds_differ());
     for (name, set_up, run, check, said) in FAILURES {
         report(name, tool.fails(set_up, run, check, said));
@@ -102,7 +106,7 @@ impl Tool {
         let conditions = |name: &str| std::fs::read_to_string(self.path(name).join("recording.json"));
         let text = conditions("one")?;
         ensure!(text == conditions("two")?, "the two sets of conditions differ");
-        let totals = serde_json::from_str::<Conditions>(&text)?.totals;
+        let totals = serde_json::from_str::<Summary>(&text)?.totals;
         let bits = 8.0 * totals.trace_bytes as f64 / totals.instructions as f64;
         println!(
             "{workload}: {:.1} M instructions, {:.3} bit each",
@@ -115,11 +119,32 @@ impl Tool {
             totals.instructions
         );
         ensure!(
-            totals.kernel_instructions > 50_000_000,
+            totals.kernel_instructions > 20_000_000,
             "only {} instructions of the kernel",
             totals.kernel_instructions
         );
         ensure!(bits <= 0.3, "{bits:.3} bit an instruction");
+        Ok(())
+    }
+
+    fn starts_from_checkpoint(&self) -> Result<()> {
+        let directory = self.path("checkpoint");
+        let mut command = Command::new(&self.kernlane);
+        command.args(["checkpoint", "files", "--force", "--kernel"]).arg(&self.kernel);
+        crate::run(command.arg("--output").arg(&directory))?;
+        let from = directory.to_str().context("the temporary directory's name is not UTF-8")?;
+        let (one, two) = (
+            self.recorded("files", "one", &["--from", from])?,
+            self.recorded("files", "two", &["--from", from])?,
+        );
+        ensure!(one == two, "the two traces differ");
+        let message = refused(&self.record("files", "other", &["--from", from, "--seed", "2"]).output()?)?;
+        ensure!(message.contains("seed: 1, now 2"), "{message}");
+        let state = directory.join("state");
+        let length = std::fs::metadata(&state)?.len();
+        std::fs::OpenOptions::new().write(true).open(&state)?.set_len(length / 2)?;
+        let message = refused(&self.record("files", "other", &["--from", from]).output()?)?;
+        ensure!(message.contains("not what was saved"), "{message}");
         Ok(())
     }
 
@@ -195,7 +220,7 @@ impl Tool {
             let path = entry?.path();
             if path
                 .file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(".kernlane-record-"))
+                .is_some_and(|name| name.to_string_lossy().starts_with(".kernlane-"))
             {
                 std::fs::remove_dir_all(path)?;
             }
@@ -220,7 +245,7 @@ impl Tool {
 
     fn console_says(&self, text: &str) -> Result<bool> {
         for entry in std::fs::read_dir(self.directory.path())? {
-            let console = entry?.path().join("recording/console.log");
+            let console = entry?.path().join("new/console.log");
             if std::fs::read(console).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text)) {
                 return Ok(true);
             }
@@ -233,7 +258,9 @@ impl Tool {
         for entry in std::fs::read_dir(self.directory.path())? {
             let name = entry?.file_name();
             ensure!(
-                ["one", "two", "small", "workload.toml"].iter().any(|known| name == *known),
+                ["one", "two", "small", "checkpoint", "workload.toml"]
+                    .iter()
+                    .any(|known| name == *known),
                 "{name:?} stays"
             );
         }

@@ -2,6 +2,7 @@
 //! file of the command; here they are only listed.
 
 use crate::command::check::CheckArgs;
+use crate::command::checkpoint::CheckpointArgs;
 use crate::command::diff::DiffArgs;
 use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
@@ -30,6 +31,7 @@ pub struct Cli {
 pub enum Command {
     Optimize(OptimizeArgs),
     Record(RecordArgs),
+    Checkpoint(CheckpointArgs),
     Dump(DumpArgs),
     Profile(ProfileArgs),
     Export(ExportArgs),

@@ -2,7 +2,7 @@
 
 use crate::cli::{Cli, Command};
 use crate::command::{
-    check, diff, doctor, dump, export, import, layout, manual, objtool, optimize, profile, record, relink, replay, report,
+    check, checkpoint, diff, doctor, dump, export, import, layout, manual, objtool, optimize, profile, record, relink, replay, report,
 };
 use anyhow::Result;
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Export(args) => export::run(&args),

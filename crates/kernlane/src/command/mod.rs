@@ -2,6 +2,7 @@
 
 pub mod attribution;
 pub mod check;
+pub mod checkpoint;
 pub mod diff;
 pub mod doctor;
 pub mod dump;

@@ -3,8 +3,8 @@
 use crate::command::layout::{Ground, parse_algorithm};
 use crate::command::{profile, record, relink, replay};
 use crate::emit::kbuild::Tree;
-use crate::guest::record::Request;
-use crate::guest::{self, Kernel, Workload};
+use crate::guest::record::is_made;
+use crate::guest::{self, Kernel, Request, Workload};
 use crate::image::{Image, vmlinux};
 use crate::map::Map;
 use crate::report::{page, text};
@@ -125,12 +125,12 @@ impl Road<'_> {
             time_limit: Duration::from_secs(self.args.time_limit),
             force: true,
         };
-        if request.is_made() {
+        if is_made(&request) {
             self.say(&format!("the recording {} is there already", directory.display()))?;
             return Ok(directory);
         }
         self.say(&format!("recording {} on the {name} kernel", request.workload.name))?;
-        record::with_progress(&request)?;
+        record::with_progress(&request, None)?;
         Ok(directory)
     }
 

@@ -1,12 +1,12 @@
 //! `kernlane record`: a kernel and a workload become a recording.
 
-use crate::guest::record::{self, Conditions, Recording, Request};
-use crate::guest::{self, Kernel, Workload};
+use crate::guest::record::{self, Recording, Summary};
+use crate::guest::{self, Conditions, Kernel, Request, Workload};
 use crate::interrupt;
 use anyhow::Result;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,6 +18,21 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane record net --kernel ~/linux -o net.rec")]
 pub struct RecordArgs {
+    #[command(flatten)]
+    pub guest: GuestArgs,
+
+    /// Start from what `kernlane checkpoint` has made of the same workload, kernel and seed
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+
+    /// Record the data accesses, too, and where their pages lie: for data caches and TLBs in `kernlane replay`
+    #[arg(long)]
+    pub data: bool,
+}
+
+/// What is run, and on what conditions.
+#[derive(Args)]
+pub struct GuestArgs {
     #[arg(help = guest::argument_help())]
     pub workload: String,
 
@@ -37,10 +52,6 @@ pub struct RecordArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 
-    /// Record the data accesses, too, and where their pages lie: for data caches and TLBs in `kernlane replay`
-    #[arg(long)]
-    pub data: bool,
-
     /// Memory of the guest, in MB [default: as the workload says]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     pub memory: Option<u32>,
@@ -49,7 +60,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
     pub time_limit: u64,
 
-    /// Replace an existing recording
+    /// Replace what was made before
     #[arg(long)]
     pub force: bool,
 
@@ -58,36 +69,44 @@ pub struct RecordArgs {
     pub json: bool,
 }
 
+impl GuestArgs {
+    /// As far as recordings and checkpoints are asked for in the same words.
+    pub fn request(&self) -> Result<Request> {
+        Ok(Request {
+            workload: Workload::open(&self.workload)?,
+            kernel: Kernel::open(&self.kernel, self.vmlinux.as_deref())?,
+            output: self.output.clone(),
+            seed: self.seed,
+            data: false,
+            memory_mb: self.memory,
+            time_limit: Duration::from_secs(self.time_limit),
+            force: self.force,
+        })
+    }
+}
+
 /// The command.
 pub fn run(args: &RecordArgs) -> Result<ExitCode> {
-    let request = Request {
-        workload: Workload::open(&args.workload)?,
-        kernel: Kernel::open(&args.kernel, args.vmlinux.as_deref())?,
-        output: args.output.clone(),
-        seed: args.seed,
-        data: args.data,
-        memory_mb: args.memory,
-        time_limit: Duration::from_secs(args.time_limit),
-        force: args.force,
-    };
+    let mut request = args.guest.request()?;
+    request.data = args.data;
     interrupt::catch()?;
-    let recording = with_progress(&request)?;
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&recording.conditions)?),
+    let recording = with_progress(&request, args.from.as_deref())?;
+    match args.guest.json {
+        true => println!("{}", serde_json::to_string_pretty(&recording.summary)?),
         false => print(args, &recording),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Records, and shows how far it has come on a terminal.
-pub fn with_progress(request: &Request) -> Result<Recording> {
+pub fn with_progress(request: &Request, from: Option<&Path>) -> Result<Recording> {
     let bar = progress();
-    let recording = record::record(request, &mut |phase, instructions| show(&bar, phase, instructions));
+    let recording = record::record(request, from, &mut |phase, instructions| show(&bar, phase, instructions));
     bar.finish_and_clear();
     recording
 }
 
-fn progress() -> ProgressBar {
+pub fn progress() -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {elapsed} {msg}").expect("a constant template"));
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -102,19 +121,9 @@ fn show(bar: &ProgressBar, phase: &str, instructions: u64) {
 }
 
 fn print(args: &RecordArgs, recording: &Recording) {
-    let Conditions {
-        workload,
-        kernel_release,
-        kernel_build_id,
-        seed,
-        totals,
-        ..
-    } = &recording.conditions;
+    let Summary { conditions, totals, .. } = &recording.summary;
     let (instructions, bytes) = (totals.instructions as f64, totals.trace_bytes as f64);
-    println!(
-        "{}: {workload} on {kernel_release} (build id {kernel_build_id}), seed {seed}",
-        args.output.display()
-    );
+    println!("{}: {}", args.guest.output.display(), on(conditions));
     println!(
         "{:.1} M instructions, {:.1} % of them the kernel's; {} tasks; {:.1} MB, {:.2} bit an instruction; {:.0} s in the guest",
         instructions / 1e6,
@@ -132,4 +141,12 @@ fn print(args: &RecordArgs, recording: &Recording) {
             data.mappings
         );
     }
+}
+
+/// On what a result depends, in a line.
+pub fn on(conditions: &Conditions) -> String {
+    format!(
+        "{} on {} (build id {}), seed {}",
+        conditions.workload, conditions.kernel_release, conditions.kernel_build_id, conditions.seed
+    )
 }

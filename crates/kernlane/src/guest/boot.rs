@@ -4,6 +4,7 @@
 //! even when the caller is killed.
 
 use crate::guest::qemu::{CONSOLE, OUTPUT, Qemu};
+use crate::guest::state::{Keeper, State};
 use crate::interrupt;
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs::File;
@@ -27,6 +28,8 @@ pub struct Boot {
     pub kaslr: bool,
     pub clock: Clock,
     pub plugin: Option<Plugin>,
+    /// Whether the guest is saved where it stops itself, or runs on from there instead of booting.
+    pub state: Option<State>,
     /// Of the host's clock; then QEMU is killed.
     pub time_limit: Duration,
 }
@@ -54,6 +57,8 @@ pub enum End {
     /// The machine stopped before `/kernlane/main` ended: a panic, or a kernel that did not boot.
     Stopped,
     TimeLimit,
+    /// The guest stopped itself, and its state is where it was to be saved.
+    Saved,
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +87,8 @@ pub struct Cost {
 pub const CPU_OF_RECORDINGS: &str = "max,-erms,-fsrm";
 
 const POLL: Duration = Duration::from_millis(50);
+/// How long a QEMU may take to end that has closed its monitor.
+const TO_END: Duration = Duration::from_secs(2);
 
 impl Boot {
     /// One CPU, 512 MB, no KASLR, the host's clock, no plugin, ten minutes.
@@ -96,6 +103,7 @@ impl Boot {
             kaslr: false,
             clock: Clock::Host,
             plugin: None,
+            state: None,
             time_limit: Duration::from_secs(600),
         }
     }
@@ -110,22 +118,26 @@ impl Boot {
         let (mut messages, writer) = std::io::pipe().context("making a pipe")?;
         let started = Instant::now();
         let mut command = qemu.command(self, directory)?;
+        let keeper = self.state.clone().map(|state| Keeper::prepare(state, &mut command)).transpose()?;
+        let (keeper, sockets) = keeper.unzip();
         // In a group of its own, so that Ctrl-C on the terminal reaches only the tool, which then ends QEMU.
         command
             .stdin(Stdio::null())
             .stdout(writer.try_clone()?)
             .stderr(writer)
             .process_group(0);
-        // SAFETY: between fork and exec only one system call is made, which is safe there.
+        // SAFETY: between fork and exec only system calls are made, which is safe there.
         unsafe {
-            command.pre_exec(|| {
-                Ok(rustix::process::set_parent_process_death_signal(Some(
-                    rustix::process::Signal::KILL,
-                ))?)
+            command.pre_exec(move || {
+                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+                for socket in sockets.iter().flatten() {
+                    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+                }
+                Ok(())
             });
         }
-        let mut child = Running(command.spawn().with_context(|| format!("running {}", qemu.program.display()))?);
-        // The pipe ends when only QEMU had its other end, and QEMU ends.
+        let child = command.spawn().with_context(|| format!("running {}", qemu.program.display()))?;
+        // The pipe and the sockets end when only QEMU had their other ends, and QEMU ends.
         drop(command);
         let messages = std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -133,8 +145,14 @@ impl Boot {
                 .read_to_end(&mut bytes)
                 .map(|_| String::from_utf8_lossy(&bytes).into_owned())
         });
-        let mut cost = Cost::default();
-        let status = self.wait(&mut child.0, started, directory, &mut cost, watch)?;
+        let mut running = Running {
+            child,
+            log: Log::new(directory.join(CONSOLE)),
+            cost: Cost::default(),
+            keeper,
+            is_saved: false,
+        };
+        let status = running.wait(started + self.time_limit, watch)?;
         let elapsed = started.elapsed();
 
         let console = read_text(&directory.join(CONSOLE));
@@ -149,6 +167,7 @@ impl Boot {
         // Only a QEMU that has started has made these files.
         let (console, output) = (console?, output?);
         let end = match (status, exit_status(&console)) {
+            _ if running.is_saved => End::Saved,
             (_, Some(code)) => End::Exited(code),
             (None, None) => End::TimeLimit,
             (Some(_), None) => End::Stopped,
@@ -159,35 +178,8 @@ impl Boot {
             output,
             qemu,
             elapsed,
-            cost,
+            cost: running.cost,
         })
-    }
-
-    /// `None` when the time limit has been reached.
-    fn wait(
-        &self,
-        child: &mut Child,
-        started: Instant,
-        directory: &Path,
-        cost: &mut Cost,
-        watch: &mut dyn FnMut(&str),
-    ) -> Result<Option<ExitStatus>> {
-        let mut log = Log::new(directory.join(CONSOLE));
-        let id = child.id();
-        while !has_ended(child)? {
-            interrupt::check()?;
-            if started.elapsed() >= self.time_limit {
-                cost.look(id);
-                interrupt::kill(child);
-                return Ok(None);
-            }
-            log.follow()?;
-            cost.look(id);
-            watch(&log.said);
-            std::thread::sleep(POLL);
-        }
-        cost.look(id);
-        Ok(Some(child.wait().context("waiting for QEMU")?))
     }
 }
 
@@ -224,12 +216,58 @@ fn peak_memory(status: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Kills QEMU when the call is left early.
-struct Running(Child);
+/// QEMU while it runs; killed when this is dropped.
+struct Running {
+    child: Child,
+    log: Log,
+    cost: Cost,
+    keeper: Option<Keeper>,
+    is_saved: bool,
+}
+
+impl Running {
+    /// `None` when the deadline has been reached.
+    fn wait(&mut self, deadline: Instant, watch: &mut dyn FnMut(&str)) -> Result<Option<ExitStatus>> {
+        let id = self.child.id();
+        while !has_ended(&self.child)? {
+            interrupt::check()?;
+            if Instant::now() >= deadline {
+                self.cost.look(id);
+                interrupt::kill(&mut self.child);
+                return Ok(None);
+            }
+            self.log.follow()?;
+            self.cost.look(id);
+            watch(&self.log.said);
+            self.keep()?;
+            std::thread::sleep(POLL);
+        }
+        self.cost.look(id);
+        Ok(Some(self.child.wait().context("waiting for QEMU")?))
+    }
+
+    fn keep(&mut self) -> Result<()> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        match keeper.step(&self.log.said) {
+            Ok(is_saved) => self.is_saved |= is_saved,
+            Err(error) => {
+                // A QEMU that closes its monitor is ending, and has said why.
+                let ends = Instant::now() + TO_END;
+                while !has_ended(&self.child)? {
+                    if Instant::now() >= ends {
+                        return Err(error);
+                    }
+                    std::thread::sleep(POLL);
+                }
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        interrupt::kill(&mut self.0);
+        interrupt::kill(&mut self.child);
     }
 }
 

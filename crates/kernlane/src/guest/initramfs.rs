@@ -4,9 +4,10 @@
 //! from the cache when nothing that goes into it has changed. The same packages and files give the same bytes.
 
 use crate::guest::kernel::{Kernel, Module};
-use crate::guest::marker::Mark;
+use crate::guest::marker::{self, Mark};
 use crate::guest::packages::{self, Package};
 use crate::guest::rootfs::RootFs;
+use crate::guest::sha256_of;
 use crate::guest::workload::Workload;
 use crate::interrupt;
 use anyhow::{Context, Result, ensure};
@@ -82,6 +83,7 @@ impl Contents {
         for mark in Mark::ALL {
             contents.file(mark.program(), 0o755, mark.elf());
         }
+        contents.file(marker::PAUSE, 0o755, marker::pause());
         contents.file("/kernlane/set-up", 0o644, workload.set_up.as_str());
         contents.file("/kernlane/run", 0o644, workload.run.as_str());
         contents.file("/kernlane/check", 0o644, workload.check.as_str());
@@ -197,13 +199,6 @@ impl Contents {
 
 fn is_below(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('/')
-}
-
-fn sha256_of(path: &Path) -> Result<String> {
-    let mut file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    let mut hash = Sha256::new();
-    std::io::copy(&mut file, &mut hash).with_context(|| format!("reading {}", path.display()))?;
-    Ok(format!("{:x}", hash.finalize()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! A mark is one eight-byte no-operation, `nopl imm32(%rax,%rax,1)`, that no compiler emits with these immediates; it does nothing
 //! on any machine. Gives the bytes of a static ELF program that executes one mark and exits: so small that it needs no compiler on the
-//! host and no library in the guest.
+//! host and no library in the guest. Another such program stops the guest where a checkpoint is to be made.
 
 /// `0f 1f 84 00` and then this number plus the mark's, little endian.
 pub const MARK_BASE: u32 = 0x4b4c_0000;
@@ -34,49 +34,66 @@ impl Mark {
         [0x0f, 0x1f, 0x84, 0x00, a, b, c, d]
     }
 
-    /// A static ELF64 executable of one segment: the mark, then `exit(0)`.
+    /// A program that executes the mark.
     pub fn elf(self) -> Vec<u8> {
-        const BASE: u64 = 0x40_0000;
-        const HEADERS: u64 = 64 + 56;
-        let mut code = self.instruction().to_vec();
-        code.extend([0x31, 0xff]); //                   xor %edi,%edi
-        code.extend([0xb8, 0x3c, 0x00, 0x00, 0x00]); // mov $60,%eax (exit)
-        code.extend([0x0f, 0x05]); //                   syscall
-        let size = HEADERS + code.len() as u64;
-
-        let mut elf = Vec::new();
-        elf.extend(*b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0"); // 64 bit, little endian, System V
-        elf.extend(2u16.to_le_bytes()); //            e_type: executable
-        elf.extend(62u16.to_le_bytes()); //           e_machine: x86-64
-        elf.extend(1u32.to_le_bytes()); //            e_version
-        elf.extend((BASE + HEADERS).to_le_bytes()); // e_entry
-        elf.extend(64u64.to_le_bytes()); //           e_phoff
-        elf.extend(0u64.to_le_bytes()); //            e_shoff: no sections
-        elf.extend(0u32.to_le_bytes()); //            e_flags
-        for half in [64u16, 56, 1, 0, 0, 0] {
-            elf.extend(half.to_le_bytes()); //        e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
-        }
-        elf.extend(1u32.to_le_bytes()); //            p_type: load
-        elf.extend(5u32.to_le_bytes()); //            p_flags: read, execute
-        for word in [0, BASE, BASE, size, size, 0x1000] {
-            elf.extend(word.to_le_bytes()); //        p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
-        }
-        elf.extend(code);
-        elf
+        program(0x40_0000, &self.instruction())
     }
+}
+
+/// The path in the guest of the program at whose first instruction the guest is stopped when a checkpoint is made. Else it does nothing.
+pub const PAUSE: &str = "kernlane/pause";
+
+/// Where that instruction is; no other program of a guest has code there.
+pub const PAUSE_ADDRESS: u64 = 0x4b4c_0000 + HEADERS;
+
+pub fn pause() -> Vec<u8> {
+    program(PAUSE_ADDRESS - HEADERS, &[])
+}
+
+/// An ELF header and one program header.
+const HEADERS: u64 = 64 + 56;
+
+/// A static ELF64 executable of one segment: the instructions, then `exit(0)`.
+fn program(base: u64, instructions: &[u8]) -> Vec<u8> {
+    let mut code = instructions.to_vec();
+    code.extend([0x31, 0xff]); //                   xor %edi,%edi
+    code.extend([0xb8, 0x3c, 0x00, 0x00, 0x00]); // mov $60,%eax (exit)
+    code.extend([0x0f, 0x05]); //                   syscall
+    let size = HEADERS + code.len() as u64;
+
+    let mut elf = Vec::new();
+    elf.extend(*b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0"); // 64 bit, little endian, System V
+    elf.extend(2u16.to_le_bytes()); //            e_type: executable
+    elf.extend(62u16.to_le_bytes()); //           e_machine: x86-64
+    elf.extend(1u32.to_le_bytes()); //            e_version
+    elf.extend((base + HEADERS).to_le_bytes()); // e_entry
+    elf.extend(64u64.to_le_bytes()); //           e_phoff
+    elf.extend(0u64.to_le_bytes()); //            e_shoff: no sections
+    elf.extend(0u32.to_le_bytes()); //            e_flags
+    for half in [64u16, 56, 1, 0, 0, 0] {
+        elf.extend(half.to_le_bytes()); //        e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
+    }
+    elf.extend(1u32.to_le_bytes()); //            p_type: load
+    elf.extend(5u32.to_le_bytes()); //            p_flags: read, execute
+    for word in [0, base, base, size, size, 0x1000] {
+        elf.extend(word.to_le_bytes()); //        p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
+    }
+    elf.extend(code);
+    elf
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
     use object::{Object, ObjectSegment};
 
     #[test]
     fn the_mark_is_a_no_operation_of_eight_bytes() {
         for mark in Mark::ALL {
             let bytes = mark.instruction();
-            let instruction = iced_x86::Decoder::new(64, &bytes, iced_x86::DecoderOptions::NONE).decode();
-            assert_eq!(instruction.mnemonic(), iced_x86::Mnemonic::Nop);
+            let instruction = Decoder::new(64, &bytes, DecoderOptions::NONE).decode();
+            assert_eq!(instruction.mnemonic(), Mnemonic::Nop);
             assert_eq!(instruction.len(), 8);
             assert_eq!(instruction.memory_displacement32(), MARK_BASE + mark as u32);
         }
@@ -84,15 +101,22 @@ mod tests {
 
     #[test]
     fn the_program_marks_and_exits_with_zero() {
-        use iced_x86::{Decoder, DecoderOptions, Mnemonic};
         for mark in Mark::ALL {
-            let elf = mark.elf();
-            let file = object::File::parse(&*elf).unwrap();
-            let segment = file.segments().next().unwrap();
-            assert_eq!(segment.size(), elf.len() as u64);
-            let code = &segment.data().unwrap()[(file.entry() - segment.address()) as usize..];
-            let mnemonics: Vec<_> = Decoder::new(64, code, DecoderOptions::NONE).iter().map(|i| i.mnemonic()).collect();
+            let (_, mnemonics) = disassembled(&mark.elf());
             assert_eq!(mnemonics, [Mnemonic::Nop, Mnemonic::Xor, Mnemonic::Mov, Mnemonic::Syscall]);
         }
+        let (entry, mnemonics) = disassembled(&pause());
+        assert_eq!(mnemonics, [Mnemonic::Xor, Mnemonic::Mov, Mnemonic::Syscall]);
+        assert_eq!(entry, PAUSE_ADDRESS);
+    }
+
+    /// The entry's address, and what stands from there.
+    fn disassembled(elf: &[u8]) -> (u64, Vec<Mnemonic>) {
+        let file = object::File::parse(elf).unwrap();
+        let segment = file.segments().next().unwrap();
+        assert_eq!(segment.size(), elf.len() as u64);
+        let code = &segment.data().unwrap()[(file.entry() - segment.address()) as usize..];
+        let mnemonics = Decoder::new(64, code, DecoderOptions::NONE).iter().map(|i| i.mnemonic()).collect();
+        (file.entry(), mnemonics)
     }
 }

@@ -1,4 +1,4 @@
-//! What boots: kernels, root file systems, workloads, QEMU.
+//! What boots: kernels, root file systems, workloads, QEMU and its monitor, checkpoints.
 //!
 //! `record` makes a recording; `run` runs a shell script under a kernel and gives back what it printed, which is how a changed
 //! kernel is tried. Takes a kernel as a file and never looks into its code.
@@ -7,16 +7,22 @@ mod boot;
 mod btf;
 mod bzimage;
 mod cache;
+pub mod checkpoint;
 mod cpio;
+mod draft;
 mod follow;
 mod initramfs;
+mod judge;
 mod kernel;
 mod marker;
+mod monitor;
 mod packages;
 mod plugin;
 mod qemu;
 pub mod record;
+mod request;
 mod rootfs;
+mod state;
 mod workload;
 
 pub use boot::{Boot, Clock, Cost, End, Outcome, Plugin};
@@ -24,11 +30,13 @@ pub use initramfs::Contents;
 pub use kernel::{Kernel, Module};
 pub use plugin::find as plugin_library;
 pub use qemu::{Qemu, in_path};
-pub use record::Conditions;
+pub use record::Summary;
+pub use request::{Conditions, Request};
 pub use workload::{SHIPPED, Workload, argument_help};
 
 use crate::scratch;
 use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// Boots `kernel` (a bzImage) with `contents`, after `set` has had its say about the machine. Nothing is left behind.
@@ -60,4 +68,12 @@ pub fn writable_cache() -> Result<PathBuf> {
     std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
     tempfile::tempfile_in(&directory).with_context(|| format!("writing into {}", directory.display()))?;
     Ok(directory)
+}
+
+/// Of a file, hex.
+fn sha256_of(path: &Path) -> Result<String> {
+    let mut file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let mut hash = Sha256::new();
+    std::io::copy(&mut file, &mut hash).with_context(|| format!("reading {}", path.display()))?;
+    Ok(format!("{:x}", hash.finalize()))
 }

@@ -26,6 +26,8 @@ sleep 5
 
 say "phase counting"
 sleep 1
+# Where a checkpoint is made; else nothing.
+/kernlane/pause
 /kernlane/mark-start
 /bin/sh -e /kernlane/run > /run/output 2>&1
 status=$?

@@ -1,0 +1,44 @@
+//! `kernlane checkpoint`: a workload that is warm, saved where counting would start.
+
+use crate::command::record::{GuestArgs, on, progress};
+use crate::guest::checkpoint;
+use crate::interrupt;
+use anyhow::Result;
+use clap::Args;
+use std::process::ExitCode;
+
+/// Boot, set up and warm a workload once, to record it many times from there
+///
+/// What is saved is the guest's whole memory and the state of its devices, at the place where counting would start. Recordings that start
+/// from there take seconds less, and all execute the same instructions in the same order. A checkpoint belongs to one kernel, workload,
+/// seed and version of QEMU; `record --from` refuses any other.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  kernlane checkpoint database --kernel ~/linux -o database.checkpoint\n  \
+                  kernlane record database --kernel ~/linux --from database.checkpoint -o database.rec"
+)]
+pub struct CheckpointArgs {
+    #[command(flatten)]
+    pub guest: GuestArgs,
+}
+
+/// The command.
+pub fn run(args: &CheckpointArgs) -> Result<ExitCode> {
+    let request = args.guest.request()?;
+    interrupt::catch()?;
+    let bar = progress();
+    let made = checkpoint::checkpoint(&request, &mut |phase| bar.set_message(phase.to_string()));
+    bar.finish_and_clear();
+    let made = made?;
+    match args.guest.json {
+        true => println!("{}", serde_json::to_string_pretty(&made.summary)?),
+        false => println!(
+            "{}: {}\n{:.0} MB; {:.0} s in the guest",
+            args.guest.output.display(),
+            on(&made.summary.conditions),
+            made.summary.state_bytes as f64 / 1e6,
+            made.elapsed.as_secs_f64()
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
