@@ -7,6 +7,7 @@ pub mod comparison;
 pub mod emit;
 pub mod estimate;
 pub mod exchange;
+pub mod guard;
 pub mod guest;
 pub mod image;
 pub mod interrupt;

@@ -247,7 +247,7 @@ pub struct FunctionDataMisses {
 pub mod tests {
     use super::*;
 
-    fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> Row {
+    pub fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> Row {
         let l1i = Sides {
             kernel: Misses {
                 cold: 10,

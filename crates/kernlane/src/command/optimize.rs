@@ -9,7 +9,7 @@ use crate::image::{Image, vmlinux};
 use crate::map::Map;
 use crate::report::{page, text};
 use crate::results::{Results, Row};
-use crate::{check, comparison, interrupt, machine, output};
+use crate::{check, comparison, guard, interrupt, machine, output};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -220,6 +220,7 @@ impl Road<'_> {
             print!("{}", text::comparisons(&comparisons));
             println!("\nthe report lies in {}", report.display());
         }
+        replay::warn(&guard::losses(&results.rows));
         Ok(ExitCode::SUCCESS)
     }
 }

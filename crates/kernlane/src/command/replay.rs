@@ -4,6 +4,7 @@ use crate::command::profile::vmlinux_path;
 use crate::command::relink;
 use crate::emit::kbuild::Tree;
 use crate::estimate;
+use crate::guard;
 use crate::image::{BuildId, Image, vmlinux};
 use crate::machine;
 use crate::map::{self, Map};
@@ -68,12 +69,19 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         layouts.push(layout);
     }
     let rows = replay_rows(&args.recording, &layouts, &machines, image.as_ref())?;
+    let losses = guard::losses(&rows);
     if args.json {
         print!("{}", Results::new(rows).to_json()?);
     } else {
         print!("{}", text::rows(&rows));
     }
+    warn(&losses);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which layouts lose on what they were given.
+pub fn warn(losses: &[String]) {
+    losses.iter().for_each(|loss| eprintln!("warning: {loss}"));
 }
 
 /// A layout bears its file's name.
