@@ -9,6 +9,7 @@ use crate::command::dump::DumpArgs;
 use crate::command::export::ExportArgs;
 use crate::command::import::ImportArgs;
 use crate::command::layout::LayoutArgs;
+use crate::command::live::LiveArgs;
 use crate::command::manual::{CompletionsArgs, ManArgs};
 use crate::command::objtool::ObjtoolArgs;
 use crate::command::optimize::OptimizeArgs;
@@ -37,6 +38,7 @@ pub enum Command {
     Export(ExportArgs),
     Import(ImportArgs),
     Layout(LayoutArgs),
+    Live(LiveArgs),
     Relink(RelinkArgs),
     Replay(ReplayArgs),
     Report(ReportArgs),

@@ -11,6 +11,7 @@ pub mod guard;
 pub mod guest;
 pub mod image;
 pub mod interrupt;
+pub mod live;
 pub mod machine;
 pub mod map;
 pub mod order;

@@ -2,7 +2,7 @@
 
 use crate::cli::{Cli, Command};
 use crate::command::{
-    check, checkpoint, diff, doctor, dump, export, import, layout, manual, objtool, optimize, profile, record, relink, replay, report,
+    check, checkpoint, diff, doctor, dump, export, import, layout, live, manual, objtool, optimize, profile, record, relink, replay, report,
 };
 use anyhow::Result;
 use std::process::ExitCode;
@@ -17,6 +17,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Export(args) => export::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Layout(args) => layout::run(&args),
+        Command::Live(args) => live::run(&args),
         Command::Relink(args) => relink::run(&args),
         Command::Objtool(args) => objtool::run(&args),
         Command::Man(args) => manual::man(&args),

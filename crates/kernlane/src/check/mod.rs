@@ -11,6 +11,7 @@ mod correspond;
 mod data;
 mod kallsyms;
 pub mod kernel;
+pub mod module;
 pub mod mutation;
 mod names;
 mod noreturn;

@@ -9,6 +9,7 @@ pub mod dump;
 pub mod export;
 pub mod import;
 pub mod layout;
+pub mod live;
 pub mod manual;
 pub mod objtool;
 pub mod optimize;

@@ -3,10 +3,10 @@
 //! Takes a build tree, or a boot image and its vmlinux; gives a `Kernel` whose two files are proven to be one kernel by the build id.
 //! Never changes either and never looks into code.
 
-use crate::guest::btf::Btf;
 use crate::guest::bzimage::BzImage;
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
+use crate::image::btf::Btf;
 use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::BTreeMap;

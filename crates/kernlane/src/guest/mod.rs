@@ -4,7 +4,7 @@
 //! kernel is tried. Takes a kernel as a file and never looks into its code.
 
 mod boot;
-mod btf;
+
 mod bzimage;
 mod cache;
 pub mod checkpoint;

@@ -4,6 +4,8 @@
 
 pub mod address;
 mod blocks;
+pub mod btf;
+pub mod linked;
 pub mod object;
 mod symbols;
 pub mod vmlinux;

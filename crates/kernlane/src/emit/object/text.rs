@@ -1,6 +1,7 @@
 //! The bytes of the new `.text`.
 
 use super::translate::Translation;
+use crate::emit::branch::{condition_of, write_branch, write_jump};
 use crate::image::object::KernelObject;
 use crate::image::object::pieces::{Exit, Piece, Site, SiteKind};
 use crate::place::{Ending, Places};
@@ -85,7 +86,7 @@ fn write_end(
         Exit::Jump(to) => write_jump(out, translation.start(to)?, places.tail[i])?,
         Exit::Branch(to) => {
             let tail = &old[(piece.end() - u32::from(piece.tail)) as usize..piece.end() as usize];
-            let condition = tail[if tail.len() == 2 { 0 } else { 1 }] & 0xf;
+            let condition = condition_of(tail);
             let (condition, to) = match places.ending[i] {
                 Ending::Inverted => (condition ^ 1, translation.new[i + 1]),
                 _ => (condition, translation.start(to)?),
@@ -95,30 +96,6 @@ fn write_end(
     }
     if places.appended[i] > 0 {
         write_jump(out, translation.new[i + 1], places.appended[i])?;
-    }
-    Ok(())
-}
-
-fn write_jump(out: &mut Vec<u8>, target: u32, len: u8) -> Result<()> {
-    let displacement = target.wrapping_sub(out.len() as u32 + u32::from(len)) as i32;
-    if len == 2 {
-        let short = i8::try_from(displacement).context("a short jump does not reach its target")?;
-        out.extend_from_slice(&[0xeb, short as u8]);
-    } else {
-        out.push(0xe9);
-        out.extend_from_slice(&displacement.to_le_bytes());
-    }
-    Ok(())
-}
-
-fn write_branch(out: &mut Vec<u8>, condition: u8, target: u32, len: u8) -> Result<()> {
-    let displacement = target.wrapping_sub(out.len() as u32 + u32::from(len)) as i32;
-    if len == 2 {
-        let short = i8::try_from(displacement).context("a short branch does not reach its target")?;
-        out.extend_from_slice(&[0x70 | condition, short as u8]);
-    } else {
-        out.extend_from_slice(&[0x0f, 0x80 | condition]);
-        out.extend_from_slice(&displacement.to_le_bytes());
     }
     Ok(())
 }

@@ -67,22 +67,41 @@ pub struct Function {
 /// A symbol without a size that lies inside a function makes it `Whole::InnerLabel`; outside of all it begins a nameless stretch.
 pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
     let bytes = elf.bytes(code);
-    let section_end = bytes.len() as u64;
+    let symbols = elf.symbols.iter().enumerate().filter(|(_, s)| {
+        let fits = s.value.saturating_add(s.size) <= bytes.len() as u64;
+        s.section() == Some(code) && matches!(s.kind(), STT_FUNC | STT_NOTYPE) && fits
+    });
+    let symbols = symbols.map(|(i, s)| Named {
+        id: SymbolId(i as u32),
+        name: elf.name(s),
+        at: s.value as u32,
+        end: (s.value + s.size) as u32,
+        local: s.is_local(),
+    });
+    from_named(symbols, bytes)
+}
+
+/// A symbol of code, by offsets in its section, inside of which it lies.
+pub struct Named<'a> {
+    pub id: SymbolId,
+    pub name: &'a str,
+    pub at: u32,
+    pub end: u32,
+    pub local: bool,
+}
+
+/// As `from_symbols`, for symbols from anywhere.
+pub fn from_named<'a>(symbols: impl Iterator<Item = Named<'a>>, bytes: &[u8]) -> Vec<Function> {
     let mut prefixes: Vec<(u32, u32)> = Vec::new();
     let mut named: Vec<(u32, u32, bool, SymbolId)> = Vec::new();
     let mut labels: Vec<u32> = Vec::new();
-    for (i, symbol) in elf.symbols.iter().enumerate().filter(|(_, s)| s.section() == Some(code)) {
-        if !matches!(symbol.kind(), STT_FUNC | STT_NOTYPE) || symbol.value.saturating_add(symbol.size) > section_end {
-            continue;
-        }
-        let (at, end) = (symbol.value as u32, (symbol.value + symbol.size) as u32);
-        let name = elf.name(symbol);
-        if name.starts_with("__pfx_") || name.starts_with("__cfi_") {
-            prefixes.push((at, end));
-        } else if symbol.size == 0 {
-            labels.push(at);
+    for symbol in symbols {
+        if symbol.name.starts_with("__pfx_") || symbol.name.starts_with("__cfi_") {
+            prefixes.push((symbol.at, symbol.end));
+        } else if symbol.at == symbol.end {
+            labels.push(symbol.at);
         } else {
-            named.push((at, end, symbol.is_local(), SymbolId(i as u32)));
+            named.push((symbol.at, symbol.end, symbol.local, symbol.id));
         }
     }
     // At one address the longest first, a global name before a local one.

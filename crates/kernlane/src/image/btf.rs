@@ -1,6 +1,6 @@
 //! The kernel's description of its own types (BTF, Documentation/bpf/btf.rst): where a field of a structure lies.
 //!
-//! Takes the bytes of a `.BTF` section; gives byte offsets. Reads no more of it than that needs.
+//! Takes the bytes of a `.BTF` section; gives byte offsets and sizes. Reads no more of it than that needs.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -50,10 +50,23 @@ impl<'a> Btf<'a> {
     /// # Errors
     /// There is no such structure, or the field is a bit field.
     pub fn offset(&self, structure: &str, field: &str) -> Result<Option<u64>> {
-        for start in &self.starts {
-            let (name, info) = (u32_at(self.types, *start)?, u32_at(self.types, start + 4)?);
+        self.field(self.named(structure)?, field.as_bytes(), 0)
+    }
+
+    /// The size of a structure, in bytes.
+    ///
+    /// # Errors
+    /// There is no such structure.
+    pub fn size(&self, structure: &str) -> Result<u64> {
+        Ok(u64::from(u32_at(self.types, self.named(structure)? + 8)?))
+    }
+
+    /// Where the structure of that name begins in `types`.
+    fn named(&self, structure: &str) -> Result<usize> {
+        for &start in &self.starts {
+            let (name, info) = (u32_at(self.types, start)?, u32_at(self.types, start + 4)?);
             if info >> 24 & 31 == STRUCT && self.name(name)? == structure.as_bytes() {
-                return self.field(*start, field.as_bytes(), 0);
+                return Ok(start);
             }
         }
         bail!("BTF describes no struct {structure}")
@@ -161,6 +174,7 @@ mod tests {
         let btf = Btf::parse(&section).unwrap();
         assert_eq!(btf.offset("task", "a").unwrap(), Some(8));
         assert_eq!(btf.offset("task", "b").unwrap(), Some(20));
+        assert_eq!(btf.size("task").unwrap(), 32);
         assert_eq!(btf.offset("task", "d").unwrap(), None);
         assert!(btf.offset("task", "c").is_err(), "a bit field");
         assert!(btf.offset("int", "a").is_err(), "no structure");

@@ -1,0 +1,121 @@
+//! `kernlane live analyze`: the structure of the running kernel, and which of its functions can be replaced.
+
+use crate::image::address::LinkAddr;
+use crate::image::linked::LinkedKernel;
+use crate::live::group::{FileMemory, Memory};
+use crate::live::running::RunningKernel;
+use crate::live::survey::{Survey, survey};
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Read the running kernel's structure and say which functions can be replaced
+///
+/// Compares the code in memory with the vmlinux of the same build id; every byte that differs must be explained by a side table or by
+/// KASLR, or the function is left out. The exit status is 1 when --prove refutes a copy.
+#[derive(Args)]
+#[command(after_help = "Example:\n  kernlane live analyze --reasons")]
+pub struct AnalyzeArgs {
+    /// The running kernel's vmlinux; by default where distributions put it
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+
+    /// Analyze the file alone, as if it ran unchanged; needs no root
+    #[arg(long)]
+    pub file_only: bool,
+
+    /// Copy every function that can be replaced in its original order, and compare instruction by instruction
+    #[arg(long)]
+    pub prove: bool,
+
+    /// List the functions that are left out, with the reason
+    #[arg(long)]
+    pub reasons: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The kernel's text, read at once: reading it function by function costs a system call each.
+struct Text {
+    start: u64,
+    bytes: Vec<u8>,
+    slide: u64,
+}
+
+impl Memory for Text {
+    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
+        let from = usize::try_from(at.0.wrapping_sub(self.start)).unwrap_or(usize::MAX);
+        let bytes = self.bytes.get(from..from.saturating_add(len));
+        Ok(bytes.with_context(|| format!("{at} is not in the kernel's text"))?.to_vec())
+    }
+
+    fn slide(&self) -> u64 {
+        self.slide
+    }
+}
+
+pub fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
+    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
+    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
+    let text = text(&kernel, args.file_only)?;
+    let bar = ProgressBar::new(kernel.functions.len() as u64);
+    bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} functions")?);
+    bar.set_message("analyzing");
+    let found = survey(&kernel, &text, args.prove, &|done| bar.inc(done))?;
+    bar.finish_and_clear();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+    } else {
+        print(&found, args);
+    }
+    Ok(if found.refuted.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+fn text(kernel: &LinkedKernel<'_>, file_only: bool) -> Result<Text> {
+    let (start, len) = (kernel.text.start, (kernel.text.end - kernel.text.start) as usize);
+    let memory: Box<dyn Memory + '_> = match file_only {
+        true => Box::new(FileMemory(kernel)),
+        false => Box::new(RunningKernel::open(kernel)?),
+    };
+    Ok(Text {
+        start,
+        bytes: memory.read(LinkAddr(start), len)?,
+        slide: memory.slide(),
+    })
+}
+
+fn print(found: &Survey, args: &AnalyzeArgs) {
+    println!("{:>8}  functions", found.functions);
+    println!("{:>8}  blocks, {} edges", found.blocks, found.edges);
+    println!(
+        "{:>8}  direct calls, {} indirect calls and jumps",
+        found.direct_calls, found.indirect_calls
+    );
+    println!("{:>8}  functions with a site of the function tracer", found.traced_functions);
+    let part = 100.0 * found.replaceable as f64 / found.traced_functions.max(1) as f64;
+    println!("{:>8}  of these can be replaced ({part:.1} %); not:", found.replaceable);
+    let mut reasons: Vec<_> = found.reasons.iter().collect();
+    reasons.sort_by_key(|&(_, count)| std::cmp::Reverse(*count));
+    for (reason, count) in reasons {
+        println!("{count:>8}    {reason}");
+    }
+    if args.prove {
+        println!("{:>8}  copies proven equal, {} not", found.proven, found.refuted.len());
+        for (name, difference) in &found.refuted {
+            println!("  {name}: {difference}");
+        }
+    }
+    if args.reasons {
+        for f in &found.left_out {
+            println!("{} {}: {}", f.address, f.name, f.reason);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `kernlane live apply`: functions of the running kernel in another layout.
+
+use crate::image::linked::LinkedKernel;
+use crate::live::device::Device;
+use crate::live::group::Group;
+use crate::live::install::{self, Prepared};
+use crate::live::owners::Owners;
+use crate::live::running::RunningKernel;
+use crate::profile::Profile;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use layout::Algorithm;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Install functions in another layout
+///
+/// The functions are those named, or those of the profile that are hot: called more than --threshold percent as often as the --root. Their hot blocks come to lie
+/// together, the cold ones behind. Calls among them go from copy to copy. Everything is checked before anything is written.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  kernlane live apply --function vfs_read,vfs_write --algorithm original"
+)]
+pub struct ApplyArgs {
+    /// The running kernel's vmlinux; by default where distributions put it
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+
+    /// Counts of blocks, edges and calls of this kernel
+    #[arg(long, value_name = "FILE.klp")]
+    pub profile: Option<PathBuf>,
+
+    /// Functions to replace
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub function: Vec<String>,
+
+    /// The function from which the group is taken: it and what it calls, hot enough
+    #[arg(long, value_name = "NAME", requires = "profile")]
+    pub root: Vec<String>,
+
+    /// How hot, in percent of the root's calls
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    pub threshold: f64,
+
+    /// The layout algorithm
+    #[arg(long, default_value_t = Algorithm::ExtTspGlobal)]
+    pub algorithm: Algorithm,
+
+    /// For the random orders
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+
+    /// Show everything that would be written, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Leave out what cannot be replaced, with a word, instead of refusing
+    #[arg(long)]
+    pub skip_unfit: bool,
+
+    /// Also write the module into this file
+    #[arg(long, value_name = "FILE.ko")]
+    pub keep_module: Option<PathBuf>,
+}
+
+pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
+    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
+    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
+    let running = RunningKernel::open(&kernel)?;
+    let profile = args.profile.as_deref().map(|path| read_profile(path, &kernel)).transpose()?;
+    let mut chosen = Vec::new();
+    for name in &args.function {
+        chosen.push(find(&kernel, name)?);
+    }
+    if let Some(profile) = &profile {
+        for root in &args.root {
+            chosen.extend(crate::live::hot::group(
+                &kernel,
+                profile,
+                find(&kernel, root)?,
+                args.threshold / 100.0,
+            ));
+        }
+    }
+    ensure!(
+        !chosen.is_empty(),
+        "no functions: name some with --function, or give --profile and --root"
+    );
+    chosen.sort_unstable();
+    chosen.dedup();
+    refuse_owned(&kernel, &chosen)?;
+    let group = Group::new(&kernel, &running, &chosen)?;
+    for &(index, reason) in &group.left_out {
+        let name = kernel.function_name(&kernel.functions[index]);
+        ensure!(
+            args.skip_unfit || !args.function.iter().any(|f| f == name),
+            "{name} cannot be replaced: {reason}"
+        );
+        eprintln!("left out: {name}: {reason}");
+    }
+    let order = layout::order(&group.graph(profile.as_ref()), args.algorithm, args.seed)?;
+    let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
+    let prepared = install::prepare(&group, &running, &order, &[], &install::free_name()?)?;
+    if let Some(path) = &args.keep_module {
+        crate::output::write(path, &prepared.module.bytes)?;
+    }
+    if args.dry_run {
+        print_plan(&group, &running, &prepared);
+        return Ok(ExitCode::SUCCESS);
+    }
+    prepared.install(&group, &Device::open()?)?;
+    let summary = prepared.module.summary;
+    println!(
+        "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, {} branches inverted, {} jumps dropped, {} added",
+        prepared.name,
+        group.members.len(),
+        prepared.callers.len(),
+        prepared.module.calls.len(),
+        summary.pieces,
+        prepared.module.text_size,
+        summary.branches_inverted,
+        summary.jumps_dropped,
+        summary.jumps_added
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Profile> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let profile = Profile::from_json(&text).with_context(|| path.display().to_string())?;
+    ensure!(
+        profile.build_id == kernel.build_id,
+        "{}: made for the kernel with build id {}, not for {}",
+        path.display(),
+        profile.build_id.0,
+        kernel.build_id.0
+    );
+    Ok(profile)
+}
+
+/// The only function of that name.
+pub(super) fn find(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
+    let found: Vec<usize> = (kernel.addresses_of(name).iter())
+        .filter_map(|&at| kernel.function_at(crate::image::address::LinkAddr(at)))
+        .collect();
+    match found[..] {
+        [index] => Ok(index),
+        [] => bail!("the kernel's text has no function {name}"),
+        _ => bail!("{name}: {} functions have this name", found.len()),
+    }
+}
+
+/// Nothing is replaced that another tool has in its hands.
+fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Result<()> {
+    let owners = Owners::read();
+    for &index in chosen {
+        let name = kernel.function_name(&kernel.functions[index]);
+        if let Some(owner) = owners.of(name) {
+            bail!("{name} belongs to {owner}: remove that first, or leave the function out");
+        }
+    }
+    Ok(())
+}
+
+fn print_plan(group: &Group<'_, '_>, running: &RunningKernel, prepared: &Prepared) {
+    let kernel = group.original.kernel;
+    println!("module {}: {} bytes of code", prepared.name, prepared.module.text_size);
+    for (n, &(function, patch_at)) in group.members.iter().enumerate() {
+        let entry = kernel.link_address(group.original.functions[function as usize].at);
+        let copy = prepared.module.entries[function as usize];
+        let jump = running.address(entry) + u64::from(patch_at);
+        println!("jump {jump:016x} in {} → .text+{copy:#x}", group.name(function));
+        for caller in prepared.callers.iter().filter(|c| c.function == n) {
+            let owner = kernel
+                .function_at(caller.site)
+                .map_or("?", |f| kernel.function_name(&kernel.functions[f]));
+            println!("call {:016x} in {owner}", running.address(caller.site));
+        }
+    }
+}

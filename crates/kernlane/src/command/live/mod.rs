@@ -1,0 +1,66 @@
+//! `kernlane live`: the commands that work on the kernel that is running.
+
+mod analyze;
+mod apply;
+mod undo;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use memmap2::Mmap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Lay out functions of the running kernel anew, and take it back
+///
+/// Needs root and Kernlane's kernel module (`kmod/`, see docs/live.md). Functions are copied in another order into a module, and entered by one
+/// jump and by aimed calls; `kernlane live undo` restores every byte. The kernel's files are not touched: after a reboot everything is as before.
+#[derive(Args)]
+pub struct LiveArgs {
+    #[command(subcommand)]
+    pub command: LiveCommand,
+}
+
+#[derive(Subcommand)]
+pub enum LiveCommand {
+    Analyze(analyze::AnalyzeArgs),
+    Apply(apply::ApplyArgs),
+    Status(undo::StatusArgs),
+    Undo(undo::UndoArgs),
+}
+
+pub fn run(args: &LiveArgs) -> Result<ExitCode> {
+    match &args.command {
+        LiveCommand::Analyze(args) => analyze::run(args),
+        LiveCommand::Apply(args) => apply::run(args),
+        LiveCommand::Status(args) => undo::status(args),
+        LiveCommand::Undo(args) => undo::run(args),
+    }
+}
+
+/// Maps the vmlinux that was given, or that of the running kernel where distributions put it.
+fn map_vmlinux(given: Option<&Path>) -> Result<(PathBuf, Mmap)> {
+    let path = match given {
+        Some(path) => path.to_path_buf(),
+        None => installed_vmlinux()?,
+    };
+    let file = File::open(&path).with_context(|| format!("{}: cannot be opened", path.display()))?;
+    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
+    let bytes = unsafe { Mmap::map(&file) }.with_context(|| format!("{}: cannot be read", path.display()))?;
+    Ok((path, bytes))
+}
+
+fn installed_vmlinux() -> Result<PathBuf> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").context("reading the kernel's release")?;
+    let release = release.trim();
+    let places = [
+        format!("/usr/lib/debug/boot/vmlinux-{release}"),
+        format!("/usr/lib/debug/lib/modules/{release}/vmlinux"),
+    ];
+    match places.iter().find(|path| Path::new(path).is_file()) {
+        Some(path) => Ok(path.into()),
+        None => bail!(
+            "no vmlinux of the running kernel: give --vmlinux FILE, install Debian's (apt-get install linux-image-{release}-dbg), or fetch it (debuginfod-find debuginfo BUILD-ID)"
+        ),
+    }
+}

@@ -1,0 +1,90 @@
+//! Who else has a hand in a function: kprobes, livepatches and other users of the function tracer that change where a function goes.
+//!
+//! Takes what debugfs and tracefs tell; gives names. A file that is not there tells nothing; the kernel's own refusal stands behind this one.
+
+use std::collections::HashMap;
+
+/// Function → the word for its owner.
+#[derive(Debug, Default)]
+pub struct Owners {
+    named: HashMap<String, String>,
+}
+
+impl Owners {
+    /// Reads who owns what now.
+    pub fn read() -> Owners {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Owners::parse(
+            &text("/sys/kernel/debug/kprobes/list"),
+            &text("/sys/kernel/tracing/enabled_functions"),
+            &livepatched(),
+        )
+    }
+
+    /// `probes`: `ADDRESS k|r FUNCTION+0xOFFSET [FLAGS]`; `traced`: `FUNCTION (USERS) FLAGS …`, where I is a change of the instruction pointer and D a
+    /// direct call; `livepatched`: patch and function.
+    fn parse(probes: &str, traced: &str, livepatched: &[(String, String)]) -> Owners {
+        let mut named = HashMap::new();
+        for line in traced.lines() {
+            let mut words = line.split_whitespace();
+            let (Some(function), Some(_), flags) = (words.next(), words.next(), words) else {
+                continue;
+            };
+            let flags: Vec<&str> = flags.take_while(|w| w.len() == 1).collect();
+            if flags.contains(&"D") {
+                named.insert(function.to_owned(), "a BPF trampoline or another direct user of ftrace".to_owned());
+            } else if flags.contains(&"I") {
+                named.insert(function.to_owned(), "a user of ftrace that changes where it goes".to_owned());
+            }
+        }
+        for line in probes.lines() {
+            let Some(place) = line.split_whitespace().nth(2) else { continue };
+            let function = place.split('+').next().unwrap_or(place);
+            named.insert(function.to_owned(), format!("a kprobe ({place})"));
+        }
+        for (patch, function) in livepatched {
+            named.insert(function.clone(), format!("the livepatch {patch}"));
+        }
+        Owners { named }
+    }
+
+    /// The owner of a function.
+    pub fn of(&self, function: &str) -> Option<&str> {
+        self.named.get(function).map(String::as_str)
+    }
+}
+
+/// `/sys/kernel/livepatch/PATCH/vmlinux/FUNCTION,N`
+fn livepatched() -> Vec<(String, String)> {
+    let names = |path: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let mut found = Vec::new();
+    for patch in names("/sys/kernel/livepatch") {
+        for function in names(&format!("/sys/kernel/livepatch/{patch}/vmlinux")) {
+            if let Some((function, _)) = function.split_once(',') {
+                found.push((patch.clone(), function.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_named() {
+        let probes = "ffffffff81234567  k  vfs_read+0x10    [DISABLED]\nffffffff81234568  r  vfs_write+0x0    [FTRACE]\n";
+        let traced = "do_sys_open (1) R I M    tramp: 0x1 (klp)\nvfs_fsync (1)    D  direct-->bpf\nvfs_open (1)\n";
+        let owners = Owners::parse(probes, traced, &[("lp".into(), "cmdline_proc_show".into())]);
+        assert_eq!(owners.of("vfs_read"), Some("a kprobe (vfs_read+0x10)"));
+        assert_eq!(owners.of("vfs_write"), Some("a kprobe (vfs_write+0x0)"));
+        assert_eq!(owners.of("do_sys_open"), Some("a user of ftrace that changes where it goes"));
+        assert_eq!(owners.of("vfs_fsync"), Some("a BPF trampoline or another direct user of ftrace"));
+        assert_eq!(owners.of("cmdline_proc_show"), Some("the livepatch lp"));
+        assert_eq!(owners.of("vfs_open"), None);
+    }
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later WITH Linux-syscall-note */
+/*
+ * What /dev/kernlane takes. A group is a set of functions of the kernel, their
+ * copies in the text of one loaded module, and the call instructions that are
+ * to go to the copies. Everything is checked before anything is written.
+ *
+ * read() gives the state as text: a line for each group, then one for each of
+ * its functions.
+ */
+#ifndef KERNLANE_H
+#define KERNLANE_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define KERNLANE_VERSION	1
+#define KERNLANE_NAME		56
+#define KERNLANE_JUMP		5
+#define KERNLANE_MAX_FUNCTIONS	8192
+#define KERNLANE_MAX_CALLS	(1 << 18)
+
+/**
+ * struct kernlane_function - a function and its copy
+ * @entry: address of the function
+ * @copy: address in the module at which the code behind the function tracer's
+ *	site goes on
+ * @patch_at: bytes from @entry to the instruction behind the tracer's site; a
+ *	jump is written there
+ * @expected: the bytes that must be there now
+ */
+struct kernlane_function {
+	__u64 entry;
+	__u64 copy;
+	__u8 patch_at;
+	__u8 expected[KERNLANE_JUMP];
+	__u8 reserved[2];
+};
+
+/**
+ * struct kernlane_call - a direct call or jump of five bytes to a function
+ * @site: address of the instruction. In the kernel it must now go to the
+ *	function, in the module to the copy.
+ * @function: index into the group's functions
+ * @reserved: zero
+ */
+struct kernlane_call {
+	__u64 site;
+	__u32 function;
+	__u32 reserved;
+};
+
+/**
+ * struct kernlane_group - what is installed and undone as one
+ * @module: name of the module that contains the copies
+ * @functions: pointer to struct kernlane_function
+ * @calls: pointer to struct kernlane_call
+ * @nr_functions: how many
+ * @nr_calls: how many
+ * @bad_address: set on failure: the address at which the kernel is not what
+ *	the group expects, or 0
+ */
+struct kernlane_group {
+	char module[KERNLANE_NAME];
+	__u64 functions;
+	__u64 calls;
+	__u32 nr_functions;
+	__u32 nr_calls;
+	__u64 bad_address;
+};
+
+/**
+ * struct kernlane_counters - the per-CPU counters of a group's module
+ * @module: its name
+ * @sums: pointer to @nr sums over all CPUs
+ * @nr: how many counters of eight bytes
+ * @reserved: zero
+ */
+struct kernlane_counters {
+	char module[KERNLANE_NAME];
+	__u64 sums;
+	__u32 nr;
+	__u32 reserved;
+};
+
+#define KERNLANE_INSTALL	_IOWR(0xb7, 1, struct kernlane_group)
+#define KERNLANE_UNDO		_IOWR(0xb7, 2, struct kernlane_group)
+#define KERNLANE_COUNTERS	_IOW(0xb7, 3, struct kernlane_counters)
+
+#endif

@@ -1,0 +1,121 @@
+//! `cargo xtask live-test KERNEL`: replacing functions in a running stock kernel, in virtual machines.
+//!
+//! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package of the same version; builds `kmod/`, boots the kernel, and runs
+//! `guest.sh` in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first that did.
+
+use crate::run;
+use anyhow::{Context, Result, ensure};
+use kernlane::guest::{self, Contents, End, Kernel};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const SCRIPT: &str = include_str!("guest.sh");
+
+struct Machine {
+    name: &'static str,
+    cpus: u32,
+    cpu_model: &'static str,
+    command_line: &'static [&'static str],
+}
+
+/// With a preemptible kernel a task can be left anywhere.
+const MACHINES: &[Machine] = &[
+    Machine {
+        name: "1 CPU",
+        cpus: 1,
+        cpu_model: "max",
+        command_line: &[],
+    },
+    Machine {
+        name: "2 CPUs, preemptible",
+        cpus: 2,
+        cpu_model: "max",
+        command_line: &["preempt=full"],
+    },
+];
+
+const TIME_LIMIT: Duration = Duration::from_secs(900);
+
+/// `script` replaces the guest's tests, for trials.
+pub fn live_test(kernel: &Path, script: Option<&Path>) -> Result<()> {
+    let kernel = Kernel::open(kernel, None)?;
+    let program = crate::kernlane()?;
+    let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
+    let module = build_module(&kernel.release, directory.path())?;
+    let vmlinux = directory.path().join("vmlinux");
+    run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
+    let stripped = directory.path().join("kernlane");
+    run(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;
+    let text = match script {
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?,
+        None => SCRIPT.to_owned(),
+    };
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("reading {}", path.display()));
+    let mut contents = Contents::of_script(&text, Vec::new());
+    contents.package("libc6");
+    contents.package("libgcc-s1");
+    contents.file("/kl/kernlane", 0o755, read(&stripped)?);
+    contents.file("/kl/kernlane.ko", 0o644, read(&module)?);
+    contents.file("/kl/vmlinux", 0o644, read(&vmlinux)?);
+    for machine in MACHINES {
+        test_on(machine, &kernel, &contents)?;
+        if script.is_some() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn test_on(machine: &Machine, kernel: &Kernel, contents: &Contents) -> Result<()> {
+    let outcome = guest::run(&kernel.boot_image, contents, |boot| {
+        boot.cpus = machine.cpus;
+        boot.cpu_model = machine.cpu_model.into();
+        boot.command_line = machine.command_line.iter().map(|word| (*word).to_owned()).collect();
+        boot.kaslr = true;
+        boot.memory_mb = 1024;
+        boot.time_limit = TIME_LIMIT;
+    })?;
+    println!("-- {}, {:.0} s", machine.name, outcome.elapsed.as_secs_f64());
+    print!("{}", outcome.output);
+    let ended = outcome.end == End::Exited(0);
+    ensure!(
+        ended && !outcome.output.contains("FAILED"),
+        "{}: {:?}; the kernel's last words:\n{}",
+        machine.name,
+        outcome.end,
+        last_lines(&outcome.console, 40)
+    );
+    for complaint in ["WARNING:", "BUG:", "Oops", "soft lockup", "rcu_tasks detected stalls"] {
+        ensure!(
+            !outcome.console.contains(complaint),
+            "{}: the kernel says {complaint}\n{}",
+            machine.name,
+            last_lines(&outcome.console, 60)
+        );
+    }
+    Ok(())
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// Builds the kernel module outside of the tree, as DKMS does.
+fn build_module(release: &str, directory: &Path) -> Result<PathBuf> {
+    let headers = PathBuf::from(format!("/usr/src/linux-headers-{release}"));
+    ensure!(
+        headers.is_dir(),
+        "{} is missing: apt-get install linux-headers-{release}",
+        headers.display()
+    );
+    let build = directory.join("kmod");
+    run(Command::new("cp").arg("-r").arg("kmod").arg(&build))?;
+    run(Command::new("make")
+        .arg("-s")
+        .arg("-C")
+        .arg(&build)
+        .arg(format!("KERNEL={}", headers.display())))?;
+    Ok(build.join("kernlane.ko"))
+}
