@@ -826,6 +826,8 @@ static int show(struct seq_file *seq, void *unused)
 
 static int kernlane_open(struct inode *inode, struct file *file)
 {
+	/* Where misc_open() left the device. */
+	file->private_data = NULL;
 	return single_open(file, show, NULL);
 }
 

@@ -31,7 +31,7 @@ cargo xtask record-test TREE    whether recordings are exactly what ran, and the
 cargo xtask services-test KERNEL
                                 whether services are counted as the guest itself counts them
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
-cargo xtask live-test KERNEL [SCRIPT]
+cargo xtask live-test [KERNEL [SCRIPT]]
                                 functions of the running stock kernel are replaced and put back, in guests
 cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
 ";
@@ -50,8 +50,9 @@ fn main() -> ExitCode {
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["services-test", kernel] => services_test::services_test(kernel.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
-        ["live-test", kernel] => live_test::live_test(kernel.as_ref(), None),
-        ["live-test", kernel, script] => live_test::live_test(kernel.as_ref(), Some(script.as_ref())),
+        ["live-test"] => live_test::live_test(None, None),
+        ["live-test", kernel] => live_test::live_test(Some(kernel.as_ref()), None),
+        ["live-test", kernel, script] => live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref())),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

@@ -1,13 +1,121 @@
+#!/bin/sh
+# Replaces functions of the running kernel and looks at what the rest of the kernel makes of it. Prints a line a test.
 export PATH=$PATH:/kl
-cat /proc/version; grep -c . /proc/kallsyms
-insmod /kl/kernlane.ko; echo insmod $?
-cat /dev/kernlane
-K=/kl/kernlane
-time $K live apply --vmlinux /kl/vmlinux --function vfs_read,vfs_write,ksys_read --algorithm original --dry-run
-time $K live apply --vmlinux /kl/vmlinux --function vfs_read,vfs_write,ksys_read --algorithm reverse; echo apply $?
-$K live status
-grep kernlane_1 /proc/kallsyms | head
-dd if=/dev/zero of=/tmp/f bs=4k count=500 2>/dev/null; md5sum /tmp/f
-$K live undo; echo undo $?
-$K live status; lsmod
-dmesg | grep -v 'audit' | tail -30
+K="kernlane live"
+V="--vmlinux /kl/vmlinux"
+FUNCTIONS=vfs_read,vfs_write,ksys_read,ksys_write,rw_verify_area,do_filp_open,path_openat,link_path_walk,do_dentry_open,vfs_open,filemap_read
+FUNCTIONS=$FUNCTIONS,shmem_file_read_iter,shmem_write_end,do_sys_openat2,alloc_empty_file,fput,dput,mntput,kmem_cache_alloc_noprof,kmem_cache_free
+FUNCTIONS=$FUNCTIONS,handle_mm_fault,do_user_addr_fault,anon_pipe_buf_release,pipe_read,pipe_write,vfs_getattr,vfs_statx,getname_flags,walk_component
+FUNCTIONS=$FUNCTIONS,lookup_fast,step_into,path_lookupat,filename_lookup,generic_permission,inode_permission,copy_page_to_iter,folio_mark_accessed
+FUNCTIONS=$FUNCTIONS,shmem_get_folio_gfp,filemap_get_entry,do_anonymous_page,wp_page_copy,unmap_page_range,zap_present_ptes,vma_alloc_folio_noprof
+FUNCTIONS=$FUNCTIONS,tcp_v4_rcv,tcp_rcv_established,tcp_sendmsg_locked,tcp_recvmsg_locked,tcp_write_xmit,tcp_ack,__tcp_transmit_skb,ip_rcv,ip_local_deliver
+FUNCTIONS=$FUNCTIONS,__ip_queue_xmit,ip_finish_output2,sock_def_readable,sock_recvmsg,unix_stream_sendmsg,kfree_skb_list_reason,skb_release_data,__netif_receive_skb_core
+cd /tmp
+
+# Compilers make parts and copies of functions as they please: those that exist, once.
+for name in $(echo $FUNCTIONS | tr , ' '); do
+    [ "$(grep -c " [tT] $name\$" /proc/kallsyms)" = 1 ] && existing="$existing,$name"
+done
+FUNCTIONS=${existing#,}
+
+passed() { echo "passed: $1"; }
+failed() { echo "FAILED: $1: $2"; }
+check() { # NAME COMMAND…
+    name=$1
+    shift
+    if "$@" >/tmp/out 2>&1; then passed "$name"; else failed "$name" "$(tail -n 3 /tmp/out)"; fi
+}
+# The command must end with status 2 and say WORDS.
+refused() { # NAME WORDS COMMAND…
+    name=$1 words=$2
+    shift 2
+    "$@" >/tmp/out 2>&1
+    status=$?
+    if [ $status = 2 ] && grep -q "$words" /tmp/out && [ "$(wc -l </tmp/out)" -le 2 ]; then
+        passed "$name"
+    else
+        failed "$name" "status $status: $(tail -n 3 /tmp/out)"
+    fi
+}
+apply() { $K apply $V --function "$1" --algorithm random --seed "$2" --skip-unfit; }
+load() {
+    dd if=/tmp/data of=/tmp/copy bs=3000 2>/dev/null || return 1
+    cmp /tmp/data /tmp/copy || return 1
+    [ "$(cat /tmp/data | cat | md5sum)" = "$sum" ] || return 1
+    find /proc/self /sys/kernel/mm -xdev >/dev/null 2>&1
+    wget -q -O /tmp/got http://127.0.0.1/data && cmp /tmp/data /tmp/got
+}
+
+dd if=/dev/urandom of=/tmp/data bs=4096 count=300 2>/dev/null
+sum=$(md5sum </tmp/data)
+mkdir -p /tmp/www && cp /tmp/data /tmp/www/data && httpd -p 127.0.0.1:80 -h /tmp/www
+
+# Bad input, before the module is there and after.
+refused "without the module" "load Kernlane's module" $K status
+insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
+check "the load itself" load
+refused "no vmlinux" "give --vmlinux" $K analyze
+printf 'text' >/kl/text
+refused "a text file" "not an ELF file" $K apply --vmlinux /kl/text --function vfs_read
+cp /kl/vmlinux /tmp/other && printf '\1\2\3\4' | dd of=/tmp/other bs=1 seek="$(cat /kl/build-id-at)" conv=notrunc 2>/dev/null
+refused "another build id" "build id" $K apply --vmlinux /tmp/other --function vfs_read
+rm -f /tmp/other
+refused "an unknown function" "no function no_such_thing" $K apply $V --function no_such_thing
+refused "the scheduler" "cannot be replaced" $K apply $V --function __schedule
+refused "what pokes text" "cannot be replaced" $K apply $V --function text_poke_bp
+refused "entry code" "cannot be replaced" $K apply $V --function entry_SYSCALL_64
+refused "an unknown group" "no group kernlane_77" $K undo kernlane_77
+refused "without root" "root" su nobody -c "/kl/kernlane live apply $V --function vfs_read"
+
+# Installing and undoing under load.
+for cycle in $(seq 1 "${CYCLES:-6}"); do
+    apply $FUNCTIONS $cycle >/tmp/out 2>&1 || failed "installed, cycle $cycle" "$(tail -n 3 /tmp/out)"
+    [ $cycle = 1 ] && grep -v '^left out' /tmp/out
+    check "load in the copies, cycle $cycle" load
+    [ $cycle = 1 ] && $K status | head -n 1
+    (load >/tmp/out2 2>&1 || echo "FAILED: load during undo, cycle $cycle") &
+    $K undo >/tmp/out 2>&1
+    wait $!
+    for again in 1 2 3 4 5; do lsmod | grep -q kernlane_ || break; sleep 1; $K undo >/dev/null 2>&1; done
+    lsmod | grep -q kernlane_ && failed "undone, cycle $cycle" "$(lsmod | grep kernlane_)"
+    check "load after undo, cycle $cycle" load
+done
+
+# The rest of the kernel.
+T=/sys/kernel/tracing
+apply vfs_read,ksys_read,vfs_write 3 >/dev/null
+echo vfs_read >$T/set_ftrace_filter && echo function >$T/current_tracer && sleep 1
+cat /tmp/data >/dev/null
+check "the function tracer sees calls that went to a copy" grep -q 'vfs_read' $T/trace
+$K status >/tmp/out
+grep -q 'vfs_read  traced' /tmp/out && passed "status says that it is traced" || failed "status says that it is traced" "$(cat /tmp/out)"
+echo nop >$T/current_tracer && echo >$T/set_ftrace_filter && sleep 1
+check "and calls go straight again" sh -c "$K status | grep -q 'vfs_read$'"
+echo 'p:kl vfs_read' >$T/kprobe_events && echo 1 >$T/events/kprobes/kl/enable && sleep 1
+echo >$T/trace
+cat /tmp/data >/dev/null
+check "a kprobe at the entry is hit" grep -q 'kl: (vfs_read' $T/trace
+echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
+$K undo >/dev/null
+check "the load after tracing" load
+
+echo 'p:kl vfs_read' >$T/kprobe_events && echo 1 >$T/events/kprobes/kl/enable
+refused "a function with a kprobe" "a kprobe" $K apply $V --function vfs_read
+echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
+
+# Killed anywhere: original or installed, and undo works.
+for pause in 0.1 0.5 1 1.5 2 2.2 2.4 2.6 2.8 3 4; do
+    apply vfs_read,ksys_read,vfs_write 5 >/dev/null 2>&1 &
+    sleep $pause
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+    state=$($K status | grep -c 'functions, ')
+    calls=$($K status | sed -n 's/.* \([0-9]*\) of \([0-9]*\) calls.*/\1 \2/p')
+    [ "${calls% *}" = "${calls#* }" ] || failed "killed after $pause s" "half installed: $calls"
+    $K undo >/dev/null 2>&1 || { sleep 1; $K undo; } >/dev/null 2>&1
+    check "killed after $pause s (installed groups: $state)" load
+done
+lsmod | grep -q kernlane_ && failed "nothing is left" "$(lsmod)" || passed "nothing is left"
+refused "undo of nothing" "there is no group" $K undo kernlane_1
+rmmod kernlane && passed "the module can go" || failed "the module can go" "$(lsmod)"
+exit 0

@@ -3,6 +3,8 @@
 //! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package of the same version; builds `kmod/`, boots the kernel, and runs
 //! `guest.sh` in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first that did.
 
+mod debian;
+
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use kernlane::guest::{self, Contents, End, Kernel};
@@ -37,9 +39,12 @@ const MACHINES: &[Machine] = &[
 
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 
-/// `script` replaces the guest's tests, for trials.
-pub fn live_test(kernel: &Path, script: Option<&Path>) -> Result<()> {
-    let kernel = Kernel::open(kernel, None)?;
+/// `kernel` is Debian's own if not given, `script` replaces the guest's tests, for trials.
+pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
+    let kernel = match kernel {
+        Some(path) => Kernel::open(path, None)?,
+        None => Kernel::open(&debian::kernel()?, None)?,
+    };
     let program = crate::kernlane()?;
     let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
     let module = build_module(&kernel.release, directory.path())?;
@@ -58,6 +63,12 @@ pub fn live_test(kernel: &Path, script: Option<&Path>) -> Result<()> {
     contents.file("/kl/kernlane", 0o755, read(&stripped)?);
     contents.file("/kl/kernlane.ko", 0o644, read(&module)?);
     contents.file("/kl/vmlinux", 0o644, read(&vmlinux)?);
+    contents.file(
+        "/kl/build-id-at",
+        0o644,
+        build_id_at(&read(&vmlinux)?, &kernel.build_id.0)?.to_string(),
+    );
+    contents.file("/etc/passwd", 0o644, "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n");
     for machine in MACHINES {
         test_on(machine, &kernel, &contents)?;
         if script.is_some() {
@@ -97,6 +108,15 @@ fn test_on(machine: &Machine, kernel: &Kernel, contents: &Contents) -> Result<()
     Ok(())
 }
 
+/// Where the build id stands in the file, for a test to damage it.
+fn build_id_at(vmlinux: &[u8], id: &str) -> Result<usize> {
+    let bytes: Vec<u8> = (0..id.len() / 2)
+        .map(|n| u8::from_str_radix(&id[n * 2..n * 2 + 2], 16))
+        .collect::<Result<_, _>>()?;
+    let found = vmlinux.windows(bytes.len()).position(|window| window == bytes);
+    found.context("the vmlinux does not hold its build id")
+}
+
 fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
@@ -104,12 +124,7 @@ fn last_lines(text: &str, count: usize) -> String {
 
 /// Builds the kernel module outside of the tree, as DKMS does.
 fn build_module(release: &str, directory: &Path) -> Result<PathBuf> {
-    let headers = PathBuf::from(format!("/usr/src/linux-headers-{release}"));
-    ensure!(
-        headers.is_dir(),
-        "{} is missing: apt-get install linux-headers-{release}",
-        headers.display()
-    );
+    let headers = debian::headers(release)?;
     let build = directory.join("kmod");
     run(Command::new("cp").arg("-r").arg("kmod").arg(&build))?;
     run(Command::new("make")

@@ -7,7 +7,7 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::linked::LinkedKernel;
-use crate::image::linked::tables::within;
+use crate::image::linked::tables::{BUGFLAG_WARNING, within};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget};
@@ -243,11 +243,8 @@ impl Prover<'_> {
             sites.insert(old, new);
             new += copy.len;
             old = next;
-            left = if leaves(&original) && !self.is_patched(original.ip()) {
-                Leaves::Elsewhere
-            } else {
-                Leaves::RunsOn
-            };
+            let away = leaves(&original) && !self.is_patched(original.ip()) || self.is_bug(original.ip());
+            left = if away { Leaves::Elsewhere } else { Leaves::RunsOn };
         }
         match left {
             Leaves::Elsewhere => ensure!(new == new_end, "{} bytes too many in the copy", new_end - new),
@@ -342,6 +339,13 @@ impl Prover<'_> {
         let tables = &self.kernel.tables;
         let early = within(&tables.alternatives, |e| e.site, LinkAddr(at.saturating_sub(255)), LinkAddr(at + 1));
         early.iter().any(|e| at < e.site + u64::from(e.len)) || self.static_key(at).is_some()
+    }
+
+    /// Whether a trap is one that the kernel does not come back from.
+    fn is_bug(&self, at: u64) -> bool {
+        let bugs = &self.kernel.tables.bugs;
+        bugs.binary_search_by_key(&at, |e| e.site)
+            .is_ok_and(|i| bugs[i].flags & BUGFLAG_WARNING == 0)
     }
 
     fn static_key(&self, at: u64) -> Option<u64> {

@@ -1,0 +1,77 @@
+//! Debian's stock 6.12 kernel for clouds, with its -dbg vmlinux and its headers.
+//!
+//! Takes what apt knows; gives the path of the boot image, unpacked in the cache beside its vmlinux. The headers are installed, since they name each
+//! other by absolute paths; that needs root, once.
+
+use crate::run;
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PREFIX: &str = "linux-image-6.12";
+const SUFFIX: &str = "-cloud-amd64";
+
+/// The boot image, downloaded if it is not there.
+pub fn kernel() -> Result<PathBuf> {
+    let directory = kernlane::guest::writable_cache()?.join("debian");
+    if let Some(image) = unpacked(&directory) {
+        return Ok(image);
+    }
+    let release = newest()?;
+    println!("downloading Debian's kernel {release} and its symbols");
+    let scratch = tempfile::tempdir_in(kernlane::guest::writable_cache()?)?;
+    let packages = [format!("linux-image-{release}"), format!("linux-image-{release}-dbg")];
+    run(Command::new("apt-get").arg("download").args(&packages).current_dir(scratch.path()))?;
+    let root = scratch.path().join("root");
+    for entry in std::fs::read_dir(scratch.path())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "deb") {
+            run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(&root))?;
+        }
+    }
+    std::fs::rename(&root, &directory).with_context(|| format!("making {}", directory.display()))?;
+    unpacked(&directory).context("the package has no kernel")
+}
+
+fn unpacked(directory: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(directory.join("boot")).ok()?;
+    let mut images: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    images.retain(|path| {
+        path.file_name()
+            .is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-") && n.to_string_lossy().ends_with(SUFFIX))
+    });
+    images.sort();
+    images.pop()
+}
+
+/// The release of the newest such kernel that apt knows.
+fn newest() -> Result<String> {
+    let output = Command::new("apt-cache")
+        .args(["search", "--names-only", "^linux-image-6[.]12.*-cloud-amd64$"])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut names: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|n| n.starts_with(PREFIX))
+        .collect();
+    names.sort_by_key(|name| {
+        name.split(|c: char| !c.is_ascii_digit())
+            .filter_map(|n| n.parse::<u32>().ok())
+            .collect::<Vec<_>>()
+    });
+    let name = names.pop().context("apt knows no kernel 6.12 for clouds: run apt-get update")?;
+    Ok(name.trim_start_matches("linux-image-").to_owned())
+}
+
+/// The directory to build modules against.
+pub fn headers(release: &str) -> Result<PathBuf> {
+    let headers = PathBuf::from(format!("/usr/src/linux-headers-{release}"));
+    if !headers.is_dir() {
+        let package = format!("linux-headers-{release}");
+        println!("installing {package}");
+        run(Command::new("apt-get").args(["install", "-y", "-q", "--no-install-recommends", &package]))?;
+    }
+    ensure!(headers.is_dir(), "{} is missing", headers.display());
+    Ok(headers)
+}
