@@ -4,6 +4,7 @@
 //! refuses, with the reason; nothing here writes to the kernel's memory itself.
 
 pub mod callers;
+pub mod counters;
 pub mod device;
 pub mod eligible;
 pub mod explain;
@@ -13,3 +14,4 @@ pub mod install;
 pub mod owners;
 pub mod running;
 pub mod survey;
+pub mod watch;

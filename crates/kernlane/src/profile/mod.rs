@@ -3,6 +3,7 @@
 //! Takes recordings and the image they ran; gives counts by link address. Places nothing.
 
 pub mod collect;
+pub mod edges;
 mod file;
 mod flow;
 pub mod graph;

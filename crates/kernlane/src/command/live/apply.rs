@@ -151,7 +151,7 @@ pub(super) fn find(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
 }
 
 /// Nothing is replaced that another tool has in its hands.
-fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Result<()> {
+pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Result<()> {
     let owners = Owners::read();
     for &index in chosen {
         let name = kernel.function_name(&kernel.functions[index]);

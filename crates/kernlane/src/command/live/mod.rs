@@ -3,6 +3,7 @@
 mod analyze;
 mod apply;
 mod undo;
+mod watch;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -24,14 +25,18 @@ pub struct LiveArgs {
 #[derive(Subcommand)]
 pub enum LiveCommand {
     Analyze(analyze::AnalyzeArgs),
+    Watch(watch::WatchArgs),
     Apply(apply::ApplyArgs),
     Status(undo::StatusArgs),
     Undo(undo::UndoArgs),
+    Count(watch::CountArgs),
 }
 
 pub fn run(args: &LiveArgs) -> Result<ExitCode> {
     match &args.command {
         LiveCommand::Analyze(args) => analyze::run(args),
+        LiveCommand::Watch(args) => watch::watch(args),
+        LiveCommand::Count(args) => watch::count(args),
         LiveCommand::Apply(args) => apply::run(args),
         LiveCommand::Status(args) => undo::status(args),
         LiveCommand::Undo(args) => undo::run(args),

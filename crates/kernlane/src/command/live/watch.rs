@@ -1,0 +1,113 @@
+//! `kernlane live watch` and `kernlane live count`: exact block counts of the running kernel.
+
+use crate::image::linked::LinkedKernel;
+use crate::live::device::Device;
+use crate::live::running::RunningKernel;
+use crate::live::watch::{Watch, Watched};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Count the blocks of functions, and of what they call, in the running kernel
+///
+/// Copies with a counter in each block are entered instead of the functions for a while, level by level of the call graph, and taken out again. The
+/// counts are exact; those of edges follow from them where they can. The result is a profile for `kernlane live apply`.
+#[derive(Args)]
+#[command(after_help = "Example:\n  kernlane live watch --root tcp_v4_rcv --time 20 -o net.klp")]
+pub struct WatchArgs {
+    /// The running kernel's vmlinux; by default where distributions put it
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+
+    /// The function to begin with
+    #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
+    pub root: Vec<String>,
+
+    /// For how many seconds each batch of functions is counted
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    pub time: f64,
+
+    /// How many levels of calls to follow
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub depth: usize,
+
+    /// The profile to write
+    #[arg(short, long, value_name = "FILE.klp")]
+    pub output: PathBuf,
+}
+
+/// Count how often each block of a function runs
+#[derive(Args)]
+#[command(after_help = "Example:\n  kernlane live count vfs_read --time 5")]
+pub struct CountArgs {
+    /// The function
+    pub function: String,
+
+    /// The running kernel's vmlinux; by default where distributions put it
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+
+    /// For how many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    pub time: f64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn watched(vmlinux: Option<&std::path::Path>, roots: &[String], time: f64, depth: usize) -> Result<Watched> {
+    let time = Duration::try_from_secs_f64(time).context("--time")?;
+    let (path, bytes) = super::map_vmlinux(vmlinux)?;
+    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
+    let running = RunningKernel::open(&kernel)?;
+    let device = Device::open()?;
+    crate::interrupt::catch()?;
+    let chosen: Vec<usize> = roots.iter().map(|name| super::apply::find(&kernel, name)).collect::<Result<_>>()?;
+    super::apply::refuse_owned(&kernel, &chosen)?;
+    for (&index, name) in chosen.iter().zip(roots) {
+        if let Err(reason) = crate::live::group::decide(&kernel, &running, index)? {
+            anyhow::bail!("{name} cannot be counted: {reason}");
+        }
+    }
+    let mut watch = Watch {
+        kernel: &kernel,
+        running: &running,
+        device: &device,
+        time,
+        told: &mut |what| eprintln!("{what}"),
+    };
+    watch.from_roots(&chosen, depth)
+}
+
+pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
+    let found = watched(args.vmlinux.as_deref(), &args.root, args.time, args.depth)?;
+    crate::output::write(&args.output, found.profile.to_json().as_bytes())?;
+    let functions: usize = found.levels.iter().sum();
+    println!(
+        "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, {:.1} % of them exact",
+        found.levels.len(),
+        found.blocks,
+        found.counters,
+        found.unknown_blocks,
+        found.edges,
+        100.0 * found.exact_edges as f64 / found.edges.max(1) as f64
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn count(args: &CountArgs) -> Result<ExitCode> {
+    let found = watched(args.vmlinux.as_deref(), std::slice::from_ref(&args.function), args.time, 0)?;
+    ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
+    if args.json {
+        let rows: Vec<(String, u64)> = found.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect();
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        for (at, count) in &found.profile.blocks {
+            println!("{at} {count:>12}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
