@@ -35,7 +35,7 @@ pub struct ApplyArgs {
     pub function: Vec<String>,
 
     /// The function from which the group is taken: it and what it calls, hot enough
-    #[arg(long, value_name = "NAME", requires = "profile")]
+    #[arg(long, value_name = "NAME", requires = "profile", value_delimiter = ',')]
     pub root: Vec<String>,
 
     /// How hot, in percent of the root's calls
