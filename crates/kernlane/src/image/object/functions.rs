@@ -78,7 +78,11 @@ pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
         end: (s.value + s.size) as u32,
         local: s.is_local(),
     });
-    from_named(symbols, bytes)
+    let mut functions = from_named(symbols, bytes);
+    if let Some(patched) = patched_padding(elf) {
+        spare_leads(&mut functions, bytes, patched);
+    }
+    functions
 }
 
 /// A symbol of code, by offsets in its section, inside of which it lies.
@@ -135,9 +139,6 @@ pub fn from_named<'a>(symbols: impl Iterator<Item = Named<'a>>, bytes: &[u8]) ->
         }
     }
     give_leads(&mut functions, prefixes, bytes);
-    if let Some(patched) = patched_padding(elf) {
-        spare_leads(&mut functions, bytes, patched);
-    }
     functions
 }
 
