@@ -3,7 +3,8 @@
 set -eu
 
 packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync busybox-static file
-  binutils clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12 qemu-system-x86 qemu-utils strace"
+  binutils clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12 qemu-system-x86 qemu-utils strace
+  valgrind"
 
 version_at_least() { # have want
     [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]

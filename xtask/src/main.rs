@@ -7,6 +7,7 @@ mod guest_test;
 mod kernel;
 mod layout_test;
 mod live_test;
+mod memory_test;
 mod record_test;
 mod relink_test;
 mod services_test;
@@ -28,6 +29,7 @@ cargo xtask export-test         whether clang, lld and BOLT take what `kernlane 
 cargo xtask layout-test TREE PROFILE
                                 whether layouts are as good as those of LLVM's own code, and orders of functions those of lld
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
+cargo xtask memory-test TREE    whether simulated caches see of a program what valgrind's cachegrind sees
 cargo xtask services-test KERNEL
                                 whether services are counted as the guest itself counts them
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         ["export-test"] => export_test::export_test(),
         ["layout-test", tree, profile] => layout_test::layout_test(tree.as_ref(), profile.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
+        ["memory-test", tree] => memory_test::memory_test(tree.as_ref()),
         ["services-test", kernel] => services_test::services_test(kernel.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["live-test"] => live_test::live_test(None, None),

@@ -1,7 +1,9 @@
 //! `make test`: everything that must hold, the quick before the slow.
 
 use crate::kernel::{self, Compiler};
-use crate::{check_test, export_test, guest_test, layout_test, live_test, record_test, relink_test, run, services_test, vm_test};
+use crate::{
+    check_test, export_test, guest_test, layout_test, live_test, memory_test, record_test, relink_test, run, services_test, vm_test,
+};
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
 use kernlane::results::Results;
@@ -21,6 +23,8 @@ pub fn test() -> Result<()> {
     check_test::check_test(&gcc)?;
     step("recordings are exact");
     record_test::record_test(&gcc)?;
+    step("caches see what cachegrind sees");
+    memory_test::memory_test(&gcc)?;
     step("services are counted as the guest counts them");
     services_test::services_test(&gcc)?;
     step("recordings are repeatable, and failures are said");

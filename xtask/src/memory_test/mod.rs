@@ -1,0 +1,178 @@
+//! `cargo xtask memory-test TREE`: whether simulated caches see what an independent judge sees.
+//!
+//! A static program runs in a guest of the tree's kernel, recorded with its data accesses and replayed, and natively under valgrind's
+//! cachegrind with the same caches: references and misses must agree within one percent. The guest's kernel runs between the program's
+//! instructions, and takes lines away from it; that must be within the percent, too.
+
+use crate::{build_plugin, run};
+use anyhow::{Context, Result, ensure};
+use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Plugin};
+use kernlane::machine;
+use kernlane::replay::{self, Layout};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::process::Command;
+use trace::Reader;
+
+const PROGRAM: &str = include_str!("judged.c");
+const TOLERANCE: f64 = 0.01;
+
+/// Sets that are chosen within a page, so that it does not matter where pages lie.
+const MACHINE: &str = r#"
+name = "judged"
+summary = "the caches that cachegrind is given"
+l1i = { size = SIZE1, ways = WAYS1, line = LINE, replacement = LRU }
+l1d = { size = SIZE1, ways = WAYS1, line = LINE, replacement = LRU }
+l2 = { size = SIZE2, ways = WAYS2, line = LINE, replacement = LRU }
+time = { miss_penalty = ZERO, data_references = ZERO, data_miss_rate = ZERO }
+latencies = { l2 = ZERO, memory = ZERO, tlb_miss = ZERO, misprediction = ZERO }
+"#;
+const L1: (u64, u64) = (32768, 8);
+const L2: (u64, u64) = (262_144, 64);
+const LINE: u64 = 64;
+
+/// What a program did, in cachegrind's words.
+#[derive(Debug, PartialEq)]
+struct Counted {
+    instructions: u64,
+    data_references: u64,
+    i1_misses: u64,
+    d1_misses: u64,
+    ll_instruction_misses: u64,
+    ll_data_misses: u64,
+}
+
+pub fn memory_test(tree: &Path) -> Result<()> {
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let program = directory.path().join("judged");
+    compile(directory.path(), &program)?;
+    let native = under_cachegrind(directory.path(), &program)?;
+    let guest = in_guest(tree, directory.path(), &std::fs::read(&program)?)?;
+    let compared = [
+        ("instructions", native.instructions, guest.instructions),
+        ("data references", native.data_references, guest.data_references),
+        ("L1I misses", native.i1_misses, guest.i1_misses),
+        ("L1D misses", native.d1_misses, guest.d1_misses),
+        ("L2 misses of data", native.ll_data_misses, guest.ll_data_misses),
+    ];
+    let mut failed = 0;
+    for (what, native, guest) in compared {
+        ensure!(native > 100_000, "the program has only {native} {what}: it shows nothing");
+        let difference = guest as f64 / native as f64 - 1.0;
+        let holds = difference.abs() <= TOLERANCE;
+        failed += usize::from(!holds);
+        println!(
+            "{}: {what}: cachegrind {native}, in the guest {guest} ({:+.2} %)",
+            if holds { "passed" } else { "FAILED" },
+            100.0 * difference
+        );
+    }
+    ensure!(failed == 0, "{failed} counts differ by more than {} %", 100.0 * TOLERANCE);
+    Ok(())
+}
+
+fn compile(directory: &Path, program: &Path) -> Result<()> {
+    let source = directory.join("judged.c");
+    std::fs::write(&source, PROGRAM)?;
+    let flags = [
+        "-O1",
+        "-static",
+        "-nostdlib",
+        "-fno-stack-protector",
+        "-mgeneral-regs-only",
+        "-fcf-protection=none",
+        "-o",
+    ];
+    run(Command::new("cc").args(flags).arg(program).arg(&source))
+}
+
+fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
+    let cache = |(size, ways): (u64, u64)| format!("{size},{ways},{LINE}");
+    let output = Command::new("valgrind")
+        .args(["--tool=cachegrind", "--cache-sim=yes"])
+        .args([
+            format!("--I1={}", cache(L1)),
+            format!("--D1={}", cache(L1)),
+            format!("--LL={}", cache(L2)),
+        ])
+        .arg(format!("--cachegrind-out-file={}", directory.join("cachegrind.out").display()))
+        .arg(program)
+        .output()
+        .context("running valgrind (apt-get install valgrind)")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "valgrind: {}\n{said}", output.status);
+    let number = |name: &str| -> Result<u64> {
+        let line = said.lines().find_map(|line| line.split_once("== ")?.1.strip_prefix(name));
+        let line = line.with_context(|| format!("cachegrind says nothing of {name:?}:\n{said}"))?;
+        let digits: String = line
+            .trim_start_matches([':', ' '])
+            .chars()
+            .take_while(|c| !c.is_whitespace())
+            .collect();
+        digits.replace(',', "").parse().with_context(|| format!("{name}: {digits:?}"))
+    };
+    Ok(Counted {
+        instructions: number("I   refs")?,
+        data_references: number("D   refs")?,
+        i1_misses: number("I1  misses")?,
+        d1_misses: number("D1  misses")?,
+        ll_instruction_misses: number("LLi misses")?,
+        ll_data_misses: number("LLd misses")?,
+    })
+}
+
+fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
+    let kernel = Kernel::open(tree, None)?;
+    let task = kernel.task_facts()?;
+    let page_offset_base = task.page_offset_base.context("the kernel has no page_offset_base")?;
+    let trace = directory.join("trace.klt");
+    let arguments = [
+        (
+            "out",
+            trace.to_str().context("the temporary directory's name is not UTF-8")?.to_owned(),
+        ),
+        ("data", "on".to_owned()),
+        ("page_offset_base", format!("{:#x}", page_offset_base.0)),
+        ("switch_to", format!("{:#x}", task.switch_to.0)),
+        ("comm", task.comm.to_string()),
+    ];
+    let plugin = Plugin {
+        library: build_plugin()?,
+        arguments: arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+    };
+    let mut contents = Contents::of_script("sleep 5\n/kernlane/judged\n", Vec::new());
+    contents.file("/kernlane/judged", 0o755, program);
+    let outcome = guest::run(&kernel.boot_image, &contents, |boot: &mut Boot| {
+        boot.clock = Clock::Instructions { seed: 1 };
+        boot.plugin = Some(plugin);
+    })?;
+    let reader = Reader::new(BufReader::new(File::open(&trace)?)).with_context(|| outcome.qemu.clone())?;
+    let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(&machine_file(directory)?)?])?;
+    let counters = replayed.layouts[0].machines[0]
+        .memory
+        .context("no data accesses were recorded")?
+        .user;
+    Ok(Counted {
+        instructions: counters.instructions,
+        data_references: counters.loads + counters.stores,
+        i1_misses: counters.l1i.total(),
+        d1_misses: counters.l1d.total(),
+        ll_instruction_misses: counters.l2i.total(),
+        ll_data_misses: counters.l2d.total(),
+    })
+}
+
+/// The machine that cachegrind is given, as a file; gives its path.
+fn machine_file(directory: &Path) -> Result<String> {
+    let sourced = |value: String| format!("{{ value = {value}, source = \"this test\" }}");
+    let mut text = MACHINE
+        .replace("LRU", &sourced("\"lru\"".to_owned()))
+        .replace("ZERO", &sourced("0.0".to_owned()));
+    for (word, value) in [("SIZE1", L1.0), ("WAYS1", L1.1), ("SIZE2", L2.0), ("WAYS2", L2.1), ("LINE", LINE)] {
+        text = text.replace(word, &sourced(value.to_string()));
+    }
+    let path = directory.join("judged.toml");
+    std::fs::write(&path, text)?;
+    Ok(path.to_str().context("the temporary directory's name is not UTF-8")?.to_owned())
+}
