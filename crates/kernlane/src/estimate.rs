@@ -19,12 +19,17 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
         layout.build_id.0,
         image.build_id.0
     );
-    let movables = movables(image);
+    let mut movables = movables(image);
     let Some(first) = movables.first() else {
         return Ok(Placement::default());
     };
     let start = LinkAddr(first.at.0 - u64::from(first.lead));
-    let places = place::place(&movables, &[], &order(&movables, layout), start)?;
+    let (order, hot) = order(&movables, layout);
+    // As the rewriter does: hot entries are not aligned.
+    for &index in &order[..hot] {
+        movables[index as usize].align = 1;
+    }
+    let places = place::place(&movables, &[], &order, start)?;
     let mut placement = place::placement(&movables, &[], &places);
     let old_end = movables
         .last()
@@ -120,8 +125,9 @@ fn stay_within(movables: &mut [Movable]) {
     }
 }
 
-/// A block goes where the layout's run goes that holds its first byte; those that no run names stay in their order behind.
-fn order(movables: &[Movable], layout: &Layout) -> Vec<u32> {
+/// A block goes where the layout's run goes that holds its first byte; those that no run names stay in their order behind. With how many
+/// of them are hot.
+fn order(movables: &[Movable], layout: &Layout) -> (Vec<u32>, usize) {
     let mut runs: Vec<(LinkAddr, u64, usize)> = layout.runs.iter().enumerate().map(|(n, run)| (run.start, run.size, n)).collect();
     runs.sort_unstable();
     let run_of = |at: LinkAddr| {
@@ -137,7 +143,8 @@ fn order(movables: &[Movable], layout: &Layout) -> Vec<u32> {
         .map(|(movable, index)| (run_of(movable.at), index))
         .collect();
     keyed.sort_unstable();
-    keyed.into_iter().map(|(_, index)| index).collect()
+    let hot = keyed.partition_point(|&(run, _)| run < layout.hot);
+    (keyed.into_iter().map(|(_, index)| index).collect(), hot)
 }
 
 /// Functions of the same section that lie behind what moves, moved by as much as that grew.

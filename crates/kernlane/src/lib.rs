@@ -16,6 +16,7 @@ pub mod machine;
 pub mod map;
 pub mod order;
 pub mod output;
+pub mod part;
 pub mod place;
 pub mod profile;
 pub mod replay;

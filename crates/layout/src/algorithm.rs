@@ -9,6 +9,7 @@ use crate::codestitcher::{CodestitcherParameters, codestitcher};
 use crate::ext_tsp::{ExtTspParameters, ext_tsp};
 use crate::global::ext_tsp_global;
 use crate::graph::{Graph, Ordered};
+use crate::joint::{JointParameters, joint};
 use crate::kerninst::{KernInstParameters, kerninst};
 use crate::opts::{LoopArea, OptSParameters, opts};
 use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
@@ -52,11 +53,13 @@ pub enum Algorithm {
     Codestitcher,
     /// One ext-TSP over the blocks of all functions, calls and returns too, cold code behind.
     ExtTspGlobal,
+    /// The same with joint misses: code that misses together in one line.
+    Joint,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 16] = [
+    pub const ALL: [Algorithm; 17] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
@@ -73,6 +76,7 @@ impl Algorithm {
         Algorithm::BalancedPartitioning,
         Algorithm::Codestitcher,
         Algorithm::ExtTspGlobal,
+        Algorithm::Joint,
     ];
 
     /// What it is called in commands and files.
@@ -94,6 +98,7 @@ impl Algorithm {
             Algorithm::BalancedPartitioning => "balanced-partitioning",
             Algorithm::Codestitcher => "codestitcher",
             Algorithm::ExtTspGlobal => "ext-tsp-global",
+            Algorithm::Joint => "joint",
         }
     }
 
@@ -159,6 +164,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
         Algorithm::BalancedPartitioning => balanced_partitioning(graph, &BalancedPartitioningParameters::default()),
         Algorithm::Codestitcher => codestitcher(graph, &CodestitcherParameters::default()),
         Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
+        Algorithm::Joint => joint(graph, &JointParameters::default()),
     }
 }
 

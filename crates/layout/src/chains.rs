@@ -27,8 +27,37 @@ pub(crate) struct Jump {
     /// Bytes from the start of `to` to where it is reached.
     pub to_start: u64,
     pub count: u64,
-    pub may_fall: bool,
-    pub conditional: bool,
+    pub kind: JumpKind,
+}
+
+/// What a jump is worth, by its distance.
+#[derive(Clone, Copy)]
+pub(crate) enum JumpKind {
+    /// Control that goes from one node to the other.
+    Control { may_fall: bool, conditional: bool },
+    /// No jump at all: two nodes of so many bytes together that miss one after the other. They are worth `worth` for each count when they
+    /// touch, in either order, and less with each byte between them, down to nothing at `reach` bytes.
+    Together { bytes: u64, worth: f64, reach: u64 },
+}
+
+impl Jump {
+    /// What it adds to the score when it goes over `distance` bytes.
+    pub fn score(&self, distance: i64, parameters: &ExtTspParameters) -> f64 {
+        let count = self.count as f64;
+        match self.kind {
+            JumpKind::Control { may_fall, conditional } => parameters.jump_score(distance, count, may_fall, conditional),
+            JumpKind::Together { bytes, worth, reach } => {
+                // A distance backward reaches from the end of the later node to the start of the earlier one.
+                let back = distance.unsigned_abs().saturating_sub(bytes);
+                let between = if distance >= 0 { distance.unsigned_abs() } else { back };
+                worth * count * (1.0 - between as f64 / reach as f64).max(0.0)
+            }
+        }
+    }
+
+    fn may_fall(&self) -> bool {
+        matches!(self.kind, JumpKind::Control { may_fall: true, .. })
+    }
 }
 
 /// How two chains X and Y are joined; X is cut before the node at the given position.
@@ -211,7 +240,7 @@ impl<'a> Chains<'a> {
 
     /// Whether a jump becomes a fall-through when its target is placed behind its source.
     fn may_fall(&self, jump: &Jump) -> bool {
-        jump.may_fall && jump.from_end == self.nodes[jump.from as usize].size && jump.to_start == 0
+        jump.may_fall() && jump.from_end == self.nodes[jump.from as usize].size && jump.to_start == 0
     }
 
     /// The entry's chain, then the others by density; among equals in the order of their first node.
@@ -402,9 +431,7 @@ impl<'a> Chains<'a> {
     }
 
     fn jump_score(&self, jump: u32, distance: i64) -> f64 {
-        let jump = &self.jumps[jump as usize];
-        self.parameters
-            .jump_score(distance, jump.count as f64, jump.may_fall, jump.conditional)
+        self.jumps[jump as usize].score(distance, self.parameters)
     }
 
     /// Joins y into x, which becomes a new version.
@@ -476,11 +503,12 @@ fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<Option<u32>
             Only::Several
         };
     };
-    for jump in jumps {
+    let control = |jump: &&Jump| matches!(jump.kind, JumpKind::Control { .. });
+    for jump in jumps.iter().filter(control) {
         add(&mut successor[jump.from as usize], jump.to);
         add(&mut predecessor[jump.to as usize], jump.from);
         let adjoining = jump.from_end == nodes[jump.from as usize].size && jump.to_start == 0;
-        falls[jump.from as usize] |= jump.may_fall && adjoining;
+        falls[jump.from as usize] |= jump.may_fall() && adjoining;
     }
     let mut forced: Vec<Option<u32>> = (0..nodes.len())
         .map(|node| match successor[node] {

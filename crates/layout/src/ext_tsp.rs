@@ -4,7 +4,7 @@
 //! greedy merging itself stands in `chains.rs`.
 
 use crate::c3::{self, C3Parameters};
-use crate::chains::{Jump, Node, arrange};
+use crate::chains::{Jump, JumpKind, Node, arrange};
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{Flow, Hot};
 use crate::pieces::PieceId;
@@ -119,7 +119,9 @@ fn jump(hot: &Hot, flow: &Flow) -> Jump {
         from_end: flow.from_end,
         to_start: flow.to_start,
         count: flow.count,
-        may_fall: flow.may_fall,
-        conditional: flow.conditional,
+        kind: JumpKind::Control {
+            may_fall: flow.may_fall,
+            conditional: flow.conditional,
+        },
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Takes a graph; gives its order. `docs/algorithms/ext-tsp-global.md` tells the idea; the merging stands in `chains.rs`.
 
-use crate::chains::{Jump, Node, arrange};
+use crate::chains::{Jump, JumpKind, Node, arrange};
 use crate::ext_tsp::ExtTspParameters;
-use crate::graph::{Graph, Ordered};
+use crate::graph::{BlockId, Graph, Ordered};
 use crate::hot::Hot;
 use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
@@ -14,40 +14,75 @@ use crate::validate::{InputError, validate};
 pub fn ext_tsp_global(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.validate()?;
-    let hot = Hot::new(graph);
-    let pieces: Vec<PieceId> = hot.pieces.all().filter(|&p| hot.ran(p)).collect();
-    let number = |piece: PieceId| pieces.partition_point(|&p| p < piece) as u32;
-    let nodes: Vec<Node> = pieces
-        .iter()
-        .map(|&p| Node {
-            size: hot.sizes[p.index()],
-            count: hot.count(p),
-        })
-        .collect();
-    let edges = hot.flows().into_iter().map(|flow| Jump {
-        from: number(flow.from),
-        to: number(flow.to),
-        from_end: flow.from_end,
-        to_start: flow.to_start,
-        count: flow.count,
-        // An aligned block begins behind padding, which nothing may run into.
-        may_fall: flow.may_fall && graph.alignments[hot.pieces.blocks(flow.to).start as usize] == 1,
-        conditional: flow.conditional,
-    });
-    let calls = calls_and_returns(graph).into_iter().filter_map(|(from, to, count)| {
-        let (from_piece, to_piece) = (hot.pieces.of_block(from), hot.pieces.of_block(to));
-        let both = from_piece != to_piece && hot.ran(from_piece) && hot.ran(to_piece);
-        both.then(|| Jump {
-            from: number(from_piece),
-            to: number(to_piece),
-            from_end: hot.end_in_piece(from),
-            to_start: hot.start_in_piece(to),
-            count,
-            may_fall: false,
-            conditional: true,
-        })
-    });
-    let jumps: Vec<Jump> = edges.chain(calls).collect();
-    let order = arrange(&nodes, &jumps, None, parameters);
-    Ok(hot.finish(order.into_iter().map(|node| pieces[node as usize]).collect()))
+    let whole = Whole::new(graph);
+    Ok(whole.hot.finish(whole.arrange(&whole.transfers(), parameters)))
+}
+
+/// All pieces that ran, as the nodes of one graph.
+pub(crate) struct Whole<'g> {
+    pub hot: Hot<'g>,
+    pieces: Vec<PieceId>,
+}
+
+impl<'g> Whole<'g> {
+    pub fn new(graph: &'g Graph) -> Whole<'g> {
+        let hot = Hot::new(graph);
+        let pieces = hot.pieces.all().filter(|&p| hot.ran(p)).collect();
+        Whole { hot, pieces }
+    }
+
+    /// The node of a piece that ran.
+    pub fn node(&self, piece: PieceId) -> u32 {
+        self.pieces.partition_point(|&p| p < piece) as u32
+    }
+
+    /// The pieces of two blocks, if they are different ones and both ran.
+    pub fn apart(&self, a: BlockId, b: BlockId) -> Option<(PieceId, PieceId)> {
+        let (a, b) = (self.hot.pieces.of_block(a), self.hot.pieces.of_block(b));
+        (a != b && self.hot.ran(a) && self.hot.ran(b)).then_some((a, b))
+    }
+
+    /// Edges, calls and returns between them.
+    pub fn transfers(&self) -> Vec<Jump> {
+        let hot = &self.hot;
+        let alignment = |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize];
+        let edges = hot.flows().into_iter().map(|flow| Jump {
+            from: self.node(flow.from),
+            to: self.node(flow.to),
+            from_end: flow.from_end,
+            to_start: flow.to_start,
+            count: flow.count,
+            kind: JumpKind::Control {
+                // An aligned block begins behind padding, which nothing may run into.
+                may_fall: flow.may_fall && alignment(flow.to) == 1,
+                conditional: flow.conditional,
+            },
+        });
+        let calls = calls_and_returns(hot.graph).into_iter().filter_map(|(from, to, count)| {
+            let (from_piece, to_piece) = self.apart(from, to)?;
+            Some(Jump {
+                from: self.node(from_piece),
+                to: self.node(to_piece),
+                from_end: hot.end_in_piece(from),
+                to_start: hot.start_in_piece(to),
+                count,
+                kind: JumpKind::Control {
+                    may_fall: false,
+                    conditional: true,
+                },
+            })
+        });
+        edges.chain(calls).collect()
+    }
+
+    /// The order that merging along `jumps` gives.
+    pub fn arrange(&self, jumps: &[Jump], parameters: &ExtTspParameters) -> Vec<PieceId> {
+        let node = |&p: &PieceId| Node {
+            size: self.hot.sizes[p.index()],
+            count: self.hot.count(p),
+        };
+        let nodes: Vec<Node> = self.pieces.iter().map(node).collect();
+        let order = arrange(&nodes, jumps, None, parameters);
+        order.into_iter().map(|node| self.pieces[node as usize]).collect()
+    }
 }

@@ -60,6 +60,15 @@ pub struct Seed {
     pub count: u64,
 }
 
+/// Two different blocks that missed one directly after the other, in either order, in an ideal cache of the size of a real one: code that
+/// would have come with one miss instead of two, had it shared a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JointMiss {
+    pub a: BlockId,
+    pub b: BlockId,
+    pub count: u64,
+}
+
 /// An image and its profile, as arrays indexed by `BlockId` and `FunctionId`.
 ///
 /// Counts need not balance: a profile may know of a block what it does not know of its edges, and the other way round.
@@ -78,6 +87,8 @@ pub struct Graph {
     pub edges: Vec<Edge>,
     pub calls: Vec<Call>,
     pub seeds: Vec<Seed>,
+    /// Several may name the same two blocks; their counts add up. May be empty: only `joint` uses them.
+    pub joint_misses: Vec<JointMiss>,
 }
 
 impl BlockId {

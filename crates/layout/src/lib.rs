@@ -23,6 +23,7 @@ pub mod ext_tsp;
 pub mod global;
 pub mod graph;
 mod hot;
+pub mod joint;
 pub mod kerninst;
 pub mod opts;
 pub mod pettis_hansen;
@@ -36,6 +37,6 @@ pub mod validate;
 
 pub use algorithm::{Algorithm, order};
 pub use check::{OrderError, check};
-pub use graph::{BlockId, Call, Edge, EdgeKind, FunctionId, Graph, Order, Ordered, Seed, SeedClass};
+pub use graph::{BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered, Seed, SeedClass};
 pub use score::{Score, score};
 pub use validate::{InputError, validate};

@@ -72,8 +72,7 @@ impl Search<'_> {
             let source = self.addresses[jump.from as usize] + jump.from_end;
             let target = self.addresses[jump.to as usize] + jump.to_start;
             let distance = target as i64 - source as i64;
-            self.parameters
-                .jump_score(distance, jump.count as f64, jump.may_fall, jump.conditional)
+            jump.score(distance, self.parameters)
         };
         self.jumps.iter().map(one).sum()
     }
@@ -82,6 +81,7 @@ impl Search<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chains::JumpKind;
 
     /// ```text
     ///     0 ──10──▶ 1 ──10──▶ 2      given as 0 2 1
@@ -95,8 +95,10 @@ mod tests {
             from_end: 16,
             to_start: 0,
             count: 10,
-            may_fall: true,
-            conditional: false,
+            kind: JumpKind::Control {
+                may_fall: true,
+                conditional: false,
+            },
         };
         let jumps = [jump(0, 1), jump(1, 2)];
         let parameters = ExtTspParameters::default();

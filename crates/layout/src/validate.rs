@@ -32,6 +32,8 @@ pub enum InputError {
     SeedBlock { seed: usize, block: BlockId, blocks: usize },
     #[error("root function {function:?}, but there are {functions} functions")]
     RootFunction { function: FunctionId, functions: usize },
+    #[error("joint miss {joint_miss} names block {block:?}, but there are {blocks} blocks")]
+    JointMissBlock { joint_miss: usize, block: BlockId, blocks: usize },
     #[error("parameter `{parameter}` is {value}, but must be a finite number of at least {least}")]
     Parameter { parameter: &'static str, value: f64, least: f64 },
 }
@@ -122,6 +124,11 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
             return Err(InputError::CallBlock { call, block, blocks });
         }
     }
+    for (joint_miss, j) in graph.joint_misses.iter().enumerate() {
+        if let Some(block) = [j.a, j.b].into_iter().find(missing) {
+            return Err(InputError::JointMissBlock { joint_miss, block, blocks });
+        }
+    }
     for (seed, s) in graph.seeds.iter().enumerate() {
         if missing(&s.block) {
             return Err(InputError::SeedBlock {
@@ -137,7 +144,7 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Call, Edge, Seed, SeedClass};
+    use crate::graph::{Call, Edge, JointMiss, Seed, SeedClass};
 
     fn two_functions() -> Graph {
         Graph {
@@ -160,6 +167,11 @@ mod tests {
             seeds: vec![Seed {
                 block: BlockId(0),
                 class: SeedClass::Other,
+                count: 1,
+            }],
+            joint_misses: vec![JointMiss {
+                a: BlockId(0),
+                b: BlockId(2),
                 count: 1,
             }],
         }
@@ -260,6 +272,14 @@ mod tests {
             CallBlock {
                 call: 0,
                 block: BlockId(7),
+                blocks: 3
+            }
+        );
+        assert_eq!(
+            broken(|g| g.joint_misses[0].b = BlockId(3)),
+            JointMissBlock {
+                joint_miss: 0,
+                block: BlockId(3),
                 blocks: 3
             }
         );

@@ -5,6 +5,7 @@ mod generator;
 use generator::wild;
 use kernlane_layout::ext_tsp::{ExtTspParameters, ext_tsp};
 use kernlane_layout::global::ext_tsp_global;
+use kernlane_layout::joint::{JointParameters, joint};
 use kernlane_layout::opts::{Iteration, OptSParameters, opts};
 use kernlane_layout::random::SplitMix64;
 use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, check, order, validate};
@@ -13,7 +14,7 @@ use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, check, order, validat
 fn damage(graph: &mut Graph, random: &mut SplitMix64) {
     let number = [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next_u64() as u32][random.below(7) as usize];
     let pick = |length: usize, random: &mut SplitMix64| random.below(length.max(1) as u64) as usize;
-    match random.below(12) {
+    match random.below(13) {
         0 => graph.sizes.truncate(pick(graph.len(), random)),
         1 => graph.counts.push(u64::MAX),
         2 => graph.glued.clear(),
@@ -25,6 +26,7 @@ fn damage(graph: &mut Graph, random: &mut SplitMix64) {
         8 => graph.edges.iter_mut().for_each(|edge| edge.to = BlockId(number)),
         9 => graph.edges.iter_mut().for_each(|edge| edge.kind = EdgeKind::FallThrough),
         10 => graph.calls.iter_mut().for_each(|call| call.from = BlockId(number)),
+        11 => graph.joint_misses.iter_mut().for_each(|joint| joint.a = BlockId(number)),
         _ => graph.seeds.iter_mut().for_each(|seed| seed.block = BlockId(number)),
     }
 }
@@ -152,4 +154,53 @@ fn extreme_parameters_of_opts_give_an_order() {
             check(&graph, &opts(&graph, parameters).unwrap().order).unwrap();
         }
     }
+}
+
+#[test]
+fn extreme_parameters_of_joint_give_an_order_or_are_refused() {
+    let base = JointParameters::default;
+    let extremes = [
+        JointParameters { miss: 0.0, ..base() },
+        JointParameters { miss: 1e300, ..base() },
+        JointParameters { line_bytes: 1, ..base() },
+        JointParameters { cut_share: 2.0, ..base() },
+        JointParameters {
+            class_factor: 1e300,
+            ..base()
+        },
+        JointParameters {
+            line_bytes: u64::MAX,
+            ..base()
+        },
+    ];
+    for seed in 0..100 {
+        let graph = wild(seed);
+        for parameters in &extremes {
+            check(&graph, &joint(&graph, parameters).unwrap().order).unwrap();
+        }
+    }
+    let refused = |parameters: JointParameters| joint(&Graph::default(), &parameters).unwrap_err().to_string();
+    assert!(refused(JointParameters { miss: -1.0, ..base() }).contains("`miss`"));
+    assert!(
+        refused(JointParameters {
+            miss: f64::INFINITY,
+            ..base()
+        })
+        .contains("`miss`")
+    );
+    assert!(
+        refused(JointParameters {
+            cut_share: f64::NAN,
+            ..base()
+        })
+        .contains("`cut_share`")
+    );
+    assert!(
+        refused(JointParameters {
+            class_factor: 1.0,
+            ..base()
+        })
+        .contains("`class_factor`")
+    );
+    assert!(refused(JointParameters { line_bytes: 0, ..base() }).contains("`line_bytes`"));
 }

@@ -216,6 +216,7 @@ fn profile(image: &Image) -> Profile {
         edges: BTreeMap::new(),
         calls: BTreeMap::new(),
         seeds: BTreeMap::new(),
+        joint_misses: BTreeMap::new(),
         processes: BTreeMap::new(),
         outside: BTreeMap::new(),
     };

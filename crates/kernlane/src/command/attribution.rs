@@ -3,6 +3,7 @@
 use crate::command::profile::{self, vmlinux_path};
 use crate::image::Image;
 use crate::machine;
+use crate::part::Part;
 use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
 use crate::services::locality::{Locality, POPULAR};
@@ -74,7 +75,7 @@ impl Attribution {
             .into_iter()
             .zip(reuses)
             .map(|((name, calls), reuses)| (name, calls, reuses));
-        let profile = profile::from_recording(&recording.join("trace.klt"), image)?;
+        let profile = profile::from_recording(&recording.join("trace.klt"), image, &Part::WHOLE)?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
 

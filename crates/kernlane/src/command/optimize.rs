@@ -7,6 +7,7 @@ use crate::guest::record::is_made;
 use crate::guest::{self, Kernel, Request, Workload};
 use crate::image::{Image, vmlinux};
 use crate::map::Map;
+use crate::part::Part;
 use crate::report::{page, text};
 use crate::results::{Results, Row};
 use crate::{check, comparison, guard, interrupt, machine, output};
@@ -38,7 +39,7 @@ pub struct OptimizeArgs {
     pub output: PathBuf,
 
     /// A layout algorithm; may be given several times
-    #[arg(long, short, value_name = "ALGORITHM", default_value = "ext-tsp-global", value_parser = parse_algorithm)]
+    #[arg(long, short, value_name = "ALGORITHM", default_value = "joint", value_parser = parse_algorithm)]
     pub layout: Vec<Algorithm>,
 
     /// A machine to simulate: a shipped one, or a file; may be given several times
@@ -137,7 +138,7 @@ impl Road<'_> {
     /// Lays out, relinks and checks, once for each algorithm.
     fn relinked(&self, original: &Path) -> Result<Vec<Relinked>> {
         self.say("counting blocks, edges and calls")?;
-        let profile = profile::from_recording(&original.join("trace.klt"), &self.image)?;
+        let profile = profile::from_recording(&original.join("trace.klt"), &self.image, &Part::WHOLE)?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         let ground = Ground::new(&self.image, &profile)?;
         let mut kernels = Vec::new();
@@ -192,7 +193,7 @@ impl Road<'_> {
             kernel: Some(kernel.map.build_id.clone()),
             placement: kernel.map.placement.clone(),
         }));
-        replay::replay_rows(original, &layouts, &self.machines, Some(&self.image))
+        replay::replay_rows(original, &layouts, &self.machines, Some(&self.image), &Part::WHOLE)
     }
 
     /// The relinked kernel under the same workload.
@@ -202,7 +203,13 @@ impl Road<'_> {
         let recording = self.record(&name, &kernel.directory.join("arch/x86/boot/bzImage"), Some(&vmlinux))?;
         self.say(&format!("measuring the {name} kernel"))?;
         let image = vmlinux::read(&vmlinux)?;
-        let mut rows = replay::replay_rows(&recording, &[crate::replay::Layout::original()], &self.machines, Some(&image))?;
+        let mut rows = replay::replay_rows(
+            &recording,
+            &[crate::replay::Layout::original()],
+            &self.machines,
+            Some(&image),
+            &Part::WHOLE,
+        )?;
         rows.iter_mut().for_each(|row| row.layout.clone_from(&name));
         Ok(rows)
     }

@@ -2,6 +2,7 @@
 
 use crate::image::{Image, vmlinux};
 use crate::output;
+use crate::part::Part;
 use crate::profile::{Merge, Profile, collect, merge};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -24,6 +25,9 @@ pub struct Input {
     /// How the counts of several recordings are put together
     #[arg(long, value_enum, default_value_t = Merge::Sum)]
     pub merge: Merge,
+
+    #[command(flatten)]
+    pub part: Part,
 }
 
 /// Count how often each block, edge and call of the kernel ran
@@ -56,7 +60,7 @@ impl Input {
 
     /// The merged profile of all recordings and profiles that were named.
     pub fn profile(&self, image: &Image) -> Result<Profile> {
-        let profiles: Result<Vec<_>> = self.recordings.iter().map(|path| one_profile(path, image)).collect();
+        let profiles: Result<Vec<_>> = self.recordings.iter().map(|path| one_profile(path, image, &self.part)).collect();
         merge(profiles?, self.merge)
     }
 }
@@ -69,10 +73,16 @@ pub fn vmlinux_path(kernel: &Path) -> PathBuf {
     }
 }
 
-fn one_profile(path: &Path, image: &Image) -> Result<Profile> {
+fn one_profile(path: &Path, image: &Image, part: &Part) -> Result<Profile> {
     let named = || path.display().to_string();
     if path.is_dir() {
-        return from_recording(&path.join("trace.klt"), image);
+        return from_recording(&path.join("trace.klt"), image, part);
+    }
+    if !part.is_whole() {
+        bail!(
+            "{}: a profile has no parts; give --from and --until with the recording",
+            path.display()
+        );
     }
     let text = std::fs::read_to_string(path).with_context(named)?;
     let profile = Profile::from_json(&text).with_context(named)?;
@@ -87,14 +97,16 @@ fn one_profile(path: &Path, image: &Image) -> Result<Profile> {
     Ok(profile)
 }
 
-/// The profile of the recording in the file `trace.klt`.
-pub fn from_recording(trace: &Path, image: &Image) -> Result<Profile> {
+/// The profile of a part of the recording in the file `trace.klt`.
+pub fn from_recording(trace: &Path, image: &Image, part: &Part) -> Result<Profile> {
     let named = || trace.display().to_string();
-    let file = File::open(trace).with_context(named)?;
-    let mut reader = ::trace::Reader::new(BufReader::with_capacity(1 << 20, file))
-        .with_context(named)?
-        .without_data();
-    collect::collect(&mut reader, image).with_context(named)
+    let reader = || Ok(::trace::Reader::new(BufReader::with_capacity(1 << 20, File::open(trace)?))?.without_data());
+    let mut cut = part.cut(reader).with_context(named)?;
+    let mut profile = collect::collect(&mut reader().with_context(named)?, image, &mut cut).with_context(named)?;
+    if !part.is_whole() {
+        profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));
+    }
+    Ok(profile)
 }
 
 pub fn run(args: &ProfileArgs) -> Result<ExitCode> {

@@ -9,6 +9,7 @@ use crate::image::{BuildId, Image, vmlinux};
 use crate::machine;
 use crate::map::{self, Map};
 use crate::order;
+use crate::part::Part;
 use crate::replay::{self, Layout, rows};
 use crate::report::text;
 use crate::results::{Results, Row};
@@ -48,6 +49,9 @@ pub struct ReplayArgs {
     #[arg(long, short, alias = "tree", value_name = "TREE|VMLINUX")]
     pub kernel: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub part: Part,
+
     /// Print the result rows as JSON, as `kernlane report` takes them
     #[arg(long)]
     pub json: bool,
@@ -68,7 +72,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         }
         layouts.push(layout);
     }
-    let rows = replay_rows(&args.recording, &layouts, &machines, image.as_ref())?;
+    let rows = replay_rows(&args.recording, &layouts, &machines, image.as_ref(), &args.part)?;
     let losses = guard::losses(&rows);
     if args.json {
         print!("{}", Results::new(rows).to_json()?);
@@ -110,17 +114,22 @@ fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) -> Res
     })
 }
 
-/// The result rows of a recording, see [`rows::rows`]. Shows progress on a terminal.
+/// The result rows of a part of a recording, see [`rows::rows`]. Shows progress on a terminal.
 ///
 /// # Errors
 /// The recording is damaged, or `layouts` or `image` are of another kernel.
-pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], image: Option<&Image>) -> Result<Vec<Row>> {
+pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], image: Option<&Image>, part: &Part) -> Result<Vec<Row>> {
     let path = recording.join("trace.klt");
     let named = || path.display().to_string();
+    let again = || Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?.without_data());
+    let mut cut = part.cut(again).with_context(named)?;
     let file = File::open(&path).with_context(named)?;
     let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
     progress.set_style(ProgressStyle::with_template("replay {wide_bar} {percent:>3} %  {eta} left")?);
-    let reader = Reader::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file))).with_context(named)?;
+    let mut reader = Reader::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file))).with_context(named)?;
+    if !part.is_whole() {
+        reader = reader.without_data();
+    }
     let recorded = BuildId(reader.header().build_id.clone());
     let kernels = layouts
         .iter()
@@ -135,7 +144,12 @@ pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], i
             );
         }
     }
-    let replayed = replay::replay(reader, layouts, machines).with_context(named);
+    let replayed = replay::replay_part(reader, layouts, machines, &mut cut).with_context(named);
     progress.finish_and_clear();
-    Ok(rows::rows(&replayed?, layouts, machines, image))
+    let mut rows = rows::rows(&replayed?, layouts, machines, image);
+    if !part.is_whole() {
+        let named = |row: &mut Row| row.conditions.insert("part".to_owned(), part.to_string());
+        rows.iter_mut().for_each(|row| drop(named(row)));
+    }
+    Ok(rows)
 }

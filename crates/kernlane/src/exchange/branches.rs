@@ -57,6 +57,7 @@ pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Im
             edges: BTreeMap::new(),
             calls: BTreeMap::new(),
             seeds: BTreeMap::new(),
+            joint_misses: BTreeMap::new(),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
         },
@@ -79,6 +80,7 @@ pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Im
         seed: 0,
         kernel_instructions: blocks,
         user_instructions: 0,
+        part: None,
     });
     let process = Process {
         kernel_instructions: blocks,

@@ -271,6 +271,7 @@ fn empty(build_id: BuildId) -> Watched {
         seed: 0,
         kernel_instructions: 0,
         user_instructions: 0,
+        part: None,
     };
     Watched {
         profile: Profile {
@@ -281,6 +282,7 @@ fn empty(build_id: BuildId) -> Watched {
             edges: BTreeMap::new(),
             calls: BTreeMap::new(),
             seeds: BTreeMap::new(),
+            joint_misses: BTreeMap::new(),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
         },

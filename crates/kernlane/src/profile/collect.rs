@@ -5,7 +5,9 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::{BuildId, Image};
+use crate::part::Cut;
 use crate::profile::flow::{Flow, Known};
+use crate::profile::joint::{self, JointMisses};
 use crate::profile::{Merge, Process, Profile, Source};
 use layout::graph::{EdgeKind, SeedClass};
 use std::collections::{BTreeMap, HashMap};
@@ -15,11 +17,11 @@ use trace::{Chunk, Event, Reader, Task, TaskId, Translation, TranslationId};
 /// Interrupted transitions that wait for the way back; beyond that the oldest is forgotten, and one edge with it.
 const MOST_PENDING: usize = 64;
 
-/// The profile of one recording.
+/// The profile of the part of a recording that `cut` keeps.
 ///
 /// # Errors
 /// The recording is damaged, cut off, or of another kernel than `image`.
-pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image) -> anyhow::Result<Profile> {
+pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image, cut: &mut Cut) -> anyhow::Result<Profile> {
     let header = reader.header().clone();
     if header.build_id != image.build_id.0 {
         anyhow::bail!(
@@ -31,9 +33,14 @@ pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image) -> anyhow::Result
     let mut collector = Collector::new(image);
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
-            Chunk::Translations(translations) => collector.define(&translations),
+            Chunk::Translations(translations) => {
+                cut.define(&translations);
+                collector.define(&translations);
+            }
             Chunk::Tasks(tasks) => collector.name(&tasks),
-            Chunk::Stream(words) => trace::events(&words).for_each(|event| collector.event(event)),
+            Chunk::Stream(words) => trace::events(&words)
+                .filter(|event| cut.keeps(event))
+                .for_each(|event| collector.event(event)),
             Chunk::End(_) => {}
         }
     }
@@ -73,6 +80,7 @@ struct Collector<'a> {
     /// The kernel was entered, and no movable block ran since.
     entered: Option<SeedClass>,
     seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
+    joint: JointMisses,
 }
 
 impl<'a> Collector<'a> {
@@ -91,12 +99,14 @@ impl<'a> Collector<'a> {
             pending: Vec::new(),
             entered: None,
             seeds: BTreeMap::new(),
+            joint: JointMisses::new(joint::CACHE_BYTES),
         }
     }
 
     fn define(&mut self, translations: &[Translation]) {
         for translation in translations {
             self.instructions.push(translation.instructions());
+            self.joint.define(self.image, translation.addr.0, &translation.lengths);
             let known = translation.is_kernel().then(|| Known::new(self.image, translation));
             self.known.push(known);
         }
@@ -135,6 +145,7 @@ impl<'a> Collector<'a> {
             table.successors.resize_with(self.known.len(), Vec::new);
         }
         table.runs[id as usize] += 1;
+        self.joint.ran(id, self.instructions[id as usize]);
         if self.known[id as usize].is_none() {
             self.previous = None;
             return;
@@ -146,6 +157,7 @@ impl<'a> Collector<'a> {
     fn left(&mut self, id: u32, instructions: u32) {
         let table = &mut self.tables[self.current];
         *table.left.entry((id, instructions)).or_insert(0) += 1;
+        self.joint.ran(id, instructions);
         if self.known[id as usize].is_some() {
             self.arrive(id);
         }
@@ -237,6 +249,7 @@ impl<'a> Collector<'a> {
             edges: BTreeMap::new(),
             calls: BTreeMap::new(),
             seeds: self.seeds,
+            joint_misses: self.joint.counts(self.image),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
         };
@@ -261,6 +274,7 @@ impl<'a> Collector<'a> {
             seed: header.seed,
             kernel_instructions: profile.processes.values().map(|process| process.kernel_instructions).sum(),
             user_instructions: profile.processes.values().map(|process| process.user_instructions).sum(),
+            part: None,
         });
         profile
     }
@@ -438,7 +452,7 @@ mod tests {
         events.iter().for_each(|event| event.append_to(&mut words));
         writer.stream(&words).unwrap();
         let (bytes, _) = writer.end().unwrap();
-        collect(&mut Reader::new(&bytes[..]).unwrap(), &image()).unwrap()
+        collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole()).unwrap()
     }
 
     fn run(id: u32) -> Event {
@@ -510,7 +524,7 @@ mod tests {
             ..Header::default()
         };
         let (bytes, _) = Writer::new(Vec::new(), &header).unwrap().end().unwrap();
-        let error = collect(&mut Reader::new(&bytes[..]).unwrap(), &image()).unwrap_err();
+        let error = collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole()).unwrap_err();
         assert!(error.to_string().contains("build id 00ae"));
     }
 }

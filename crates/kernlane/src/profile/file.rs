@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub enum ProfileError {
     #[error("not a profile: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("a profile of format {0}; this version reads format {FORMAT}")]
+    #[error("a profile of format {0}; this version reads format {FORMAT}: make it again with `kernlane profile`")]
     Format(u32),
     #[error("\"{0}\" is no hexadecimal address")]
     Address(String),
@@ -19,7 +19,8 @@ pub enum ProfileError {
     Name(String),
 }
 
-const FORMAT: u32 = 1;
+/// 2: joint misses.
+const FORMAT: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -31,6 +32,7 @@ struct Document {
     edges: Vec<(String, String, String, u64)>,
     calls: Vec<(String, String, u64)>,
     seeds: Vec<(String, String, u64)>,
+    joint_misses: Vec<(String, String, u64)>,
     processes: Vec<ProcessRow>,
     outside: Vec<(String, u64)>,
 }
@@ -69,12 +71,11 @@ impl Profile {
             edges: (self.edges.iter())
                 .map(|((from, to), (kind, count))| (hex(*from), hex(*to), name_of(&EDGE_KINDS, *kind), *count))
                 .collect(),
-            calls: (self.calls.iter())
-                .map(|((from, to), count)| (hex(*from), hex(*to), *count))
-                .collect(),
+            calls: pair_rows(&self.calls),
             seeds: (self.seeds.iter())
                 .map(|((block, class), count)| (hex(*block), name_of(&SEED_CLASSES, *class), *count))
                 .collect(),
+            joint_misses: pair_rows(&self.joint_misses),
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
         };
@@ -95,7 +96,6 @@ impl Profile {
         let edge = |(from, to, kind, count): (String, String, String, u64)| {
             Ok(((address(&from)?, address(&to)?), (named(&EDGE_KINDS, &kind)?, count)))
         };
-        let call = |(from, to, count): (String, String, u64)| Ok(((address(&from)?, address(&to)?), count));
         let seed = |(block, class, count): (String, String, u64)| Ok(((address(&block)?, named(&SEED_CLASSES, &class)?), count));
         let process = |row: ProcessRow| {
             let process = Process {
@@ -111,8 +111,9 @@ impl Profile {
             sources: document.sources,
             blocks: counts(document.blocks)?,
             edges: document.edges.into_iter().map(edge).collect::<Result<_, ProfileError>>()?,
-            calls: document.calls.into_iter().map(call).collect::<Result<_, ProfileError>>()?,
+            calls: pairs(document.calls)?,
             seeds: document.seeds.into_iter().map(seed).collect::<Result<_, ProfileError>>()?,
+            joint_misses: pairs(document.joint_misses)?,
             processes: document.processes.into_iter().map(process).collect::<Result<_, ProfileError>>()?,
             outside: counts(document.outside)?,
         })
@@ -130,6 +131,16 @@ fn process_row((name, process): (&String, &Process)) -> ProcessRow {
 
 fn count_rows(counts: &BTreeMap<LinkAddr, u64>) -> Vec<(String, u64)> {
     counts.iter().map(|(addr, count)| (hex(*addr), *count)).collect()
+}
+
+fn pair_rows(counts: &BTreeMap<(LinkAddr, LinkAddr), u64>) -> Vec<(String, String, u64)> {
+    counts.iter().map(|((a, b), count)| (hex(*a), hex(*b), *count)).collect()
+}
+
+fn pairs(rows: Vec<(String, String, u64)>) -> Result<BTreeMap<(LinkAddr, LinkAddr), u64>, ProfileError> {
+    rows.into_iter()
+        .map(|(a, b, count)| Ok(((address(&a)?, address(&b)?), count)))
+        .collect()
 }
 
 fn counts(rows: Vec<(String, u64)>) -> Result<BTreeMap<LinkAddr, u64>, ProfileError> {
@@ -169,11 +180,13 @@ pub(super) mod tests {
                 seed: 1,
                 kernel_instructions: 900,
                 user_instructions: 100,
+                part: None,
             }],
             blocks: BTreeMap::from([(LinkAddr(0x1000), 7), (LinkAddr(0x1010), 5)]),
             edges: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), (EdgeKind::FallThrough, 5))]),
             calls: BTreeMap::from([((LinkAddr(0x1010), LinkAddr(0x1000)), 2)]),
             seeds: BTreeMap::from([((LinkAddr(0x1000), SeedClass::SystemCall), 3)]),
+            joint_misses: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 4)]),
             processes: BTreeMap::from([("sh".to_owned(), Process::default())]),
             outside: BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 9)]),
         }
@@ -198,6 +211,6 @@ pub(super) mod tests {
         let broken = |from: &str, to: &str| Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string();
         assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
         assert!(broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is no hexadecimal address"));
-        assert!(broken("\"kernlane_profile\":1", "\"kernlane_profile\":2").contains("format 2"));
+        assert!(broken("\"kernlane_profile\":2", "\"kernlane_profile\":1").contains("format 1"));
     }
 }

@@ -5,7 +5,7 @@ use crate::image::{BlockIndex, Function, Image};
 use crate::order::{Layout, Run};
 use crate::profile::Profile;
 use anyhow::{Context, Result, bail};
-use layout::graph::{BlockId, Call, Edge, Graph, Order, Seed};
+use layout::graph::{BlockId, Call, Edge, Graph, JointMiss, Order, Seed};
 
 /// The code of an image, or that part of it which is movable, as the layout algorithms see it. Graph block n is image block `to_image[n]`.
 pub struct Movable {
@@ -55,6 +55,11 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
     for ((from, to), &count) in &profile.calls {
         if let (Some(from), Some(to)) = (find(from)?, find(to)?) {
             graph.calls.push(Call { from, to, count });
+        }
+    }
+    for ((a, b), &count) in &profile.joint_misses {
+        if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
+            graph.joint_misses.push(JointMiss { a, b, count });
         }
     }
     for ((block, class), &count) in &profile.seeds {

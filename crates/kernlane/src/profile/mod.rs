@@ -7,6 +7,7 @@ pub mod edges;
 mod file;
 mod flow;
 pub mod graph;
+mod joint;
 mod merge;
 
 pub use file::ProfileError;
@@ -24,6 +25,9 @@ pub struct Source {
     pub seed: u64,
     pub kernel_instructions: u64,
     pub user_instructions: u64,
+    /// Which part of the recording, if not all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
 }
 
 /// What one process did, by the name that the kernel has for it; threads and processes of one name are one row.
@@ -49,6 +53,8 @@ pub struct Profile {
     pub calls: BTreeMap<(LinkAddr, LinkAddr), u64>,
     /// How often the block was the first of the movable text that an entry of this class ran.
     pub seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
+    /// How often the two blocks missed one directly after the other in an ideal cache; the lower address first.
+    pub joint_misses: BTreeMap<(LinkAddr, LinkAddr), u64>,
     pub processes: BTreeMap<String, Process>,
     /// Kernel instructions that belong to no block of a named function, by the address of the translation.
     pub outside: BTreeMap<LinkAddr, u64>,

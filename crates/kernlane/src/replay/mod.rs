@@ -20,6 +20,7 @@ mod simulation;
 mod tests;
 
 use crate::image::BuildId;
+use crate::part::Cut;
 use crate::place::Placement;
 use anyhow::{Context, Result};
 use data::{DataFlow, Stream};
@@ -70,20 +71,30 @@ pub struct Replayed {
 }
 
 /// Runs a recording over `layouts` on `machines`.
-pub fn replay<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines: &[Machine]) -> Result<Replayed> {
+pub fn replay<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine]) -> Result<Replayed> {
+    replay_part(reader, layouts, machines, &mut Cut::whole())
+}
+
+/// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty where it begins. A reader of less than the
+/// whole leaves data accesses aside.
+pub fn replay_part<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines: &[Machine], cut: &mut Cut) -> Result<Replayed> {
     let mut flow = Flow::default();
     let mut simulations: Vec<Simulation<'_>> = layouts.iter().map(|layout| Simulation::new(&layout.placement, machines)).collect();
     let mut data = DataFlow::new(machines);
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         let mut run = Run {
+            cut: &mut *cut,
             flow: &mut flow,
             data: &mut data,
             simulations: &mut simulations,
             patterns: reader.accesses().map(|(_, patterns)| patterns),
         };
         match chunk {
-            Chunk::Translations(defined) => defined.iter().try_for_each(|translation| run.flow.define(translation))?,
+            Chunk::Translations(defined) => {
+                run.cut.define(&defined);
+                defined.iter().try_for_each(|translation| run.flow.define(translation))?;
+            }
             Chunk::Tasks(tasks) => run.data.define_tasks(&tasks),
             Chunk::Stream(words) => match reader.accesses() {
                 None => run.words(&words, None)?,
@@ -113,6 +124,7 @@ const PIECE: usize = 1 << 14;
 
 /// The recorded execution runs on all layouts and machines.
 struct Run<'a, 'p> {
+    cut: &'a mut Cut,
     flow: &'a mut Flow,
     data: &'a mut DataFlow,
     simulations: &'a mut [Simulation<'p>],
@@ -132,7 +144,8 @@ impl Run<'_, '_> {
 
     fn words(&mut self, words: &[u32], stream: Option<&mut Stream<'_>>) -> Result<()> {
         let mut ran = Vec::new();
-        self.flow.follow(trace::events(words), &mut ran)?;
+        let cut = &mut *self.cut;
+        self.flow.follow(trace::events(words).filter(|event| cut.keeps(event)), &mut ran)?;
         if let Some(stream) = stream {
             self.data.follow(words, stream);
         }
@@ -151,6 +164,7 @@ impl Run<'_, '_> {
             data,
             simulations,
             patterns,
+            ..
         } = self;
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, patterns.map(|patterns| (&mut **data, patterns)))?;

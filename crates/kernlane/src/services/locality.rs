@@ -303,6 +303,7 @@ mod tests {
                 count: 5,
             }],
             seeds: Vec::new(),
+            joint_misses: Vec::new(),
         }
     }
 

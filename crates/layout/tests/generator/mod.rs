@@ -4,7 +4,8 @@
 #![allow(dead_code, reason = "each user needs a part")]
 
 use kernlane_layout::random::SplitMix64;
-use kernlane_layout::{BlockId, Call, Edge, EdgeKind, Graph, Seed, SeedClass};
+use kernlane_layout::{BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Seed, SeedClass};
+use std::collections::{BTreeMap, HashMap};
 
 const CLASSES: [SeedClass; 4] = [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other];
 
@@ -73,6 +74,13 @@ fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut Split
         graph.seeds.push(Seed {
             block,
             class: CLASSES[random.below(4) as usize],
+            count: count(random),
+        });
+    }
+    for _ in 0..random.below(u64::from(blocks)) {
+        graph.joint_misses.push(JointMiss {
+            a: BlockId(random.below(u64::from(blocks)) as u32),
+            b: BlockId(random.below(u64::from(blocks)) as u32),
             count: count(random),
         });
     }
@@ -184,11 +192,13 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
         .collect();
     let mut entered = vec![0; seeds.len()];
     let mut steps = 0;
+    let mut misses = Misses::default();
     while steps < shape.steps {
         let seed = (random.below(seeds.len() as u64).min(random.below(seeds.len() as u64))) as usize;
         entered[seed] += 1;
-        steps += one_walk(graph, ends, seeds[seed].0, &mut transfers, random);
+        steps += one_walk(graph, ends, seeds[seed].0, &mut transfers, &mut misses, random);
     }
+    graph.joint_misses = misses.joint();
     for (&(function, class), &count) in seeds.iter().zip(&entered) {
         graph.seeds.push(Seed {
             block: BlockId(graph.functions[function as usize].start),
@@ -221,12 +231,50 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
     }
 }
 
+/// A cache of as many blocks as a real one holds, and what missed in it one after the other.
+#[derive(Default)]
+struct Misses {
+    slots: HashMap<u32, u32>,
+    last: Option<u32>,
+    pairs: BTreeMap<(u32, u32), u64>,
+}
+
+impl Misses {
+    fn run(&mut self, block: u32) {
+        if self.slots.insert(block % 1021, block) == Some(block) {
+            return;
+        }
+        if let Some(last) = self.last.replace(block).filter(|&last| last != block) {
+            *self.pairs.entry((last.min(block), last.max(block))).or_default() += 1;
+        }
+    }
+
+    fn joint(self) -> Vec<JointMiss> {
+        let pairs = self.pairs.into_iter();
+        pairs
+            .map(|((a, b), count)| JointMiss {
+                a: BlockId(a),
+                b: BlockId(b),
+                count,
+            })
+            .collect()
+    }
+}
+
 /// Runs from a function's entry until it returns, for 5000 blocks at most; gives the number of blocks.
-fn one_walk(graph: &mut Graph, ends: &[End], function: u32, transfers: &mut [(u64, u64)], random: &mut SplitMix64) -> u64 {
+fn one_walk(
+    graph: &mut Graph,
+    ends: &[End],
+    function: u32,
+    transfers: &mut [(u64, u64)],
+    misses: &mut Misses,
+    random: &mut SplitMix64,
+) -> u64 {
     let mut stack: Vec<u32> = Vec::new();
     let mut block = graph.functions[function as usize].start;
     for step in 1..5000 {
         graph.counts[block as usize] += 1;
+        misses.run(block);
         let (taken, passed) = &mut transfers[block as usize];
         block = match ends[block as usize] {
             End::Branch(to, likelihood) if random.below(1000) < likelihood => {

@@ -1,0 +1,109 @@
+//! What joint misses do to an order.
+
+use kernlane_layout::global::ext_tsp_global;
+use kernlane_layout::joint::{JointParameters, joint};
+use kernlane_layout::{BlockId, Edge, EdgeKind, Graph, JointMiss};
+
+/// Six blocks of 32 bytes that nothing joins; the function's last three ran, too, but less often.
+fn apart() -> Graph {
+    Graph {
+        sizes: vec![32; 6],
+        counts: vec![90, 80, 70, 9, 8, 7],
+        glued: vec![false; 6],
+        alignments: vec![1; 6],
+        functions: vec![0..6],
+        ..Graph::default()
+    }
+}
+
+fn order(graph: &Graph) -> Vec<u32> {
+    let ordered = joint(graph, &JointParameters::default()).unwrap();
+    ordered.order.0.iter().map(|b| b.0).collect()
+}
+
+fn together(a: u32, b: u32, count: u64) -> JointMiss {
+    JointMiss {
+        a: BlockId(a),
+        b: BlockId(b),
+        count,
+    }
+}
+
+#[test]
+fn what_misses_together_is_laid_together() {
+    let mut graph = apart();
+    assert_eq!(order(&graph), [0, 1, 2, 3, 4, 5]);
+    graph.joint_misses = vec![together(5, 0, 6), together(2, 3, 5), together(0, 5, 1)];
+    let order = order(&graph);
+    let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
+    assert_eq!(place(0).abs_diff(place(5)), 1, "{order:?}");
+    assert_eq!(place(2).abs_diff(place(3)), 1, "{order:?}");
+}
+
+/// Three blocks that miss together with 0 in the middle: both neighbours share its line, whichever way round.
+#[test]
+fn either_side_is_as_good() {
+    let mut graph = apart();
+    graph.joint_misses = vec![together(0, 4, 5), together(5, 0, 5)];
+    let order = order(&graph);
+    let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
+    assert_eq!((place(4).abs_diff(place(0)), place(5).abs_diff(place(0))), (1, 1), "{order:?}");
+}
+
+/// A fall-through that runs often is not broken for a line that misses seldom, but for one that misses as often it is.
+#[test]
+fn a_fall_through_is_worth_more_than_a_seldom_miss() {
+    let mut graph = apart();
+    graph.edges = vec![Edge {
+        from: BlockId(0),
+        to: BlockId(1),
+        count: 80,
+        kind: EdgeKind::FallThrough,
+    }];
+    graph.joint_misses = vec![together(0, 3, 8), together(1, 3, 8)];
+    let order_of = |graph: &Graph| order(graph);
+    let order = order_of(&graph);
+    let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
+    assert_eq!(place(1), place(0) + 1, "{order:?}");
+    graph.edges[0].count = 1;
+    graph.edges.push(Edge {
+        from: BlockId(0),
+        to: BlockId(2),
+        count: 1,
+        kind: EdgeKind::Branch,
+    });
+    let order = order_of(&graph);
+    let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
+    assert_eq!(place(0).abs_diff(place(1)), 2, "{order:?}");
+}
+
+/// Chained by control, but one misses a hundred times as often: it goes to its own class, in front.
+#[test]
+fn what_misses_often_stands_apart_from_what_misses_seldom() {
+    let mut graph = apart();
+    graph.counts = vec![1000; 6];
+    graph.edges = vec![Edge {
+        from: BlockId(3),
+        to: BlockId(4),
+        count: 200,
+        kind: EdgeKind::FallThrough,
+    }];
+    graph.joint_misses = vec![together(4, 5, 400), together(0, 3, 2)];
+    let order = order(&graph);
+    assert_eq!(order[..2].iter().max(), Some(&5), "{order:?}");
+    assert_eq!(order[..2].iter().min(), Some(&4), "{order:?}");
+    let uncut = JointParameters {
+        cut_share: 0.0,
+        ..JointParameters::default()
+    };
+    let kept = joint(&graph, &uncut).unwrap().order.0;
+    let place = |block: u32| kept.iter().position(|b| b.0 == block).unwrap();
+    assert_eq!(place(4), place(3) + 1);
+}
+
+#[test]
+fn without_joint_misses_it_is_one_ext_tsp() {
+    let graph = apart();
+    let parameters = JointParameters::default();
+    assert_eq!(joint(&graph, &parameters), ext_tsp_global(&graph, &parameters.transfers));
+}
