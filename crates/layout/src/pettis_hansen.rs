@@ -119,6 +119,10 @@ struct Groups {
     neighbours: Vec<BTreeMap<usize, u128>>,
     /// Weights between groups, and the groups, the lower one first. A weight that is no longer true is skipped.
     heap: BinaryHeap<(u128, Reverse<(usize, usize)>)>,
+    /// The lowest function of each group: which of two groups comes first.
+    lowest: Vec<usize>,
+    /// Where the functions and neighbours of a group's parts are kept now.
+    kept_in: Vec<usize>,
 }
 
 impl Groups {
@@ -142,32 +146,45 @@ impl Groups {
             functions: (0..hot.functions.len()).map(alone).collect(),
             neighbours,
             heap,
+            lowest: (0..hot.functions.len()).collect(),
+            kept_in: (0..hot.functions.len()).collect(),
         }
     }
 
     fn closest(&mut self) -> Option<(usize, usize)> {
         while let Some((weight, Reverse((a, b)))) = self.heap.pop() {
+            let (a, b) = (self.kept_in[a], self.kept_in[b]);
             if self.neighbours[a].get(&b) == Some(&weight) {
-                return Some((a, b));
+                return Some(if self.lowest[a] < self.lowest[b] { (a, b) } else { (b, a) });
             }
         }
         None
     }
 
+    /// The neighbours of the one that has fewer go to the other, so that a group that grows large is never gone through again.
     fn join(&mut self, a: usize, b: usize) {
         let mut joined = std::mem::take(&mut self.functions[a]);
         let mut other = std::mem::take(&mut self.functions[b]);
         self.turn(&mut joined, &mut other);
         joined.extend(other);
-        self.functions[a] = joined;
-        self.neighbours[a].remove(&b);
-        for (group, weight) in std::mem::take(&mut self.neighbours[b]) {
-            self.neighbours[group].remove(&b);
-            if group != a {
-                let sum = weight + self.neighbours[a].get(&group).unwrap_or(&0);
-                self.neighbours[a].insert(group, sum);
-                self.heap.push((sum, Reverse((a.min(group), a.max(group)))));
-                self.neighbours[group].insert(a, sum);
+        let (kept, gone) = if self.neighbours[a].len() >= self.neighbours[b].len() {
+            (a, b)
+        } else {
+            (b, a)
+        };
+        self.functions[kept] = joined;
+        self.kept_in[gone] = kept;
+        self.kept_in[self.lowest[gone]] = kept;
+        self.lowest[kept] = self.lowest[a].min(self.lowest[b]);
+        self.neighbours[kept].remove(&gone);
+        for (group, weight) in std::mem::take(&mut self.neighbours[gone]) {
+            self.neighbours[group].remove(&gone);
+            if group != kept {
+                let sum = weight + self.neighbours[kept].get(&group).unwrap_or(&0);
+                self.neighbours[kept].insert(group, sum);
+                let (one, other) = (self.lowest[kept], self.lowest[group]);
+                self.heap.push((sum, Reverse((one.min(other), one.max(other)))));
+                self.neighbours[group].insert(kept, sum);
             }
         }
     }
