@@ -14,12 +14,17 @@ pub enum OnError {
 }
 
 /// Where the guest's tasks are found.
+/// So many functions at most may wake tasks.
+pub const MOST_WAKES: usize = 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPlaces {
     /// The address of `__switch_to`.
     pub switch_to: u64,
     /// The address of `__set_task_comm`.
     pub set_comm: Option<u64>,
+    /// Functions whose second argument is a task that becomes able to run; 0 for none.
+    pub wakes: [u64; MOST_WAKES],
     /// Offsets in `task_struct`, bytes.
     pub comm: u64,
     pub pid: Option<u64>,
@@ -65,6 +70,7 @@ impl Arguments {
         let mut given = Vec::new();
         let mut header = Header::default();
         let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) = (None, None, None, None, None);
+        let mut wakes = [0; MOST_WAKES];
         let (mut on_error, mut verify, mut data, mut page_offset_base) = (OnError::Stop, false, false, None);
         for argument in arguments {
             let (key, value) = argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
@@ -92,6 +98,13 @@ impl Arguments {
                 "seed" => header.seed = number()?,
                 "switch_to" => switch_to = Some(number()?),
                 "set_comm" => set_comm = Some(number()?),
+                "wakes" => {
+                    let found: Option<Vec<u64>> = value.split('+').map(self::number).collect();
+                    let found = found
+                        .filter(|found| found.len() <= MOST_WAKES)
+                        .ok_or_else(|| wrong("a few numbers with + between them"))?;
+                    wakes[..found.len()].copy_from_slice(&found);
+                }
                 "comm" => comm = Some(number()?),
                 "pid" => pid = Some(number()?),
                 "on_error" => {
@@ -114,6 +127,7 @@ impl Arguments {
             (Some(switch_to), Some(comm)) => Some(TaskPlaces {
                 switch_to,
                 set_comm,
+                wakes,
                 comm,
                 pid,
             }),
@@ -154,6 +168,7 @@ mod tests {
             "condition.cpu=max,-erms",
             "switch_to=0xffffffff8102c4f0",
             "set_comm=0xffffffff812fc150",
+            "wakes=0x10+0x20",
             "comm=1504",
             "pid=0x4b8",
             "on_error=continue",
@@ -172,6 +187,7 @@ mod tests {
             tasks: Some(TaskPlaces {
                 switch_to: 0xffff_ffff_8102_c4f0,
                 set_comm: Some(0xffff_ffff_812f_c150),
+                wakes: [0x10, 0x20, 0, 0, 0, 0, 0, 0],
                 comm: 1504,
                 pid: Some(0x4b8),
             }),
@@ -206,6 +222,8 @@ mod tests {
         assert_eq!(error(&["out=a", "seed=-1"]), r#"seed="-1" is not a number"#);
         assert_eq!(error(&["out=a", "build_id=xyz"]), r#"build_id="xyz" is not hexadecimal"#);
         assert_eq!(error(&["out=a", "verify=yes"]), r#"verify="yes" is not on or off"#);
+        assert!(error(&["out=a", "wakes=1+x"]).contains("a few numbers"));
+        assert!(error(&["out=a", "wakes=1+2+3+4+5+6+7+8+9"]).contains("a few numbers"));
         assert_eq!(error(&["out=a", "data=2"]), r#"data="2" is not on or off"#);
         assert_eq!(error(&["out=a", "on_error=panic"]), r#"on_error="panic" is not stop or continue"#);
         assert_eq!(error(&["out=a", "comm=8"]), "switch_to= is missing");

@@ -171,12 +171,24 @@ impl<S: Sink> Recorder<S> {
 
     /// In the translation that is being executed, the kernel switches to this task, or renames it.
     pub fn switch(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
+        let id = self.task(pointer, pid, comm);
+        self.before_current(Event::Task(id));
+    }
+
+    /// In the translation that is being executed, the kernel makes this task able to run.
+    pub fn woken(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
+        let id = self.task(pointer, pid, comm);
+        self.before_current(Event::Woken(id));
+    }
+
+    /// The number of a task, which is defined when it is new.
+    fn task(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) -> TaskId {
         let next = TaskId(self.task_ids.len() as u32);
         let id = *self.task_ids.entry((pointer, pid, comm)).or_insert(next);
         if id == next {
             self.tasks.push(Task { id, pointer, pid, comm });
         }
-        self.before_current(Event::Task(id));
+        id
     }
 
     /// In the translation that is being executed, the workload executes a marker.

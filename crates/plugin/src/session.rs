@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::qemu::{self, AccessInfo, Cell, PluginId, Reads, Translating};
 use crate::recorder::Recorder;
 use crate::say;
-use crate::tasks::{Entry, TaskWatch};
+use crate::tasks::{Entry, News, TaskWatch};
 use crate::verify::{Checked, Verify};
 use qemu_plugin_sys::qemu_plugin_tb;
 use std::ffi::{c_uint, c_void};
@@ -191,7 +191,9 @@ mod waiting {
 
     unsafe extern "C" fn on_entry(_: c_uint, entry: *mut c_void) {
         guarded(|session| {
-            if let Some(tasks) = &mut session.tasks {
+            if let Some(tasks) = &mut session.tasks
+                && Entry::from_data(entry as usize) != Entry::Wake
+            {
                 tasks.at(Entry::from_data(entry as usize));
             }
         });
@@ -407,9 +409,11 @@ mod recording {
 
     unsafe extern "C" fn on_entry(_: c_uint, entry: *mut c_void) {
         guarded_recording(|session, recording| {
-            let who = session.tasks.as_mut().and_then(|tasks| tasks.at(Entry::from_data(entry as usize)));
-            if let Some((pointer, pid, comm)) = who {
-                recording.recorder.switch(pointer, pid, comm);
+            let news = session.tasks.as_mut().and_then(|tasks| tasks.at(Entry::from_data(entry as usize)));
+            match news {
+                Some(News::Runs((pointer, pid, comm))) => recording.recorder.switch(pointer, pid, comm),
+                Some(News::Woken((pointer, pid, comm))) => recording.recorder.woken(pointer, pid, comm),
+                None => {}
             }
         });
     }

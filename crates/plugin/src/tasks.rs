@@ -15,14 +15,26 @@ pub enum Entry {
     SwitchTo,
     /// `__set_task_comm(task, name, exec)`
     SetComm,
+    /// `enqueue_task_fair(rq, task, flags)` and its like
+    Wake,
+}
+
+/// What was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// This task runs from now on, under this name.
+    Runs(Who),
+    /// This task is able to run.
+    Woken(Who),
 }
 
 impl Entry {
     /// From `entry as usize`, which is what a callback can be given.
     pub fn from_data(data: usize) -> Entry {
-        match data == Entry::SetComm as usize {
-            true => Entry::SetComm,
-            false => Entry::SwitchTo,
+        match data {
+            data if data == Entry::SetComm as usize => Entry::SetComm,
+            data if data == Entry::Wake as usize => Entry::Wake,
+            _ => Entry::SwitchTo,
         }
     }
 }
@@ -33,7 +45,10 @@ impl TaskPlaces {
         if addr.0 == self.switch_to {
             return Some(Entry::SwitchTo);
         }
-        (Some(addr.0) == self.set_comm).then_some(Entry::SetComm)
+        if Some(addr.0) == self.set_comm {
+            return Some(Entry::SetComm);
+        }
+        (addr.0 != 0 && self.wakes.contains(&addr.0)).then_some(Entry::Wake)
     }
 }
 
@@ -58,19 +73,19 @@ impl TaskWatch {
         }
     }
 
-    /// At the entry of a function, in a callback that reads registers: gives the task that runs from now on under this name, if that
-    /// is news.
-    pub fn at(&mut self, entry: Entry) -> Option<Who> {
+    /// At the entry of a function, in a callback that reads registers: gives what is news.
+    pub fn at(&mut self, entry: Entry) -> Option<News> {
         let [first, second] = self.arguments()?;
         match entry {
             Entry::SwitchTo => {
                 self.current = Some(TaskPointer(second));
-                self.current()
+                self.current().map(News::Runs)
             }
+            Entry::Wake => self.who(TaskPointer(second)).map(News::Woken),
             Entry::SetComm if self.current == Some(TaskPointer(first)) => {
                 let name = self.readable(read_memory::<15>(second), second)?;
                 let (pointer, pid, _) = self.current()?;
-                Some((pointer, pid, comm(&name)))
+                Some(News::Runs((pointer, pid, comm(&name))))
             }
             Entry::SetComm => None,
         }
@@ -78,7 +93,10 @@ impl TaskWatch {
 
     /// The task that runs now.
     pub fn current(&mut self) -> Option<Who> {
-        let pointer = self.current?;
+        self.who(self.current?)
+    }
+
+    fn who(&mut self, pointer: TaskPointer) -> Option<Who> {
         let place = pointer.0.wrapping_add(self.places.comm);
         let comm = self.readable(read_memory(place), place)?;
         let pid = match self.places.pid {
@@ -141,11 +159,17 @@ mod tests {
         let places = TaskPlaces {
             switch_to: 0x10,
             set_comm: None,
+            wakes: [0x30, 0x40, 0, 0, 0, 0, 0, 0],
             comm: 0,
             pid: None,
         };
         assert_eq!(places.entry(RunAddr(0x10)), Some(Entry::SwitchTo));
         assert_eq!(places.entry(RunAddr(0x20)), None);
+        assert_eq!(places.entry(RunAddr(0)), None);
+        assert_eq!(
+            places.entry(RunAddr(0x40)).map(|entry| Entry::from_data(entry as usize)),
+            Some(Entry::Wake)
+        );
         let places = TaskPlaces {
             set_comm: Some(0x20),
             ..places

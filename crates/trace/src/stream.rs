@@ -6,6 +6,7 @@
 //!      1  0  0  0 n        the translation in the next word was left: only its first n instructions were reached
 //!      1  0  0  1 id       task `id` is switched to; holds for what follows
 //!      1  0  1  0 n        the workload executed marker n
+//!      1  0  1  1 id       task `id` became able to run
 //! ```
 //!
 //! Gives events for words and words for events; whether ids are defined is `tally`'s concern.
@@ -16,6 +17,7 @@ const KIND: u32 = 0xf000_0000;
 const LEFT: u32 = 0x8000_0000;
 const TASK: u32 = 0x9000_0000;
 const MARKER: u32 = 0xa000_0000;
+const WOKEN: u32 = 0xb000_0000;
 
 /// Ids of translations are below this.
 pub(crate) const TRANSLATIONS: u32 = 0x8000_0000;
@@ -34,6 +36,8 @@ pub enum Event {
     Task(TaskId),
     /// The workload executed a marker. Stands before the translation in which it did.
     Marker(u32),
+    /// A task became able to run. Stands before the translation in which it did.
+    Woken(TaskId),
 }
 
 impl Event {
@@ -47,6 +51,7 @@ impl Event {
             }
             Event::Task(id) => words.push(TASK | id.0 & !KIND),
             Event::Marker(number) => words.push(MARKER | number & !KIND),
+            Event::Woken(id) => words.push(WOKEN | id.0 & !KIND),
         }
     }
 }
@@ -101,6 +106,7 @@ impl Iterator for Events<'_> {
             },
             TASK => Some(Event::Task(TaskId(operand))),
             MARKER => Some(Event::Marker(operand)),
+            WOKEN => Some(Event::Woken(TaskId(operand))),
             _ => self.stop(),
         }
     }
@@ -129,10 +135,11 @@ mod tests {
             },
             Event::Task(TaskId(OPERANDS - 1)),
             Event::Marker(0xffff),
+            Event::Woken(TaskId(5)),
         ];
         let mut words = Vec::new();
         given.iter().for_each(|event| event.append_to(&mut words));
-        assert_eq!(words.len(), 6);
+        assert_eq!(words.len(), 7);
         assert_eq!(events(&words).collect::<Vec<_>>(), given);
     }
 
@@ -151,7 +158,7 @@ mod tests {
 
     #[test]
     fn words_that_no_writer_makes_end_the_iteration() {
-        for bad in [&[LEFT | 1][..], &[LEFT | 1, TASK], &[0xb000_0000, 1], &[0xffff_ffff, 1]] {
+        for bad in [&[LEFT | 1][..], &[LEFT | 1, TASK], &[0xc000_0000, 1], &[0xffff_ffff, 1]] {
             let words = [&[5, 6], bad].concat();
             let expected = [Event::Executed(TranslationId(5)), Event::Executed(TranslationId(6))];
             assert_eq!(events(&words).collect::<Vec<_>>(), expected, "{bad:x?}");

@@ -145,8 +145,8 @@ impl Tally {
                 self.totals.left += 1;
                 Ok(())
             }
-            Event::Task(id) if id.0 >= self.tasks => Err(Violation::UndefinedTask { id }),
-            Event::Task(_) | Event::Marker(_) => Ok(()),
+            Event::Task(id) | Event::Woken(id) if id.0 >= self.tasks => Err(Violation::UndefinedTask { id }),
+            Event::Task(_) | Event::Marker(_) | Event::Woken(_) => Ok(()),
         }
     }
 

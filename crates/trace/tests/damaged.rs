@@ -327,7 +327,7 @@ fn follow_the_rules(chunks: &[Chunk]) {
                     match event {
                         Event::Executed(id) => assert!((id.0 as usize) < sizes.len()),
                         Event::Left { translation, instructions } => assert!(instructions < sizes[translation.0 as usize]),
-                        Event::Task(id) => assert!((id.0 as usize) < tasks),
+                        Event::Task(id) | Event::Woken(id) => assert!((id.0 as usize) < tasks),
                         Event::Marker(_) => {}
                     }
                 }

@@ -202,6 +202,8 @@ impl Machine {
             ("comm", task.comm.to_string()),
         ];
         arguments.extend(task.set_comm.map(|set_comm| ("set_comm", format!("{:#x}", set_comm.0))));
+        let wakes: Vec<String> = task.wakes.iter().map(|addr| format!("{:#x}", addr.0)).collect();
+        arguments.push(("wakes", wakes.join("+")));
         arguments.extend(task.pid.map(|pid| ("pid", pid.to_string())));
         Ok(Plugin {
             library: self.plugin.clone(),

@@ -30,12 +30,14 @@ pub struct Module {
 }
 
 /// What the plugin needs to tell tasks apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFacts {
     /// `__switch_to`, which has the next task in its second argument.
     pub switch_to: LinkAddr,
     /// `__set_task_comm`, which has the task and its new name; a kernel may lack it.
     pub set_comm: Option<LinkAddr>,
+    /// Functions whose second argument is a task that becomes able to run: `enqueue_task_fair` and its like.
+    pub wakes: Vec<LinkAddr>,
     /// Of `comm` in `struct task_struct`, in bytes.
     pub comm: u64,
     /// Of `pid`, likewise; only a kernel with BTF tells.
@@ -158,6 +160,7 @@ impl Kernel {
             Ok(TaskFacts {
                 switch_to: LinkAddr(switch_to),
                 set_comm: symbol("__set_task_comm").ok().map(|(address, ..)| LinkAddr(address)),
+                wakes: WAKES.iter().filter_map(|name| Some(LinkAddr(symbol(name).ok()?.0))).collect(),
                 comm,
                 pid: pid_offset(elf, task, comm)?,
                 page_offset_base: symbol("page_offset_base").ok().map(|(address, ..)| LinkAddr(address)),
@@ -165,6 +168,9 @@ impl Kernel {
         })
     }
 }
+
+/// `enqueue_task` of the scheduler's classes (struct sched_class, kernel/sched/sched.h): what makes a task able to run goes through one.
+const WAKES: [&str; 4] = ["enqueue_task_fair", "enqueue_task_rt", "enqueue_task_dl", "enqueue_task_stop"];
 
 /// From BTF, where the kernel has it; BTF must be right about `comm`, and the first task's pid must be 0.
 fn pid_offset(elf: &object::File<'_>, init_task: &[u8], comm: u64) -> Result<Option<u64>> {

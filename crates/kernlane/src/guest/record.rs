@@ -156,6 +156,10 @@ fn plugin(library: PathBuf, trace: &Path, request: &Request, conditions: &Condit
     if let Some(set_comm) = task.set_comm {
         add("set_comm", format!("{:#x}", set_comm.0));
     }
+    if !task.wakes.is_empty() {
+        let wakes: Vec<String> = task.wakes.iter().map(|addr| format!("{:#x}", addr.0)).collect();
+        add("wakes", wakes.join("+"));
+    }
     add("comm", task.comm.to_string());
     if let Some(pid) = task.pid {
         add("pid", pid.to_string());

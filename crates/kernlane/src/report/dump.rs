@@ -143,6 +143,7 @@ impl<W: Write> Printer<'_, W> {
                 Event::Left { translation, instructions } => json!({"left": {"translation": translation.0, "instructions": instructions}}),
                 Event::Task(id) => json!({ "switch": id.0 }),
                 Event::Marker(number) => json!({ "marker": number }),
+                Event::Woken(id) => json!({ "woken": id.0 }),
             };
             return writeln!(self.out, "{event}");
         }
@@ -157,6 +158,7 @@ impl<W: Write> Printer<'_, W> {
             }
             Event::Task(id) => writeln!(self.out, "switch      {:>8} {}", id.0, self.tasks[id.0 as usize].escape_debug()),
             Event::Marker(number) => writeln!(self.out, "marker      {number:>8}"),
+            Event::Woken(id) => writeln!(self.out, "woken       {:>8} {}", id.0, self.tasks[id.0 as usize].escape_debug()),
         }
     }
 

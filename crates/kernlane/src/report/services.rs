@@ -34,6 +34,8 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         "computing",
         "others",
         "off CPU",
+        "blocked",
+        "waiting",
     ];
     for at in 0..services.machines.len() {
         titles.extend(["share", "cycles", "CPI", "L1I stall", "of stalls"]);
@@ -70,6 +72,9 @@ fn cells(row: &ServiceRow) -> Vec<String> {
     ];
     for time in [latency.total, latency.computing, latency.other_services, latency.off_cpu] {
         cells.push(format!("{time:.0}"));
+    }
+    for part in [latency.blocked, latency.waiting] {
+        cells.push(part.map_or("?".to_owned(), |time| format!("{time:.0}")));
     }
     for (at, on) in row.on.iter().enumerate() {
         cells.push(percent(on.share));

@@ -106,7 +106,6 @@ pub enum Meaning {
         body: bool,
     },
     Thunk,
-    Wake,
     Count {
         name: String,
     },
@@ -136,8 +135,6 @@ struct Text {
     idle: Vec<IdleText>,
     #[serde(default)]
     thunk: Vec<PlainText>,
-    #[serde(default)]
-    wake: Vec<PlainText>,
     #[serde(default)]
     count: Vec<NamedText>,
 }
@@ -260,9 +257,6 @@ impl Annotations {
         }
         for table in &text.thunk {
             add(table.subject(), Meaning::Thunk)?;
-        }
-        for table in &text.wake {
-            add(table.subject(), Meaning::Wake)?;
         }
         for table in &text.count {
             add(table.subject(), Meaning::Count { name: table.name.clone() })?;

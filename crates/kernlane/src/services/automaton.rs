@@ -101,6 +101,8 @@ pub struct Attributed {
     pub context_switches: u64,
     /// Times between the beginnings of interrupts, in instructions.
     pub between_interrupts: Distribution,
+    /// The recording says when tasks became able to run, so that being blocked and waiting for the processor are told apart.
+    pub wakes_seen: bool,
 }
 
 pub struct Automaton<'a, M> {
@@ -127,6 +129,7 @@ pub struct Automaton<'a, M> {
     context_switches: u64,
     last_interrupt: Option<u64>,
     between_interrupts: Distribution,
+    wakes_seen: bool,
 }
 
 impl<'a, M: Meter> Automaton<'a, M> {
@@ -157,6 +160,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             context_switches: 0,
             last_interrupt: None,
             between_interrupts: Distribution::default(),
+            wakes_seen: false,
         }
     }
 
@@ -205,6 +209,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
                     self.attend(translation.0, word, Some(instructions));
                 }
                 Event::Task(id) => self.switch(id.0 as usize),
+                Event::Woken(id) => self.wake(id.0 as usize),
                 Event::Marker(_) => {}
             }
         }
@@ -223,6 +228,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             counters: names.zip(self.counts).collect(),
             context_switches: self.context_switches,
             between_interrupts: self.between_interrupts,
+            wakes_seen: self.wakes_seen,
         };
         (attributed, self.meter)
     }
@@ -617,6 +623,15 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if !self.in_user_mode && self.tasks[to].open.is_empty() {
             // The next execution sees what it does.
             self.usual = Word::AWAITED;
+        }
+    }
+
+    /// A task that does not run is able to.
+    fn wake(&mut self, id: usize) {
+        let (at, _) = self.task_of[id];
+        self.wakes_seen = true;
+        if at != self.current {
+            self.tasks[at].woken.get_or_insert(self.clock);
         }
     }
 

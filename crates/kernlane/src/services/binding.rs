@@ -126,8 +126,6 @@ impl Binding {
                 self.also(symbol.addr, Event::Count(number));
             }
             Meaning::Thunk => self.thunks.push((range, ())),
-            // The recorder notes these by itself; see `guest::record`.
-            Meaning::Wake => {}
         }
     }
 

@@ -100,6 +100,9 @@ pub struct Latency {
     pub other_services: f64,
     /// Its task did not run: it waited for something, or for the processor.
     pub off_cpu: f64,
+    /// The two parts of that; `None` where the recording does not say when a task became able to run.
+    pub blocked: Option<f64>,
+    pub waiting: Option<f64>,
 }
 
 impl ServiceTable {
@@ -126,6 +129,7 @@ impl ServiceTable {
         let whole = Whole {
             instructions: attributed.instructions,
             kernel_instructions,
+            wakes_seen: attributed.wakes_seen,
             machines: &machines,
             models: &models,
         };
@@ -169,6 +173,7 @@ pub fn in_kernel(kind: Kind) -> bool {
 struct Whole<'a> {
     instructions: u64,
     kernel_instructions: u64,
+    wakes_seen: bool,
     machines: &'a [MachineTotals],
     models: &'a [SimpleModel],
 }
@@ -233,6 +238,8 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
             computing: per_call(totals.instructions),
             other_services: per_call(totals.ran.saturating_sub(totals.instructions)),
             off_cpu: per_call(totals.blocked + totals.waiting),
+            blocked: whole.wakes_seen.then(|| per_call(totals.blocked)),
+            waiting: whole.wakes_seen.then(|| per_call(totals.waiting)),
         },
         lengths: totals.lengths.clone(),
     }

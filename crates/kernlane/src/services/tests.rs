@@ -125,6 +125,12 @@ impl Run {
         self
     }
 
+    fn wake(&mut self, pid: u32) -> &mut Run {
+        let at = self.tasks.iter().position(|task| task.pid == Some(pid)).unwrap();
+        self.events.push(Event::Woken(TaskId(at as u32)));
+        self
+    }
+
     /// `read` up to the first instruction of its function: 2 + 3 instructions.
     fn enter_read(&mut self) -> &mut Run {
         self.call(at("entry_SYSCALL_64"), 2, "do_syscall_64");
@@ -295,6 +301,29 @@ fn what_is_open_goes_with_its_task() {
     assert_eq!(read.totals.ran, (7 + 4 + 3 + 5 + 8) + (7 + 4));
     assert_eq!(read.totals.blocked + read.totals.waiting, away + 3);
     assert_eq!(read.totals.latency, read.totals.ran + read.totals.blocked + read.totals.waiting);
+}
+
+#[test]
+fn blocked_ends_and_waiting_begins_with_the_wake() {
+    let mut run = Run::new();
+    run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
+    run.call(at("__schedule"), 4, "__switch_to")
+        .switch(2, "cat")
+        .ret(at("__switch_to"), 3);
+    run.iret(at("ret_from_fork_asm"), 8).user(20).wake(1).wake(1).user(30);
+    // Pre-empted, so never woken.
+    run.call(at("asm_sysvec_apic_timer_interrupt"), 2, "__schedule");
+    run.call(at("__schedule"), 4, "__switch_to")
+        .switch(1, "sh")
+        .ret(at("__switch_to"), 3);
+    run.ret(at("__schedule") + 8, 5)
+        .plain(at("__x64_sys_read") + 6, 1)
+        .leave_read()
+        .user(2);
+    let books = run.books();
+    let totals = &books.ledger.accounts.iter().find(|account| account.name == "read").unwrap().totals;
+    assert!(books.wakes_seen);
+    assert_eq!((totals.blocked, totals.waiting), (3 + 8 + 20, 30 + 2 + 4));
 }
 
 /// Without pids a new task is known by where it begins: what its address did before belongs to a dead task.
