@@ -185,7 +185,11 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
         violation(b"STRM", &0x9000_0000u32.to_le_bytes()),
         Violation::UndefinedTask { id: TaskId(0) }
     );
-    assert_eq!(violation(b"STRM", &0xb000_0000u32.to_le_bytes()), Violation::UnknownWord { at: 0 });
+    assert_eq!(
+        violation(b"STRM", &0xb000_0000u32.to_le_bytes()),
+        Violation::UndefinedTask { id: TaskId(0) }
+    );
+    assert_eq!(violation(b"STRM", &0xc000_0000u32.to_le_bytes()), Violation::UnknownWord { at: 0 });
     assert_eq!(violation(b"TRAN", &[0; 9]), Violation::Short { what: "a translation" });
     assert_eq!(
         violation(b"TRAN", &[&address[..], &[0, 0]].concat()),

@@ -46,6 +46,12 @@ impl Code {
         if self.addr.is_kernel() { Side::Kernel } else { Side::User }
     }
 
+    /// Bytes of the first instructions.
+    pub fn bytes_of(&self, instructions: u32) -> u64 {
+        let reached = self.lengths.iter().take(instructions as usize);
+        reached.map(|&length| u64::from(length)).sum()
+    }
+
     /// The address behind the last instruction.
     pub fn end(&self) -> RunAddr {
         let bytes: u64 = self.lengths.iter().map(|&length| u64::from(length)).sum();

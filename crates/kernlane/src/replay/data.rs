@@ -118,7 +118,7 @@ impl DataFlow {
         for event in events(words) {
             match event {
                 Event::Task(id) => self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process),
-                Event::Marker(_) => {}
+                Event::Marker(_) | Event::Woken(_) => {}
                 Event::Executed(_) | Event::Left { .. } => {
                     let (sites, first) = stream.walk.event(event);
                     let before = self.accesses.len();

@@ -10,7 +10,7 @@
 //! ```
 
 pub(crate) mod code;
-mod data;
+pub(crate) mod data;
 mod flow;
 mod moved;
 pub(crate) mod numbering;
@@ -120,7 +120,7 @@ pub fn replay_part<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines:
 }
 
 /// Of a recording with data accesses, so many words are followed at once: what belongs to them fits the nearer caches.
-const PIECE: usize = 1 << 14;
+pub(crate) const PIECE: usize = 1 << 14;
 
 /// The recorded execution runs on all layouts and machines.
 struct Run<'a, 'p> {

@@ -37,8 +37,12 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         "blocked",
         "waiting",
     ];
-    for at in 0..services.machines.len() {
-        titles.extend(["share", "cycles", "CPI", "L1I stall", "of stalls"]);
+    for (at, machine) in services.machines.iter().enumerate() {
+        titles.extend(["share", "cycles", "CPI", "L1I stall"]);
+        titles.extend(match machine.kernel_stalls {
+            None => &["of misses"][..],
+            Some(_) => &["L1D", "L2", "stalls I", "stalls D"],
+        });
         titles.extend((at > 0).then_some("faster"));
     }
     let mut table = Table::new(&titles);
@@ -51,11 +55,11 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
     }
     for (at, machine) in services.machines.iter().enumerate() {
         let what = if at == 0 { "first" } else { "next" };
-        let _ = writeln!(
-            text,
-            "{what} group of columns: {}, by Torrellas' simple model (1998, section 5.2)",
-            machine.name
-        );
+        let model = match machine.kernel_stalls {
+            None => "Torrellas' simple model (1998, section 5.2)",
+            Some(_) => "SimOS' 1994 model (Rosenblum 1995, section 3.2)",
+        };
+        let _ = writeln!(text, "{what} group of columns: {}, by {model}", machine.name);
     }
     text += &amounts(services);
     text
@@ -81,7 +85,16 @@ fn cells(row: &ServiceRow) -> Vec<String> {
         cells.push(format!("{:.0}", on.mean_cycles));
         cells.push(format!("{:.2}", on.cpi));
         cells.push(format!("{:.2}", on.l1i_stall));
-        cells.push(percent(on.l1i_stall_share));
+        match (on.l1d_stall, on.l2_stall) {
+            (Some(l1d), Some(l2)) => {
+                cells.extend([format!("{l1d:.2}"), format!("{l2:.2}")]);
+                let shares = on
+                    .stall_shares
+                    .map_or(["-".to_owned(), "-".to_owned()], |shares| shares.map(percent));
+                cells.extend(shares);
+            }
+            _ => cells.push(percent(on.l1i_stall_share)),
+        }
         cells.extend((at > 0).then(|| format!("{:.1} ×", on.speedup)));
     }
     cells

@@ -11,6 +11,8 @@
 //!
 //! Every instruction goes to the innermost open service. What a task was doing when the recording began is not known until its code tells.
 
+use crate::replay::PIECE;
+use crate::replay::data::Stream;
 use crate::services::annotations::{Kind, fit};
 use crate::services::binding::{Binding, OfCallee};
 use crate::services::code::{Action, Codes, FunctionId, Word};
@@ -19,7 +21,7 @@ use crate::services::meter::Meter;
 use crate::services::symbols::Symbols;
 use anyhow::Result;
 use std::collections::HashMap;
-use trace::{Event, Task as TaskRecord, TaskPointer, Translation, events};
+use trace::{Accesses, Event, Patterns, Task as TaskRecord, TaskPointer, Translation, events};
 
 /// More open calls than the kernel's stacks can hold (16 KB and the interrupts'): what is deeper is lost count.
 const DEEPEST: usize = 4096;
@@ -173,6 +175,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     pub fn define_tasks(&mut self, tasks: &[TaskRecord]) {
+        self.meter.define_tasks(tasks);
         for task in tasks {
             let next = self.tasks.len();
             let at = *self.by_pid.entry((task.pointer, task.pid)).or_insert(next);
@@ -184,6 +187,17 @@ impl<'a, M: Meter> Automaton<'a, M> {
             }
             self.task_of.push((at, task.name().into_owned()));
         }
+    }
+
+    /// As [`Automaton::stream`], with what the executions accessed.
+    pub fn stream_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> Result<()> {
+        let mut stream = Stream::new(accesses, patterns);
+        for piece in trace::pieces(words, PIECE) {
+            self.meter.accesses(piece, &mut stream, patterns)?;
+            self.stream(piece);
+        }
+        self.meter.accesses_end(stream);
+        Ok(())
     }
 
     pub fn stream(&mut self, words: &[u32]) {

@@ -4,6 +4,7 @@
 
 use crate::services::annotations::Kind;
 use serde::{Deserialize, Serialize};
+use sim::Counters;
 use std::collections::HashMap;
 
 /// The number of a service in a ledger.
@@ -42,11 +43,17 @@ impl Distribution {
 pub struct MachineCounts {
     /// Misses of the L1 instruction cache.
     pub l1i_misses: u64,
+    /// What all caches and TLBs did; of a recording with data accesses, where the machine describes a data cache.
+    #[serde(skip)]
+    pub memory: Option<Counters>,
 }
 
 impl std::ops::AddAssign for MachineCounts {
     fn add_assign(&mut self, other: MachineCounts) {
         self.l1i_misses += other.l1i_misses;
+        if let Some(counters) = other.memory {
+            *self.memory.get_or_insert_default() += counters;
+        }
     }
 }
 
@@ -160,7 +167,10 @@ mod tests {
         assert_ne!(ledger.service(Kind::Softirq, "read"), read);
         let invocation = Invocation {
             instructions: 5,
-            machines: vec![MachineCounts { l1i_misses: 2 }],
+            machines: vec![MachineCounts {
+                l1i_misses: 2,
+                memory: None,
+            }],
             ran: 7,
             ..Invocation::default()
         };

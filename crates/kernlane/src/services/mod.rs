@@ -96,7 +96,10 @@ fn follow<R: Read, M: Meter>(reader: &mut Reader<R>, mut automaton: Automaton<'_
         match chunk {
             Chunk::Translations(translations) => automaton.define(&translations)?,
             Chunk::Tasks(tasks) => automaton.define_tasks(&tasks),
-            Chunk::Stream(words) => automaton.stream(&words),
+            Chunk::Stream(words) => match reader.accesses().filter(|_| M::TAKES_DATA) {
+                None => automaton.stream(&words),
+                Some((accesses, patterns)) => automaton.stream_with_data(&words, accesses, patterns)?,
+            },
             Chunk::End(_) => {}
         }
     }

@@ -5,9 +5,9 @@
 use crate::services::annotations::Kind;
 use crate::services::automaton::Attributed;
 use crate::services::binding::Blind;
-use crate::services::ledger::{Account, Distribution};
+use crate::services::ledger::{Account, Distribution, MachineCounts};
 use serde::{Deserialize, Serialize};
-use sim::{Machine, SimpleModel};
+use sim::{Counters, Machine};
 use std::collections::BTreeMap;
 
 /// Instructions of the guest in a second of its clock while it is not idle: recordings are made with `-icount shift=0`, an
@@ -69,10 +69,13 @@ pub struct MachineTotals {
     pub kernel_cycles: f64,
     pub l1i_misses: u64,
     pub kernel_l1i_misses: u64,
+    /// Cycles in which the kernel stands still for the memory: for instructions, for data. `None`: the recording has no data accesses, or the
+    /// machine describes no data cache.
+    pub kernel_stalls: Option<[f64; 2]>,
 }
 
-/// A service on a machine, by Torrellas' simple model (1998, section 5.2): every miss of the L1I stops the machine; data stalls are the
-/// same share of all instructions.
+/// A service on a machine. With data accesses by SimOS' 1994 model (Rosenblum 1995, section 3.2): the machine waits for every miss. Without by
+/// Torrellas' simple model (1998, section 5.2): every miss of the L1I stops it; data stalls are the same share of all instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OnMachine {
     pub cycles: f64,
@@ -86,6 +89,11 @@ pub struct OnMachine {
     pub l1i_stall: f64,
     /// Of the kernel's cycles in which the L1I stops the machine; of all for user mode and idle.
     pub l1i_stall_share: f64,
+    /// Cycles per instruction for which data stop the machine that the L2 had, and what the L2 had not, instructions and data.
+    pub l1d_stall: Option<f64>,
+    pub l2_stall: Option<f64>,
+    /// Of all cycles in which the kernel stands still for the memory: for instructions, for data.
+    pub stall_shares: Option<[f64; 2]>,
     /// Mean cycles on the first machine over mean cycles on this.
     pub speedup: f64,
 }
@@ -125,13 +133,12 @@ impl ServiceTable {
             .enumerate()
             .map(|(at, machine)| machine_totals(attributed, at, machine))
             .collect();
-        let models: Vec<SimpleModel> = simulated.iter().map(|machine| machine.time).collect();
         let whole = Whole {
             instructions: attributed.instructions,
             kernel_instructions,
             wakes_seen: attributed.wakes_seen,
             machines: &machines,
-            models: &models,
+            simulated,
         };
         let mut rows: Vec<ServiceRow> = attributed
             .ledger
@@ -175,25 +182,32 @@ struct Whole<'a> {
     kernel_instructions: u64,
     wakes_seen: bool,
     machines: &'a [MachineTotals],
-    models: &'a [SimpleModel],
+    simulated: &'a [Machine],
 }
 
 fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> MachineTotals {
     let sum = |wanted: &dyn Fn(Kind) -> bool| {
         let accounts = attributed.ledger.accounts.iter().filter(|account| wanted(account.kind));
-        accounts.fold((0, 0), |(instructions, misses), account| {
-            let counted = account.totals.machines.get(at).copied().unwrap_or_default();
-            (instructions + account.totals.instructions, misses + counted.l1i_misses)
+        accounts.fold((0, MachineCounts::default()), |(instructions, mut counts), account| {
+            counts += account.totals.machines.get(at).copied().unwrap_or_default();
+            (instructions + account.totals.instructions, counts)
         })
     };
-    let ((instructions, misses), (of_kernel, kernel_misses)) = (sum(&|_| true), sum(&in_kernel));
+    let ((instructions, counts), (of_kernel, kernel)) = (sum(&|_| true), sum(&in_kernel));
+    let stalls = kernel.memory.and_then(|counters| machine.stalls(&counters));
     MachineTotals {
         name: machine.name.clone(),
-        cycles: machine.time.cycles(instructions, misses),
-        kernel_cycles: machine.time.cycles(of_kernel, kernel_misses),
-        l1i_misses: misses,
-        kernel_l1i_misses: kernel_misses,
+        cycles: cycles(machine, instructions, &counts),
+        kernel_cycles: cycles(machine, of_kernel, &kernel),
+        l1i_misses: counts.l1i_misses,
+        kernel_l1i_misses: kernel.l1i_misses,
+        kernel_stalls: stalls.map(|stalls| [stalls.l1i + stalls.l2i, stalls.l1d + stalls.l2d]),
     }
+}
+
+fn cycles(machine: &Machine, instructions: u64, counts: &MachineCounts) -> f64 {
+    let by_memory = counts.memory.and_then(|counters: Counters| machine.cycles(&counters));
+    by_memory.unwrap_or_else(|| machine.time.cycles(instructions, counts.l1i_misses))
 }
 
 fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
@@ -202,23 +216,34 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
     let of = if of_kernel { whole.kernel_instructions } else { whole.instructions };
     let per_call = |amount: u64| amount as f64 / totals.calls.max(1) as f64;
     let mut on: Vec<OnMachine> = Vec::new();
-    for (at, (machine, model)) in whole.machines.iter().zip(whole.models).enumerate() {
-        let l1i_misses = totals.machines.get(at).copied().unwrap_or_default().l1i_misses;
-        let cycles = model.cycles(totals.instructions, l1i_misses);
+    for (at, (whole_machine, machine)) in whole.machines.iter().zip(whole.simulated).enumerate() {
+        let counts = totals.machines.get(at).copied().unwrap_or_default();
+        let cycles = cycles(machine, totals.instructions, &counts);
         let (all_cycles, all_misses) = match of_kernel {
-            true => (machine.kernel_cycles, machine.kernel_l1i_misses),
-            false => (machine.cycles, machine.l1i_misses),
+            true => (whole_machine.kernel_cycles, whole_machine.kernel_l1i_misses),
+            false => (whole_machine.cycles, whole_machine.l1i_misses),
         };
         let per_instruction = |amount: f64| amount / totals.instructions.max(1) as f64;
         let mean_cycles = cycles / totals.calls.max(1) as f64;
+        let stalls = counts.memory.and_then(|counters| machine.stalls(&counters));
+        let simple = counts.l1i_misses as f64 * machine.time.miss_penalty;
+        let shares = stalls
+            .zip(whole_machine.kernel_stalls)
+            .map(|(stalls, [for_instructions, for_data])| {
+                let all = (for_instructions + for_data).max(1.0);
+                [(stalls.l1i + stalls.l2i) / all, (stalls.l1d + stalls.l2d) / all]
+            });
         on.push(OnMachine {
             cycles,
             share: cycles / all_cycles.max(1.0),
             mean_cycles,
             cpi: per_instruction(cycles),
-            l1i_misses,
-            l1i_stall: per_instruction(l1i_misses as f64 * model.miss_penalty),
-            l1i_stall_share: l1i_misses as f64 / all_misses.max(1) as f64,
+            l1i_misses: counts.l1i_misses,
+            l1i_stall: per_instruction(stalls.map_or(simple, |stalls| stalls.l1i)),
+            l1i_stall_share: counts.l1i_misses as f64 / all_misses.max(1) as f64,
+            l1d_stall: stalls.map(|stalls| per_instruction(stalls.l1d)),
+            l2_stall: stalls.map(|stalls| per_instruction(stalls.l2i + stalls.l2d)),
+            stall_shares: shares.filter(|_| of_kernel),
             speedup: on
                 .first()
                 .map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
