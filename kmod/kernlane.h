@@ -17,7 +17,7 @@
 #define KERNLANE_NAME		56
 #define KERNLANE_JUMP		5
 #define KERNLANE_MAX_FUNCTIONS	8192
-#define KERNLANE_MAX_CALLS	(1 << 18)
+#define KERNLANE_MAX_CALLS	262144
 
 /**
  * struct kernlane_function - a function and its copy

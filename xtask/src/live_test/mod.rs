@@ -4,6 +4,7 @@
 //! `guest.sh` in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first that did.
 
 mod debian;
+mod proof;
 
 use crate::run;
 use anyhow::{Context, Result, ensure};
@@ -50,6 +51,9 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     let module = build_module(&kernel.release, directory.path())?;
     let vmlinux = directory.path().join("vmlinux");
     run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
+    if script.is_none() {
+        proof::proof(&std::fs::read(&vmlinux)?)?;
+    }
     let stripped = directory.path().join("kernlane");
     run(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;
     let text = match script {

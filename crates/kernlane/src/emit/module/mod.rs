@@ -218,7 +218,7 @@ struct Writer<'a, 'k, 'd> {
 }
 
 impl Writer<'_, '_, '_> {
-    fn new(&self, piece: usize) -> u32 {
+    fn place_of(&self, piece: usize) -> u32 {
         self.places.new[piece].0 as u32
     }
 
@@ -232,14 +232,14 @@ impl Writer<'_, '_, '_> {
             .with_context(|| format!("{old} is in no block of the group"))?;
         let at = self.lifted[index].instructions.iter().find(|&&(at, _)| at == old);
         let &(_, at) = at.with_context(|| format!("no instruction begins at {old}"))?;
-        Ok(self.new(index) + at)
+        Ok(self.place_of(index) + at)
     }
 
     /// A relocation that makes a 32-bit field relative to the instruction's end name the target.
     fn relocation(&self, offset: u32, behind: u32, target: Target) -> Relocation {
         let base = self.loading.base.addr.0;
         let (against, addend) = match target {
-            Target::Piece(piece) => (Against::Section(TEXT), i64::from(self.new(piece as usize))),
+            Target::Piece(piece) => (Against::Section(TEXT), i64::from(self.place_of(piece as usize))),
             Target::Kernel(at) => (Against::Import, at.0.wrapping_sub(base) as i64),
             Target::Absolute(at) => (Against::Import, at.wrapping_sub(base.wrapping_add(self.original.slide)) as i64),
         };
@@ -255,12 +255,12 @@ impl Writer<'_, '_, '_> {
     fn relocate_text(&self, text: &mut Section) -> Vec<u32> {
         let mut counted = Vec::new();
         for (i, l) in self.lifted.iter().enumerate() {
-            let start = self.new(i);
+            let start = self.place_of(i);
             for &Fixup { at, behind, target } in &l.fixups {
                 let at = start + at;
                 match target {
                     Target::Piece(to) => {
-                        let displacement = self.new(to as usize).wrapping_sub(at + behind);
+                        let displacement = self.place_of(to as usize).wrapping_sub(at + behind);
                         text.data[at as usize..at as usize + 4].copy_from_slice(&displacement.to_le_bytes());
                     }
                     _ => text.relocations.push(self.relocation(at, behind, target)),
@@ -282,7 +282,7 @@ impl Writer<'_, '_, '_> {
     fn entries(&self) -> Vec<u32> {
         let mut entries = vec![0; self.original.functions.len()];
         for (i, piece) in self.original.pieces.iter().enumerate().filter(|(_, p)| p.entry) {
-            entries[piece.function as usize] = self.new(i);
+            entries[piece.function as usize] = self.place_of(i);
         }
         entries
     }
@@ -295,7 +295,7 @@ impl Writer<'_, '_, '_> {
                 let callee = &self.original.pieces[to as usize];
                 let opcode = fixup.at.checked_sub(1).map(|at| l.bytes[at as usize]);
                 if callee.entry && self.original.skip[callee.function as usize] > 0 && opcode == Some(0xe8) {
-                    calls.push((self.new(i) + fixup.at - 1, callee.function));
+                    calls.push((self.place_of(i) + fixup.at - 1, callee.function));
                 }
             }
         }
@@ -305,7 +305,7 @@ impl Writer<'_, '_, '_> {
 
     fn extents(&self) -> Vec<(u32, u32)> {
         let size = |i: usize| self.lifted[i].bytes.len() as u32 + u32::from(self.places.tail[i]) + u32::from(self.places.appended[i]);
-        (0..self.lifted.len()).map(|i| (self.new(i), size(i))).collect()
+        (0..self.lifted.len()).map(|i| (self.place_of(i), size(i))).collect()
     }
 
     /// A name for every stretch of a function: `f.kernlane` where it is entered, `f.kernlane.N` elsewhere.

@@ -87,7 +87,7 @@ impl Writer<'_, '_, '_> {
     /// Likewise for where control goes: into the copies where it can.
     fn push_control(&self, table: &mut Section, at: u64) -> Result<()> {
         match self.original.branch_target(at) {
-            Target::Piece(piece) => self.push_field(table, Against::Section(TEXT), i64::from(self.new(piece as usize))),
+            Target::Piece(piece) => self.push_field(table, Against::Section(TEXT), i64::from(self.place_of(piece as usize))),
             Target::Kernel(at) => self.push_kernel(table, at.0),
             Target::Absolute(at) => anyhow::bail!("{}: names {at:x}, outside of the kernel", table.name),
         }
@@ -160,7 +160,7 @@ impl Writer<'_, '_, '_> {
         let tables = &self.original.kernel.tables;
         let mut states: Vec<(u32, OrcState)> = Vec::new();
         for &i in order {
-            let start = self.new(i as usize);
+            let start = self.place_of(i as usize);
             for &(old, at) in &self.lifted[i as usize].instructions {
                 let state = tables.orc_at(old.0);
                 // A piece whose own bytes are none shares its address with the next.
