@@ -11,7 +11,7 @@ fn apart() -> Graph {
         counts: vec![90, 80, 70, 9, 8, 7],
         glued: vec![false; 6],
         alignments: vec![1; 6],
-        functions: vec![0..6],
+        functions: std::iter::once(0..6).collect(),
         ..Graph::default()
     }
 }
