@@ -98,7 +98,6 @@ struct LatenciesText {
     l3: Option<Share>,
     memory: Share,
     tlb_miss: Share,
-    misprediction: Share,
 }
 
 #[derive(Deserialize)]
@@ -223,8 +222,8 @@ impl Reader<'_> {
         // A level that is not there is never asked.
         let l3 = latencies.l3.as_ref().map_or(Ok(memory), |l3| self.sourced(l3).copied())?;
         let l2 = latencies.l2.as_ref().map_or(Ok(l3), |l2| self.sourced(l2).copied())?;
-        let (tlb_miss, misprediction) = (*self.sourced(&latencies.tlb_miss)?, *self.sourced(&latencies.misprediction)?);
-        Latencies::new(l2, l3, memory, tlb_miss, misprediction).with_context(|| format!("{}: [latencies] are impossible", self.at(spanned)))
+        let tlb_miss = *self.sourced(&latencies.tlb_miss)?;
+        Latencies::new(l2, l3, memory, tlb_miss).with_context(|| format!("{}: [latencies] are impossible", self.at(spanned)))
     }
 
     fn itlb(&self, spanned: &Spanned<Itlb>) -> Result<ItlbDescription> {

@@ -41,7 +41,6 @@ pub struct Counters {
     pub l3d: Misses,
     pub itlb: u64,
     pub dtlb: u64,
-    pub mispredicted: u64,
 }
 
 impl AddAssign for Counters {
@@ -57,7 +56,6 @@ impl AddAssign for Counters {
         self.l3d += other.l3d;
         self.itlb += other.itlb;
         self.dtlb += other.dtlb;
-        self.mispredicted += other.mispredicted;
     }
 }
 
@@ -78,7 +76,6 @@ impl Sub for Counters {
             l3d: self.l3d - earlier.l3d,
             itlb: self.itlb - earlier.itlb,
             dtlb: self.dtlb - earlier.dtlb,
-            mispredicted: self.mispredicted - earlier.mispredicted,
         }
     }
 }
@@ -218,12 +215,6 @@ impl Hierarchy {
         {
             self.counters.get_mut(self.side).dtlb += 1;
         }
-    }
-
-    /// A branch went where it was not expected to.
-    #[inline]
-    pub fn mispredicted(&mut self) {
-        self.counters.get_mut(self.side).mispredicted += 1;
     }
 
     /// All that happened so far, by side.

@@ -131,8 +131,8 @@ impl SimpleModel {
 
 impl Latencies {
     /// Checks the ranges; NaN is in none. Where a level is missing, its latency is that of the next.
-    pub fn new(l2: f64, l3: f64, memory: f64, tlb_miss: f64, misprediction: f64) -> Result<Latencies, MachineError> {
-        for cycles in [l2, l3, memory, tlb_miss, misprediction] {
+    pub fn new(l2: f64, l3: f64, memory: f64, tlb_miss: f64) -> Result<Latencies, MachineError> {
+        for cycles in [l2, l3, memory, tlb_miss] {
             if !(0.0..=10000.0).contains(&cycles) {
                 return Err(MachineError::Latency(cycles));
             }
@@ -142,13 +142,7 @@ impl Latencies {
                 return Err(MachineError::Latency(far));
             }
         }
-        Ok(Latencies {
-            l2,
-            l3,
-            memory,
-            tlb_miss,
-            misprediction,
-        })
+        Ok(Latencies { l2, l3, memory, tlb_miss })
     }
 }
 

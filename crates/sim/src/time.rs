@@ -34,7 +34,6 @@ pub struct Latencies {
     pub l3: f64,
     pub memory: f64,
     pub tlb_miss: f64,
-    pub misprediction: f64,
 }
 
 /// Cycles for which the machine stood still, by what it waited for.
@@ -47,12 +46,11 @@ pub struct Stalls {
     pub l2i: f64,
     pub l2d: f64,
     pub tlb: f64,
-    pub branches: f64,
 }
 
 impl Stalls {
     pub fn total(&self) -> f64 {
-        self.l1i + self.l1d + self.l2i + self.l2d + self.tlb + self.branches
+        self.l1i + self.l1d + self.l2i + self.l2d + self.tlb
     }
 }
 
@@ -78,7 +76,6 @@ impl Machine {
             l2i,
             l2d,
             tlb: (counters.itlb + counters.dtlb) as f64 * latencies.tlb_miss,
-            branches: counters.mispredicted as f64 * latencies.misprediction,
         })
     }
 

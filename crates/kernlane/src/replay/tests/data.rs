@@ -21,7 +21,7 @@ fn machine() -> Machine {
                 Some(cache(256, 4)),
                 None,
                 Some(Geometry::tlb(2, 2, Replacement::Lru).unwrap()),
-                Latencies::new(10.0, 100.0, 100.0, 5.0, 0.0).unwrap(),
+                Latencies::new(10.0, 100.0, 100.0, 5.0).unwrap(),
             )
             .unwrap(),
         ),
