@@ -32,6 +32,6 @@ fn end_when_nobody_reads() {
 
 /// Whether `println!` could not print because nobody reads; the library says so in this message alone.
 fn is_closed_pipe(panic: &PanicHookInfo<'_>) -> bool {
-    let message = panic.payload_as_str().unwrap_or_default();
-    message.starts_with("failed printing to stdout") && message.contains("Broken pipe")
+    let message = panic.payload().downcast_ref::<String>();
+    message.is_some_and(|message| message.starts_with("failed printing to stdout") && message.contains("Broken pipe"))
 }
