@@ -7,7 +7,7 @@
 use crate::{build_plugin, run};
 use anyhow::{Context, Result, bail, ensure};
 use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -345,11 +345,10 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
     let recording = Recording::read(path)?;
     let begins = recording.with_code(&[0xb8, 0xde, 0xc0, 0x57, 0x7e, 0xf3, 0xaa]);
     let places: BTreeSet<u64> = begins.map(|it| it.addr.0 + it.code.len() as u64 - 2).collect();
-    // With the index of the instruction, which is the last of its translation.
-    let ids: BTreeMap<TranslationId, u16> = recording
+    let ids: BTreeSet<TranslationId> = recording
         .with_code(&[0xf3, 0xaa])
         .filter(|it| places.contains(&(it.addr.0 + it.code.len() as u64 - 2)))
-        .map(|it| (it.id, it.instructions() as u16 - 1))
+        .map(|it| it.id)
         .collect();
     let mut reader = Reader::new(File::open(path)?)?;
     let mut stored = Vec::new();
@@ -360,14 +359,14 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
         for event in events(&words) {
             let (sites, first) = walk.event(event);
             if let Event::Executed(id) | Event::Left { translation: id, .. } = event
-                && let Some(last) = ids.get(&id)
+                && ids.contains(&id)
             {
                 let addresses = accesses.addresses[first..].iter();
                 stored.extend(
                     sites
                         .iter()
                         .zip(addresses)
-                        .filter(|(site, _)| site.is_store() && site.instruction() == *last)
+                        .filter(|(site, _)| site.is_store() && site.size() == 1)
                         .map(|(_, addr)| *addr),
                 );
             }

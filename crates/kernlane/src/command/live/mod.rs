@@ -17,6 +17,7 @@ use std::process::ExitCode;
 /// Needs root and Kernlane's kernel module (`kmod/`, see docs/live.md). Functions are copied in another order into a module, and entered by one
 /// jump and by aimed calls; `kernlane live undo` restores every byte. The kernel's files are not touched: after a reboot everything is as before.
 #[derive(Args)]
+#[command(after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv --dry-run")]
 pub struct LiveArgs {
     #[command(subcommand)]
     pub command: LiveCommand,
