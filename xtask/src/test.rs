@@ -9,6 +9,8 @@ use kernlane::comparison;
 use kernlane::results::Results;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 pub fn test() -> Result<()> {
     step("format, lints, units");
@@ -43,6 +45,7 @@ pub fn test() -> Result<()> {
     step("the checker finds wrong kernels built by clang");
     check_test::check_test(&clang)?;
     relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])?;
+    step("all tests passed");
     Ok(())
 }
 
@@ -109,8 +112,11 @@ fn predictions_hold(directory: &Path) -> Result<()> {
 /// What replay has to predict.
 const PREDICTED: [&str; 2] = ["kernel L1I misses", "kernel taken jumps (conditional and direct)"];
 
+/// Says what comes now, and how long all before it took.
 fn step(what: &str) {
-    println!("\n== {what}");
+    static START: OnceLock<Instant> = OnceLock::new();
+    let seconds = START.get_or_init(Instant::now).elapsed().as_secs();
+    println!("\n== [{:02}:{:02}] {what}", seconds / 60, seconds % 60);
 }
 
 /// Sends the workload down the whole road, which includes the proof of each relinked kernel; gives the directory.
