@@ -26,7 +26,7 @@ l1i = { size = SIZE1, ways = WAYS1, line = LINE, replacement = LRU }
 l1d = { size = SIZE1, ways = WAYS1, line = LINE, replacement = LRU }
 l2 = { size = SIZE2, ways = WAYS2, line = LINE, replacement = LRU }
 time = { miss_penalty = ZERO, data_references = ZERO, data_miss_rate = ZERO }
-latencies = { l2 = ZERO, memory = ZERO, tlb_miss = ZERO, misprediction = ZERO }
+latencies = { l2 = ZERO, memory = ZERO, tlb_miss = ZERO }
 "#;
 const L1: (u64, u64) = (32768, 8);
 const L2: (u64, u64) = (262_144, 64);
