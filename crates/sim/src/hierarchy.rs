@@ -105,8 +105,18 @@ impl Physical {
     }
 
     #[inline]
+    fn line(&self, addr: PhysAddr) -> Line {
+        Line::physical(addr.0 >> self.line_log2)
+    }
+
+    #[inline]
+    fn used_last(&self, addr: PhysAddr) -> bool {
+        self.level.used_last(self.line(addr))
+    }
+
+    #[inline]
     fn access(&mut self, addr: PhysAddr, party: Party) -> Option<Cause> {
-        self.level.access(Line::physical(addr.0 >> self.line_log2), party)
+        self.level.access(self.line(addr), party)
     }
 }
 
@@ -160,25 +170,61 @@ impl Hierarchy {
     /// Fetches from the L1I's `line`, which lies at `physical`.
     #[inline]
     pub fn fetch(&mut self, line: Line, physical: PhysAddr) -> Option<Missed> {
-        let l1 = self.l1i.access(line, self.party)?;
-        let (l2, l3) = self.below(physical);
-        let counters = self.counters.get_mut(self.side);
-        counters.l1i.count(l1);
-        l2.into_iter().for_each(|cause| counters.l2i.count(cause));
-        l3.into_iter().for_each(|cause| counters.l3i.count(cause));
-        Some(Missed { l1, l2, l3 })
+        let cause = self.fetch_ahead(line, self.party)?;
+        Some(self.fetch_missed(cause, physical))
     }
 
     /// Loads from or stores into the line at `physical`.
     #[inline]
     pub fn data(&mut self, physical: PhysAddr) -> Option<Missed> {
-        let l1 = self.l1d.access(physical, self.party)?;
+        let cause = self.data_ahead(physical, self.party)?;
+        Some(self.data_missed(cause, physical))
+    }
+
+    /// The L1I's part of a fetch by `party`. What an L1 or a TLB answers depends on none of the other caches, so each can be asked ahead for
+    /// many executions; [`Hierarchy::fetch_missed`] and [`Hierarchy::data_missed`] are then told the misses of both, in the order of the
+    /// executions.
+    #[inline]
+    pub fn fetch_ahead(&mut self, line: Line, party: Party) -> Option<Cause> {
+        self.l1i.access(line, party)
+    }
+
+    /// Whether fetching from the line would change nothing: its set's last fetch was from it.
+    #[inline]
+    pub fn fetched_last(&self, line: Line) -> bool {
+        self.l1i.used_last(line)
+    }
+
+    /// As [`Hierarchy::fetch_ahead`]: the L1D's part of a load or store.
+    #[inline]
+    pub fn data_ahead(&mut self, physical: PhysAddr, party: Party) -> Option<Cause> {
+        self.l1d.access(physical, party)
+    }
+
+    /// As [`Hierarchy::fetched_last`], for loads and stores.
+    #[inline]
+    pub fn accessed_last(&self, physical: PhysAddr) -> bool {
+        self.l1d.used_last(physical)
+    }
+
+    /// The L1I missed a line, which lies at `physical`: asks what is behind it, and counts.
+    pub fn fetch_missed(&mut self, l1: Cause, physical: PhysAddr) -> Missed {
+        let (l2, l3) = self.below(physical);
+        let counters = self.counters.get_mut(self.side);
+        counters.l1i.count(l1);
+        l2.into_iter().for_each(|cause| counters.l2i.count(cause));
+        l3.into_iter().for_each(|cause| counters.l3i.count(cause));
+        Missed { l1, l2, l3 }
+    }
+
+    /// The L1D missed the line at `physical`: asks what is behind it, and counts.
+    pub fn data_missed(&mut self, l1: Cause, physical: PhysAddr) -> Missed {
         let (l2, l3) = self.below(physical);
         let counters = self.counters.get_mut(self.side);
         counters.l1d.count(l1);
         l2.into_iter().for_each(|cause| counters.l2d.count(cause));
         l3.into_iter().for_each(|cause| counters.l3d.count(cause));
-        Some(Missed { l1, l2, l3 })
+        Missed { l1, l2, l3 }
     }
 
     /// log2 of the bytes in a line of the L1D.
@@ -210,11 +256,20 @@ impl Hierarchy {
     /// Translates the address of a load or store in this page.
     #[inline]
     pub fn data_page(&mut self, page: Line) {
-        if let Some(dtlb) = &mut self.dtlb
-            && dtlb.access(page)
-        {
-            self.counters.get_mut(self.side).dtlb += 1;
+        if self.data_page_ahead(page) {
+            self.data_page_missed();
         }
+    }
+
+    /// As [`Hierarchy::fetch_ahead`]: the data TLB's part; true when it missed.
+    #[inline]
+    pub fn data_page_ahead(&mut self, page: Line) -> bool {
+        self.dtlb.as_mut().is_some_and(|dtlb| dtlb.access(page))
+    }
+
+    /// Counts a miss of the data TLB.
+    pub fn data_page_missed(&mut self) {
+        self.counters.get_mut(self.side).dtlb += 1;
     }
 
     /// All that happened so far, by side.

@@ -17,7 +17,7 @@ pub struct Party(u16);
 impl Party {
     pub const KERNEL: Party = Party(1);
     /// What has not yet evicted a line.
-    const NOBODY: Party = Party(0);
+    pub(crate) const NOBODY: Party = Party(0);
     /// So many user processes are told apart.
     pub const PROCESSES: u32 = u16::MAX as u32 - 1;
 
@@ -93,15 +93,13 @@ impl Sub for Misses {
 #[derive(Clone, Debug)]
 pub struct Level {
     cache: Cache,
-    /// The line used last: by definition the most recently used of its set, so that using it again changes nothing.
-    last: Line,
     /// Who evicted each line last; a line that is in the cache keeps the value it had when it was brought in.
     evicted_by: PerSide<Evictors>,
 }
 
 /// A party for each line, by its index. Lines are used in neighbourhoods that lie far apart, so only these take memory.
 #[derive(Clone, Debug, Default)]
-struct Evictors {
+pub(crate) struct Evictors {
     neighbourhoods: Vec<Option<Box<[Party; Evictors::LINES]>>>,
 }
 
@@ -109,7 +107,7 @@ impl Evictors {
     /// Lines of a neighbourhood.
     const LINES: usize = 1 << 12;
 
-    fn of(&mut self, line: Line) -> &mut Party {
+    pub(crate) fn of(&mut self, line: Line) -> &mut Party {
         let (at, within) = (line.index() as usize / Evictors::LINES, line.index() as usize % Evictors::LINES);
         if at >= self.neighbourhoods.len() {
             self.neighbourhoods.resize(at + 1, None);
@@ -122,18 +120,19 @@ impl Level {
     pub fn new(geometry: Geometry) -> Level {
         Level {
             cache: Cache::new(geometry),
-            last: Line::NONE,
             evicted_by: PerSide::default(),
         }
+    }
+
+    /// Whether `line` was used last of its set: then it is there, and using it changes nothing.
+    #[inline]
+    pub fn used_last(&self, line: Line) -> bool {
+        self.cache.used_last(line)
     }
 
     /// `party` uses `line`; says why it was not there, if it was not.
     #[inline]
     pub fn access(&mut self, line: Line, party: Party) -> Option<Cause> {
-        if line == self.last {
-            return None;
-        }
-        self.last = line;
         match self.cache.access(line) {
             Access::Hit => None,
             Access::Miss { evicted } => Some(self.missed(line, evicted, party)),

@@ -16,6 +16,7 @@ mod machine;
 mod plru;
 mod time;
 mod tlb;
+mod wide;
 
 pub use branches::{BranchKind, TakenBranches};
 pub use cache::{Access, Cache};

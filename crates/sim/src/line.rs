@@ -59,8 +59,15 @@ impl Line {
     /// The line of physical memory with this number, on the kernel's side: physical lines have none. Numbers above [`Line::MAX_INDEX`] (64 GB
     /// in lines of 32 bytes) are cut off.
     #[inline]
-    pub fn physical(number: u64) -> Line {
-        Line((number & u64::from(USER - 1)).min(u64::from(Line::MAX_INDEX)) as u32)
+    pub const fn physical(number: u64) -> Line {
+        let index = (number & (USER - 1) as u64) as u32;
+        Line(if index > Line::MAX_INDEX { Line::MAX_INDEX } else { index })
+    }
+
+    /// `one` where the mask is all bits, `other` where it is none.
+    #[inline]
+    pub(crate) fn choose(mask: u32, one: Line, other: Line) -> Line {
+        Line(one.0 & mask | other.0 & !mask)
     }
 
     #[inline]

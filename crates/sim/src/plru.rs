@@ -8,30 +8,81 @@
 //!     way 0  1   2     3
 //! ```
 
-/// The bits of one set; node n is bit n, bit 0 is unused.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tree(u64);
+use crate::cache::{Access, occupied};
+use crate::line::Line;
 
-impl Tree {
-    /// Marks `way` of `ways` (a power of two up to 64) as just used.
-    #[inline]
-    pub fn touch(&mut self, way: u32, ways: u32) {
+/// The trees of all sets.
+#[derive(Clone, Debug)]
+pub(crate) struct Trees {
+    trees: Vec<Tree>,
+    /// By way: what a use of it does to its set's tree.
+    uses: Vec<Use>,
+}
+
+impl Trees {
+    /// `ways`: a power of two up to 64.
+    pub fn new(sets: usize, ways: u32) -> Trees {
+        Trees {
+            trees: vec![Tree::default(); sets],
+            uses: (0..ways).map(|way| Use::of(way, ways)).collect(),
+        }
+    }
+
+    /// Uses `line`, which belongs into the ways of `set`. Empty ways are filled from the first to the last before anything is evicted.
+    pub fn access(&mut self, ways: &mut [Line], set: usize, line: Line) -> Access {
+        let tree = &mut self.trees[set];
+        if let Some(way) = ways.iter().position(|&held| held == line) {
+            tree.touch(self.uses[way]);
+            return Access::Hit;
+        }
+        let way = match ways.iter().position(|&held| held == Line::NONE) {
+            Some(empty) => empty,
+            None => tree.victim(ways.len() as u32) as usize,
+        };
+        let evicted = occupied(std::mem::replace(&mut ways[way], line));
+        tree.touch(self.uses[way]);
+        Access::Miss { evicted }
+    }
+}
+
+/// The bits that a use of a way sets and leaves.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    set: u64,
+    leave: u64,
+}
+
+impl Use {
+    fn of(way: u32, ways: u32) -> Use {
+        let mut of = Use { set: 0, leave: u64::MAX };
         let mut node = way + ways;
         while node > 1 {
             let parent = node / 2;
-            let bit = 1 << parent;
             if node.is_multiple_of(2) {
-                self.0 |= bit;
+                of.set |= 1 << parent;
             } else {
-                self.0 &= !bit;
+                of.leave &= !(1 << parent);
             }
             node = parent;
         }
+        of
+    }
+}
+
+/// The bits of one set; node n is bit n, bit 0 is unused.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tree(u64);
+
+impl Tree {
+    /// Marks a way as just used.
+    #[inline]
+    fn touch(&mut self, used: Use) {
+        self.0 = self.0 & used.leave | used.set;
     }
 
     /// The way that the bits point to.
     #[inline]
-    pub fn victim(self, ways: u32) -> u32 {
+    fn victim(self, ways: u32) -> u32 {
         let mut node = 1;
         while node < ways {
             node = node * 2 + (self.0 >> node & 1) as u32;
@@ -49,7 +100,7 @@ mod tests {
         let mut tree = Tree::default();
         assert_eq!(tree.victim(4), 0);
         for (used, victim) in [(0, 2), (2, 1), (1, 3), (3, 0), (0, 2), (1, 2), (2, 0)] {
-            tree.touch(used, 4);
+            tree.touch(Use::of(used, 4));
             assert_eq!(tree.victim(4), victim, "after a use of way {used}");
         }
     }
@@ -57,7 +108,7 @@ mod tests {
     #[test]
     fn one_way_is_always_the_victim() {
         let mut tree = Tree::default();
-        tree.touch(0, 1);
+        tree.touch(Use::of(0, 1));
         assert_eq!(tree.victim(1), 0);
     }
 
@@ -67,7 +118,7 @@ mod tests {
             let mut tree = Tree::default();
             for step in 0..1000u32 {
                 let way = step.wrapping_mul(2654435761) >> 7 & (ways - 1);
-                tree.touch(way, ways);
+                tree.touch(Use::of(way, ways));
                 assert_ne!(tree.victim(ways), way);
             }
         }

@@ -7,7 +7,6 @@ use crate::line::{Line, PerSide};
 #[derive(Clone, Debug)]
 pub struct Tlb {
     cache: Cache,
-    last: Line,
     misses: PerSide<u64>,
 }
 
@@ -15,18 +14,19 @@ impl Tlb {
     pub fn new(geometry: Geometry) -> Tlb {
         Tlb {
             cache: Cache::new(geometry),
-            last: Line::NONE,
             misses: PerSide::default(),
         }
+    }
+
+    /// Whether `page` was used last of its set: then it is there, and using it changes nothing.
+    #[inline]
+    pub fn used_last(&self, page: Line) -> bool {
+        self.cache.used_last(page)
     }
 
     /// Translates an address within `page`; true when it missed.
     #[inline]
     pub fn access(&mut self, page: Line) -> bool {
-        if page == self.last {
-            return false;
-        }
-        self.last = page;
         let missed = self.cache.access(page) != Access::Hit;
         if missed {
             *self.misses.get_mut(page.side()) += 1;

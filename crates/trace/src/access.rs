@@ -97,7 +97,10 @@ impl Pattern {
 /// The patterns that were defined so far, by translation.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
+    /// By translation; read for every execution, so what is seldom wanted stands apart.
     entries: Vec<Entry>,
+    /// By translation; `None`: it has no pattern.
+    physical: Vec<Option<[u64; 2]>>,
     /// Of all patterns, one after the other.
     sites: Vec<Site>,
 }
@@ -107,8 +110,6 @@ struct Entry {
     first: u32,
     sites: u16,
     stores: u16,
-    defined: bool,
-    physical: [u64; 2],
 }
 
 /// Stands for a physical address that is not known.
@@ -123,20 +124,20 @@ impl Patterns {
         }
         if at >= self.entries.len() {
             self.entries.resize(at + 1, Entry::default());
+            self.physical.resize(at + 1, None);
         }
         self.entries[at] = Entry {
             first: self.sites.len() as u32,
             sites: pattern.sites.len() as u16,
             stores: pattern.sites.iter().filter(|site| site.is_store()).count() as u16,
-            defined: true,
-            physical: pattern.physical.map(|addr| addr.unwrap_or(UNKNOWN)),
         };
+        self.physical[at] = Some(pattern.physical.map(|addr| addr.unwrap_or(UNKNOWN)));
         self.sites.extend_from_slice(&pattern.sites);
         true
     }
 
     pub(crate) fn is_defined(&self, translation: TranslationId) -> bool {
-        self.entries.get(translation.0 as usize).is_some_and(|entry| entry.defined)
+        self.physical.get(translation.0 as usize).is_some_and(Option::is_some)
     }
 
     /// Of all patterns together: what [`Patterns::range`] points into.
@@ -146,7 +147,7 @@ impl Patterns {
 
     /// The translations that have a pattern, ascending.
     pub fn translations(&self) -> impl Iterator<Item = TranslationId> {
-        let defined = self.entries.iter().enumerate().filter(|(_, entry)| entry.defined);
+        let defined = self.physical.iter().enumerate().filter(|(_, physical)| physical.is_some());
         defined.map(|(id, _)| TranslationId(id as u32))
     }
 
@@ -175,8 +176,8 @@ impl Patterns {
 
     /// Physical addresses of the translation's first byte, and of its first byte in a second page.
     pub fn physical(&self, translation: TranslationId) -> [Option<u64>; 2] {
-        match self.entries.get(translation.0 as usize) {
-            Some(entry) if entry.defined => entry.physical.map(|addr| (addr != UNKNOWN).then_some(addr)),
+        match self.physical.get(translation.0 as usize) {
+            Some(Some(physical)) => physical.map(|addr| (addr != UNKNOWN).then_some(addr)),
             _ => [None; 2],
         }
     }

@@ -73,9 +73,18 @@ impl AccessesIn {
 
     #[inline]
     fn usual(&mut self, id: TranslationId, steps: &mut Numbers<'_>) -> Result<(), Violation> {
-        for last in &mut self.last[self.patterns.range(id)] {
-            *last = steps.step(*last).ok_or(SHORT)?;
-            self.accesses.addresses.push(*last);
+        let mut short = false;
+        self.accesses
+            .addresses
+            .extend(self.last[self.patterns.range(id)].iter_mut().map(|last| {
+                match steps.step(*last) {
+                    Some(next) => *last = next,
+                    None => short = true,
+                }
+                *last
+            }));
+        if short {
+            return Err(SHORT);
         }
         let (loads, stores) = self.patterns.amounts(id);
         self.totals.loads += loads;

@@ -31,6 +31,12 @@ impl Numbers<'_> {
             self.0 = rest;
             return Some(first.into());
         }
+        if let [_, second, rest @ ..] = self.0
+            && *second < 0x80
+        {
+            self.0 = rest;
+            return Some(u64::from(first & 0x7f) | u64::from(*second) << 7);
+        }
         self.longer()
     }
 

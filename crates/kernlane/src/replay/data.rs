@@ -11,12 +11,27 @@ use trace::{Accesses, Event, Mapping, PageKind, Patterns, RunAddr, Site, Task, T
 /// What one execution of a translation did besides fetching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execution {
+    pub translation: TranslationId,
     pub loads: u32,
     pub stores: u32,
     /// How many of [`DataFlow::accesses`] are its.
     pub accesses: u32,
     /// The process that ran; in the kernel, on whose behalf.
     pub process: Party,
+    /// How many of its instructions were reached, when it was left; else 0.
+    pub left: u16,
+}
+
+impl Execution {
+    /// Nothing.
+    pub const NONE: Execution = Execution {
+        translation: TranslationId(0),
+        loads: 0,
+        stores: 0,
+        accesses: 0,
+        process: Party::KERNEL,
+        left: 0,
+    };
 }
 
 /// A load or store within one page that can change what is in a cache or TLB. One of a device cannot, nor one of the line that was accessed
@@ -30,6 +45,15 @@ pub struct Access {
     pub instruction: u16,
     /// Bytes; of an access across two pages, those in this page.
     pub size: u8,
+}
+
+impl Access {
+    const NONE: Access = Access {
+        physical: PhysAddr(0),
+        page: Line::physical(0),
+        instruction: 0,
+        size: 1,
+    };
 }
 
 /// The accesses of a stream, and how far they were followed.
@@ -52,25 +76,30 @@ impl<'a> Stream<'a> {
 /// Where a page lies.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    frame: u64,
+    /// The physical address of its first byte.
+    base: u64,
     page: Line,
     device: bool,
 }
 
 /// Pages found last, by their low bits.
 const FILTER: usize = 1024;
+/// No address has this page: it has more than 52 bits.
+const NO_PAGE: u64 = u64::MAX;
 
 /// Follows the recorded accesses.
 pub struct DataFlow {
     /// Not yet taken by [`DataFlow::forget`].
     pub executions: Vec<Execution>,
-    pub accesses: Vec<Access>,
+    /// The first `made` are accesses; what lies behind is room.
+    room: Vec<Access>,
+    made: usize,
     tasks: Vec<Party>,
     /// By pid, or, where that is not known, by the task's address.
     processes: HashMap<u64, u32>,
     process: Party,
     pages: HashMap<u64, Place>,
-    filter: Vec<Option<(u64, Place)>>,
+    filter: Box<[(u64, Place); FILTER]>,
     numbers: HashMap<(u64, u64), u32>,
     /// log2 of the bytes in the shortest line of an L1D.
     line_bits: u32,
@@ -92,12 +121,22 @@ impl DataFlow {
             line_bits: line.trailing_zeros(),
             last: (u64::MAX, Line::physical(0)),
             executions: Vec::new(),
-            accesses: Vec::new(),
+            room: Vec::new(),
+            made: 0,
             tasks: Vec::new(),
             processes: HashMap::new(),
             process: Party::process(0),
             pages: HashMap::new(),
-            filter: vec![None; FILTER],
+            filter: Box::new(
+                [(
+                    NO_PAGE,
+                    Place {
+                        base: 0,
+                        page: Line::physical(0),
+                        device: false,
+                    },
+                ); FILTER],
+            ),
             numbers: HashMap::new(),
             set_bits: sets.trailing_zeros(),
             image: None,
@@ -113,31 +152,49 @@ impl DataFlow {
         }
     }
 
+    /// Of all executions, one after the other.
+    pub fn accesses(&self) -> &[Access] {
+        &self.room[..self.made]
+    }
+
     /// Appends what the executions of these words did, the next of the stream.
     pub fn follow(&mut self, words: &[u32], stream: &mut Stream<'_>) {
+        let next_mapping = |stream: &Stream<'_>| stream.mappings.first().map_or(usize::MAX, |(from, _)| *from as usize);
+        let mut mapped = next_mapping(stream);
         for event in events(words) {
-            match event {
-                Event::Task(id) => self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process),
-                Event::Marker(_) | Event::Woken(_) => {}
-                Event::Executed(_) | Event::Left { .. } => {
-                    let (sites, first) = stream.walk.event(event);
-                    let before = self.accesses.len();
-                    let mut stores = 0;
-                    for (at, (site, addr)) in (first..).zip(sites.iter().zip(&stream.addresses[first..])) {
-                        while stream.mappings.first().is_some_and(|(from, _)| *from as usize <= at) {
-                            self.next_mapping(stream);
-                        }
-                        stores += u32::from(site.is_store());
-                        self.access(*site, *addr);
-                    }
-                    self.executions.push(Execution {
-                        loads: sites.len() as u32 - stores,
-                        stores,
-                        accesses: (self.accesses.len() - before) as u32,
-                        process: self.process,
-                    });
+            let (translation, left) = match event {
+                Event::Executed(id) => (id, 0),
+                Event::Left { translation, instructions } => (translation, instructions as u16),
+                Event::Task(id) => {
+                    self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process);
+                    continue;
                 }
+                Event::Marker(_) | Event::Woken(_) => continue,
+            };
+            let (sites, first) = stream.walk.execution(translation, left != 0);
+            let addresses = &stream.addresses[first..first + sites.len()];
+            let before = self.made;
+            // An access across two pages becomes two.
+            if self.room.len() < before + 2 * sites.len() {
+                self.room.resize(2 * (before + 2 * sites.len()), Access::NONE);
             }
+            let mut stores = 0;
+            for (at, (site, addr)) in (first..).zip(sites.iter().zip(addresses)) {
+                while mapped <= at {
+                    self.next_mapping(stream);
+                    mapped = next_mapping(stream);
+                }
+                stores += u32::from(site.is_store());
+                self.access(*site, *addr);
+            }
+            self.executions.push(Execution {
+                translation,
+                loads: sites.len() as u32 - stores,
+                stores,
+                accesses: (self.made - before) as u32,
+                process: self.process,
+                left,
+            });
         }
     }
 
@@ -158,12 +215,16 @@ impl DataFlow {
 
     /// Drops executions that are done with, and their accesses.
     pub fn forget(&mut self, executions: usize) {
-        let accesses: usize = self
-            .executions
-            .drain(..executions)
-            .map(|execution| execution.accesses as usize)
-            .sum();
-        self.accesses.drain(..accesses);
+        let accesses: usize = match executions == self.executions.len() {
+            true => self.made,
+            false => self.executions[..executions]
+                .iter()
+                .map(|execution| execution.accesses as usize)
+                .sum(),
+        };
+        self.executions.drain(..executions);
+        self.room.copy_within(accesses..self.made, 0);
+        self.made -= accesses;
     }
 
     #[inline]
@@ -178,27 +239,29 @@ impl DataFlow {
         }
     }
 
+    /// Whether it is kept is seldom foreseen, so it is written in any case.
     #[inline]
     fn part(&mut self, site: Site, addr: u64, size: u32) {
         let place = self.place(addr >> 12);
-        let physical = place.frame << 12 | addr & 0xfff;
+        let physical = place.base | addr & 0xfff;
         let (first, last) = (physical >> self.line_bits, (physical + u64::from(size) - 1) >> self.line_bits);
-        if place.device || (first, place.page) == self.last && first == last {
-            return;
-        }
-        self.last = (last, place.page);
-        self.accesses.push(Access {
+        self.room[self.made] = Access {
             physical: PhysAddr(physical),
             page: place.page,
             instruction: site.instruction(),
             size: size as u8,
-        });
+        };
+        let again = (first == self.last.0) & (last == self.last.0) & (place.page == self.last.1);
+        self.made += usize::from(!(again | place.device));
+        if !place.device {
+            self.last = (last, place.page);
+        }
     }
 
     #[inline]
     fn place(&mut self, page: u64) -> Place {
         match self.filter[page as usize % FILTER] {
-            Some((known, place)) if known == page => place,
+            (known, place) if known == page => place,
             _ => self.find(page),
         }
     }
@@ -214,7 +277,7 @@ impl DataFlow {
             });
         }
         let place = self.pages[&page];
-        self.filter[page as usize % FILTER] = Some((page, place));
+        self.filter[page as usize % FILTER] = (page, place);
         place
     }
 
@@ -226,12 +289,12 @@ impl DataFlow {
         let side = if mapping.page >> 51 == 1 { Side::Kernel } else { Side::User };
         let index = u64::from(number) << self.set_bits | unit & ((1 << self.set_bits) - 1);
         let place = Place {
-            frame: mapping.frame,
+            base: mapping.frame << 12,
             page: Line::new(side, index.min(Line::MAX_INDEX.into()) as u32).expect("the index is in range"),
             device: mapping.kind == PageKind::Device,
         };
         self.pages.insert(mapping.page, place);
-        self.filter[mapping.page as usize % FILTER] = Some((mapping.page, place));
+        self.filter[mapping.page as usize % FILTER] = (mapping.page, place);
     }
 
     /// Where code lies that is fetched from `addr`, which is in `code`, or where a layout put it.

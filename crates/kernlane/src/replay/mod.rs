@@ -120,7 +120,7 @@ pub fn replay_part<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines:
 }
 
 /// Of a recording with data accesses, so many words are followed at once: what belongs to them fits the nearer caches.
-pub(crate) const PIECE: usize = 1 << 14;
+pub(crate) const PIECE: usize = 1 << 13;
 
 /// The recorded execution runs on all layouts and machines.
 struct Run<'a, 'p> {

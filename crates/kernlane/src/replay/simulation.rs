@@ -108,7 +108,7 @@ impl Running {
         };
         let (lines, pages) = (&uses[self.lines], self.pages.map(|pages| &uses[pages]));
         let mut executions = data.executions.iter();
-        let mut accesses = data.accesses.as_slice();
+        let mut accesses = data.accesses();
         for &fragment in ran {
             let Once {
                 side,
@@ -117,13 +117,11 @@ impl Running {
                 translation,
                 ..
             } = once[fragment.0 as usize];
-            let none = Execution {
-                loads: 0,
-                stores: 0,
-                accesses: 0,
-                process: Party::KERNEL,
+            let execution = if late {
+                Execution::NONE
+            } else {
+                *executions.next().unwrap_or(&Execution::NONE)
             };
-            let execution = if late { none } else { *executions.next().unwrap_or(&none) };
             hierarchy.runs(if side == Side::Kernel { Party::KERNEL } else { execution.process });
             hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
             if let Some(pages) = pages {
