@@ -363,7 +363,9 @@ mod tests {
             assert!(message.ends_with(&format!("and there is no [{section}]")), "{section}: {message}");
         }
         assert_eq!(without("dtlb"), "");
-        let (_, none) = SHIPPED.iter().find(|(name, _)| *name == "torrellas-8k").unwrap();
+        let (_, whole) = SHIPPED.iter().find(|(name, _)| *name == "torrellas-8k").unwrap();
+        assert!(parse(whole, "m.toml").unwrap().memory.is_some_and(|memory| memory.l2.is_none()));
+        let none = &whole[..whole.find("[l1d]").unwrap()];
         assert_eq!(parse(none, "m.toml").unwrap().memory, None);
     }
 
