@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * The groups there are, and what is taken from user space: everything is
+ * checked here, and nothing is written.
+ */
+#include <linux/slab.h>
+#include <linux/sort.h>
+#include <linux/string.h>
+#include <linux/uaccess.h>
+
+#include "group.h"
+#include "symbols.h"
+
+LIST_HEAD(kernlane_groups);
+/* Guards the groups; taken before kernlane_text_mutex. */
+DEFINE_MUTEX(kernlane_groups_mutex);
+
+struct group *kernlane_find_group(const char *name)
+{
+	struct group *group;
+
+	list_for_each_entry(group, &kernlane_groups, list)
+		if (!strcmp(group->name, name))
+			return group;
+	return NULL;
+}
+
+/* Lets the group's module go, too. */
+void kernlane_free_group(struct group *group)
+{
+	module_put(group->module);
+	kvfree(group->functions);
+	kvfree(group->calls);
+	kfree(group);
+}
+
+/* Takes element @index of an array from user space into the group. */
+typedef int take_fn(struct group *group, unsigned int index, const void *from,
+		    u64 *bad_address);
+
+static int take_function(struct group *group, unsigned int index,
+			 const void *data, u64 *bad_address)
+{
+	const struct kernlane_function *from = data;
+	struct function *function = &group->functions[index];
+	unsigned long size, offset;
+
+	if (index && function[-1].entry >= from->entry)
+		return -EINVAL;
+	*bad_address = from->entry;
+	if (from->patch_at != 5 && from->patch_at != 9)
+		return -EINVAL;
+	if (!kernlane_in_kernel_text(from->entry) ||
+	    kernlane_is_apart(from->entry))
+		return -EPERM;
+	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset ||
+	    size < from->patch_at + JUMP_SIZE)
+		return -EINVAL;
+	if (!in_module_text(group, from->copy))
+		return -EINVAL;
+	function->entry = from->entry;
+	function->copy = from->copy;
+	function->patch = from->entry + from->patch_at;
+	function->tracer_site = function->patch - MCOUNT_INSN_SIZE;
+	memcpy(function->original, from->expected, JUMP_SIZE);
+	kernlane_make_branch(function->jump, JUMP_OPCODE, function->patch,
+			     function->copy);
+	*bad_address = 0;
+	return 0;
+}
+
+static int take_call(struct group *group, unsigned int index, const void *data,
+		     u64 *bad_address)
+{
+	const struct kernlane_call *from = data;
+	struct call *call = &group->calls[index];
+
+	*bad_address = from->site;
+	if (from->function >= group->nr_functions)
+		return -EINVAL;
+	call->site = from->site;
+	call->function = &group->functions[from->function];
+	call->in_module = in_module_text(group, from->site) &&
+			  in_module_text(group, from->site + JUMP_SIZE - 1);
+	call->direct = call->in_module;
+	if (!call->in_module && (!kernlane_in_kernel_text(from->site) ||
+				 kernlane_is_apart(from->site)))
+		return -EPERM;
+	call->opcode = *(u8 *)from->site;
+	if (call->opcode != CALL_OPCODE && call->opcode != JUMP_OPCODE)
+		return -EBUSY;
+	*bad_address = 0;
+	return 0;
+}
+
+static int take_each(struct group *group, take_fn *take, u64 array,
+		     unsigned int nr, size_t size, u64 *bad_address)
+{
+	void *elements = vmemdup_array_user(u64_to_user_ptr(array), nr, size);
+	unsigned int i;
+	int err = 0;
+
+	if (IS_ERR(elements))
+		return PTR_ERR(elements);
+	for (i = 0; i < nr && !err; i++)
+		err = take(group, i, elements + i * size, bad_address);
+	kvfree(elements);
+	return err;
+}
+
+static int order_calls(const void *a, const void *b)
+{
+	const struct call *x = a, *y = b;
+
+	return x->site < y->site ? -1 : x->site > y->site;
+}
+
+/* In the order of their addresses, and none inside of another. */
+static int sort_calls(struct group *group, u64 *bad_address)
+{
+	unsigned int i;
+
+	sort(group->calls, group->nr_calls, sizeof(*group->calls), order_calls,
+	     NULL);
+	for (i = 1; i < group->nr_calls; i++) {
+		if (group->calls[i - 1].site + JUMP_SIZE <=
+		    group->calls[i].site)
+			continue;
+		*bad_address = group->calls[i].site;
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* Holds the module of that name in whose text the first copy lies. */
+static int take_module(struct group *group, const struct kernlane_group *from)
+{
+	struct kernlane_function first;
+	struct module *module;
+
+	if (copy_from_user(&first, u64_to_user_ptr(from->functions),
+			   sizeof(first)))
+		return -EFAULT;
+	preempt_disable();
+	module = static_call(module_of)(first.copy);
+	if (module && (strcmp(module->name, from->module) ||
+		       module == THIS_MODULE || !try_module_get(module)))
+		module = NULL;
+	preempt_enable();
+	if (!module)
+		return -ENOENT;
+	group->module = module;
+	group->text = (unsigned long)module->mem[MOD_TEXT].base;
+	group->text_size = module->mem[MOD_TEXT].size;
+	strscpy(group->name, from->module, sizeof(group->name));
+	return 0;
+}
+
+static int take_arrays(struct group *group, struct kernlane_group *from)
+{
+	int err;
+
+	group->functions = kvcalloc(from->nr_functions,
+				    sizeof(*group->functions), GFP_KERNEL);
+	group->calls = kvcalloc(from->nr_calls, sizeof(*group->calls),
+				GFP_KERNEL);
+	if (!group->functions || !group->calls)
+		return -ENOMEM;
+	err = take_each(group, take_function, from->functions,
+			from->nr_functions, sizeof(struct kernlane_function),
+			&from->bad_address);
+	if (err)
+		return err;
+	group->nr_functions = from->nr_functions;
+	err = take_each(group, take_call, from->calls, from->nr_calls,
+			sizeof(struct kernlane_call), &from->bad_address);
+	if (err)
+		return err;
+	group->nr_calls = from->nr_calls;
+	return sort_calls(group, &from->bad_address);
+}
+
+/* A group that holds its module and is in no list yet, or an error. */
+struct group *kernlane_take_group(struct kernlane_group *from)
+{
+	struct group *group;
+	int err;
+
+	if (!from->nr_functions ||
+	    from->nr_functions > KERNLANE_MAX_FUNCTIONS ||
+	    from->nr_calls > KERNLANE_MAX_CALLS)
+		return ERR_PTR(-EINVAL);
+	group = kzalloc(sizeof(*group), GFP_KERNEL);
+	if (!group)
+		return ERR_PTR(-ENOMEM);
+	err = take_module(group, from);
+	if (!err)
+		err = take_arrays(group, from);
+	if (err) {
+		kernlane_free_group(group);
+		return ERR_PTR(err);
+	}
+	return group;
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * What the kernel does not export: functions and locks found by their names,
+ * the bounds of its text, and the code that is left alone.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kprobes.h>
+
+#include "group.h"
+#include "symbols.h"
+
+/* The kernel's own: held while text is written, and while it must not be. */
+struct mutex *kernlane_text_mutex;
+
+static unsigned long text_start, text_end;
+
+DEFINE_STATIC_CALL_NULL(poke_queue, text_poke_queue);
+DEFINE_STATIC_CALL_NULL(poke_finish, text_poke_finish);
+DEFINE_STATIC_CALL_NULL(stack_of, stack_trace_save_tsk_reliable);
+DEFINE_STATIC_CALL_NULL(module_of, __module_text_address);
+DEFINE_STATIC_CALL_NULL(symbol_of, kallsyms_lookup_size_offset);
+DEFINE_STATIC_CALL_NULL(address_of, kallsyms_lookup_name);
+
+/* Code that is left alone, by the symbols around it. */
+static const char *const apart_names[][2] = {
+	{ "__noinstr_text_start", "__noinstr_text_end" },
+	{ "__entry_text_start", "__entry_text_end" },
+	{ "__sched_text_start", "__sched_text_end" },
+	{ "__lock_text_start", "__lock_text_end" },
+	{ "__cpuidle_text_start", "__cpuidle_text_end" },
+	{ "__kprobes_text_start", "__kprobes_text_end" },
+	{ "__irqentry_text_start", "__irqentry_text_end" },
+	{ "__softirqentry_text_start", "__softirqentry_text_end" },
+	{ "__static_call_text_start", "__static_call_text_end" },
+};
+
+static struct {
+	unsigned long start;
+	unsigned long end;
+} apart[ARRAY_SIZE(apart_names)];
+
+bool kernlane_is_apart(unsigned long addr)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(apart); i++)
+		if (addr >= apart[i].start && addr < apart[i].end)
+			return true;
+	return false;
+}
+
+bool kernlane_in_kernel_text(unsigned long addr)
+{
+	return addr >= text_start && addr + JUMP_SIZE <= text_end;
+}
+
+/* kallsyms_lookup_name() is not exported; a kprobe knows where it is. */
+static unsigned long find_lookup(void)
+{
+	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
+	unsigned long addr;
+
+	if (register_kprobe(&probe))
+		return 0;
+	addr = (unsigned long)probe.addr;
+	unregister_kprobe(&probe);
+	return addr;
+}
+
+static unsigned long find_symbol(const char *name)
+{
+	unsigned long addr = static_call(address_of)(name);
+
+	if (!addr)
+		pr_err("this kernel has no %s\n", name);
+	return addr;
+}
+
+int kernlane_find_symbols(void)
+{
+	unsigned long lookup = find_lookup();
+	void *queue, *finish, *stack, *module, *symbol;
+	unsigned int i;
+
+	if (!lookup) {
+		pr_err("kallsyms_lookup_name() was not found by a kprobe\n");
+		return -EOPNOTSUPP;
+	}
+	static_call_update(address_of, (void *)lookup);
+	text_start = find_symbol("_stext");
+	text_end = find_symbol("_etext");
+	kernlane_text_mutex = (void *)find_symbol("text_mutex");
+	queue = (void *)find_symbol("text_poke_queue");
+	finish = (void *)find_symbol("text_poke_finish");
+	stack = (void *)find_symbol("stack_trace_save_tsk_reliable");
+	module = (void *)find_symbol("__module_text_address");
+	symbol = (void *)find_symbol("kallsyms_lookup_size_offset");
+	if (!text_start || !text_end || !kernlane_text_mutex || !queue ||
+	    !finish || !stack || !module || !symbol)
+		return -EOPNOTSUPP;
+	for (i = 0; i < ARRAY_SIZE(apart); i++) {
+		apart[i].start = find_symbol(apart_names[i][0]);
+		apart[i].end = find_symbol(apart_names[i][1]);
+		if (!apart[i].start || !apart[i].end)
+			return -EOPNOTSUPP;
+	}
+	static_call_update(poke_queue, queue);
+	static_call_update(poke_finish, finish);
+	static_call_update(stack_of, stack);
+	static_call_update(module_of, module);
+	static_call_update(symbol_of, symbol);
+	return 0;
+}
