@@ -89,4 +89,7 @@ void kernlane_start_watching(void);
 int kernlane_undo_init(void);
 void kernlane_undo_exit(void);
 
+/* time.c: how long functions take. */
+long kernlane_measure_times(struct kernlane_timing __user *user);
+
 #endif

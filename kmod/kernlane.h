@@ -13,11 +13,13 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KERNLANE_VERSION	1
+#define KERNLANE_VERSION	2
 #define KERNLANE_NAME		56
 #define KERNLANE_JUMP		5
 #define KERNLANE_MAX_FUNCTIONS	8192
 #define KERNLANE_MAX_CALLS	262144
+#define KERNLANE_MAX_TIMED	512
+#define KERNLANE_MAX_MILLISECONDS	3600000
 
 /**
  * struct kernlane_function - a function and its copy
@@ -82,8 +84,40 @@ struct kernlane_counters {
 	__u32 reserved;
 };
 
+/**
+ * struct kernlane_time - what the invocations of one function took together
+ * @entered: invocations that began while it was measured
+ * @returned: of these, those that also ended; the times are theirs
+ * @missed: invocations that there was no room to follow
+ * @ns: nanoseconds from entry to return
+ * @out_ns: of these, with the task switched out
+ */
+struct kernlane_time {
+	__u64 entered;
+	__u64 returned;
+	__u64 missed;
+	__u64 ns;
+	__u64 out_ns;
+};
+
+/**
+ * struct kernlane_timing - which functions to measure, and for how long
+ * @entries: pointer to @nr addresses of functions, ascending, each with a site
+ *	of the function tracer
+ * @times: pointer to @nr struct kernlane_time, written at the end
+ * @nr: how many functions
+ * @milliseconds: for how long; a signal ends it early, without a result
+ */
+struct kernlane_timing {
+	__u64 entries;
+	__u64 times;
+	__u32 nr;
+	__u32 milliseconds;
+};
+
 #define KERNLANE_INSTALL	_IOWR(0xb7, 1, struct kernlane_group)
 #define KERNLANE_UNDO		_IOWR(0xb7, 2, struct kernlane_group)
 #define KERNLANE_COUNTERS	_IOW(0xb7, 3, struct kernlane_counters)
+#define KERNLANE_TIME		_IOW(0xb7, 4, struct kernlane_timing)
 
 #endif

@@ -142,6 +142,8 @@ static long kernlane_ioctl(struct file *file, unsigned int command,
 		return do_undo((void __user *)argument);
 	case KERNLANE_COUNTERS:
 		return do_counters((void __user *)argument);
+	case KERNLANE_TIME:
+		return kernlane_measure_times((void __user *)argument);
 	default:
 		return -ENOTTY;
 	}

@@ -111,10 +111,35 @@ most=$(grep -v counting /tmp/out | awk '$2 > most { most = $2 } END { print most
 [ "$most" -gt 50 ] && passed "blocks are counted (vfs_read ran $most times)" || failed "blocks are counted" "$most"
 $K watch $V --root vfs_read --time 1 --depth 1 -o /tmp/live.klp >/tmp/out 2>&1 && tail -n 1 /tmp/out || failed "watched" "$(tail -n 1 /tmp/out)"
 check "a counted group is laid out and installed" $K apply $V --profile /tmp/live.klp --root vfs_read
-kill $busy
-wait $busy 2>/dev/null
 check "load in the optimized copies" load
 $K undo >/dev/null || { sleep 1; $K undo >/dev/null; }
+
+# Measuring, and everything as one command. The load's dd reads 1 228 800 bytes by 3000.
+reads() { $K time vfs_read $V --time 3 --json | sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p"; }
+entered=$(reads entered)
+[ "$entered" -gt 50 ] && passed "vfs_read is measured ($entered calls)" || failed "vfs_read is measured" "$entered"
+apply vfs_read,ksys_read 4 >/dev/null
+entered=$(reads entered)
+[ "$entered" -gt 50 ] && passed "and so is its copy" || failed "and so is its copy" "$entered"
+$K undo >/dev/null || { sleep 1; $K undo >/dev/null; }
+refused "what the tracer has no site in" "no site" $K time entry_SYSCALL_64 $V
+$K time vfs_read $V --time 60 >/dev/null 2>&1 &
+sleep 2
+refused "measured twice at once" "another process is measuring" $K time vfs_read $V --time 1
+kill -9 $!
+wait $! 2>/dev/null
+check "measured again after that was killed" $K time vfs_read $V --time 1
+before=$(md5sum </proc/kallsyms)
+$K auto $V --sample 2 --time 0.5 --depth 1 --share 5 --dry-run </dev/null >/tmp/out 2>&1
+grep -q '^jump .* in .*ksys_read' /tmp/out && passed "auto finds ksys_read" || failed "auto finds ksys_read" "$(tail -n 5 /tmp/out)"
+[ "$(md5sum </proc/kallsyms)" = "$before" ] && passed "a dry run leaves nothing" || failed "a dry run leaves nothing" "$(lsmod)"
+$K auto $V --sample 2 --time 0.5 --depth 2 --share 5 </dev/null >/tmp/out 2>&1 || failed "auto" "$(tail -n 3 /tmp/out)"
+grep 'functions on\|lines (\|calls in the kernel\|_read$' /tmp/out
+check "auto leaves its group installed" sh -c "$K status | grep -q kernlane_"
+check "load in what auto installed" load
+$K undo >/dev/null || { sleep 1; $K undo >/dev/null; }
+kill $busy
+wait $busy 2>/dev/null
 
 # Killed anywhere: original or installed, and undo works.
 now() { cut -d ' ' -f 1 /proc/uptime | tr -d .; }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The root and its hot descendants, ascending by number.
 pub fn group(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshold: f64) -> Vec<usize> {
+    let limit = limit(kernel, profile, root, threshold);
     let function = |at: &LinkAddr| kernel.function_at(*at);
     let mut callees: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     let calls = profile.calls.iter().map(|((from, to), &count)| (from, to, count));
@@ -25,8 +26,6 @@ pub fn group(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshol
             *most = count.max(*most);
         }
     }
-    let entry = kernel.link_address(kernel.functions[root].at);
-    let limit = profile.blocks.get(&entry).copied().unwrap_or(0) as f64 * threshold;
     let is_hot = |index: usize| hottest.get(&index).is_some_and(|&count| count as f64 > limit);
     let mut found = BTreeSet::from([root]);
     let mut waiting = vec![root];
@@ -38,4 +37,10 @@ pub fn group(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshol
         }
     }
     found.into_iter().collect()
+}
+
+/// How often a block must have run to be hot: more than a part of the root's calls.
+pub fn limit(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshold: f64) -> f64 {
+    let entry = kernel.link_address(kernel.functions[root].at);
+    profile.blocks.get(&entry).copied().unwrap_or(0) as f64 * threshold
 }

@@ -133,8 +133,8 @@ impl Prepared {
         self.functions.iter().map(|m| m.entry)
     }
 
-    /// Loads the module and installs the group.
-    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<()> {
+    /// Loads the module and installs the group. Gives where the copies' `.text` lies.
+    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<u64> {
         load(&self.name, &self.module.bytes)?;
         let installed = self.install_loaded(group, device);
         if installed.is_err() {
@@ -144,7 +144,7 @@ impl Prepared {
         installed
     }
 
-    fn install_loaded(&self, group: &Group<'_, '_>, device: &Device) -> Result<()> {
+    fn install_loaded(&self, group: &Group<'_, '_>, device: &Device) -> Result<u64> {
         let text = text_of(&self.name)?;
         let slide = group.original.slide;
         let functions: Vec<Function> = self
@@ -171,7 +171,8 @@ impl Prepared {
                 reserved: 0,
             })
             .collect();
-        device.install(&self.name, &functions, &calls)
+        device.install(&self.name, &functions, &calls)?;
+        Ok(text)
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
 use crate::image::linked::LinkedKernel;
-use crate::image::object::instructions::Kind;
+use crate::image::object::instructions::{Kind, NOWHERE};
 use crate::live::counters;
 use crate::live::device::{Device, Undone};
 use crate::live::group::Group;
@@ -137,7 +137,7 @@ impl Watch<'_, '_> {
     /// The functions that blocks which ran call or jump to, also by static calls as they are aimed now.
     fn called(&self, group: &Group<'_, '_>, profile: &Profile) -> Vec<usize> {
         let calls = group.original.functions.iter().flat_map(|f| self.kernel.instructions(f));
-        let branches = calls.filter(|i| matches!(i.kind, Kind::Call | Kind::Jump));
+        let branches = calls.filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE);
         let ran = branches.filter(|i| {
             let pieces = &group.original.pieces;
             let piece = pieces.partition_point(|p| p.at <= i.at).checked_sub(1).map(|n| pieces[n].at);
@@ -235,7 +235,7 @@ fn add_calls(group: &Group<'_, '_>, blocks: &[Counted], profile: &mut Profile) {
         for i in kernel
             .instructions(function)
             .iter()
-            .filter(|i| matches!(i.kind, Kind::Call | Kind::Jump))
+            .filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE)
         {
             let to = kernel.link_address(i.target);
             let Some(callee) = kernel.function_at(to).map(|f| &kernel.functions[f]) else {

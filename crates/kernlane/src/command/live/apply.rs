@@ -98,9 +98,7 @@ pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
         );
         eprintln!("left out: {name}: {reason}");
     }
-    let order = layout::order(&group.graph(profile.as_ref()), args.algorithm, args.seed)?;
-    let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
-    let prepared = install::prepare(&group, &running, &order, &[], &install::free_name()?)?;
+    let prepared = lay_out(&group, &running, profile.as_ref(), args.algorithm, args.seed)?;
     if let Some(path) = &args.keep_module {
         crate::output::write(path, &prepared.module.bytes)?;
     }
@@ -109,6 +107,24 @@ pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     prepared.install(&group, &Device::open()?)?;
+    print_summary(&group, &prepared);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Orders the group's blocks, and prepares the module for them.
+pub(super) fn lay_out(
+    group: &Group<'_, '_>,
+    running: &RunningKernel,
+    profile: Option<&Profile>,
+    algorithm: Algorithm,
+    seed: u64,
+) -> Result<Prepared> {
+    let order = layout::order(&group.graph(profile), algorithm, seed)?;
+    let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
+    install::prepare(group, running, &order, &[], &install::free_name()?)
+}
+
+pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &Prepared) {
     let summary = prepared.module.summary;
     println!(
         "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, {} branches inverted, {} jumps dropped, {} added",
@@ -122,7 +138,6 @@ pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
         summary.jumps_dropped,
         summary.jumps_added
     );
-    Ok(ExitCode::SUCCESS)
 }
 
 fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Profile> {
@@ -162,7 +177,7 @@ pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Resul
     Ok(())
 }
 
-fn print_plan(group: &Group<'_, '_>, running: &RunningKernel, prepared: &Prepared) {
+pub(super) fn print_plan(group: &Group<'_, '_>, running: &RunningKernel, prepared: &Prepared) {
     let kernel = group.original.kernel;
     println!("module {}: {} bytes of code", prepared.name, prepared.module.text_size);
     for (n, &(function, patch_at)) in group.members.iter().enumerate() {

@@ -2,6 +2,9 @@
 
 mod analyze;
 mod apply;
+mod auto;
+mod roots;
+mod time;
 mod undo;
 mod watch;
 
@@ -28,9 +31,11 @@ pub enum LiveCommand {
     Analyze(analyze::AnalyzeArgs),
     Watch(watch::WatchArgs),
     Apply(apply::ApplyArgs),
+    Auto(auto::AutoArgs),
     Status(undo::StatusArgs),
     Undo(undo::UndoArgs),
     Count(watch::CountArgs),
+    Time(time::TimeArgs),
 }
 
 pub fn run(args: &LiveArgs) -> Result<ExitCode> {
@@ -39,6 +44,8 @@ pub fn run(args: &LiveArgs) -> Result<ExitCode> {
         LiveCommand::Watch(args) => watch::watch(args),
         LiveCommand::Count(args) => watch::count(args),
         LiveCommand::Apply(args) => apply::run(args),
+        LiveCommand::Auto(args) => auto::run(args),
+        LiveCommand::Time(args) => time::run(args),
         LiveCommand::Status(args) => undo::status(args),
         LiveCommand::Undo(args) => undo::run(args),
     }

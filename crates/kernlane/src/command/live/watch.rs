@@ -1,5 +1,6 @@
 //! `kernlane live watch` and `kernlane live count`: exact block counts of the running kernel.
 
+use super::roots::RootArgs;
 use crate::image::linked::LinkedKernel;
 use crate::live::device::Device;
 use crate::live::running::RunningKernel;
@@ -21,9 +22,8 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
 
-    /// The function to begin with
-    #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
-    pub root: Vec<String>,
+    #[command(flatten)]
+    pub roots: RootArgs,
 
     /// For how many seconds each batch of functions is counted
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
@@ -58,33 +58,39 @@ pub struct CountArgs {
     pub json: bool,
 }
 
-fn watched(vmlinux: Option<&std::path::Path>, roots: &[String], time: f64, depth: usize) -> Result<Watched> {
-    let time = Duration::try_from_secs_f64(time).context("--time")?;
-    let (path, bytes) = super::map_vmlinux(vmlinux)?;
+pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
+    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
     let running = RunningKernel::open(&kernel)?;
     let device = Device::open()?;
     crate::interrupt::catch()?;
-    let chosen: Vec<usize> = roots.iter().map(|name| super::apply::find(&kernel, name)).collect::<Result<_>>()?;
-    super::apply::refuse_owned(&kernel, &chosen)?;
-    for (&index, name) in chosen.iter().zip(roots) {
-        if let Err(reason) = crate::live::group::decide(&kernel, &running, index)? {
-            anyhow::bail!("{name} cannot be counted: {reason}");
-        }
-    }
-    let mut watch = Watch {
-        kernel: &kernel,
-        running: &running,
-        device: &device,
-        time,
-        told: &mut |what| eprintln!("{what}"),
-    };
-    watch.from_roots(&chosen, depth)
+    let roots = args.roots.choose(&kernel, &running)?;
+    let found = count_from(&kernel, &running, &device, &roots, args.time, args.depth)?;
+    crate::output::write(&args.output, found.profile.to_json().as_bytes())?;
+    print_counted(&found);
+    Ok(ExitCode::SUCCESS)
 }
 
-pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
-    let found = watched(args.vmlinux.as_deref(), &args.root, args.time, args.depth)?;
-    crate::output::write(&args.output, found.profile.to_json().as_bytes())?;
+/// Counts for `time` seconds a batch.
+pub(super) fn count_from(
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+    device: &Device,
+    roots: &[usize],
+    time: f64,
+    depth: usize,
+) -> Result<Watched> {
+    let mut watch = Watch {
+        kernel,
+        running,
+        device,
+        time: Duration::try_from_secs_f64(time).context("--time")?,
+        told: &mut |what| eprintln!("{what}"),
+    };
+    watch.from_roots(roots, depth)
+}
+
+pub(super) fn print_counted(found: &Watched) {
     let functions: usize = found.levels.iter().sum();
     println!(
         "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, {:.1} % of them exact",
@@ -95,11 +101,16 @@ pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
         found.edges,
         100.0 * found.exact_edges as f64 / found.edges.max(1) as f64
     );
-    Ok(ExitCode::SUCCESS)
 }
 
 pub fn count(args: &CountArgs) -> Result<ExitCode> {
-    let found = watched(args.vmlinux.as_deref(), std::slice::from_ref(&args.function), args.time, 0)?;
+    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
+    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
+    let running = RunningKernel::open(&kernel)?;
+    let device = Device::open()?;
+    crate::interrupt::catch()?;
+    let function = super::roots::named(&kernel, &running, std::slice::from_ref(&args.function))?;
+    let found = count_from(&kernel, &running, &device, &function, args.time, 0)?;
     ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
     if args.json {
         let rows: Vec<(String, u64)> = found.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect();

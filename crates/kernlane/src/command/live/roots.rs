@@ -1,0 +1,88 @@
+//! The functions to begin with: those that the user names, or those that sampling finds.
+
+use crate::image::address::LinkAddr;
+use crate::image::linked::LinkedKernel;
+use crate::live::group;
+use crate::live::owners::Owners;
+use crate::live::roots::{self, Root};
+use crate::live::running::RunningKernel;
+use crate::live::sample;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::time::Duration;
+
+#[derive(Args)]
+pub struct RootArgs {
+    /// The functions to begin with; by default those that sampling finds on the kernel's stacks
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub root: Vec<String>,
+
+    /// For how many seconds to sample, where no root is named
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    pub sample: f64,
+
+    /// A root is on at least this many percent of the sampled stacks
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    pub share: f64,
+}
+
+impl RootArgs {
+    /// The roots, by their numbers; what sampling found is told.
+    ///
+    /// # Errors
+    /// A function that was named cannot be replaced; sampling found none.
+    pub fn choose(&self, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<Vec<usize>> {
+        if !self.root.is_empty() {
+            return named(kernel, running, &self.root);
+        }
+        let found = self.sampled(kernel, running)?;
+        println!("{:>9}  root", "% stacks");
+        for root in &found {
+            println!(
+                "{:>9.1}  {}",
+                100.0 * root.share,
+                kernel.function_name(&kernel.functions[root.function])
+            );
+        }
+        Ok(found.iter().map(|root| root.function).collect())
+    }
+
+    fn sampled(&self, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<Vec<Root>> {
+        let time = Duration::try_from_secs_f64(self.sample).context("--sample")?;
+        eprintln!("sampling the kernel for {} s", self.sample);
+        let samples = sample::sample(time)?;
+        if samples.stacks.is_empty() {
+            bail!("the kernel did nothing while it was sampled: run this under the load that it is meant for, or name a --root");
+        }
+        if samples.lost > 0 {
+            eprintln!("the samples' ring was full {} times: some are missing", samples.lost);
+        }
+        let link = |stack: &Vec<u64>| stack.iter().map(|at| LinkAddr(at.wrapping_sub(running.slide))).collect();
+        let stacks: Vec<Vec<LinkAddr>> = samples.stacks.iter().map(link).collect();
+        let owners = Owners::read();
+        let found = roots::choose(kernel, &stacks, self.share / 100.0, &mut |index| {
+            let owned = owners.of(kernel.function_name(&kernel.functions[index])).is_some();
+            Ok(!owned && group::decide(kernel, running, index)?.is_ok())
+        })?;
+        if found.is_empty() {
+            bail!(
+                "of {} sampled stacks none holds a function that can be replaced on {} % of them: sample longer, or lower --share",
+                stacks.len(),
+                self.share
+            );
+        }
+        Ok(found)
+    }
+}
+
+/// Functions by their names, each of which can be replaced.
+pub fn named(kernel: &LinkedKernel<'_>, running: &RunningKernel, names: &[String]) -> Result<Vec<usize>> {
+    let chosen: Vec<usize> = names.iter().map(|name| super::apply::find(kernel, name)).collect::<Result<_>>()?;
+    super::apply::refuse_owned(kernel, &chosen)?;
+    for (&index, name) in chosen.iter().zip(names) {
+        if let Err(reason) = group::decide(kernel, running, index)? {
+            bail!("{name} cannot be counted: {reason}");
+        }
+    }
+    Ok(chosen)
+}

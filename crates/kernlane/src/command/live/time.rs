@@ -1,0 +1,106 @@
+//! `kernlane live time`: how long functions of the running kernel take.
+
+use crate::image::linked::LinkedKernel;
+use crate::live::device::{Device, Time};
+use crate::live::eligible;
+use crate::live::running::RunningKernel;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Measure how long invocations of functions take
+///
+/// From entry to return, with what they call; with and without the time in which the task was switched out. Probes are put in and taken out again;
+/// each costs the same on every call (some 100 ns), so compare two runs of this, and do not add up.
+#[derive(Args)]
+#[command(after_help = "Example:\n  kernlane live time tcp_v4_rcv,vfs_read --time 5")]
+pub struct TimeArgs {
+    /// The functions
+    #[arg(value_name = "FUNCTION", required = true, value_delimiter = ',')]
+    pub functions: Vec<String>,
+
+    /// The running kernel's vmlinux; by default where distributions put it
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+
+    /// For how many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    pub time: f64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A function and what its invocations took.
+#[derive(serde::Serialize)]
+struct Row<'a> {
+    function: &'a str,
+    #[serde(flatten)]
+    time: Time,
+}
+
+pub fn run(args: &TimeArgs) -> Result<ExitCode> {
+    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
+    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
+    let running = RunningKernel::open(&kernel)?;
+    let chosen: Vec<usize> = (args.functions.iter())
+        .map(|name| super::apply::find(&kernel, name))
+        .collect::<Result<_>>()?;
+    let time = Duration::try_from_secs_f64(args.time).context("--time")?;
+    let times = measure(&kernel, &running, &Device::open()?, &chosen, time)?;
+    let rows: Vec<Row<'_>> = (chosen.iter().zip(times))
+        .map(|(&index, time)| Row {
+            function: kernel.function_name(&kernel.functions[index]),
+            time,
+        })
+        .collect();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{:>12} {:>14} {:>14}  function", "calls", "ns on a CPU", "ns in all");
+    for row in rows {
+        let mean = |mean: Option<f64>| mean.map_or("-".into(), |ns| format!("{ns:.0}"));
+        let missed = match row.time.missed {
+            0 => String::new(),
+            missed => format!("  ({missed} not followed)"),
+        };
+        println!(
+            "{:>12} {:>14} {:>14}  {}{missed}",
+            row.time.entered,
+            mean(row.time.mean_on_cpu()),
+            mean(row.time.mean()),
+            row.function
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What each of the functions took, in their order.
+pub(super) fn measure(
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+    device: &Device,
+    functions: &[usize],
+    time: Duration,
+) -> Result<Vec<Time>> {
+    for &index in functions {
+        let function = &kernel.functions[index];
+        if eligible::tracer_site(kernel, function).is_none() {
+            bail!(
+                "{} cannot be measured: the function tracer has no site at its entry",
+                kernel.function_name(function)
+            );
+        }
+    }
+    let address = |index: usize| running.address(kernel.link_address(kernel.functions[index].at));
+    let mut entries: Vec<u64> = functions.iter().map(|&index| address(index)).collect();
+    entries.sort_unstable();
+    entries.dedup();
+    let times = device.time(&entries, time)?;
+    let of = |index: usize| entries.binary_search(&address(index)).map(|n| times[n]);
+    Ok(functions.iter().map(|&index| of(index).unwrap_or_default()).collect())
+}
