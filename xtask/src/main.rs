@@ -1,5 +1,6 @@
 //! What is neither plain cargo nor for users: the demo, the demo kernels, the tests that need a kernel tree or a virtual machine.
 
+mod bare;
 mod check_test;
 mod demo;
 mod export_test;
@@ -7,6 +8,7 @@ mod guest_test;
 mod kernel;
 mod layout_test;
 mod live_test;
+mod machine;
 mod memory_test;
 mod record_test;
 mod relink_test;

@@ -1,8 +1,10 @@
 //! Whatever happened to a recording's bytes: a named error or the right answer, and all that stands before the damage.
 
+mod frames;
 mod sample;
 
-use kernlane_trace::{Chunk, Event, MAGIC, ReadError, Reader, Task, TaskId, Translation, TranslationId, Violation, events};
+use frames::{Random, boundaries, file, file_of, framed, framed_as, pieces};
+use kernlane_trace::{Chunk, Event, ReadError, Reader, Task, TaskId, Translation, TranslationId, Violation, events};
 
 /// The chunks up to the first error, and the error.
 fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
@@ -21,16 +23,6 @@ fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
             }
         }
     }
-}
-
-/// Where each chunk begins and the file ends, found by the frames alone.
-fn boundaries(bytes: &[u8]) -> Vec<usize> {
-    let mut all = vec![12];
-    while let Some(&at) = all.last().filter(|&&at| at < bytes.len()) {
-        let packed = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap());
-        all.push(at + 16 + packed as usize);
-    }
-    all
 }
 
 #[test]
@@ -146,28 +138,11 @@ fn other_files_are_not_recordings() {
 }
 
 /// A chunk with a right checksum, whatever the payload is.
-fn framed(kind: &[u8; 4], payload: &[u8]) -> Vec<u8> {
-    let packed = zstd::bulk::compress(payload, 1).unwrap();
-    framed_as(kind, &packed, payload.len() as u32)
-}
-
-fn framed_as(kind: &[u8; 4], packed: &[u8], unpacked: u32) -> Vec<u8> {
-    let mut chunk = [&kind[..], &(packed.len() as u32).to_le_bytes(), &unpacked.to_le_bytes()].concat();
-    let checksum = crc32fast::hash(&[&chunk[..], packed].concat());
-    chunk.extend(checksum.to_le_bytes());
-    chunk.extend(packed);
-    chunk
-}
-
-fn file(chunks: &[Vec<u8>]) -> Vec<u8> {
-    [&MAGIC[..], &1u32.to_le_bytes(), &chunks.concat()].concat()
-}
-
 const EMPTY_HEADER: [u8; 20] = [0; 20];
 
 /// The violation of a file whose second chunk this is.
 fn violation(kind: &[u8; 4], payload: &[u8]) -> Violation {
-    match read(&file(&[framed(b"HEAD", &EMPTY_HEADER), framed(kind, payload)])).1 {
+    match read(&file(1, &[framed(b"HEAD", &EMPTY_HEADER), framed(kind, payload)])).1 {
         Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
         other => panic!("{other:?}"),
     }
@@ -218,7 +193,7 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
 
 #[test]
 fn headers_that_break_a_rule_are_refused() {
-    let refused = |kind: &[u8; 4], payload: &[u8]| match read(&file(&[framed(kind, payload)])).1 {
+    let refused = |kind: &[u8; 4], payload: &[u8]| match read(&file(1, &[framed(kind, payload)])).1 {
         Some(ReadError::Chunk {
             chunk: 0,
             offset: 12,
@@ -238,7 +213,7 @@ fn headers_that_break_a_rule_are_refused() {
 
 #[test]
 fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
-    let lies = |chunk: Vec<u8>| match read(&file(&[framed(b"HEAD", &EMPTY_HEADER), chunk])).1 {
+    let lies = |chunk: Vec<u8>| match read(&file(1, &[framed(b"HEAD", &EMPTY_HEADER), chunk])).1 {
         Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
         other => panic!("{other:?}"),
     };
@@ -258,48 +233,20 @@ fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
     assert!(matches!(lies(huge), Violation::ChunkSize { size: u32::MAX, .. }));
 }
 
-/// xorshift64* (Vigna 2016), so that the damage is the same on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-    }
-}
-
 /// Payloads damaged *under* a right checksum: the records that come out must still follow the rules.
 #[test]
 fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule() {
     let (bytes, _) = sample::bytes();
-    let pieces: Vec<(Vec<u8>, [u8; 4])> = boundaries(&bytes)
-        .windows(2)
-        .map(|pair| {
-            let frame = &bytes[pair[0]..pair[0] + 16];
-            let packed = &bytes[pair[0] + 16..pair[1]];
-            (zstd::bulk::decompress(packed, 1 << 20).unwrap(), frame[..4].try_into().unwrap())
-        })
-        .collect();
+    let good = pieces(&bytes);
     let mut random = Random(20_200_101);
     let (mut refused, mut given) = (0, 0);
     for _ in 0..5_000 {
-        let mut payloads = pieces.clone();
+        let mut damaged = good.clone();
         for _ in 0..=random.below(3) {
-            let payload = &mut payloads[random.below(pieces.len())].0;
-            match random.below(4) {
-                0 => payload.truncate(random.below(payload.len() + 1)),
-                1 => payload.insert(random.below(payload.len() + 1), random.below(256) as u8),
-                _ if payload.is_empty() => {}
-                _ => {
-                    let at = random.below(payload.len());
-                    payload[at] ^= 1 << random.below(8);
-                }
-            }
+            let at = random.below(damaged.len());
+            random.damage(&mut damaged[at].1);
         }
-        let chunks: Vec<Vec<u8>> = payloads.iter().map(|(payload, kind)| framed(kind, payload)).collect();
-        let (chunks, error) = read(&file(&chunks));
+        let (chunks, error) = read(&file_of(1, &damaged));
         refused += u32::from(error.is_some());
         given += chunks.len();
         follow_the_rules(&chunks);

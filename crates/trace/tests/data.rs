@@ -1,11 +1,13 @@
 //! Data accesses: what is written is what is read, however it is damaged it is an error or follows the rules, and what breaks a rule is
 //! not written.
 
+mod frames;
 mod sample;
 
+use frames::{Piece, Random, file_of, pieces};
 use kernlane_trace::{
-    Accesses, Chunk, Event, MAGIC, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses, Site, Translation, TranslationId,
-    Violation, WriteError, Writer, events,
+    Accesses, Chunk, Event, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses, Site, Translation, TranslationId, Violation,
+    WriteError, Writer, events,
 };
 
 /// One stream's executions with their accesses, and its mappings.
@@ -214,49 +216,12 @@ fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
     }
 }
 
-fn framed(kind: &[u8], payload: &[u8]) -> Vec<u8> {
-    let packed = zstd::bulk::compress(payload, 1).unwrap();
-    let mut chunk = [kind, &(packed.len() as u32).to_le_bytes(), &(payload.len() as u32).to_le_bytes()].concat();
-    chunk.extend(crc32fast::hash(&[&chunk[..], &packed].concat()).to_le_bytes());
-    chunk.extend(packed);
-    chunk
-}
-
-/// Kind and payload of every chunk.
-fn pieces(bytes: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let (mut at, mut pieces) = (12, Vec::new());
-    while at < bytes.len() {
-        let packed = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
-        let payload = zstd::bulk::decompress(&bytes[at + 16..at + 16 + packed], 1 << 20).unwrap();
-        pieces.push((bytes[at..at + 4].to_vec(), payload));
-        at += 16 + packed;
-    }
-    pieces
-}
-
-fn file(version: u32, pieces: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
-    let chunks: Vec<u8> = pieces.iter().flat_map(|(kind, payload)| framed(kind, payload)).collect();
-    [&MAGIC[..], &version.to_le_bytes(), &chunks].concat()
-}
-
-/// xorshift64* (Vigna 2016), so that the damage is the same on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-    }
-}
-
 /// Payloads damaged *under* a right checksum: what comes out must still follow the rules.
 #[test]
 fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule() {
     let (bytes, _) = sample::data_bytes();
     let good = pieces(&bytes);
-    assert_eq!(file(2, &good).len(), file(2, &pieces(&file(2, &good))).len());
+    assert_eq!(file_of(2, &good).len(), file_of(2, &pieces(&file_of(2, &good))).len());
     let mut random = Random(20_200_101);
     let (mut refused, mut given) = (0, 0);
     for _ in 0..5_000 {
@@ -272,18 +237,9 @@ fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule(
                     .unwrap()
                     % good.len()
             };
-            let payload = &mut damaged[at].1;
-            match random.below(4) {
-                0 => payload.truncate(random.below(payload.len() + 1)),
-                1 => payload.insert(random.below(payload.len() + 1), random.below(256) as u8),
-                _ if payload.is_empty() => {}
-                _ => {
-                    let at = random.below(payload.len());
-                    payload[at] ^= 1 << random.below(8);
-                }
-            }
+            random.damage(&mut damaged[at].1);
         }
-        let (all, error) = read(&file(2, &damaged));
+        let (all, error) = read(&file_of(2, &damaged));
         refused += u32::from(error.is_some());
         given += all.len();
         for (told, accesses) in &all {
@@ -309,7 +265,7 @@ fn chunks_out_of_place_are_refused() {
     let (bytes, _) = sample::data_bytes();
     let good = pieces(&bytes);
     let of_kind = |kind: &[u8]| good.iter().position(|piece| piece.0 == kind).unwrap();
-    let refused = |pieces: &[(Vec<u8>, Vec<u8>)], version| match read(&file(version, pieces)).1 {
+    let refused = |pieces: &[Piece], version| match read(&file_of(version, pieces)).1 {
         Some(ReadError::Chunk { violation, .. }) => violation,
         other => panic!("{other:?}"),
     };
@@ -341,11 +297,11 @@ fn chunks_out_of_place_are_refused() {
 #[test]
 fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
     let mut damaged = pieces(&sample::data_bytes().0);
-    let at = damaged.iter().position(|piece| piece.0 == b"DATA").unwrap();
+    let at = damaged.iter().position(|piece| &piece.0 == b"DATA").unwrap();
     let group = [&[0, 1][..], &[0xff; 9], &[1, 1, 0, 0, 0, 0]].concat();
     let sizes = [(group.len() as u32).to_le_bytes(), [0; 4]].concat();
     damaged[at].1 = [sizes, group].concat();
-    match read(&file(2, &damaged)).1 {
+    match read(&file_of(2, &damaged)).1 {
         Some(ReadError::Chunk { violation, .. }) => assert_eq!(
             violation,
             Violation::TooLong {

@@ -6,9 +6,8 @@
 use anyhow::{Context, Result, ensure};
 use kernlane::image::address::LinkAddr;
 use kernlane::image::{End, Image, vmlinux};
-use kernlane::profile::{Merge, Profile};
+use kernlane::profile::Profile;
 use kernlane_layout::EdgeKind;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -208,18 +207,7 @@ impl Test {
 
 /// Counts that every edge of the program has its share of.
 fn profile(image: &Image) -> Profile {
-    let mut profile = Profile {
-        build_id: image.build_id.clone(),
-        merge: Merge::Sum,
-        sources: Vec::new(),
-        blocks: BTreeMap::new(),
-        edges: BTreeMap::new(),
-        calls: BTreeMap::new(),
-        seeds: BTreeMap::new(),
-        joint_misses: BTreeMap::new(),
-        processes: BTreeMap::new(),
-        outside: BTreeMap::new(),
-    };
+    let mut profile = Profile::empty(image.build_id.clone());
     for block in &image.blocks {
         profile.blocks.insert(block.addr, 100);
         // The program ends in a system call that does not return.

@@ -11,7 +11,7 @@ use graphs::Functions;
 use kernlane::image::vmlinux;
 use kernlane::profile::Profile;
 use kernlane_layout::{Algorithm, Graph};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -69,8 +69,17 @@ fn build(directory: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// The first lines of a question: how much there is, then the size and count of each node.
+fn question(what: &str, edges: usize, sizes: &[impl Display], counts: &[u64]) -> String {
+    let mut question = format!("{what} {} {edges}\n", sizes.len());
+    for (size, count) in sizes.iter().zip(counts) {
+        let _ = writeln!(question, "{size} {count}");
+    }
+    question
+}
+
 /// LLVM's answers to some graphs, a line each.
-fn ask(reference: &Path, directory: &Path, questions: &str) -> Result<Vec<String>> {
+fn ask(reference: &Path, directory: &Path, graphs: usize, questions: &str) -> Result<Vec<String>> {
     let path = directory.join("graphs");
     std::fs::write(&path, questions)?;
     let output = Command::new(reference)
@@ -78,30 +87,23 @@ fn ask(reference: &Path, directory: &Path, questions: &str) -> Result<Vec<String
         .stderr(Stdio::inherit())
         .output()?;
     ensure!(output.status.success(), "{}: {}", reference.display(), output.status);
-    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+    let answers: Vec<String> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
+    ensure!(answers.len() == graphs, "{} answers to {graphs} graphs", answers.len());
+    Ok(answers)
 }
 
 fn compare_blocks(reference: &Path, directory: &Path, what: &str, graphs: &[Graph]) -> Result<()> {
     let mut questions = String::new();
     for graph in graphs {
         let order = kernlane_layout::order(graph, Algorithm::ExtTsp, 0)?.order.0;
-        writeln!(questions, "blocks {} {}", graph.len(), graph.edges.len())?;
-        for (size, count) in graph.sizes.iter().zip(&graph.counts) {
-            writeln!(questions, "{size} {count}")?;
-        }
+        questions += &question("blocks", graph.edges.len(), &graph.sizes, &graph.counts);
         for edge in &graph.edges {
             writeln!(questions, "{} {} {} 0", edge.from.0, edge.to.0, edge.count)?;
         }
         order.iter().try_for_each(|block| write!(questions, "{} ", block.0))?;
         writeln!(questions)?;
     }
-    let answers = ask(reference, directory, &questions)?;
-    ensure!(
-        answers.len() == graphs.len(),
-        "{} answers to {} graphs",
-        answers.len(),
-        graphs.len()
-    );
+    let answers = ask(reference, directory, graphs.len(), &questions)?;
     let (mut better, mut worse, mut theirs, mut ours) = (0, Vec::new(), 0.0, 0.0);
     for (number, answer) in answers.iter().enumerate() {
         let (their, our) = answer.split_once(' ').context("no two scores")?;
@@ -134,23 +136,14 @@ fn compare_cdsort(reference: &Path, directory: &Path, what: &str, graphs: &[Func
     let mut questions = String::new();
     for functions in graphs {
         let graph = &functions.calls;
-        writeln!(questions, "functions {} {}", graph.len(), graph.arcs.len())?;
-        for (size, count) in graph.sizes.iter().zip(&graph.counts) {
-            writeln!(questions, "{size} {count}")?;
-        }
+        questions += &question("functions", graph.arcs.len(), &graph.sizes, &graph.counts);
         for arc in &graph.arcs {
             writeln!(questions, "{} {} {} {}", arc.from, arc.to, arc.count, arc.offset)?;
         }
         (0..graph.len()).try_for_each(|function| write!(questions, "{function} "))?;
         writeln!(questions)?;
     }
-    let answers = ask(reference, directory, &questions)?;
-    ensure!(
-        answers.len() == graphs.len(),
-        "{} answers to {} graphs",
-        answers.len(),
-        graphs.len()
-    );
+    let answers = ask(reference, directory, graphs.len(), &questions)?;
     for (number, (answer, functions)) in answers.iter().zip(graphs).enumerate() {
         let theirs: Vec<u32> = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
         let ours = kernlane_layout::cdsort::arrange(&functions.calls, &Default::default());

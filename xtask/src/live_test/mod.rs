@@ -6,39 +6,20 @@
 mod debian;
 mod proof;
 
+use crate::machine::{self, Machine};
 use crate::run;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use kernlane::guest::{self, Contents, End, Kernel};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 const SCRIPT: &str = include_str!("guest.sh");
 
-struct Machine {
-    name: &'static str,
-    cpus: u32,
-    cpu_model: &'static str,
-    command_line: &'static [&'static str],
-}
-
 /// With a preemptible kernel a task can be left anywhere.
 const MACHINES: &[Machine] = &[
-    Machine {
-        name: "1 CPU",
-        cpus: 1,
-        cpu_model: "max",
-        command_line: &[],
-    },
-    Machine {
-        name: "2 CPUs, preemptible",
-        cpus: 2,
-        cpu_model: "max",
-        command_line: &["preempt=full"],
-    },
+    Machine::new("1 CPU", 1, "max", &[]),
+    Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]),
 ];
-
-const TIME_LIMIT: Duration = Duration::from_secs(900);
 
 /// `kernel` is Debian's own if not given, `script` replaces the guest's tests, for trials.
 pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
@@ -82,32 +63,23 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-fn test_on(machine: &Machine, kernel: &Kernel, contents: &Contents) -> Result<()> {
+fn test_on(tried: &Machine, kernel: &Kernel, contents: &Contents) -> Result<()> {
     let outcome = guest::run(&kernel.boot_image, contents, |boot| {
-        boot.cpus = machine.cpus;
-        boot.cpu_model = machine.cpu_model.into();
-        boot.command_line = machine.command_line.iter().map(|word| (*word).to_owned()).collect();
-        boot.kaslr = true;
+        tried.describe(boot, &[]);
         boot.memory_mb = 1024;
-        boot.time_limit = TIME_LIMIT;
     })?;
-    println!("-- {}, {:.0} s", machine.name, outcome.elapsed.as_secs_f64());
+    println!("-- {}, {:.0} s", tried.name, outcome.elapsed.as_secs_f64());
     print!("{}", outcome.output);
     let ended = outcome.end == End::Exited(0);
     ensure!(
         ended && !outcome.output.contains("FAILED"),
         "{}: {:?}; the kernel's last words:\n{}",
-        machine.name,
+        tried.name,
         outcome.end,
         last_lines(&outcome.console, 40)
     );
-    for complaint in ["WARNING:", "BUG:", "Oops", "soft lockup", "rcu_tasks detected stalls"] {
-        ensure!(
-            !outcome.console.contains(complaint),
-            "{}: the kernel says {complaint}\n{}",
-            machine.name,
-            last_lines(&outcome.console, 60)
-        );
+    if let Some(line) = outcome.console.lines().find(|line| machine::is_complaint(line)) {
+        bail!("{}: the kernel says {line}\n{}", tried.name, last_lines(&outcome.console, 60));
     }
     Ok(())
 }

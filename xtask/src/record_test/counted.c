@@ -5,13 +5,11 @@
  * counted whole|unended|failed
  */
 
-typedef unsigned long ulong;
-typedef unsigned char byte;
+#include "bare.h"
 
 #define NR_WRITE 1
 #define NR_MMAP 9
 #define NR_FORK 57
-#define NR_EXIT 60
 #define NR_WAIT4 61
 #define NR_PRCTL 157
 #define NR_MEMFD_CREATE 319
@@ -22,22 +20,6 @@ typedef unsigned char byte;
 #define REPEATS 50
 #define PATCHED_CALLS 30
 #define ALIAS_CALLS 40
-
-#define MARK(n) asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00; .long 0x4b4c0000 | %c0" : : "i"(n) : "memory")
-
-static long call(long number, long a, long b, long c, long d, long e, long f)
-{
-	register long r10 asm("r10") = d;
-	register long r8 asm("r8") = e;
-	register long r9 asm("r9") = f;
-	long result;
-
-	asm volatile("syscall"
-		     : "=a"(result)
-		     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-		     : "rcx", "r11", "memory");
-	return result;
-}
 
 static void fail(void)
 {
@@ -186,4 +168,4 @@ __attribute__((used)) static void run(long *stack)
 	call(NR_EXIT, 0, 0, 0, 0, 0, 0);
 }
 
-asm(".globl _start; _start: mov %rsp, %rdi; and $-16, %rsp; call run");
+START(run);

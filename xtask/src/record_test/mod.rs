@@ -4,13 +4,12 @@
 //! Boots the tree's kernel with a program that does between the marks what is hard to record, and that knows by the guest's own clock
 //! how many instructions it took. Prints a line a test.
 
-use crate::{build_plugin, run};
+use crate::build_plugin;
 use anyhow::{Context, Result, bail, ensure};
 use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use trace::{Chunk, Event, Header, PageKind, ReadError, Reader, RunAddr, Totals, Translation, TranslationId, events};
 
 const PROGRAM: &str = include_str!("counted.c");
@@ -26,7 +25,7 @@ pub fn record_test(tree: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let machine = Machine {
         plugin: build_plugin()?,
-        program: compile(directory.path())?,
+        program: crate::bare::compile("counted.c", PROGRAM)?,
         directory: directory.path().into(),
         kernel,
     };
@@ -405,12 +404,4 @@ fn number_before(text: &str, what: &str) -> Option<u64> {
     let (before, _) = text.split_once(what)?;
     let digits = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
     before[digits..].parse().ok()
-}
-
-fn compile(directory: &Path) -> Result<Vec<u8>> {
-    let (source, program) = (directory.join("counted.c"), directory.join("counted"));
-    std::fs::write(&source, PROGRAM)?;
-    let flags = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
-    run(Command::new("cc").args(flags).arg(&program).arg(&source))?;
-    std::fs::read(&program).context("compiling the guest's counted.c")
 }

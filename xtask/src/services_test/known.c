@@ -6,8 +6,7 @@
  * inner: the marks stand directly around the work; outer: around the reading of the kernel's counters, too; work: nothing but the work.
  */
 
-typedef unsigned long ulong;
-typedef unsigned char byte;
+#include "bare.h"
 
 #define NR_READ 0
 #define NR_WRITE 1
@@ -19,7 +18,6 @@ typedef unsigned char byte;
 #define NR_NANOSLEEP 35
 #define NR_GETPID 39
 #define NR_FORK 57
-#define NR_EXIT 60
 #define NR_WAIT4 61
 #define NR_GETPPID 110
 
@@ -29,8 +27,6 @@ typedef unsigned char byte;
 #define ROUNDS 50
 #define SLEEPS 10
 #define CALLS 100
-
-#define MARK(n) asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00; .long 0x4b4c0000 | %c0" : : "i"(n) : "memory")
 
 static const char *const names[] = { "/proc/stat", "/proc/vmstat", "/proc/interrupts", "/proc/softirqs" };
 #define FILES 4
@@ -42,20 +38,6 @@ static struct {
 	long sizes[2][FILES];
 } *shown;
 static long files[FILES];
-
-static long call(long number, long a, long b, long c, long d, long e, long f)
-{
-	register long r10 asm("r10") = d;
-	register long r8 asm("r8") = e;
-	register long r9 asm("r9") = f;
-	long result;
-
-	asm volatile("syscall"
-		     : "=a"(result)
-		     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-		     : "rcx", "r11", "memory");
-	return result;
-}
 
 static long must(long result)
 {
@@ -178,4 +160,4 @@ __attribute__((used)) static void run(long *stack)
 	call(NR_EXIT, 0, 0, 0, 0, 0, 0);
 }
 
-asm(".globl _start; _start: mov %rsp, %rdi; and $-16, %rsp; call run");
+START(run);

@@ -4,7 +4,7 @@
 //! kernel counts what happens while the counters are read, too; so the program runs twice, with the marks directly around the work and with
 //! the marks around the readings. What the kernel counted lies between what the two recordings hold. Prints a line a test.
 
-use crate::{build_plugin, run};
+use crate::build_plugin;
 use anyhow::{Context, Result, ensure};
 use kernlane::command::attribution::Attribution;
 use kernlane::guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin};
@@ -12,7 +12,6 @@ use kernlane::services::annotations::Kind;
 use kernlane::services::table::ServiceTable;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const PROGRAM: &str = include_str!("known.c");
 const SEED: u64 = 3;
@@ -29,7 +28,7 @@ pub fn services_test(kernel: &Path) -> Result<()> {
     let machine = Machine {
         attribution: Attribution::open(&kernel.vmlinux, None, &[])?,
         plugin: build_plugin()?,
-        program: compile(directory.path())?,
+        program: crate::bare::compile("known.c", PROGRAM)?,
         directory: directory.path().into(),
         kernel,
     };
@@ -244,12 +243,4 @@ impl Machine {
         );
         Ok(u32::from(!same))
     }
-}
-
-fn compile(directory: &Path) -> Result<Vec<u8>> {
-    let (source, program) = (directory.join("known.c"), directory.join("known"));
-    std::fs::write(&source, PROGRAM)?;
-    let flags = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
-    run(Command::new("cc").args(flags).arg(&program).arg(&source))?;
-    std::fs::read(&program).context("compiling the guest's known.c")
 }

@@ -75,13 +75,6 @@ fn difference(before: &str, after: &str) -> String {
     lines.join("\n")
 }
 
-/// A line of the kernel's log that no good kernel writes.
-pub fn is_complaint(line: &str) -> bool {
-    ["WARNING: CPU", "BUG:", "Oops", "Kernel panic", "soft lockup", "ORC unwinder"]
-        .iter()
-        .any(|word| line.contains(word))
-}
-
 /// The end of a text, for an error message.
 pub fn last_words(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();

@@ -6,24 +6,20 @@
 
 mod compare;
 
+use crate::machine::{self, Machine};
 use anyhow::{Context, Result, bail};
 use compare::Tests;
 use kernlane::check::kernel::Kernel as Vmlinux;
-use kernlane::guest::{self, Boot, Contents, End, Kernel, Module, Outcome, Workload};
+use kernlane::guest::{self, Contents, End, Kernel, Module, Outcome, Workload};
 use std::collections::HashSet;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 const SCRIPT: &str = include_str!("guest.sh");
 const BAD_POINTERS: &str = include_str!("bad-pointers.c");
 
 /// A machine, and the tests that run on it, in their order.
-struct Machine {
-    name: &'static str,
-    cpus: u32,
-    cpu_model: &'static str,
-    command_line: &'static [&'static str],
+struct Tried {
+    machine: Machine,
     /// What the kernel must report on this machine.
     mitigation: &'static str,
     tests: &'static [&'static str],
@@ -59,45 +55,30 @@ const MITIGATED: &[&str] = &[
     "no_complaints",
 ];
 
-const MACHINES: &[Machine] = &[
-    Machine {
-        name: "1 CPU",
-        cpus: 1,
-        cpu_model: "max",
-        command_line: &[],
+const MACHINES: &[Tried] = &[
+    Tried {
+        machine: Machine::new("1 CPU", 1, "max", &[]),
         mitigation: "",
         tests: EVERYTHING,
     },
-    Machine {
-        name: "4 CPUs",
-        cpus: 4,
-        cpu_model: "max",
-        command_line: &[],
+    Tried {
+        machine: Machine::new("4 CPUs", 4, "max", &[]),
         mitigation: "",
         tests: EVERYTHING,
     },
     // Call-depth tracking: every call and return is patched.
-    Machine {
-        name: "Skylake",
-        cpus: 1,
-        cpu_model: "Skylake-Client-v3",
-        command_line: &["retbleed=stuff"],
+    Tried {
+        machine: Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]),
         mitigation: "retbleed:Mitigation: Stuffing",
         tests: MITIGATED,
     },
     // Safe returns against speculative return stack overflow.
-    Machine {
-        name: "EPYC",
-        cpus: 1,
-        cpu_model: "EPYC-Milan",
-        command_line: &["spec_rstack_overflow=safe-ret"],
+    Tried {
+        machine: Machine::new("EPYC", 1, "EPYC-Milan", &["spec_rstack_overflow=safe-ret"]),
         mitigation: "Safe RET",
         tests: MITIGATED,
     },
 ];
-
-/// Under emulation, with other work beside it.
-const TIME_LIMIT: Duration = Duration::from_secs(900);
 
 /// Stands among machines for running the shipped workloads.
 const WORKLOADS: &str = "workloads";
@@ -108,25 +89,26 @@ const MODULES: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"
 pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
     let (old, new) = (Kernel::open(old, None)?, Kernel::open(new, None)?);
     let is_wanted = |name: &str| wanted.is_empty() || wanted.contains(&name);
-    let exists = |name: &str| name == WORKLOADS || MACHINES.iter().any(|m| m.name == name);
+    let exists = |name: &str| name == WORKLOADS || MACHINES.iter().any(|m| m.machine.name == name);
     if let Some(unknown) = wanted.iter().find(|name| !exists(name)) {
-        let names: Vec<_> = MACHINES.iter().map(|m| m.name).collect();
+        let names: Vec<_> = MACHINES.iter().map(|m| m.machine.name).collect();
         bail!("there is no machine {unknown:?}: give {} or {WORKLOADS}", names.join(", "));
     }
-    let bad_pointers = compile_bad_pointers()?;
+    let bad_pointers = crate::bare::compile("bad-pointers.c", BAD_POINTERS)?;
     let parts = parts(&old.vmlinux, &new.vmlinux)?;
     // A relinked kernel takes the modules of the original.
     let modules = MODULES.map(str::to_owned);
     let modules = || old.modules(&modules);
     let mut score = Score::default();
-    for machine in MACHINES.iter().filter(|m| is_wanted(m.name)) {
-        let guest = |kernel: &Kernel, parts: &[String]| machine.boot(kernel, &contents(machine, parts, &bad_pointers, modules()?));
+    for tried in MACHINES.iter().filter(|m| is_wanted(m.machine.name)) {
+        let machine = &tried.machine;
+        let guest = |kernel: &Kernel, parts: &[String]| boot(machine, kernel, &contents(tried, parts, &bad_pointers, modules()?));
         let (before, after) = (guest(&old, &[])?, guest(&new, &parts)?);
         let tests = Tests {
             before: &before,
             after: &after,
         };
-        for test in machine.tests {
+        for test in tried.tests {
             score.count(&format!("{}: {test}", machine.name), tests.compare(test));
         }
         score.count(&format!("{}: to the end", machine.name), tests.ended());
@@ -164,29 +146,17 @@ impl Score {
     }
 }
 
-impl Machine {
-    fn boot(&self, kernel: &Kernel, contents: &Contents) -> Result<Outcome> {
-        guest::run(&kernel.boot_image, contents, |boot: &mut Boot| {
-            boot.kaslr = true;
-            boot.cpus = self.cpus;
-            boot.cpu_model = self.cpu_model.into();
-            boot.time_limit = TIME_LIMIT;
-            // The first hundred tasks' traces must fit.
-            boot.command_line = ["log_buf_len=8M"]
-                .iter()
-                .chain(self.command_line)
-                .map(|&word| word.to_owned())
-                .collect();
-        })
-        .with_context(|| format!("booting {} on {}", kernel.boot_image.display(), self.name))
-    }
+fn boot(machine: &Machine, kernel: &Kernel, contents: &Contents) -> Result<Outcome> {
+    // The first hundred tasks' traces must fit.
+    let outcome = guest::run(&kernel.boot_image, contents, |boot| machine.describe(boot, &["log_buf_len=8M"]));
+    outcome.with_context(|| format!("booting {} on {}", kernel.boot_image.display(), machine.name))
 }
 
 /// A guest that runs the machine's tests.
-fn contents(machine: &Machine, parts: &[String], bad_pointers: &[u8], modules: Vec<Module>) -> Contents {
+fn contents(tried: &Tried, parts: &[String], bad_pointers: &[u8], modules: Vec<Module>) -> Contents {
     let mut contents = Contents::of_script(SCRIPT, modules);
-    contents.file("/kernlane/tests", 0o644, machine.tests.join("\n"));
-    contents.file("/kernlane/mitigation", 0o644, machine.mitigation);
+    contents.file("/kernlane/tests", 0o644, tried.tests.join("\n"));
+    contents.file("/kernlane/mitigation", 0o644, tried.mitigation);
     contents.file("/kernlane/parts", 0o644, parts.join("\n"));
     contents.file("/kernlane/bad-pointers", 0o755, bad_pointers);
     contents.file("/kernlane/data", 0o644, noise());
@@ -199,9 +169,9 @@ fn workload(name: &str, old: &Kernel, new: &Kernel) -> Result<Result<(), String>
     let outcome = guest::run(&new.boot_image, &contents, |boot| {
         boot.kaslr = true;
         boot.memory_mb = workload.memory_mb;
-        boot.time_limit = TIME_LIMIT;
+        boot.time_limit = machine::TIME_LIMIT;
     })?;
-    let complaint = outcome.console.lines().find(|line| compare::is_complaint(line));
+    let complaint = outcome.console.lines().find(|line| machine::is_complaint(line));
     Ok(match (outcome.end, complaint) {
         (End::Exited(0), None) => Ok(()),
         (_, Some(complaint)) => Err(format!("the kernel said: {complaint}")),
@@ -219,18 +189,6 @@ fn noise() -> Vec<u8> {
         (state >> 56) as u8
     };
     (0..1 << 20).map(|_| next()).collect()
-}
-
-fn compile_bad_pointers() -> Result<Vec<u8>> {
-    let directory = std::env::temp_dir().join(format!("kernlane-vm-test-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let (source, program) = (directory.join("bad-pointers.c"), directory.join("bad-pointers"));
-    std::fs::write(&source, BAD_POINTERS)?;
-    let flags = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
-    let done = crate::run(Command::new("cc").args(flags).arg(&program).arg(&source));
-    let bytes = done.and_then(|()| Ok(std::fs::read(&program)?));
-    std::fs::remove_dir_all(&directory)?;
-    bytes.context("compiling the guest's bad-pointers.c")
 }
 
 /// At most this many of the parts that moved are probed: enabling a probe is slow under emulation.

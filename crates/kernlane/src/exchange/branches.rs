@@ -6,7 +6,7 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::{Block, BlockIndex, End, Image};
-use crate::profile::{Merge, Process, Profile, Source};
+use crate::profile::{Process, Profile, Source};
 use layout::graph::EdgeKind;
 use std::collections::BTreeMap;
 
@@ -49,18 +49,7 @@ pub struct Imported {
 pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Imported {
     let mut import = Import {
         image,
-        profile: Profile {
-            build_id: image.build_id.clone(),
-            merge: Merge::Sum,
-            sources: Vec::new(),
-            blocks: BTreeMap::new(),
-            edges: BTreeMap::new(),
-            calls: BTreeMap::new(),
-            seeds: BTreeMap::new(),
-            joint_misses: BTreeMap::new(),
-            processes: BTreeMap::new(),
-            outside: BTreeMap::new(),
-        },
+        profile: Profile::empty(image.build_id.clone()),
     };
     let link = |addr: u64| LinkAddr(addr.wrapping_sub(slide));
     let mut branches_used = 0;
@@ -173,42 +162,11 @@ fn add(sum: &mut u64, count: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{BuildId, Function};
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
-    /// ```text
-    /// +00 f: … je +09 ─┐    +20 g: … ret
-    /// +04    call g    │
-    /// +09    … ret ◄───┘
-    /// ```
     fn image() -> Image {
-        let block = |at: u64, size, end| Block {
-            addr: LinkAddr(BASE + at),
-            size,
-            end,
-            glued: false,
-        };
-        let function = |name: &str, at: u64, size, blocks| Function {
-            name: name.to_owned(),
-            addr: LinkAddr(BASE + at),
-            size,
-            blocks,
-            section: ".text".to_owned(),
-            movable: true,
-        };
-        Image {
-            build_id: BuildId("5f3c".into()),
-            entry_padding: 0,
-            entry_alignment: 16,
-            functions: vec![function("f", 0, 11, 0..3), function("g", 0x20, 2, 3..4)],
-            blocks: vec![
-                block(0, 4, End::Branch(LinkAddr(BASE + 9))),
-                block(4, 5, End::Call(Some(LinkAddr(BASE + 0x20)))),
-                block(9, 2, End::Stop),
-                block(0x20, 2, End::Stop),
-            ],
-        }
+        crate::image::caller_and_callee(LinkAddr(BASE))
     }
 
     #[test]

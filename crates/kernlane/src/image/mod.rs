@@ -96,3 +96,41 @@ impl Image {
         &self.blocks[block.0 as usize]
     }
 }
+
+/// A small image, for the tests of what reads images:
+///
+/// ```text
+/// +00 f: … je +09 ─┐    +20 g: … ret
+/// +04    call g    │
+/// +09    … ret ◄───┘
+/// ```
+#[cfg(test)]
+pub fn caller_and_callee(base: LinkAddr) -> Image {
+    let at = |offset: u64| LinkAddr(base.0 + offset);
+    let block = |offset, size, end| Block {
+        addr: at(offset),
+        size,
+        end,
+        glued: false,
+    };
+    let function = |name: &str, offset, size, blocks| Function {
+        name: name.to_owned(),
+        addr: at(offset),
+        size,
+        blocks,
+        section: ".text".to_owned(),
+        movable: true,
+    };
+    Image {
+        build_id: BuildId("5f3c".into()),
+        entry_padding: 0,
+        entry_alignment: 16,
+        functions: vec![function("f", 0, 11, 0..3), function("g", 0x20, 2, 3..4)],
+        blocks: vec![
+            block(0, 4, End::Branch(at(9))),
+            block(4, 5, End::Call(Some(at(0x20)))),
+            block(9, 2, End::Stop),
+            block(0x20, 2, End::Stop),
+        ],
+    }
+}

@@ -13,10 +13,9 @@ use crate::live::group::Group;
 use crate::live::install;
 use crate::live::running::RunningKernel;
 use crate::profile::edges::{Counted, derive};
-use crate::profile::{Merge, Profile, Source};
+use crate::profile::{Profile, Source};
 use anyhow::{Context, Result, ensure};
 use layout::graph::EdgeKind;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Counters that fit into the room that the kernel keeps for the per-CPU data of modules (PERCPU_MODULE_RESERVE, 8 KB, shared with all others).
@@ -275,16 +274,8 @@ fn empty(build_id: BuildId) -> Watched {
     };
     Watched {
         profile: Profile {
-            build_id,
-            merge: Merge::Sum,
             sources: vec![source],
-            blocks: BTreeMap::new(),
-            edges: BTreeMap::new(),
-            calls: BTreeMap::new(),
-            seeds: BTreeMap::new(),
-            joint_misses: BTreeMap::new(),
-            processes: BTreeMap::new(),
-            outside: BTreeMap::new(),
+            ..Profile::empty(build_id)
         },
         edges: 0,
         exact_edges: 0,

@@ -8,7 +8,7 @@ use crate::image::{BuildId, Image};
 use crate::part::Cut;
 use crate::profile::flow::{Flow, Known};
 use crate::profile::joint::{self, JointMisses};
-use crate::profile::{Merge, Process, Profile, Source};
+use crate::profile::{Process, Profile, Source};
 use layout::graph::{EdgeKind, SeedClass};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -242,16 +242,9 @@ impl<'a> Collector<'a> {
 
     fn finish(self, header: trace::Header) -> Profile {
         let mut profile = Profile {
-            build_id: BuildId(header.build_id),
-            merge: Merge::Sum,
-            sources: Vec::new(),
-            blocks: BTreeMap::new(),
-            edges: BTreeMap::new(),
-            calls: BTreeMap::new(),
             seeds: self.seeds,
             joint_misses: self.joint.counts(self.image),
-            processes: BTreeMap::new(),
-            outside: BTreeMap::new(),
+            ..Profile::empty(BuildId(header.build_id))
         };
         let summing = Summing {
             image: self.image,
@@ -369,37 +362,22 @@ mod tests {
     /// +0a     ret                +21     ret
     /// ```
     fn image() -> Image {
-        let block = |at: u64, size, end| Block {
-            addr: LinkAddr(BASE + at),
-            size,
-            end,
-            glued: false,
-        };
-        let function = |name: &str, at: u64, size, blocks, movable| Function {
-            name: name.to_owned(),
-            addr: LinkAddr(BASE + at),
-            size,
-            blocks,
+        let mut image = crate::image::caller_and_callee(LinkAddr(BASE));
+        image.functions.push(Function {
+            name: "asm_sysvec_x".to_owned(),
+            addr: LinkAddr(BASE + 0x40),
+            size: 3,
+            blocks: 4..5,
             section: ".text".to_owned(),
-            movable,
-        };
-        Image {
-            build_id: BuildId("5f3c".into()),
-            entry_padding: 0,
-            entry_alignment: 16,
-            functions: vec![
-                function("f", 0, 11, 0..3, true),
-                function("g", 0x20, 2, 3..4, true),
-                function("asm_sysvec_x", 0x40, 3, 4..5, false),
-            ],
-            blocks: vec![
-                block(0, 4, End::Branch(LinkAddr(BASE + 9))),
-                block(4, 5, End::Call(Some(LinkAddr(BASE + 0x20)))),
-                block(9, 2, End::Stop),
-                block(0x20, 2, End::Stop),
-                block(0x40, 3, End::Stop),
-            ],
-        }
+            movable: false,
+        });
+        image.blocks.push(Block {
+            addr: LinkAddr(BASE + 0x40),
+            size: 3,
+            end: End::Stop,
+            glued: false,
+        });
+        image
     }
 
     const HEAD: u32 = 0;

@@ -61,6 +61,22 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// No counts at all, of a kernel.
+    pub fn empty(build_id: BuildId) -> Profile {
+        Profile {
+            build_id,
+            merge: Merge::Sum,
+            sources: Vec::new(),
+            blocks: BTreeMap::new(),
+            edges: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            seeds: BTreeMap::new(),
+            joint_misses: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            outside: BTreeMap::new(),
+        }
+    }
+
     /// Instructions executed in the kernel, over all sources.
     pub fn kernel_instructions(&self) -> u64 {
         self.sources.iter().map(|source| source.kernel_instructions).sum()

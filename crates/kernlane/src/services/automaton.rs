@@ -16,7 +16,7 @@ use crate::replay::data::Stream;
 use crate::services::annotations::{Kind, fit};
 use crate::services::binding::{Binding, OfCallee};
 use crate::services::code::{Action, Codes, FunctionId, Word};
-use crate::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, ServiceId, add_machines};
+use crate::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, ServiceId, Times, add_machines};
 use crate::services::meter::Meter;
 use crate::services::symbols::Symbols;
 use anyhow::Result;
@@ -525,11 +525,13 @@ impl<'a, M: Meter> Automaton<'a, M> {
         let invocation = Invocation {
             instructions: open.instructions,
             machines: open.machines,
-            // What began in the last steps of a dead task's address has no time of its own.
-            latency: now.clock.saturating_sub(open.began.clock),
-            ran: now.ran.saturating_sub(open.began.ran),
-            blocked: now.blocked.saturating_sub(open.began.blocked),
-            waiting: now.waiting.saturating_sub(open.began.waiting),
+            times: Times {
+                // What began in the last steps of a dead task's address has no time of its own.
+                latency: now.clock.saturating_sub(open.began.clock),
+                ran: now.ran.saturating_sub(open.began.ran),
+                blocked: now.blocked.saturating_sub(open.began.blocked),
+                waiting: now.waiting.saturating_sub(open.began.waiting),
+            },
         };
         self.ledger.add(open.service, &invocation);
     }
@@ -662,9 +664,11 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 let invocation = Invocation {
                     instructions,
                     machines: machines.to_vec(),
-                    latency: instructions,
-                    ran: instructions,
-                    ..Invocation::default()
+                    times: Times {
+                        latency: instructions,
+                        ran: instructions,
+                        ..Times::default()
+                    },
                 };
                 let user = self.tasks[self.current].user.unwrap_or(self.nobody);
                 self.ledger.add(user, &invocation);

@@ -57,6 +57,28 @@ impl std::ops::AddAssign for MachineCounts {
     }
 }
 
+/// How long invocations took, from begin to end, and of what that consists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// From begin to end, by the clock.
+    pub latency: u64,
+    /// Part of the latency: the task ran, this service or others that began while it was open.
+    pub ran: u64,
+    /// Part of the latency: the task could not run.
+    pub blocked: u64,
+    /// Part of the latency: the task could run, and another did.
+    pub waiting: u64,
+}
+
+impl std::ops::AddAssign for Times {
+    fn add_assign(&mut self, other: Times) {
+        self.latency += other.latency;
+        self.ran += other.ran;
+        self.blocked += other.blocked;
+        self.waiting += other.waiting;
+    }
+}
+
 /// What a service came to. Times are in instructions of the guest, which are nanoseconds of its clock while it is not idle.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
@@ -66,14 +88,8 @@ pub struct Totals {
     pub instructions: u64,
     /// One for each machine.
     pub machines: Vec<MachineCounts>,
-    /// Of finished invocations, from begin to end, by the clock.
-    pub latency: u64,
-    /// Part of the latency: the task ran, this service or others that began while it was open.
-    pub ran: u64,
-    /// Part of the latency: the task could not run.
-    pub blocked: u64,
-    /// Part of the latency: the task could run, and another did.
-    pub waiting: u64,
+    /// Of finished invocations.
+    pub times: Times,
     /// Of `ran` per invocation: the length of each visit.
     pub lengths: Distribution,
 }
@@ -91,10 +107,7 @@ pub struct Account {
 pub struct Invocation {
     pub instructions: u64,
     pub machines: Vec<MachineCounts>,
-    pub latency: u64,
-    pub ran: u64,
-    pub blocked: u64,
-    pub waiting: u64,
+    pub times: Times,
 }
 
 #[derive(Debug, Default)]
@@ -127,11 +140,8 @@ impl Ledger {
         let totals = &mut self.accounts[service.0 as usize].totals;
         totals.calls += 1;
         totals.instructions += invocation.instructions;
-        totals.latency += invocation.latency;
-        totals.ran += invocation.ran;
-        totals.blocked += invocation.blocked;
-        totals.waiting += invocation.waiting;
-        totals.lengths.add(invocation.ran);
+        totals.times += invocation.times;
+        totals.lengths.add(invocation.times.ran);
         add_machines(&mut totals.machines, &invocation.machines);
     }
 }
@@ -171,14 +181,17 @@ mod tests {
                 l1i_misses: 2,
                 memory: None,
             }],
-            ran: 7,
+            times: Times {
+                ran: 7,
+                ..Times::default()
+            },
             ..Invocation::default()
         };
         ledger.add(read, &invocation);
         ledger.add(read, &invocation);
         let totals = &ledger.accounts[read.0 as usize].totals;
         assert_eq!(
-            (totals.calls, totals.instructions, totals.ran, totals.machines[0].l1i_misses),
+            (totals.calls, totals.instructions, totals.times.ran, totals.machines[0].l1i_misses),
             (2, 10, 14, 4)
         );
     }

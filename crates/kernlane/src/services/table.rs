@@ -259,12 +259,12 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
         mean_instructions: per_call(totals.instructions),
         on,
         latency: Latency {
-            total: per_call(totals.latency),
+            total: per_call(totals.times.latency),
             computing: per_call(totals.instructions),
-            other_services: per_call(totals.ran.saturating_sub(totals.instructions)),
-            off_cpu: per_call(totals.blocked + totals.waiting),
-            blocked: whole.wakes_seen.then(|| per_call(totals.blocked)),
-            waiting: whole.wakes_seen.then(|| per_call(totals.waiting)),
+            other_services: per_call(totals.times.ran.saturating_sub(totals.instructions)),
+            off_cpu: per_call(totals.times.blocked + totals.times.waiting),
+            blocked: whole.wakes_seen.then(|| per_call(totals.times.blocked)),
+            waiting: whole.wakes_seen.then(|| per_call(totals.times.waiting)),
         },
         lengths: totals.lengths.clone(),
     }

@@ -298,9 +298,12 @@ fn what_is_open_goes_with_its_task() {
     let read = books.ledger.accounts.iter().find(|account| account.name == "read").unwrap();
     // sh's: 7 before it blocked, 4 + 5 + 3 in the scheduler, 8 behind; off the processor while cat ran: 3 + 8 + 20 + 7 + 4, less its own.
     let away = 3 + 8 + 20 + 7 + 4 - 3;
-    assert_eq!(read.totals.ran, (7 + 4 + 3 + 5 + 8) + (7 + 4));
-    assert_eq!(read.totals.blocked + read.totals.waiting, away + 3);
-    assert_eq!(read.totals.latency, read.totals.ran + read.totals.blocked + read.totals.waiting);
+    assert_eq!(read.totals.times.ran, (7 + 4 + 3 + 5 + 8) + (7 + 4));
+    assert_eq!(read.totals.times.blocked + read.totals.times.waiting, away + 3);
+    assert_eq!(
+        read.totals.times.latency,
+        read.totals.times.ran + read.totals.times.blocked + read.totals.times.waiting
+    );
 }
 
 #[test]
@@ -323,7 +326,7 @@ fn blocked_ends_and_waiting_begins_with_the_wake() {
     let books = run.books();
     let totals = &books.ledger.accounts.iter().find(|account| account.name == "read").unwrap().totals;
     assert!(books.wakes_seen);
-    assert_eq!((totals.blocked, totals.waiting), (3 + 8 + 20, 30 + 2 + 4));
+    assert_eq!((totals.times.blocked, totals.times.waiting), (3 + 8 + 20, 30 + 2 + 4));
 }
 
 /// Without pids a new task is known by where it begins: what its address did before belongs to a dead task.
@@ -342,7 +345,7 @@ fn a_dead_task_waits_for_nothing() {
     run.iret(at("ret_from_fork_asm"), 8).user(1);
     let books = run.books();
     let read = books.ledger.accounts.iter().find(|account| account.name == "read").unwrap();
-    assert_eq!((read.totals.calls, read.totals.blocked + read.totals.waiting), (2, 0));
+    assert_eq!((read.totals.calls, read.totals.times.blocked + read.totals.times.waiting), (2, 0));
     assert_eq!(
         books
             .ledger

@@ -1,0 +1,48 @@
+//! The machines on which guests are tried: how many processors, of which model, and what the kernel is told.
+
+use kernlane::guest::Boot;
+use std::time::Duration;
+
+/// Under emulation, with other work beside it.
+pub const TIME_LIMIT: Duration = Duration::from_secs(900);
+
+pub struct Machine {
+    pub name: &'static str,
+    cpus: u32,
+    cpu_model: &'static str,
+    command_line: &'static [&'static str],
+}
+
+impl Machine {
+    pub const fn new(name: &'static str, cpus: u32, cpu_model: &'static str, command_line: &'static [&'static str]) -> Machine {
+        Machine {
+            name,
+            cpus,
+            cpu_model,
+            command_line,
+        }
+    }
+
+    /// With KASLR; `words` stand before its own on the command line.
+    pub fn describe(&self, boot: &mut Boot, words: &[&str]) {
+        boot.kaslr = true;
+        boot.cpus = self.cpus;
+        boot.cpu_model = self.cpu_model.into();
+        boot.time_limit = TIME_LIMIT;
+        boot.command_line = words.iter().chain(self.command_line).map(|&word| word.to_owned()).collect();
+    }
+}
+
+/// A line of the kernel's log that no good kernel writes.
+pub fn is_complaint(line: &str) -> bool {
+    let words = [
+        "WARNING:",
+        "BUG:",
+        "Oops",
+        "Kernel panic",
+        "soft lockup",
+        "ORC unwinder",
+        "rcu_tasks detected stalls",
+    ];
+    words.iter().any(|word| line.contains(word))
+}
