@@ -3,11 +3,11 @@
 set -eu
 
 packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync busybox-static file
-  binutils clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12 qemu-system-x86 qemu-utils strace
+  binutils patch clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12 qemu-system-x86 qemu-utils strace
   valgrind"
 
-# Two kernel trees (in the cache), Kernlane itself in three builds, and recordings: less room ends in the middle of a build, an hour later.
-needed_gb=16
+# Three kernel trees (in the cache), Kernlane itself in three builds, and recordings: less room ends in the middle of a build, an hour later.
+needed_gb=18
 for place in . "${KERNLANE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}"; do
     mkdir -p "$place"
     free_gb=$(df -P -k "$place" | awk 'NR == 2 { print int($4 / 1048576) }')

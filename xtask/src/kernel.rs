@@ -14,6 +14,8 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 const SOURCE: &str = "/usr/src/linux-source-6.12.tar.xz";
+/// Stands in a whole tree.
+const STAMP: &str = ".kernlane-stamp";
 const CONFIG: &str = include_str!("../demo-kernel.config");
 /// Lines that kbuild prints for the demo kernel with modules; only the progress bar stands on it.
 const EXPECTED_LINES: u64 = 1_950;
@@ -78,14 +80,39 @@ pub fn tree(compiler: Compiler) -> Result<PathBuf> {
     let trees = cache()?.join("trees");
     let tree = trees.join(compiler.name());
     let stamp = stamp(compiler)?;
-    if fs::read_to_string(tree.join(".kernlane-stamp")).is_ok_and(|found| found == stamp) {
+    if fs::read_to_string(tree.join(STAMP)).is_ok_and(|found| found == stamp) {
         return Ok(tree);
     }
     fs::create_dir_all(&trees)?;
     let part = trees.join(format!("{}.part", compiler.name()));
     remove(&part)?;
     build(&part, compiler)?;
-    fs::write(part.join(".kernlane-stamp"), stamp)?;
+    fs::write(part.join(STAMP), stamp)?;
+    remove(&tree)?;
+    fs::rename(&part, &tree)?;
+    Ok(tree)
+}
+
+/// The demo kernel with a patch: a copy of its tree, in which only what the patch touches is built again.
+pub fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
+    let original = tree(compiler)?;
+    let trees = cache()?.join("trees");
+    let tree = trees.join(format!("{}-{name}", compiler.name()));
+    let stamp = format!("{}patch {}\n", stamp(compiler)?, sha256(patch));
+    if fs::read_to_string(tree.join(STAMP)).is_ok_and(|found| found == stamp) {
+        return Ok(tree);
+    }
+    let part = trees.join(format!("{}-{name}.part", compiler.name()));
+    remove(&part)?;
+    run(Command::new("cp").args(["-a", "--reflink=auto"]).arg(&original).arg(&part))?;
+    fs::remove_file(part.join(STAMP))?;
+    let file = part.join(".kernlane-patch");
+    fs::write(&file, patch)?;
+    run(Command::new("patch")
+        .args(["-s", "-p1", "-i", ".kernlane-patch"])
+        .current_dir(&part))?;
+    build_with_progress(&part, compiler, &["bzImage"])?;
+    fs::write(part.join(STAMP), stamp)?;
     remove(&tree)?;
     fs::rename(&part, &tree)?;
     Ok(tree)
@@ -108,8 +135,15 @@ fn stamp(compiler: Compiler) -> Result<String> {
         bail!("linux-source-6.12 is not installed; run xtask/setup.sh");
     }
     let version = String::from_utf8_lossy(&package.stdout).into_owned();
-    let config: String = Sha256::digest(CONFIG).iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("linux-source-6.12 {version}\nconfig {config}\n{}\n", compiler.version()?))
+    Ok(format!(
+        "linux-source-6.12 {version}\nconfig {}\n{}\n",
+        sha256(CONFIG),
+        compiler.version()?
+    ))
+}
+
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn build(part: &Path, compiler: Compiler) -> Result<()> {
@@ -127,7 +161,7 @@ fn build(part: &Path, compiler: Compiler) -> Result<()> {
         .args(["-m", ".config", ".kernlane-config"])
         .stdout(Stdio::null()))?;
     run(make(part, compiler).args(["-s", "olddefconfig"]))?;
-    build_with_progress(part, compiler)
+    build_with_progress(part, compiler, &["bzImage", "modules"])
 }
 
 fn make(tree: &Path, compiler: Compiler) -> Command {
@@ -141,11 +175,12 @@ fn make(tree: &Path, compiler: Compiler) -> Command {
     make
 }
 
-fn build_with_progress(part: &Path, compiler: Compiler) -> Result<()> {
+fn build_with_progress(part: &Path, compiler: Compiler, targets: &[&str]) -> Result<()> {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let log = part.join(".kernlane-build.log");
     let mut child = make(part, compiler)
-        .args([&format!("-j{jobs}"), "bzImage", "modules"])
+        .arg(format!("-j{jobs}"))
+        .args(targets)
         .stdout(Stdio::piped())
         .stderr(fs::File::create(&log)?)
         .spawn()

@@ -3,6 +3,7 @@
 mod bare;
 mod check_test;
 mod demo;
+mod diff_test;
 mod export_test;
 mod guest_test;
 mod kernel;
@@ -28,6 +29,8 @@ cargo xtask vm-test OLD NEW [MACHINE|workloads]…
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
 cargo xtask relink-test TREE    the original order gives the original kernel; objtool judges shuffled ones; failures leave nothing behind
 cargo xtask export-test         whether clang, lld and BOLT take what `kernlane export` writes
+cargo xtask diff-test TREE SHUFFLED
+                                whether `kernlane diff` names the function that a patch changed, and why
 cargo xtask layout-test TREE PROFILE
                                 whether layouts are as good as those of LLVM's own code, and orders of functions those of lld
 cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         ["vm-test", old, new, ref wanted @ ..] => vm_test::vm_test(old.as_ref(), new.as_ref(), wanted),
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
         ["export-test"] => export_test::export_test(),
+        ["diff-test", tree, shuffled] => diff_test::diff_test(tree.as_ref(), shuffled.as_ref()),
         ["layout-test", tree, profile] => layout_test::layout_test(tree.as_ref(), profile.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["memory-test", tree] => memory_test::memory_test(tree.as_ref()),

@@ -2,7 +2,8 @@
 
 use crate::kernel::{self, Compiler};
 use crate::{
-    check_test, export_test, guest_test, layout_test, live_test, memory_test, record_test, relink_test, run, services_test, vm_test,
+    check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test, record_test, relink_test, run, services_test,
+    vm_test,
 };
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
@@ -32,6 +33,8 @@ pub fn test() -> Result<()> {
     step("recordings are repeatable, and failures are said");
     guest_test::guest_test(&gcc)?;
     let road = relinked_kernels_hold(&kernlane, &gcc, &[])?;
+    step("a difference names the function that a patch changed, and why");
+    diff_test::diff_test(&gcc, &road.join("random.kernel"))?;
     step("clang, lld and BOLT take what is exported");
     export_test::export_test()?;
     step("layouts are as good as those of LLVM and lld");

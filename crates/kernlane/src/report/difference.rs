@@ -14,7 +14,7 @@ pub fn text(difference: &Difference, most: usize) -> String {
     services.push(row(&difference.total));
     difference.services.iter().take(most).for_each(|change| services.push(row(change)));
     text += &services.to_text();
-    let mut functions = table("function (instructions)");
+    let mut functions = table("function");
     difference
         .functions
         .iter()

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Amount {
     pub calls: u64,
     pub instructions: u64,
-    /// Misses of the L1I; 0 without a machine, and for functions.
+    /// Misses of the L1I; 0 without a machine.
     pub l1i_misses: u64,
 }
 
@@ -72,7 +72,6 @@ pub struct Difference {
     /// The kernel as a whole.
     pub total: Change,
     pub services: Vec<Change>,
-    /// By instructions.
     pub functions: Vec<Change>,
     pub context_switches: [u64; 2],
     /// The annotations' counters, before and after.
@@ -92,16 +91,12 @@ impl Difference {
                 miss: model.miss_penalty,
             },
         };
-        let instructions = Costs {
-            instruction: 1.0,
-            miss: 0.0,
-        };
         let (old, new) = (&before.table, &after.table);
         let functions = |recorded: &Recorded| -> BTreeMap<(Option<Kind>, String), Amount> {
             let amount = |totals: &crate::services::functions::FunctionTotals| Amount {
                 calls: totals.calls,
                 instructions: totals.instructions,
-                l1i_misses: 0,
+                l1i_misses: totals.l1i_misses,
             };
             let named = recorded.functions.iter();
             named.map(|(name, totals)| ((None, name.clone()), amount(totals))).collect()
@@ -119,7 +114,7 @@ impl Difference {
             },
             total: change(None, "the kernel", whole(old), whole(new), costs),
             services: changes(&services(old), &services(new), costs),
-            functions: changes(&functions(before), &functions(after), instructions),
+            functions: changes(&functions(before), &functions(after), costs),
             context_switches: [old.context_switches, new.context_switches],
             counters: names
                 .into_iter()
@@ -221,6 +216,9 @@ fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: 
 }
 
 fn why(before: Amount, after: Amount, parts: &Parts) -> String {
+    if before == after {
+        return "nothing changed".to_owned();
+    }
     if before.instructions == 0 {
         return "new".to_owned();
     }
@@ -264,6 +262,7 @@ mod tests {
             (amount(10, 1000, 20), amount(10, 1000, 90), "more misses a call"),
             (amount(10, 1000, 20), amount(10, 800, 20), "fewer instructions a call"),
             (amount(10, 1000, 20), amount(5, 900, 10), "fewer calls"),
+            (amount(10, 1000, 20), amount(10, 1000, 20), "nothing changed"),
             (amount(0, 0, 0), amount(5, 900, 10), "new"),
             (amount(5, 900, 10), amount(0, 0, 0), "gone"),
         ];

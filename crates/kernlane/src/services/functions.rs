@@ -1,14 +1,16 @@
-//! What each function of the kernel came to: calls and instructions.
+//! What each function of the kernel came to: calls, instructions, misses.
 //!
 //! Takes executions; gives totals by name, functions of one name together. Code without a symbol (modules) is together, too.
 
 use crate::image::address::LinkAddr;
+use crate::replay::data::Stream;
 use crate::services::ledger::MachineCounts;
+use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use crate::services::symbols::Symbols;
 use anyhow::Result;
 use std::collections::{BTreeMap, HashMap};
-use trace::Translation;
+use trace::{Patterns, Task, Translation};
 
 /// What code without a symbol is called.
 pub const NAMELESS: &str = "(code without a symbol)";
@@ -18,10 +20,13 @@ pub struct FunctionTotals {
     /// How often its first instruction was executed.
     pub calls: u64,
     pub instructions: u64,
+    /// Misses of the first machine's L1I; 0 without a machine.
+    pub l1i_misses: u64,
 }
 
-/// Counts executions of translations.
+/// Counts executions of translations, and what the machines make of them.
 pub struct Functions<'a> {
+    machines: Machines,
     symbols: &'a Symbols,
     numbers: HashMap<&'a str, u32>,
     names: Vec<&'a str>,
@@ -29,6 +34,7 @@ pub struct Functions<'a> {
     runs: Vec<u64>,
     /// Instructions of executions that were left.
     left: Vec<u64>,
+    misses: Vec<u64>,
 }
 
 /// The function that a translation begins in.
@@ -41,23 +47,27 @@ struct Part {
 }
 
 impl<'a> Functions<'a> {
-    pub fn new(symbols: &'a Symbols) -> Functions<'a> {
+    pub fn new(symbols: &'a Symbols, machines: Machines) -> Functions<'a> {
         Functions {
+            machines,
             symbols,
             numbers: HashMap::new(),
             names: Vec::new(),
             of: Vec::new(),
             runs: Vec::new(),
             left: Vec::new(),
+            misses: Vec::new(),
         }
     }
 
     pub fn totals(&self) -> BTreeMap<String, FunctionTotals> {
         let mut totals = vec![FunctionTotals::default(); self.names.len()];
-        for ((part, &runs), &left) in self.of.iter().zip(&self.runs).zip(&self.left) {
+        for (translation, part) in self.of.iter().enumerate() {
+            let runs = self.runs[translation];
             let Some(function) = part.function else { continue };
             let total = &mut totals[function as usize];
-            total.instructions += runs * u64::from(part.instructions) + left;
+            total.instructions += runs * u64::from(part.instructions) + self.left[translation];
+            total.l1i_misses += self.misses[translation];
             total.calls += if part.is_entry { runs } else { 0 };
         }
         let ran = self.names.iter().zip(totals).filter(|(_, total)| total.instructions > 0);
@@ -65,7 +75,30 @@ impl<'a> Functions<'a> {
     }
 }
 
+impl Functions<'_> {
+    /// What the machines do with a translation, told its own misses from others'.
+    fn meter(&mut self, translation: u32, run: impl FnOnce(&mut Machines)) {
+        let before = self.machines.l1i_misses();
+        run(&mut self.machines);
+        self.misses[translation as usize] += self.machines.l1i_misses() - before;
+    }
+}
+
 impl Meter for Functions<'_> {
+    const TAKES_DATA: bool = Machines::TAKES_DATA;
+
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.machines.define_tasks(tasks);
+    }
+
+    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
+        self.machines.accesses(words, stream, patterns)
+    }
+
+    fn accesses_end(&mut self, stream: Stream<'_>) {
+        self.machines.accesses_end(stream);
+    }
+
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
         let name = symbol.map_or(NAMELESS, |symbol| symbol.name.split('.').next().unwrap_or(&symbol.name));
@@ -81,19 +114,22 @@ impl Meter for Functions<'_> {
         });
         self.runs.push(0);
         self.left.push(0);
-        Ok(())
+        self.misses.push(0);
+        self.machines.define(translation)
     }
 
     #[inline]
     fn executed(&mut self, translation: u32) {
         self.runs[translation as usize] += 1;
+        self.meter(translation, |machines| machines.executed(translation));
     }
 
     fn left(&mut self, translation: u32, instructions: u32) {
         self.left[translation as usize] += u64::from(instructions);
+        self.meter(translation, |machines| machines.left(translation, instructions));
     }
 
     fn take(&mut self) -> &[MachineCounts] {
-        &[]
+        self.machines.take()
     }
 }

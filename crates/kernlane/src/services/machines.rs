@@ -416,6 +416,17 @@ impl Meter for Machines {
 }
 
 impl Machines {
+    /// What the first machine's L1I missed since the last call of `take`; nothing where there is no machine.
+    pub fn l1i_misses(&mut self) -> u64 {
+        self.count();
+        let Some(running) = self.running.first() else { return 0 };
+        let hierarchy = running.hierarchy.as_ref().map_or(0, |hierarchy| {
+            let sides = hierarchy.counters();
+            sides.kernel.l1i.total() + sides.user.l1i.total() - running.before.l1i.total()
+        });
+        running.l1i_misses + hierarchy
+    }
+
     /// Brings the hierarchies' counters up to what ran.
     fn count(&mut self) {
         let Some(data) = &mut self.data else { return };

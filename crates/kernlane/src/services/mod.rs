@@ -58,8 +58,8 @@ pub fn attribute_with_functions<R: Read>(
     machines: &[Machine],
 ) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
     check(reader, symbols)?;
-    let meter = (Machines::new(machines), Functions::new(symbols));
-    let (attributed, (_, functions)) = follow(reader, Automaton::new(binding, symbols, meter))?;
+    let meter = Functions::new(symbols, Machines::new(machines));
+    let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
     Ok((attributed, functions.totals()))
 }
 

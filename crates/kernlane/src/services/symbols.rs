@@ -18,11 +18,12 @@ pub struct Symbol {
 }
 
 impl Symbol {
-    /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for `.cold` parts, which are no entry.
+    /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for `.cold` and
+    /// `.warm` parts, which are no entry.
     pub fn base_name(&self) -> Option<&str> {
         match self.name.split_once('.') {
             None => Some(&self.name),
-            Some((_, endings)) if endings.split('.').any(|ending| ending == "cold") => None,
+            Some((_, endings)) if endings.split('.').any(|ending| ending == "cold" || ending == "warm") => None,
             Some((base, _)) => Some(base),
         }
     }

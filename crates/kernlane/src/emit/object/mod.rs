@@ -58,7 +58,7 @@ pub struct Plan<'a> {
 /// What the parts of a function behind its first are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartNames {
-    /// `f.part.N` among hot code, `f.cold` behind it: what people know from compilers.
+    /// `f.warm.N` among hot code, `f.cold` behind it: what people know from BOLT. A compiler's `f.part.N` is called, these are not.
     Readable,
     /// `f.cold.N`, with `f` made unique: what objtool can join again.
     Joinable,

@@ -156,7 +156,7 @@ struct PartName {
 /// Names for the parts that do not begin with their function's entry; none for the others and for parts of nameless code.
 fn part_names(object: &KernelObject<'_>, parts: &[Part], style: PartNames) -> Vec<Option<PartName>> {
     let names = || object.functions.iter().map(|f| object.function_name(f));
-    let taken: HashSet<&str> = names().filter(|n| n.contains(".part.") || n.contains(".cold")).collect();
+    let taken: HashSet<&str> = names().filter(|n| n.contains(".warm.") || n.contains(".cold")).collect();
     let mut uses: HashMap<&str, u32> = HashMap::new();
     names().for_each(|n| *uses.entry(n).or_insert(0) += 1);
     let mut numbers: HashMap<(usize, bool), u32> = HashMap::new();
@@ -182,7 +182,7 @@ fn part_names(object: &KernelObject<'_>, parts: &[Part], style: PartNames) -> Ve
             let candidate = match (part.cold, *number) {
                 (true, 0) => format!("{name}.cold"),
                 (true, n) => format!("{name}.cold.{n}"),
-                (false, n) => format!("{name}.part.{n}"),
+                (false, n) => format!("{name}.warm.{n}"),
             };
             *number += 1;
             if !taken.contains(candidate.as_str()) {
