@@ -166,6 +166,7 @@ ffffffff81000020 T __vfs_read_alias
 ffffffff81000020 T vfs_read
 ffffffff81000040 t wp_page_copy.isra.0
 ffffffff81000060 t do_wp_page.cold
+ffffffff81000080 t do_wp_page.warm.3
 ffffffff82000000 D jiffies
 ";
 
@@ -184,11 +185,12 @@ ffffffff82000000 D jiffies
     }
 
     #[test]
-    fn compilers_endings_do_not_count() {
+    fn endings_are_no_part_of_the_name_and_parts_no_entries() {
         let symbols = Symbols::from_map(MAP).unwrap();
         let base = |addr| symbols.at(LinkAddr(addr)).unwrap().base_name();
         assert_eq!(base(0xffff_ffff_8100_0040), Some("wp_page_copy"));
         assert_eq!(base(0xffff_ffff_8100_0060), None);
+        assert_eq!(base(0xffff_ffff_8100_0080), None);
     }
 
     #[test]
