@@ -25,3 +25,4 @@ pub mod results;
 pub mod run;
 pub mod scratch;
 pub mod services;
+pub mod sizes;

@@ -3,7 +3,7 @@
 //! Takes a [`Machine`] and the lines and pages that a processor fetches, loads and stores, in order; gives counters. Pure: knows nothing of ELF,
 //! kernels or files, and never looks at a clock. The same stream gives the same counters.
 //!
-//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`].
+//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`]. Many caches at once: [`Sweep`].
 
 mod branches;
 mod cache;
@@ -14,6 +14,7 @@ mod level;
 mod line;
 mod machine;
 mod plru;
+mod sweep;
 mod time;
 mod tlb;
 mod wide;
@@ -26,5 +27,6 @@ pub use instruction_cache::InstructionCache;
 pub use level::{Cause, Level, Misses, Party};
 pub use line::{Line, PerSide, Side};
 pub use machine::{CacheDescription, ItlbDescription, Machine, MachineError, Memory};
+pub use sweep::Sweep;
 pub use time::{Latencies, SimpleModel, Stalls};
 pub use tlb::Tlb;

@@ -45,7 +45,7 @@ impl Attribution {
 
     /// The services of a recording (a directory). Shows progress on a terminal.
     pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
-        self.read(recording, |reader| {
+        read(recording, "services", |reader| {
             let attributed = services::attribute(reader, &self.symbols, &self.binding, &self.machines)?;
             Ok(self.to_table(reader.header(), &attributed))
         })
@@ -53,7 +53,7 @@ impl Attribution {
 
     /// As `table`, with what each function came to.
     pub fn recorded(&self, recording: &Path) -> Result<Recorded> {
-        self.read(recording, |reader| {
+        read(recording, "services", |reader| {
             let (attributed, functions) = services::attribute_with_functions(reader, &self.symbols, &self.binding, &self.machines)?;
             Ok(Recorded {
                 table: self.to_table(reader.header(), &attributed),
@@ -70,7 +70,7 @@ impl Attribution {
         by_calls.sort_by(|(a, a_calls), (b, b_calls)| b_calls.cmp(a_calls).then_with(|| a.cmp(b)));
         by_calls.truncate(POPULAR);
         let names: Vec<String> = by_calls.iter().map(|(name, _)| name.clone()).collect();
-        let reuses = self.read(recording, |reader| services::reuses(reader, &self.symbols, &names))?;
+        let reuses = read(recording, "services", |reader| services::reuses(reader, &self.symbols, &names))?;
         let popular = by_calls
             .into_iter()
             .zip(reuses)
@@ -82,18 +82,21 @@ impl Attribution {
     fn to_table(&self, header: &Header, attributed: &Attributed) -> ServiceTable {
         ServiceTable::new(header, attributed, self.binding.blind.clone(), &self.machines)
     }
+}
 
-    fn read<T>(&self, recording: &Path, walk: impl FnOnce(&mut Reader<Box<dyn Read>>) -> Result<T>) -> Result<T> {
-        let path = recording.join("trace.klt");
-        let named = || path.display().to_string();
-        let file = File::open(&path).with_context(named)?;
-        let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
-        progress.set_style(ProgressStyle::with_template("services {wide_bar} {percent:>3} %  {eta} left")?);
-        let from: Box<dyn Read> = Box::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file)));
-        let walked = Reader::new(from)
-            .with_context(named)
-            .and_then(|mut reader| walk(&mut reader).with_context(named));
-        progress.finish_and_clear();
-        walked
-    }
+/// Reads a recording (a directory); on a terminal shows how far it is, and what is being done.
+pub fn read<T>(recording: &Path, what: &str, walk: impl FnOnce(&mut Reader<Box<dyn Read>>) -> Result<T>) -> Result<T> {
+    let path = recording.join("trace.klt");
+    let named = || path.display().to_string();
+    let file = File::open(&path).with_context(named)?;
+    let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
+    progress.set_style(ProgressStyle::with_template(&format!(
+        "{what} {{wide_bar}} {{percent:>3}} %  {{eta}} left"
+    ))?);
+    let from: Box<dyn Read> = Box::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file)));
+    let walked = Reader::new(from)
+        .with_context(named)
+        .and_then(|mut reader| walk(&mut reader).with_context(named));
+    progress.finish_and_clear();
+    walked
 }

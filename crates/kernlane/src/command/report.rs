@@ -1,15 +1,16 @@
 //! `kernlane report`: results become a page; recordings become tables of services.
 
-use crate::command::attribution::Attribution;
+use crate::command::attribution::{self, Attribution};
 use crate::command::profile::vmlinux_path;
 use crate::comparison::{self, Comparison};
 use crate::image::vmlinux;
 use crate::output;
-use crate::report::{locality, page, services, text};
+use crate::report::{self, locality, page, services, text};
 use crate::results::Results;
 use crate::services::locality::Locality;
 use crate::services::share::OsShare;
 use crate::services::table::ServiceTable;
+use crate::sizes::{self, Sizes};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
@@ -22,20 +23,21 @@ use std::process::ExitCode;
 /// the original beside every layout, predicted and recorded. Without --output and --json it prints the tables.
 ///
 /// With --services, --os-share or --locality it takes recordings instead, and the kernel that was recorded, and says for every service of the system
-/// (each system call, kind of page fault, interrupt, softirq, kernel thread …) what it came to.
+/// (each system call, kind of page fault, interrupt, softirq, kernel thread …) what it came to. With --sizes it takes recordings alone.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.results files.results -o report.html
   kernlane report --services net.rec --kernel ~/linux --machine torrellas-8k --machine server-32k
   kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
-  kernlane report --locality net.rec files.rec --kernel ~/linux")]
+  kernlane report --locality net.rec files.rec --kernel ~/linux
+  kernlane report --sizes net.rec")]
 pub struct ReportArgs {
     /// Result files, or directories with a results.json; recordings for the tables of services
     #[arg(required = true, value_name = "RESULTS|RECORDING")]
     pub inputs: Vec<PathBuf>,
 
     /// Where to write the page
-    #[arg(long, short, value_name = "FILE.html", conflicts_with_all = ["services", "os_share", "locality"])]
+    #[arg(long, short, value_name = "FILE.html", conflicts_with_all = ["services", "os_share", "locality", "sizes"])]
     pub output: Option<PathBuf>,
 
     /// Where the time goes, by service of the system
@@ -49,6 +51,11 @@ pub struct ReportArgs {
     /// How much of the kernel's code runs, why it is entered, its branches, loops and popular functions, beside Torrellas' numbers
     #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share"])]
     pub locality: bool,
+
+    /// Misses of the kernel and of user code, by cause, in caches of many sizes and associativities; of recordings made with --data in data
+    /// caches and unified ones, too
+    #[arg(long, conflicts_with_all = ["services", "os_share", "locality"])]
+    pub sizes: bool,
 
     /// The kernel that was recorded: its build tree, its vmlinux, or its System.map
     #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
@@ -74,8 +81,18 @@ pub struct ReportArgs {
 pub fn run(args: &ReportArgs) -> Result<ExitCode> {
     match args.services || args.os_share || args.locality {
         true => of_recordings(args),
+        false if args.sizes => of_sizes(args),
         false => of_results(args),
     }
+}
+
+fn of_sizes(args: &ReportArgs) -> Result<ExitCode> {
+    let recordings = args.inputs.iter();
+    let all: Vec<Sizes> = recordings
+        .map(|path| attribution::read(path, "caches", |reader| sizes::sizes(reader)))
+        .collect::<Result<_>>()?;
+    print(args, &all, || all.iter().map(report::sizes::text).collect::<Vec<_>>().join("\n"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn of_results(args: &ReportArgs) -> Result<ExitCode> {

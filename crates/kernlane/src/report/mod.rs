@@ -7,4 +7,5 @@ pub mod dump;
 pub mod locality;
 pub mod page;
 pub mod services;
+pub mod sizes;
 pub mod text;
