@@ -3,6 +3,7 @@
 
 use crate::command::check::CheckArgs;
 use crate::command::checkpoint::CheckpointArgs;
+use crate::command::cross_validate::CrossValidateArgs;
 use crate::command::diff::DiffArgs;
 use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
@@ -41,6 +42,7 @@ pub enum Command {
     Live(LiveArgs),
     Relink(RelinkArgs),
     Replay(ReplayArgs),
+    CrossValidate(CrossValidateArgs),
     Report(ReportArgs),
     Diff(DiffArgs),
     #[command(hide = true)]

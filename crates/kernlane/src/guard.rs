@@ -22,11 +22,13 @@ fn original_of<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
 }
 
 fn loss(row: &Row, original: &Row) -> Option<String> {
-    let misses = |row: &Row| row.counters.l1i.kernel.total() + row.counters.l1i.user.total();
-    let jumps = |row: &Row| row.counters.taken.kernel.conditional + row.counters.taken.kernel.jump;
     let lost = [
-        ("L1I misses, of kernel and user together", misses(row), misses(original)),
-        ("kernel jumps taken", jumps(row), jumps(original)),
+        (
+            "L1I misses, of kernel and user together",
+            row.counters.misses(),
+            original.counters.misses(),
+        ),
+        ("kernel jumps taken", row.counters.kernel_jumps(), original.counters.kernel_jumps()),
     ];
     let lost: Vec<String> = lost
         .into_iter()

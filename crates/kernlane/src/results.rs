@@ -69,11 +69,38 @@ pub struct Row {
     /// What else the recording depends on: QEMU, its arguments, and so on.
     pub conditions: BTreeMap<String, String>,
     pub counters: Counters,
+    /// What no layout can do better; of the original, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
     /// The kernel functions with the most L1I misses, most first; empty when no kernel image was at hand to name them.
     pub functions: Vec<FunctionMisses>,
     /// The kernel functions with the most data misses, most first; empty as above, or when there is nothing to count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data_functions: Vec<FunctionDataMisses>,
+}
+
+/// What one layout came to, against the original on the same recording and machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tested {
+    pub algorithm: String,
+    /// What the layout was made from.
+    pub trained: String,
+    /// The workload of the recording that it was tested on.
+    pub tested: String,
+    pub machine: String,
+    /// L1I misses of kernel and user together, of the original and of the layout.
+    pub misses: [u64; 2],
+    /// Direct jumps of the kernel that are taken, conditional or not.
+    pub jumps: [u64; 2],
+}
+
+/// Misses of an L1I of the machine's size that wastes nothing, by whose code missed (`bound.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// With replacement that knows the future: no layout misses less.
+    pub belady: Sides<u64>,
+    /// Least recently used out first.
+    pub lru: Sides<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -225,6 +252,18 @@ pub struct Counters {
     pub memory: Option<Sides<Memory>>,
 }
 
+impl Counters {
+    /// L1I misses of kernel and user together.
+    pub fn misses(&self) -> u64 {
+        self.l1i.kernel.total() + self.l1i.user.total()
+    }
+
+    /// Direct jumps of the kernel that are taken, conditional or not.
+    pub fn kernel_jumps(&self) -> u64 {
+        self.taken.kernel.of_layout()
+    }
+}
+
 /// The misses of one kernel function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionMisses {
@@ -294,6 +333,7 @@ pub mod tests {
                 breaks: 0,
                 memory: None,
             },
+            bound: None,
             functions: functions
                 .iter()
                 .map(|&(name, misses)| FunctionMisses {

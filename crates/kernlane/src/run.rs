@@ -2,7 +2,8 @@
 
 use crate::cli::{Cli, Command};
 use crate::command::{
-    check, checkpoint, diff, doctor, dump, export, import, layout, live, manual, objtool, optimize, profile, record, relink, replay, report,
+    check, checkpoint, cross_validate, diff, doctor, dump, export, import, layout, live, manual, objtool, optimize, profile, record,
+    relink, replay, report,
 };
 use anyhow::Result;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Completions(args) => manual::completions(&args),
         Command::Optimize(args) => optimize::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::CrossValidate(args) => cross_validate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Check(args) => check::run(&args),

@@ -1,5 +1,6 @@
 //! `kernlane replay`: a recording runs again over layouts and machines.
 
+use crate::bound;
 use crate::command::profile::vmlinux_path;
 use crate::command::relink;
 use crate::emit::kbuild::Tree;
@@ -12,7 +13,7 @@ use crate::order;
 use crate::part::Part;
 use crate::replay::{self, Layout, rows};
 use crate::report::text;
-use crate::results::{Results, Row};
+use crate::results::{ORIGINAL, Results, Row};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -52,6 +53,10 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub part: Part,
 
+    /// Also say what no layout can do better: misses of a cache that wastes nothing, by Belady's policy and by LRU; needs --kernel
+    #[arg(long, requires = "kernel")]
+    pub bound: bool,
+
     /// Print the result rows as JSON, as `kernlane report` takes them
     #[arg(long)]
     pub json: bool,
@@ -72,7 +77,10 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         }
         layouts.push(layout);
     }
-    let rows = replay_rows(&args.recording, &layouts, &machines, image.as_ref(), &args.part)?;
+    let mut rows = replay_rows(&args.recording, &layouts, &machines, image.as_ref(), &args.part)?;
+    if let (true, Some(image)) = (args.bound, &image) {
+        add_bounds(&mut rows, &args.recording, image, &machines, &args.part)?;
+    }
     let losses = guard::losses(&rows);
     if args.json {
         print!("{}", Results::new(rows).to_json()?);
@@ -81,6 +89,20 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     }
     warn(&losses);
     Ok(ExitCode::SUCCESS)
+}
+
+/// To the original's row on each machine, what no layout can do better. Reads the recording once for each machine.
+fn add_bounds(rows: &mut [Row], recording: &Path, image: &Image, machines: &[Machine], part: &Part) -> Result<()> {
+    let path = recording.join("trace.klt");
+    let named = || path.display().to_string();
+    let reader = || Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?.without_data());
+    for machine in machines {
+        let mut cut = part.cut(reader).with_context(named)?;
+        let found = bound::bound(reader().with_context(named)?, image, &mut cut, machine).with_context(named)?;
+        let rows = rows.iter_mut().filter(|row| row.machine == machine.name && row.layout == ORIGINAL);
+        rows.for_each(|row| row.bound = Some(found));
+    }
+    Ok(())
 }
 
 /// Says which layouts lose on what they were given.

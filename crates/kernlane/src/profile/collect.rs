@@ -99,7 +99,7 @@ impl<'a> Collector<'a> {
             pending: Vec::new(),
             entered: None,
             seeds: BTreeMap::new(),
-            joint: JointMisses::new(joint::CACHE_BYTES),
+            joint: JointMisses::new(joint::CACHE_BYTES, image.entry_padding.into()),
         }
     }
 

@@ -7,8 +7,10 @@ pub mod edges;
 mod file;
 mod flow;
 pub mod graph;
+pub mod ideal;
 mod joint;
 mod merge;
+pub mod noise;
 
 pub use file::ProfileError;
 pub use merge::{Merge, merge};

@@ -47,6 +47,7 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
                         })
                     }),
                 },
+                bound: None,
                 functions: image
                     .map(|image| top_functions(&on.misses_at, image, &replayed.kernel_code))
                     .unwrap_or_default(),

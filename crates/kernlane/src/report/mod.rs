@@ -2,6 +2,7 @@
 //!
 //! To add one: a file that takes values of `results` and gives a `String`.
 
+pub mod cross_validation;
 pub mod difference;
 pub mod dump;
 pub mod locality;

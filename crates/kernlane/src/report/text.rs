@@ -20,6 +20,7 @@ pub fn rows(rows: &[Row]) -> String {
     for machine in machines {
         let on: Vec<&Row> = rows.iter().filter(|row| row.machine == *machine).collect();
         let _ = write!(text, "\n{machine}\n{}", misses(&on));
+        text += &on.iter().filter_map(|row| bound(row)).collect::<String>();
         if on.iter().any(|row| row.counters.memory.is_some()) {
             let _ = write!(text, "\n{machine}: data, and what missed the L1\n{}", memory(&on));
             text += &data_functions(&on);
@@ -32,6 +33,21 @@ pub fn rows(rows: &[Row]) -> String {
         amounts(&any)
     );
     text + &warnings(&any)
+}
+
+/// What no layout does better.
+fn bound(row: &Row) -> Option<String> {
+    let bound = row.bound?;
+    let misses = row.counters.misses().max(1) as f64;
+    let line = |what: &str, least: Sides<u64>| {
+        let change = 100.0 * (least.total() as f64 / misses - 1.0);
+        format!(
+            "{what}: kernel {}, user {}, together {change:+.1} % of the original\n",
+            least.kernel, least.user
+        )
+    };
+    let belady = line("no layout misses less than (Belady, packed to the byte)", bound.belady);
+    Some(belady + &line("as much as if nothing were wasted (LRU, packed to the byte)", bound.lru))
 }
 
 fn misses(rows: &[&Row]) -> String {
@@ -259,7 +275,8 @@ fn percent(share: Option<f64>) -> String {
 }
 
 /// Values of a field, each once, in the order of the rows.
-fn in_order<'a>(rows: &'a [Row], field: impl Fn(&'a Row) -> &'a String) -> Vec<&'a String> {
+/// The values of a field, each once.
+pub(super) fn in_order<'a, T>(rows: &'a [T], field: impl Fn(&'a T) -> &'a String) -> Vec<&'a String> {
     let mut found = Vec::new();
     for row in rows {
         if !found.contains(&field(row)) {

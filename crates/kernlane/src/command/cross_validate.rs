@@ -1,0 +1,180 @@
+//! `kernlane cross-validate`: layouts made from one workload, tested on another.
+
+use crate::command::layout::{Ground, parse_algorithm};
+use crate::command::profile::{from_recording, vmlinux_path};
+use crate::command::replay::replay_rows;
+use crate::estimate;
+use crate::image::{Image, vmlinux};
+use crate::machine;
+use crate::part::Part;
+use crate::profile::{Merge, Profile, merge, noise};
+use crate::replay::Layout;
+use crate::report::cross_validation;
+use crate::results::{ORIGINAL, Tested};
+use ::layout::Algorithm;
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use sim::Machine;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Make layouts from some workloads and test them on others: what a wrong profile costs
+///
+/// Each recording is tested with layouts made from itself, from each other one, from the average of the others, from the average of all
+/// (Torrellas 1998, section 5); and from itself as lesser instruments would have seen it: branches sampled at several rates, and blocks counted
+/// alone. Last, its second half is tested with a layout made from its first. The layouts are placed nearly as `kernlane relink` would.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  kernlane cross-validate net.rec files.rec compile.rec --kernel ~/linux --algorithm joint --algorithm ext-tsp"
+)]
+pub struct CrossValidateArgs {
+    /// Recordings (directories) of one kernel, each of another workload
+    #[arg(required = true, num_args = 2.., value_name = "RECORDING")]
+    pub recordings: Vec<PathBuf>,
+
+    /// The kernel that was recorded: its build tree, or its vmlinux
+    #[arg(long, short, value_name = "TREE|VMLINUX")]
+    pub kernel: PathBuf,
+
+    /// A layout algorithm; may be given several times
+    #[arg(long, short, default_value = "joint", value_parser = parse_algorithm)]
+    pub algorithm: Vec<Algorithm>,
+
+    /// A machine; may be given several times
+    #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
+    pub machine: Vec<String>,
+
+    /// One of how many executions a sample sees; may be given several times
+    #[arg(long, value_name = "N", default_values_t = [1_000, 10_000, 100_000], value_parser = clap::value_parser!(u64).range(1..))]
+    pub sample: Vec<u64>,
+
+    /// Seed of the sampling, and of random orders
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const FIRST_HALF: Part = Part { from: 0.0, until: 0.5 };
+const SECOND_HALF: Part = Part { from: 0.5, until: 1.0 };
+
+pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
+    let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    let image = vmlinux::read(&vmlinux_path(&args.kernel))?;
+    let progress = ProgressBar::new(3 * args.recordings.len() as u64);
+    progress.set_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")?);
+    let mut whole = Vec::new();
+    for recording in &args.recordings {
+        progress.set_message(format!("counts of {}", recording.display()));
+        whole.push(from_recording(&recording.join("trace.klt"), &image, &Part::WHOLE)?);
+        progress.inc(1);
+    }
+    let names: Vec<String> = whole.iter().map(workload).collect();
+    for (at, name) in names.iter().enumerate() {
+        ensure!(
+            !names[..at].contains(name),
+            "{}: there is already a recording of {name}: give recordings of different workloads",
+            args.recordings[at].display()
+        );
+    }
+    let mut tested = Vec::new();
+    for (at, recording) in args.recordings.iter().enumerate() {
+        progress.set_message(format!("tests on {}", names[at]));
+        let rows = test(
+            args,
+            &image,
+            &machines,
+            recording,
+            &Part::WHOLE,
+            trainings(args, &image, &whole, &names, at)?,
+        )?;
+        tested.extend(rows);
+        progress.inc(1);
+        let first = from_recording(&recording.join("trace.klt"), &image, &FIRST_HALF)?;
+        let halves = vec![("first half, on the second".to_owned(), first)];
+        tested.extend(test(args, &image, &machines, recording, &SECOND_HALF, halves)?);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&tested)?),
+        false => print!("{}", cross_validation::text(&tested)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn workload(profile: &Profile) -> String {
+    profile.sources.first().map_or(String::new(), |source| source.workload.clone())
+}
+
+/// The profiles that recording `at` is tested with, and what they are called.
+fn trainings(args: &CrossValidateArgs, image: &Image, whole: &[Profile], names: &[String], at: usize) -> Result<Vec<(String, Profile)>> {
+    let own = &whole[at];
+    let others: Vec<Profile> = whole
+        .iter()
+        .enumerate()
+        .filter(|&(n, _)| n != at)
+        .map(|(_, profile)| profile.clone())
+        .collect();
+    let mut trainings = vec![("itself".to_owned(), own.clone())];
+    for (profile, name) in whole.iter().zip(names).filter(|(_, name)| **name != names[at]) {
+        trainings.push((format!("only {name}"), profile.clone()));
+    }
+    trainings.push(("the others, averaged".to_owned(), merge(others, Merge::Average)?));
+    trainings.push(("all, averaged".to_owned(), merge(whole.to_vec(), Merge::Average)?));
+    trainings.push(("itself, blocks counted alone".to_owned(), noise::blocks_only(own, image)));
+    for &rate in &args.sample {
+        trainings.push((format!("itself, 1 in {rate} sampled"), noise::sampled(own, rate, args.seed)));
+    }
+    Ok(trainings)
+}
+
+/// Every training by every algorithm, on a part of a recording: one pass through it.
+fn test(
+    args: &CrossValidateArgs,
+    image: &Image,
+    machines: &[Machine],
+    recording: &Path,
+    part: &Part,
+    trainings: Vec<(String, Profile)>,
+) -> Result<Vec<Tested>> {
+    let mut layouts = vec![Layout::original()];
+    let mut made = Vec::new();
+    for (trained, profile) in trainings {
+        let ground = Ground::new(image, &profile).with_context(|| trained.clone())?;
+        for &algorithm in &args.algorithm {
+            let (order, _) = ground.lay_out(algorithm, args.seed)?;
+            let name = format!("{} {}", algorithm.name(), made.len());
+            layouts.push(Layout {
+                name: name.clone(),
+                kernel: Some(image.build_id.clone()),
+                placement: estimate::placement(image, &order)?,
+            });
+            made.push((name, algorithm, trained.clone()));
+        }
+    }
+    let rows = replay_rows(recording, &layouts, machines, None, part)?;
+    let mut tested = Vec::new();
+    for machine in machines {
+        let row = |name: &str| {
+            let found = rows.iter().find(|row| row.machine == machine.name && row.layout == name);
+            found.with_context(|| format!("no row of {name}"))
+        };
+        let original = row(ORIGINAL)?;
+        for (name, algorithm, trained) in &made {
+            let row = row(name)?;
+            tested.push(Tested {
+                algorithm: algorithm.name().to_owned(),
+                trained: trained.clone(),
+                tested: row.workload.clone(),
+                machine: machine.name.clone(),
+                misses: [original, row].map(|row| row.counters.misses()),
+                jumps: [original, row].map(|row| row.counters.kernel_jumps()),
+            });
+        }
+    }
+    Ok(tested)
+}

@@ -1,0 +1,209 @@
+//! What a cache would hold that wastes nothing: blocks that may move, each by itself, and lines of code that does not move.
+//!
+//! Takes translations; says which units they fetch. The cache is fully associative, least recently used out first, and packed to the byte. Never looks at
+//! an order.
+
+use crate::image::address::LinkAddr;
+use crate::image::{BlockIndex, Image};
+use std::collections::HashMap;
+
+/// What the cache holds: a block that may move, or a line of other code.
+pub type Unit = u32;
+
+/// The units, and which of them each translation fetches.
+pub struct Units {
+    line: u64,
+    /// Bytes that every function brings along in front of its entry.
+    padding: u64,
+    blocks: Vec<Option<BlockIndex>>,
+    bytes: Vec<u64>,
+    kernel: Vec<bool>,
+    unit_of_block: HashMap<BlockIndex, Unit>,
+    unit_of_line: HashMap<u64, Unit>,
+    /// By translation: the units, each with the number of instructions before it.
+    fetches: Vec<Box<[(Unit, u32)]>>,
+}
+
+impl Units {
+    /// `line`: bytes of a line of code that does not move.
+    pub fn new(line: u64, padding: u64) -> Units {
+        Units {
+            line,
+            padding,
+            blocks: Vec::new(),
+            bytes: Vec::new(),
+            kernel: Vec::new(),
+            unit_of_block: HashMap::new(),
+            unit_of_line: HashMap::new(),
+            fetches: Vec::new(),
+        }
+    }
+
+    /// Learns the next translation: where it starts, and the lengths of its instructions.
+    pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
+        let mut fetches: Vec<(Unit, u32)> = Vec::new();
+        let mut at = start;
+        for (before, &length) in lengths.iter().enumerate() {
+            let unit = self.unit(image, at);
+            if fetches.last().is_none_or(|&(last, _)| last != unit) {
+                fetches.push((unit, before as u32));
+            }
+            at = at.wrapping_add(u64::from(length));
+        }
+        self.fetches.push(fetches.into());
+    }
+
+    fn unit(&mut self, image: &Image, at: u64) -> Unit {
+        let block = image.block_at(LinkAddr(at));
+        let next = self.blocks.len() as Unit;
+        let (unit, block, bytes) = match block.filter(|&block| image.function_of(block).movable) {
+            Some(index) => {
+                let (block, function) = (image.block(index), image.function_of(index));
+                let padding = if block.addr == function.addr { self.padding } else { 0 };
+                let unit = *self.unit_of_block.entry(index).or_insert(next);
+                (unit, Some(index), u64::from(block.size) + padding)
+            }
+            None => (*self.unit_of_line.entry(at / self.line).or_insert(next), None, self.line),
+        };
+        if unit == next {
+            self.blocks.push(block);
+            self.bytes.push(bytes);
+            self.kernel.push(trace::RunAddr(at).is_kernel());
+        }
+        unit
+    }
+
+    /// The units that the first `reached` instructions of a translation fetch.
+    #[inline]
+    pub fn fetched(&self, translation: u32, reached: u32) -> impl Iterator<Item = Unit> + '_ {
+        let fetches = self.fetches[translation as usize].iter();
+        fetches.take_while(move |&&(_, before)| before < reached).map(|&(unit, _)| unit)
+    }
+
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The block of a unit that is one.
+    pub fn block(&self, unit: Unit) -> Option<BlockIndex> {
+        self.blocks[unit as usize]
+    }
+
+    pub fn bytes(&self, unit: Unit) -> u64 {
+        self.bytes[unit as usize]
+    }
+
+    pub fn is_kernel(&self, unit: Unit) -> bool {
+        self.kernel[unit as usize]
+    }
+}
+
+/// Least recently used out first; a ring of the units inside, by age, through the entry `HEAD`.
+pub struct IdealCache {
+    bytes: u64,
+    used: u64,
+    sizes: Vec<u64>,
+    inside: Vec<bool>,
+    newer: Vec<Unit>,
+    older: Vec<Unit>,
+}
+
+/// Stands between the newest and the oldest; every unit's entry is one behind its number.
+const HEAD: usize = 0;
+
+impl IdealCache {
+    pub fn new(bytes: u64) -> IdealCache {
+        IdealCache {
+            bytes,
+            used: 0,
+            sizes: Vec::new(),
+            inside: Vec::new(),
+            newer: vec![0],
+            older: vec![0],
+        }
+    }
+
+    pub fn add_unit(&mut self, bytes: u64) {
+        self.sizes.push(bytes);
+        self.inside.push(false);
+        self.newer.push(0);
+        self.older.push(0);
+    }
+
+    /// True when it was there.
+    #[inline]
+    pub fn fetch(&mut self, unit: Unit) -> bool {
+        let entry = unit + 1;
+        if self.older[HEAD] == entry {
+            return true;
+        }
+        let hit = self.inside[unit as usize];
+        if hit {
+            self.take_out(entry);
+        } else {
+            self.inside[unit as usize] = true;
+            self.used += self.sizes[unit as usize];
+        }
+        self.put_first(entry);
+        // What is larger than the cache stays alone until the next.
+        while self.used > self.bytes && self.newer[HEAD] != entry {
+            let oldest = self.newer[HEAD];
+            self.take_out(oldest);
+            self.inside[oldest as usize - 1] = false;
+            self.used -= self.sizes[oldest as usize - 1];
+        }
+        hit
+    }
+
+    fn take_out(&mut self, entry: u32) {
+        let (newer, older) = (self.newer[entry as usize], self.older[entry as usize]);
+        self.older[newer as usize] = older;
+        self.newer[older as usize] = newer;
+    }
+
+    fn put_first(&mut self, entry: u32) {
+        let second = self.older[HEAD];
+        self.older[HEAD] = entry;
+        self.newer[entry as usize] = HEAD as u32;
+        self.older[entry as usize] = second;
+        self.newer[second as usize] = entry;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::random::SplitMix64;
+
+    impl Units {
+        /// Blocks of the kernel.
+        pub fn of_sizes(sizes: &[u64]) -> Units {
+            Units {
+                blocks: (0..sizes.len() as u32).map(|block| Some(BlockIndex(block))).collect(),
+                bytes: sizes.to_vec(),
+                kernel: vec![true; sizes.len()],
+                ..Units::new(64, 0)
+            }
+        }
+    }
+
+    /// The ring against a list that is searched.
+    #[test]
+    fn it_hits_and_misses_as_a_plain_list_does() {
+        let mut random = SplitMix64::new(3);
+        let sizes: Vec<u64> = (0..40).map(|_| 1 + random.below(20)).collect();
+        let mut cache = IdealCache::new(100);
+        sizes.iter().for_each(|&bytes| cache.add_unit(bytes));
+        let mut list: Vec<Unit> = Vec::new();
+        for _ in 0..5000 {
+            let unit = random.below(40).min(random.below(40)) as Unit;
+            let known = list.iter().position(|&u| u == unit);
+            known.map(|at| list.remove(at));
+            list.insert(0, unit);
+            while list.iter().map(|&u| sizes[u as usize]).sum::<u64>() > 100 {
+                list.pop();
+            }
+            assert_eq!(cache.fetch(unit), known.is_some());
+        }
+    }
+}
