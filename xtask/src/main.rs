@@ -11,6 +11,7 @@ mod layout_test;
 mod live_test;
 mod machine;
 mod memory_test;
+mod page_test;
 mod record_test;
 mod relink_test;
 mod services_test;
@@ -37,6 +38,8 @@ cargo xtask record-test TREE    whether recordings are exactly what ran, and the
 cargo xtask memory-test TREE    whether simulated caches see of a program what valgrind's cachegrind sees
 cargo xtask services-test KERNEL
                                 whether services are counted as the guest itself counts them
+cargo xtask page-test RECORDING KERNEL
+                                whether the page works in Chromium, and what other tools read holds the same
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask live-test [KERNEL [SCRIPT]]
                                 functions of the running stock kernel are replaced and put back, in guests
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["memory-test", tree] => memory_test::memory_test(tree.as_ref()),
         ["services-test", kernel] => services_test::services_test(kernel.as_ref()),
+        ["page-test", recording, kernel] => page_test::page_test(recording.as_ref(), kernel.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["live-test"] => live_test::live_test(None, None),
         ["live-test", kernel] => live_test::live_test(Some(kernel.as_ref()), None),

@@ -2,8 +2,8 @@
 
 use crate::kernel::{self, Compiler};
 use crate::{
-    check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test, record_test, relink_test, run, services_test,
-    vm_test,
+    check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test, page_test, record_test, relink_test, run,
+    services_test, vm_test,
 };
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
@@ -35,6 +35,8 @@ pub fn test() -> Result<()> {
     let road = relinked_kernels_hold(&kernlane, &gcc, &[])?;
     step("a difference names the function that a patch changed, and why");
     diff_test::diff_test(&gcc, &road.join("random.kernel"))?;
+    step("the page works in Chromium, and other tools read what it shows");
+    page_test::page_test(&road.join("original.rec"), &gcc)?;
     step("clang, lld and BOLT take what is exported");
     export_test::export_test()?;
     step("layouts are as good as those of LLVM and lld");

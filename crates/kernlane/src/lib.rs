@@ -17,6 +17,7 @@ pub mod machine;
 pub mod map;
 pub mod order;
 pub mod output;
+pub mod overview;
 pub mod part;
 pub mod place;
 pub mod profile;

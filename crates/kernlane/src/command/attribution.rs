@@ -1,14 +1,17 @@
 //! What the commands share that ask a recording for services: its kernel's symbols, the annotations, the machines, and the walk.
 
 use crate::command::profile::{self, vmlinux_path};
+use crate::exchange::callgrind::Events;
 use crate::image::Image;
 use crate::machine;
 use crate::part::Part;
 use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
+use crate::services::calls::CallTree;
 use crate::services::locality::{Locality, POPULAR};
 use crate::services::symbols::Symbols;
 use crate::services::table::ServiceTable;
+use crate::services::timeline::Timeline;
 use crate::services::{self, Attributed, Recorded};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,6 +20,34 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use trace::{Header, Reader};
+
+/// A recording's services with the chains of calls in them, and what went on over time.
+pub struct Observed {
+    pub table: ServiceTable,
+    pub calls: CallTree,
+    pub timeline: Timeline,
+}
+
+impl Observed {
+    /// What was counted besides instructions.
+    pub fn events(&self) -> Events {
+        match self.table.machines.first() {
+            None => Events::Instructions,
+            Some(machine) if machine.kernel_stalls.is_none() => Events::Fetches,
+            Some(_) => Events::Memory,
+        }
+    }
+
+    /// What the numbers depend on, in a line.
+    pub fn conditions(&self) -> String {
+        let ServiceTable {
+            workload, kernel, seed, ..
+        } = &self.table;
+        let machine = self.table.machines.first();
+        let machine = machine.map_or(String::new(), |machine| format!(", machine {} (simulated)", machine.name));
+        format!("workload {workload}, kernel {kernel}, seed {seed}{machine}")
+    }
+}
 
 /// A kernel's symbols, with what they mean.
 pub struct Attribution {
@@ -58,6 +89,18 @@ impl Attribution {
             Ok(Recorded {
                 table: self.to_table(reader.header(), &attributed),
                 functions,
+            })
+        })
+    }
+
+    /// As `table`, with the chains of calls and what went on over time.
+    pub fn observed(&self, recording: &Path) -> Result<Observed> {
+        read(recording, "services", |reader| {
+            let (attributed, calls, timeline) = services::attribute_with_calls(reader, &self.symbols, &self.binding, &self.machines)?;
+            Ok(Observed {
+                table: self.to_table(reader.header(), &attributed),
+                calls,
+                timeline,
             })
         })
     }

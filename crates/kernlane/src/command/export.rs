@@ -1,23 +1,26 @@
 //! `kernlane export`: counts for the tools of others.
 
+use crate::command::attribution::Attribution;
 use crate::command::layout::{Ground, parse_algorithm};
 use crate::command::profile::{Input, vmlinux_path};
-use crate::exchange::{Format, Subject, bolt, linker, llvm_samples, propeller};
+use crate::exchange::{Format, Subject, bolt, callgrind, folded, linker, llvm_samples, propeller};
 use crate::output;
 use ::layout::Algorithm;
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Write counts as a profile for BOLT, clang, Propeller or lld
+/// Write what ran as a file for the tools of others: counts for BOLT, clang, Propeller and lld, calls for profile viewers
 ///
 /// An exact profile of a kernel, without a processor that records branches, also feeds a build by clang. Formats that carry an order
-/// are laid out by --algorithm.
+/// are laid out by --algorithm. Formats of services and calls take one recording; with --machine they have its misses, too.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg\n  llvm-bolt-22 ~/linux/vmlinux -p net.preagg -pa -o vmlinux.bolt --reorder-blocks=ext-tsp"
-)]
+#[command(after_help = "Examples:
+  kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
+  llvm-bolt-22 ~/linux/vmlinux -p net.preagg -pa -o vmlinux.bolt --reorder-blocks=ext-tsp
+  kernlane export net.rec --kernel ~/linux --machine server-32k --format callgrind -o callgrind.out.net
+  kernlane export net.rec --kernel ~/linux --format folded -o net.folded && inferno-flamegraph net.folded >net.svg")]
 pub struct ExportArgs {
     #[command(flatten)]
     pub input: Input,
@@ -30,12 +33,57 @@ pub struct ExportArgs {
     #[arg(long, short, default_value = "ext-tsp", value_parser = parse_algorithm)]
     pub algorithm: Algorithm,
 
+    /// A machine to simulate, for the formats of services and calls
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    pub machine: Option<String>,
+
+    /// What the kernel's functions mean, instead of annotations/linux.toml, for the formats of services and calls
+    #[arg(long, value_name = "FILE.toml")]
+    pub annotations: Option<PathBuf>,
+
     /// Where to write it
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
 }
 
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
+    let text = match args.format.is_of_calls() {
+        true => of_calls(args)?,
+        false => of_counts(args)?,
+    };
+    output::write(&args.output, text.as_bytes())?;
+    println!("{}: {} lines", args.output.display(), text.lines().count());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_calls(args: &ExportArgs) -> Result<String> {
+    let [recording] = &args.input.recordings[..] else {
+        bail!("{:?} takes one recording, {} are given", args.format, args.input.recordings.len());
+    };
+    ensure!(
+        recording.is_dir(),
+        "{}: not a recording (a directory): counts have no calls",
+        recording.display()
+    );
+    ensure!(
+        args.input.part.is_whole(),
+        "calls are followed through a whole recording: leave out --from and --until"
+    );
+    let machines: Vec<String> = args.machine.iter().cloned().collect();
+    let attribution = Attribution::open(&args.input.kernel, args.annotations.as_deref(), &machines)?;
+    let observed = attribution.observed(recording)?;
+    Ok(match args.format {
+        Format::Callgrind => callgrind::callgrind(&observed.calls, observed.events(), &observed.conditions()),
+        _ => folded::folded(&observed.calls),
+    })
+}
+
+fn of_counts(args: &ExportArgs) -> Result<String> {
+    ensure!(
+        args.machine.is_none() && args.annotations.is_none(),
+        "{:?} holds counts, which no machine and no annotation changes",
+        args.format
+    );
     let image = args.input.image()?;
     let profile = args.input.profile(&image)?;
     let path = vmlinux_path(&args.input.kernel);
@@ -45,15 +93,13 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
         path: &path,
     };
     let layout = || Ok::<_, anyhow::Error>(Ground::new(&image, &profile)?.lay_out(args.algorithm, 0)?.0);
-    let text = match args.format {
+    Ok(match args.format {
         Format::Bolt => bolt::pre_aggregated(&subject)?,
         Format::CallGraph => linker::call_graph(&subject)?,
         Format::SymbolOrder => linker::symbol_order(&subject, &layout()?),
         Format::LlvmSamples => llvm_samples::sample_profile(&subject)?,
         Format::PropellerCc => propeller::clusters(&subject, &layout()?)?.cc_profile(),
         Format::PropellerLd => propeller::clusters(&subject, &layout()?)?.ld_profile(),
-    };
-    output::write(&args.output, text.as_bytes())?;
-    println!("{}: {} lines", args.output.display(), text.lines().count());
-    Ok(ExitCode::SUCCESS)
+        Format::Callgrind | Format::Folded => bail!("{:?} is made of calls", args.format),
+    })
 }

@@ -220,7 +220,7 @@ impl Road<'_> {
         let comparisons = comparison::compare(&results.rows)?;
         let report = self.path("report.html");
         output::write(&self.path("results.json"), json.as_bytes())?;
-        output::write(&report, page::page(&comparisons)?.as_bytes())?;
+        output::write(&report, page::page(&[], &comparisons)?.as_bytes())?;
         if self.args.json {
             print!("{json}");
         } else {

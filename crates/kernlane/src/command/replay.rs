@@ -11,7 +11,7 @@ use crate::machine;
 use crate::map::{self, Map};
 use crate::order;
 use crate::part::Part;
-use crate::replay::{self, Layout, rows};
+use crate::replay::{self, Layout, Replayed, rows};
 use crate::report::text;
 use crate::results::{ORIGINAL, Results, Row};
 use anyhow::{Context, Result, bail};
@@ -110,8 +110,8 @@ pub fn warn(losses: &[String]) {
     losses.iter().for_each(|loss| eprintln!("warning: {loss}"));
 }
 
-/// A layout bears its file's name.
-fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) -> Result<Layout> {
+/// A layout or map from a file, whose name it bears.
+pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) -> Result<Layout> {
     let named = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(named)?;
     let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
@@ -141,6 +141,26 @@ fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) -> Res
 /// # Errors
 /// The recording is damaged, or `layouts` or `image` are of another kernel.
 pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], image: Option<&Image>, part: &Part) -> Result<Vec<Row>> {
+    let replayed = replay_recording(recording, layouts, machines, image.map(|image| &image.build_id), part)?;
+    let mut rows = rows::rows(&replayed, layouts, machines, image);
+    if !part.is_whole() {
+        let named = |row: &mut Row| row.conditions.insert("part".to_owned(), part.to_string());
+        rows.iter_mut().for_each(|row| drop(named(row)));
+    }
+    Ok(rows)
+}
+
+/// What replay counted of a part of a recording. Shows progress on a terminal.
+///
+/// # Errors
+/// As [`replay_rows`]; `kernel`: that of `--kernel`.
+pub fn replay_recording(
+    recording: &Path,
+    layouts: &[Layout],
+    machines: &[Machine],
+    kernel: Option<&BuildId>,
+    part: &Part,
+) -> Result<Replayed> {
     let path = recording.join("trace.klt");
     let named = || path.display().to_string();
     let again = || Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?.without_data());
@@ -156,7 +176,7 @@ pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], i
     let kernels = layouts
         .iter()
         .filter_map(|layout| Some((layout.name.as_str(), layout.kernel.as_ref()?)));
-    for (what, kernel) in kernels.chain(image.map(|image| ("--kernel", &image.build_id))) {
+    for (what, kernel) in kernels.chain(kernel.map(|kernel| ("--kernel", kernel))) {
         if *kernel != recorded {
             bail!(
                 "{what} is of the kernel with build id {}, but {} of {}",
@@ -168,10 +188,5 @@ pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], i
     }
     let replayed = replay::replay_part(reader, layouts, machines, &mut cut).with_context(named);
     progress.finish_and_clear();
-    let mut rows = rows::rows(&replayed?, layouts, machines, image);
-    if !part.is_whole() {
-        let named = |row: &mut Row| row.conditions.insert("part".to_owned(), part.to_string());
-        rows.iter_mut().for_each(|row| drop(named(row)));
-    }
-    Ok(rows)
+    replayed
 }

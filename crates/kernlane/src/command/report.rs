@@ -2,30 +2,42 @@
 
 use crate::command::attribution::{self, Attribution};
 use crate::command::profile::vmlinux_path;
+use crate::command::replay::{read_layout, replay_recording};
 use crate::comparison::{self, Comparison};
 use crate::image::vmlinux;
 use crate::output;
+use crate::overview::{LayoutMisses, Overview};
+use crate::part::Part;
+use crate::replay::{Layout, rows};
 use crate::report::{self, locality, page, services, text};
 use crate::results::Results;
 use crate::services::locality::Locality;
 use crate::services::share::OsShare;
 use crate::services::table::ServiceTable;
 use crate::sizes::{self, Sizes};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show what layouts brought, as one self-contained page; or where a recording's time goes
+/// What the page simulates unless another is named.
+const MACHINE: &str = "server-32k";
+
+/// Show where a recording's time goes, and what layouts brought: as one self-contained page, or as tables
 ///
 /// Takes results (what `kernlane replay --json` prints, or the results.json that `kernlane optimize` leaves in its directory) and sets
 /// the original beside every layout, predicted and recorded. Without --output and --json it prints the tables.
+///
+/// With --output it takes recordings, too, and the kernel that was recorded: the page then shows execution over time, services, misses by cause and by
+/// address, chains of calls, the system's share and functions, on the machine `server-32k` unless --machine names others; with --layout also where
+/// another layout misses.
 ///
 /// With --services, --os-share or --locality it takes recordings instead, and the kernel that was recorded, and says for every service of the system
 /// (each system call, kind of page fault, interrupt, softirq, kernel thread …) what it came to. With --sizes it takes recordings alone.
 #[derive(Args)]
 #[command(after_help = "Examples:
+  kernlane report net.rec --kernel ~/linux -o net.html
   kernlane report net.results files.results -o report.html
   kernlane report --services net.rec --kernel ~/linux --machine torrellas-8k --machine server-32k
   kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
@@ -65,6 +77,10 @@ pub struct ReportArgs {
     #[arg(long, short, value_name = "NAME|FILE.toml", requires = "kernel")]
     pub machine: Vec<String>,
 
+    /// Another layout for the page, as for `kernlane replay`; may be given several times
+    #[arg(long, short, value_name = "FILE", requires = "kernel")]
+    pub layout: Vec<PathBuf>,
+
     /// What the kernel's functions mean, instead of annotations/linux.toml
     #[arg(long, value_name = "FILE.toml", requires = "kernel")]
     pub annotations: Option<PathBuf>,
@@ -96,18 +112,74 @@ fn of_sizes(args: &ReportArgs) -> Result<ExitCode> {
 }
 
 fn of_results(args: &ReportArgs) -> Result<ExitCode> {
+    let (recordings, results): (Vec<&PathBuf>, Vec<&PathBuf>) = args.inputs.iter().partition(|path| path.join("trace.klt").is_file());
+    if let (Some(recording), None, false) = (recordings.first(), &args.output, args.json) {
+        bail!(
+            "{}: a recording; give --output for a page, --json for what it shows, or --services, --os-share or --locality for a table",
+            recording.display()
+        );
+    }
+    ensure!(
+        args.kernel.is_none() || !recordings.is_empty(),
+        "no recording is given: --kernel, --machine and --layout are for recordings"
+    );
     let mut rows = Vec::new();
-    for path in &args.inputs {
+    for path in results {
         rows.extend(Results::read(path)?.rows);
     }
     let comparisons: Vec<Comparison> = comparison::compare(&rows)?;
+    let overviews = overviews(args, &recordings)?;
     if let Some(path) = &args.output {
-        output::write(path, page::page(&comparisons)?.as_bytes())?;
+        output::write(path, page::page(&overviews, &comparisons)?.as_bytes())?;
     }
-    if args.json || args.output.is_none() {
+    if args.json && !recordings.is_empty() {
+        print(args, &overviews, String::new)?;
+    } else if args.json || args.output.is_none() {
         print(args, &comparisons, || text::comparisons(&comparisons))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the page shows of recordings.
+fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>> {
+    if recordings.is_empty() {
+        return Ok(Vec::new());
+    }
+    let kernel = args.kernel.as_deref().context("give --kernel, to know the kernel's functions")?;
+    let machines = if args.machine.is_empty() {
+        &[MACHINE.to_owned()][..]
+    } else {
+        &args.machine
+    };
+    let attribution = Attribution::open(kernel, args.annotations.as_deref(), machines)?;
+    let path = vmlinux_path(kernel);
+    // A layout's blocks are known of a vmlinux alone.
+    let image = (!args.layout.is_empty()).then(|| vmlinux::read(&path)).transpose()?;
+    let mut layouts = vec![Layout::original()];
+    for path in &args.layout {
+        layouts.push(read_layout(path, Some(kernel), image.as_ref())?);
+    }
+    recordings
+        .iter()
+        .map(|recording| {
+            let observed = attribution.observed(recording)?;
+            let machines = &attribution.machines;
+            let replayed = replay_recording(recording, &layouts, machines, attribution.symbols.build_id.as_ref(), &Part::WHOLE)?;
+            let rows = rows::rows(&replayed, &layouts, machines, None);
+            let misses: Vec<LayoutMisses<'_>> = layouts
+                .iter()
+                .zip(&replayed.layouts)
+                .map(|(layout, counts)| LayoutMisses {
+                    layout: &layout.name,
+                    machine: &machines[0].name,
+                    placement: &layout.placement,
+                    misses_at: &counts.machines[0].misses_at,
+                })
+                .collect();
+            let conditions = replayed.header.conditions.iter().cloned().collect();
+            Ok(Overview::new(observed, conditions, rows, &misses))
+        })
+        .collect()
 }
 
 fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {

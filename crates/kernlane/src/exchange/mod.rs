@@ -7,6 +7,8 @@
 
 pub mod bolt;
 pub mod branches;
+pub mod callgrind;
+pub mod folded;
 pub mod linker;
 pub mod llvm_samples;
 pub mod perf;
@@ -35,6 +37,17 @@ pub enum Format {
     PropellerCc,
     /// Propeller's order of functions and clusters (ld.lld --symbol-ordering-file=FILE)
     PropellerLd,
+    /// Valgrind's callgrind format: functions and services with their calls (KCachegrind, callgrind_annotate)
+    Callgrind,
+    /// Folded stacks of services and functions (flamegraph.pl, inferno, speedscope)
+    Folded,
+}
+
+impl Format {
+    /// Whether it is made of a recording's services and chains of calls, not of counts.
+    pub fn is_of_calls(self) -> bool {
+        matches!(self, Format::Callgrind | Format::Folded)
+    }
 }
 
 /// What is exported: a profile, the image that ran, and the file that the image is of.

@@ -1,18 +1,37 @@
-//! Comparisons as one self-contained page: no script, style, font or image from elsewhere.
+//! Comparisons and recordings as one self-contained page: no script, style, font or image from elsewhere.
 
 use crate::comparison::Comparison;
-use crate::report::text;
+use crate::overview::Overview;
+use crate::report::{services, text};
 use anyhow::Result;
+use serde::Serialize;
+use std::fmt::Write as _;
 
-const TEMPLATE: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const TEMPLATE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+/// In the order in which they need each other.
+const SCRIPTS: [&str; 5] = [
+    include_str!("page/elements.js"),
+    include_str!("page/charts.js"),
+    include_str!("page/recording.js"),
+    include_str!("page/comparisons.js"),
+    include_str!("page/main.js"),
+];
+/// So many services stand in the tables for readers without JavaScript.
+const SERVICES: usize = 30;
+
+#[derive(Serialize)]
+struct Data<'a> {
+    recordings: &'a [Overview],
+    comparisons: &'a [Comparison],
+}
 
 /// The page's HTML.
-pub fn page(comparisons: &[Comparison]) -> Result<String> {
-    let data = in_script(&serde_json::to_string(comparisons)?);
-    let table = in_text(&text::comparisons(comparisons));
-    let mut page = String::with_capacity(TEMPLATE.len() + STYLE.len() + SCRIPT.len() + data.len() + table.len());
+pub fn page(recordings: &[Overview], comparisons: &[Comparison]) -> Result<String> {
+    let data = in_script(&serde_json::to_string(&Data { recordings, comparisons })?);
+    let table = in_text(&tables(recordings, comparisons));
+    let script = SCRIPTS.concat();
+    let mut page = String::with_capacity(TEMPLATE.len() + STYLE.len() + script.len() + data.len() + table.len());
     // One pass over the template: what is put in is never looked through for places.
     let mut rest = TEMPLATE;
     while let Some((before, behind)) = rest.split_once("{{") {
@@ -20,7 +39,7 @@ pub fn page(comparisons: &[Comparison]) -> Result<String> {
         let Some((place, behind)) = behind.split_once("}}") else { break };
         page += match place {
             "STYLE" => STYLE,
-            "SCRIPT" => SCRIPT,
+            "SCRIPT" => &script,
             "DATA" => &data,
             "TEXT" => &table,
             _ => "",
@@ -29,6 +48,18 @@ pub fn page(comparisons: &[Comparison]) -> Result<String> {
     }
     page += rest;
     Ok(page)
+}
+
+/// For readers without JavaScript.
+fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for recording in recordings {
+        let _ = writeln!(text, "{}", services::table(&recording.table, SERVICES));
+    }
+    if !comparisons.is_empty() {
+        text += &text::comparisons(comparisons);
+    }
+    text
 }
 
 /// JSON that cannot end its script element or open a comment in it: there is no `<` outside of JSON's strings, and in them `\u003c`
@@ -49,10 +80,10 @@ mod tests {
 
     #[test]
     fn every_place_is_filled() {
-        let page = page(&[]).unwrap();
+        let page = page(&[], &[]).unwrap();
         assert!(!page.contains("{{") && !page.contains("}}"));
-        assert!(page.contains(STYLE) && page.contains(SCRIPT));
-        assert!(page.contains("<script type=\"application/json\" id=\"data\">[]</script>"));
+        assert!(page.contains(STYLE) && SCRIPTS.iter().all(|script| page.contains(script)));
+        assert!(page.contains("<script type=\"application/json\" id=\"data\">{\"recordings\":[],\"comparisons\":[]}</script>"));
     }
 
     #[test]
@@ -62,18 +93,19 @@ mod tests {
         rows.iter_mut().for_each(|row| row.workload = evil.to_owned());
         rows[1].functions[0].name = evil.to_owned();
         let comparisons = compare(&rows).unwrap();
-        let page = page(&comparisons).unwrap();
+        let page = page(&[], &comparisons).unwrap();
         assert_eq!(page.matches("<script").count(), 2);
         assert_eq!(page.matches("</script").count(), 2);
         assert!(!page.contains("<!--"));
         let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
         let read: serde_json::Value = serde_json::from_str(data).unwrap();
-        assert_eq!(read[0]["workload"], evil);
+        assert_eq!(read["comparisons"][0]["workload"], evil);
     }
 
     #[test]
     fn nothing_comes_from_elsewhere() {
-        for part in [TEMPLATE, STYLE, SCRIPT] {
+        for part in [TEMPLATE, STYLE].iter().chain(&SCRIPTS) {
+            let part = part.replace("http://www.w3.org/2000/svg", "");
             assert!(!part.contains("http:") && !part.contains("https:") && !part.contains("url(") && !part.contains("src="));
         }
     }

@@ -17,7 +17,7 @@ use crate::services::annotations::{Kind, fit};
 use crate::services::binding::{Binding, OfCallee};
 use crate::services::code::{Action, Codes, FunctionId, Word};
 use crate::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, ServiceId, Times, add_machines};
-use crate::services::meter::Meter;
+use crate::services::meter::{Booked, Meter};
 use crate::services::symbols::Symbols;
 use anyhow::Result;
 use std::collections::HashMap;
@@ -327,8 +327,10 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if task.calls.len() >= DEEPEST {
             task.calls.clear();
             task.open.iter_mut().for_each(|open| open.calls = 0);
+            self.meter.unwound(0);
         }
         task.calls.push(self.codes.places[id as usize].end);
+        self.meter.called();
     }
 
     /// A function returned to `start`.
@@ -347,6 +349,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 None => return,
             }
         }
+        self.meter.unwound(task.calls.len());
         while let Some(open) = self.tasks[self.current].open.last()
             && open.until == Until::Return
             && self.tasks[self.current].calls.len() < open.calls
@@ -366,7 +369,9 @@ impl<'a, M: Meter> Automaton<'a, M> {
         while self.tasks[self.current].open.len() > gate {
             self.close();
         }
-        self.tasks[self.current].calls.truncate(calls);
+        let left = &mut self.tasks[self.current].calls;
+        left.truncate(calls);
+        self.meter.unwound(left.len());
         self.resume_base();
     }
 
@@ -510,6 +515,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             instructions: 0,
             machines: Vec::new(),
         });
+        self.meter.opened(task.calls.len());
     }
 
     /// Closes the current task's innermost service.
@@ -534,6 +540,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             },
         };
         self.ledger.add(open.service, &invocation);
+        self.meter.settled(self.current, open.service);
     }
 
     /// The current task's clocks.
@@ -578,6 +585,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         let task = &mut self.tasks[self.current];
         (task.unknown, task.switched) = (false, false);
         task.calls.clear();
+        self.meter.unwound(0);
         self.in_user_mode = true;
         self.callee = None;
         self.usual = Word::USER;
@@ -590,6 +598,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         let task = &mut self.tasks[self.current];
         task.unknown = false;
         task.calls.clear();
+        self.meter.unwound(0);
     }
 
     fn close_all(&mut self, at: usize) {
@@ -633,6 +642,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             task.waiting += clock - woken;
             (task.since, task.switched) = (clock, true);
             self.current = to;
+            self.meter.switched(to);
         }
         self.tasks[to].user = Some(self.ledger.service(Kind::User, &name));
         self.tasks[to].name = name;
@@ -659,6 +669,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             Some(open) if !self.in_user_mode => {
                 open.instructions += instructions;
                 add_machines(&mut open.machines, machines);
+                self.meter.booked(instructions, Booked::Open(open.kind));
             }
             _ if instructions > 0 => {
                 let invocation = Invocation {
@@ -672,6 +683,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 };
                 let user = self.tasks[self.current].user.unwrap_or(self.nobody);
                 self.ledger.add(user, &invocation);
+                self.meter.booked(instructions, Booked::User(user));
             }
             _ => {}
         }

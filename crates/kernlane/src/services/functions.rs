@@ -7,7 +7,7 @@ use crate::replay::data::Stream;
 use crate::services::ledger::MachineCounts;
 use crate::services::machines::Machines;
 use crate::services::meter::Meter;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::{Symbol, Symbols};
 use anyhow::Result;
 use std::collections::{BTreeMap, HashMap};
 use trace::{Patterns, Task, Translation};
@@ -22,6 +22,11 @@ pub struct FunctionTotals {
     pub instructions: u64,
     /// Misses of the first machine's L1I; 0 without a machine.
     pub l1i_misses: u64,
+}
+
+/// The name without what compilers append; parts of a function have its name.
+pub fn function_name(symbol: &Symbol) -> &str {
+    symbol.name.split('.').next().unwrap_or(&symbol.name)
 }
 
 /// Counts executions of translations, and what the machines make of them.
@@ -78,9 +83,9 @@ impl<'a> Functions<'a> {
 impl Functions<'_> {
     /// What the machines do with a translation, told its own misses from others'.
     fn meter(&mut self, translation: u32, run: impl FnOnce(&mut Machines)) {
-        let before = self.machines.l1i_misses();
+        let before = self.machines.misses().l1i;
         run(&mut self.machines);
-        self.misses[translation as usize] += self.machines.l1i_misses() - before;
+        self.misses[translation as usize] += self.machines.misses().l1i - before;
     }
 }
 
@@ -101,7 +106,7 @@ impl Meter for Functions<'_> {
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
-        let name = symbol.map_or(NAMELESS, |symbol| symbol.name.split('.').next().unwrap_or(&symbol.name));
+        let name = symbol.map_or(NAMELESS, function_name);
         let next = self.names.len() as u32;
         let function = translation.is_kernel().then(|| *self.numbers.entry(name).or_insert(next));
         if function == Some(next) {

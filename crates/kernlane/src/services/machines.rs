@@ -10,7 +10,7 @@ use crate::replay::code::Code;
 use crate::replay::data::{DataFlow, Execution, Stream};
 use crate::replay::numbering::{Numbering, Unit};
 use crate::services::ledger::MachineCounts;
-use crate::services::meter::Meter;
+use crate::services::meter::{LevelMisses, Meter};
 use anyhow::Result;
 use sim::{Cause, Counters, Hierarchy, InstructionCache, Line, Machine, Party, PerSide, PhysAddr, Side};
 use trace::{Patterns, RunAddr, Task, Translation, TranslationId};
@@ -85,7 +85,9 @@ struct Running {
     /// The first address in each of `lines` that is fetched.
     addrs: Vec<RunAddr>,
     physical: Vec<PhysAddr>,
+    /// Since they were taken last, and before.
     l1i_misses: u64,
+    l1i_taken: u64,
     ahead: Ahead,
 }
 
@@ -129,6 +131,7 @@ impl Machines {
             addrs: Vec::new(),
             physical: Vec::new(),
             l1i_misses: 0,
+            l1i_taken: 0,
             ahead: Ahead::default(),
         });
         Machines {
@@ -406,6 +409,7 @@ impl Meter for Machines {
                 now += sides.user;
                 now - std::mem::replace(&mut running.before, now)
             });
+            running.l1i_taken += running.l1i_misses;
             *taken = MachineCounts {
                 l1i_misses: std::mem::take(&mut running.l1i_misses) + memory.map_or(0, |counters| counters.l1i.total()),
                 memory,
@@ -416,15 +420,29 @@ impl Meter for Machines {
 }
 
 impl Machines {
-    /// What the first machine's L1I missed since the last call of `take`; nothing where there is no machine.
-    pub fn l1i_misses(&mut self) -> u64 {
+    /// What the first machine has counted since the beginning; nothing where there is none.
+    pub fn misses(&mut self) -> LevelMisses {
         self.count();
-        let Some(running) = self.running.first() else { return 0 };
-        let hierarchy = running.hierarchy.as_ref().map_or(0, |hierarchy| {
-            let sides = hierarchy.counters();
-            sides.kernel.l1i.total() + sides.user.l1i.total() - running.before.l1i.total()
-        });
-        running.l1i_misses + hierarchy
+        let Some(running) = self.running.first() else {
+            return LevelMisses::default();
+        };
+        let l1i = running.l1i_taken + running.l1i_misses;
+        match running.hierarchy.as_ref().map(Hierarchy::counters) {
+            None => LevelMisses { l1i, l1d: 0, l2: 0 },
+            Some(sides) => {
+                let sum = |of: fn(&Counters) -> u64| of(&sides.kernel) + of(&sides.user);
+                LevelMisses {
+                    l1i: l1i + sum(|counters| counters.l1i.total()),
+                    l1d: sum(|counters| counters.l1d.total()),
+                    l2: sum(|counters| counters.l2i.total() + counters.l2d.total()),
+                }
+            }
+        }
+    }
+
+    /// What `take` gave last.
+    pub fn taken(&self) -> &[MachineCounts] {
+        &self.taken
     }
 
     /// Brings the hierarchies' counters up to what ran.

@@ -3,7 +3,8 @@
 //! Takes the executions in their order; gives, whenever it is asked, what was counted since it was asked last. Knows no services.
 
 use crate::replay::data::Stream;
-use crate::services::ledger::MachineCounts;
+use crate::services::annotations::Kind;
+use crate::services::ledger::{MachineCounts, ServiceId};
 use anyhow::Result;
 use trace::{Patterns, Task, Translation};
 
@@ -23,6 +24,29 @@ pub trait Meter {
     fn left(&mut self, translation: u32, instructions: u32);
     /// What each machine counted since the last call.
     fn take(&mut self) -> &[MachineCounts];
+
+    /// The current task's last execution called.
+    #[inline]
+    fn called(&mut self) {}
+    /// Of the current task's open calls only so many are left.
+    fn unwound(&mut self, _calls: usize) {}
+    /// Another task is the current one; tasks are numbered from 0.
+    fn switched(&mut self, _task: usize) {}
+    /// A service began in the current task, which has so many open calls.
+    fn opened(&mut self, _calls: usize) {}
+    /// The innermost open service of a task is over, and this it was.
+    fn settled(&mut self, _task: usize, _service: ServiceId) {}
+    /// So many instructions went to the innermost open service, or to user mode; before the one or the other ends, and after `take`.
+    fn booked(&mut self, _instructions: u64, _under: Booked) {}
+}
+
+/// Where instructions went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Booked {
+    /// The current task's innermost open service.
+    Open(Kind),
+    /// This service, which is user mode.
+    User(ServiceId),
 }
 
 /// Nothing but instructions.
@@ -42,4 +66,13 @@ impl Meter for NoMachine {
     fn take(&mut self) -> &[MachineCounts] {
         &[]
     }
+}
+
+/// Misses by level of the caches. Data and the L2 have none where data accesses were not recorded, or the machine describes no such cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelMisses {
+    pub l1i: u64,
+    pub l1d: u64,
+    /// For instructions and for data.
+    pub l2: u64,
 }

@@ -9,6 +9,7 @@
 pub mod annotations;
 mod automaton;
 pub mod binding;
+pub mod calls;
 mod code;
 pub mod difference;
 pub mod functions;
@@ -16,26 +17,32 @@ pub mod ledger;
 pub mod locality;
 mod machines;
 mod meter;
+mod observed;
 pub mod reuse;
 pub mod share;
 pub mod symbols;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod timeline;
 
 use anyhow::{Context, Result, ensure};
 pub use automaton::Attributed;
 use automaton::Automaton;
 use binding::Binding;
+use calls::CallTree;
 use functions::{FunctionTotals, Functions};
 use machines::Machines;
+pub use meter::LevelMisses;
 use meter::{Meter, NoMachine};
+use observed::Observed;
 use reuse::{Reuse, Reuses};
 use sim::Machine;
 use std::collections::BTreeMap;
 use std::io::Read;
 use symbols::Symbols;
 use table::ServiceTable;
+use timeline::Timeline;
 use trace::{Chunk, Reader};
 
 /// Every instruction of a recording by service, and what `machines` count while each runs.
@@ -61,6 +68,19 @@ pub fn attribute_with_functions<R: Read>(
     let meter = Functions::new(symbols, Machines::new(machines));
     let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
     Ok((attributed, functions.totals()))
+}
+
+/// As [`attribute`], with the chains of calls, and what went on over time.
+pub fn attribute_with_calls<R: Read>(
+    reader: &mut Reader<R>,
+    symbols: &Symbols,
+    binding: &Binding,
+    machines: &[Machine],
+) -> Result<(Attributed, CallTree, Timeline)> {
+    check(reader, symbols)?;
+    let (attributed, observed) = follow(reader, Automaton::new(binding, symbols, Observed::new(symbols, binding, machines)))?;
+    let (calls, timeline) = observed.finish(&attributed.ledger);
+    Ok((attributed, calls, timeline))
 }
 
 /// How soon each of the named functions is called again.

@@ -205,7 +205,8 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> Mach
     }
 }
 
-fn cycles(machine: &Machine, instructions: u64, counts: &MachineCounts) -> f64 {
+/// Cycles of a machine: by its memory where that was simulated, else by the simple model.
+pub fn cycles(machine: &Machine, instructions: u64, counts: &MachineCounts) -> f64 {
     let by_memory = counts.memory.and_then(|counters: Counters| machine.cycles(&counters));
     by_memory.unwrap_or_else(|| machine.time.cycles(instructions, counts.l1i_misses))
 }

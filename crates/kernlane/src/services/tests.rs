@@ -1,8 +1,10 @@
 //! Small executions, written down by hand, and where each of their instructions must go.
 
+use crate::exchange::{callgrind, folded};
 use crate::services::annotations::{Annotations, Kind};
 use crate::services::automaton::Attributed;
 use crate::services::binding::Binding;
+use crate::services::calls::CallTree;
 use crate::services::symbols::Symbols;
 use trace::{Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer};
 
@@ -149,23 +151,40 @@ impl Run {
     }
 
     fn books_on(&self, machines: &[sim::Machine]) -> Attributed {
+        let (symbols, binding) = kernel();
+        let bytes = self.recording();
+        let books = super::attribute(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, machines).unwrap();
+        let booked: u64 = books.ledger.accounts.iter().map(|account| account.totals.instructions).sum();
+        assert_eq!(booked, books.instructions, "every instruction has a service");
+        books
+    }
+
+    fn recording(&self) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
         writer.translations(&self.translations).unwrap();
         writer.tasks(&self.tasks).unwrap();
         let mut words = Vec::new();
         self.events.iter().for_each(|event| event.append_to(&mut words));
         writer.stream(&words).unwrap();
-        let (bytes, totals) = writer.end().unwrap();
-        let map: String = FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), map).unwrap();
-        let symbols = Symbols::read(file.path()).unwrap();
-        let binding = Binding::new(&Annotations::shipped().unwrap(), &symbols);
-        let books = super::attribute(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, machines).unwrap();
-        let booked: u64 = books.ledger.accounts.iter().map(|account| account.totals.instructions).sum();
-        assert_eq!(booked, totals.instructions(), "every instruction has a service");
-        assert_eq!(books.instructions, booked);
-        books
+        writer.end().unwrap().0
+    }
+
+    /// The chains of calls, the instructions of which are those of the services.
+    fn calls(&self) -> CallTree {
+        let (symbols, binding) = kernel();
+        let bytes = self.recording();
+        let (books, calls, timeline) = super::attribute_with_calls(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, &[]).unwrap();
+        for service in &calls.services {
+            let sum: u64 = service.costs.iter().map(|(_, cost)| cost.instructions).sum();
+            let mut accounts = books.ledger.accounts.iter();
+            let account = accounts
+                .find(|account| (account.kind, &account.name) == (service.kind, &service.name))
+                .unwrap();
+            assert_eq!(sum, account.totals.instructions, "{}", service.name);
+        }
+        let shown: f64 = timeline.buckets.iter().map(crate::services::timeline::Parts::total).sum();
+        assert!((shown - books.instructions as f64).abs() < 1e-6);
+        calls
     }
 
     /// (kind, name, calls, instructions) of what ran, by kind and name.
@@ -188,6 +207,15 @@ impl Run {
         found.sort();
         found
     }
+}
+
+fn kernel() -> (Symbols, Binding) {
+    let map: String = FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), map).unwrap();
+    let symbols = Symbols::read(file.path()).unwrap();
+    let binding = Binding::new(&Annotations::shipped().unwrap(), &symbols);
+    (symbols, binding)
 }
 
 fn expect(run: &Run, expected: &[(Kind, &str, u64, u64)]) {
@@ -511,4 +539,71 @@ fn misses_go_to_the_service_that_has_them() {
     // All code lies at multiples of 128 bytes and takes one line: everything evicts everything, but not itself.
     assert_eq!(misses("sh"), 3);
     assert_eq!(misses("read"), 2 * 6);
+}
+
+/// A read in which a page fault comes upon its function, with a jump to another function and a call through a thunk.
+fn nested() -> Run {
+    let mut run = Run::new();
+    run.user(10).enter_read();
+    run.plain(at("__x64_sys_read"), 2);
+    run.call(at("asm_exc_page_fault"), 2, "handle_mm_fault");
+    // Calls into the function itself fill the return stack buffer: they are never returned from.
+    run.call(at("handle_mm_fault"), 1, "handle_mm_fault");
+    run.call(at("handle_mm_fault") + 0x20, 1, "handle_mm_fault");
+    run.ret(at("handle_mm_fault") + 0x30, 1);
+    run.iret(at("asm_exc_page_fault") + 6, 1);
+    // A tail call: its callee returns to do_syscall_64.
+    run.plain(at("__x64_sys_read") + 2, 1);
+    run.call(at("handle_mm_fault"), 4, "__x86_indirect_thunk_rax");
+    run.call(at("__x86_indirect_thunk_rax"), 1, "__x86_indirect_thunk_rax");
+    run.ret(at("__x86_indirect_thunk_rax") + 0x10, 2);
+    run.ret(at("serial8250_interrupt"), 5);
+    run.ret(at("handle_mm_fault") + 8, 6);
+    run.ret(at("do_syscall_64") + 7, 2);
+    run.push(at("entry_SYSCALL_64") + 6, 3, &[0x48, 0x0f, 0x07]);
+    run.user(7);
+    run
+}
+
+#[test]
+fn chains_of_calls_are_those_of_their_service() {
+    let text = folded::folded(&nested().calls());
+    assert_eq!(
+        text,
+        "\
+kernel;page fault zero page, or resolved meanwhile;asm_exc_page_fault 3
+kernel;page fault zero page, or resolved meanwhile;asm_exc_page_fault;handle_mm_fault 3
+kernel;system call read;entry_SYSCALL_64 6
+kernel;system call read;entry_SYSCALL_64;do_syscall_64 5
+kernel;system call read;entry_SYSCALL_64;do_syscall_64;__x64_sys_read 3
+kernel;system call read;entry_SYSCALL_64;do_syscall_64;handle_mm_fault 13
+kernel;system call read;entry_SYSCALL_64;do_syscall_64;handle_mm_fault;serial8250_interrupt 5
+user;user sh 17
+"
+    );
+}
+
+#[test]
+fn callgrinds_arcs_hold_what_is_below_them() {
+    let text = callgrind::callgrind(&nested().calls(), callgrind::Events::Instructions, "a\nb");
+    assert!(text.contains("cmd: a?b\n") && text.contains("summary: 55\n"), "{text}");
+    let name = |wanted: &str| {
+        let line = text.lines().find(|line| line.ends_with(&format!(" {wanted}"))).unwrap();
+        line[line.find('(').unwrap()..].split(' ').next().unwrap().to_owned()
+    };
+    let from = |caller: &str| -> Vec<String> {
+        let (id, mut lines) = (name(caller), text.lines());
+        lines.find(|line| line.starts_with(&format!("fn={id}"))).unwrap();
+        lines.take_while(|line| !line.is_empty()).map(str::to_owned).collect()
+    };
+    let read = from("system call read");
+    assert_eq!(
+        (&read[0], &read[2], &read[3]),
+        (&"0 0".to_owned(), &"calls=1 0".to_owned(), &"0 32".to_owned())
+    );
+    let handle = from("handle_mm_fault");
+    assert_eq!(
+        (&handle[0], &handle[2], &handle[3]),
+        (&"0 16".to_owned(), &"calls=1 0".to_owned(), &"0 5".to_owned())
+    );
 }

@@ -1,0 +1,148 @@
+//! What went on over time: user mode, kernel and idle, each computing or waiting for the memory (Rosenblum 1995, figure 4.1).
+//!
+//! Takes stretches of one mode in their order; gives buckets of equal time. How long all takes is not known before its end: when the buckets
+//! are used up, each two become one. A stretch that lies in several buckets is spread over them evenly.
+
+use serde::Serialize;
+
+/// So many buckets at most; at least half of them, unless there was less to put down.
+const MOST: usize = 400;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    User,
+    Kernel,
+    Idle,
+}
+
+/// Time in which instructions were executed, and in which the machine stood still, in the unit of the timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Parts {
+    pub user: f64,
+    pub user_stall: f64,
+    pub kernel: f64,
+    pub kernel_stall: f64,
+    /// Of the idle loop, with its stalls; time in which the processor is halted is not recorded.
+    pub idle: f64,
+}
+
+impl Parts {
+    fn add(&mut self, mode: Mode, busy: f64, stall: f64) {
+        match mode {
+            Mode::User => (self.user, self.user_stall) = (self.user + busy, self.user_stall + stall),
+            Mode::Kernel => (self.kernel, self.kernel_stall) = (self.kernel + busy, self.kernel_stall + stall),
+            Mode::Idle => self.idle += busy + stall,
+        }
+    }
+
+    fn plus(self, other: Parts) -> Parts {
+        Parts {
+            user: self.user + other.user,
+            user_stall: self.user_stall + other.user_stall,
+            kernel: self.kernel + other.kernel,
+            kernel_stall: self.kernel_stall + other.kernel_stall,
+            idle: self.idle + other.idle,
+        }
+    }
+
+    pub fn total(&self) -> f64 {
+        self.user + self.user_stall + self.kernel + self.kernel_stall + self.idle
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timeline {
+    /// Time in a bucket: cycles of the machine, or instructions where there is none.
+    pub width: f64,
+    pub buckets: Vec<Parts>,
+    /// Where the next stretch begins.
+    #[serde(skip)]
+    end: f64,
+}
+
+impl Timeline {
+    /// `width`: the finest that is of interest.
+    pub fn new(width: f64) -> Timeline {
+        Timeline {
+            width,
+            buckets: Vec::new(),
+            end: 0.0,
+        }
+    }
+
+    /// The next stretch: how long it computed and waited. None of the two is negative.
+    pub fn add(&mut self, mode: Mode, busy: f64, stall: f64) {
+        let length = busy + stall;
+        if length <= 0.0 {
+            return;
+        }
+        let (begin, end) = (self.end, self.end + length);
+        self.end = end;
+        while end > self.width * MOST as f64 {
+            self.buckets = self
+                .buckets
+                .chunks(2)
+                .map(|two| two.iter().fold(Parts::default(), |sum, &one| sum.plus(one)))
+                .collect();
+            self.width *= 2.0;
+        }
+        let (first, last) = ((begin / self.width) as usize, (end / self.width) as usize);
+        let last = last.min(MOST - 1);
+        if self.buckets.len() <= last {
+            self.buckets.resize(last + 1, Parts::default());
+        }
+        for (at, bucket) in self.buckets[..=last].iter_mut().enumerate().skip(first) {
+            let from = begin.max(at as f64 * self.width);
+            let to = if at == last { end } else { (at + 1) as f64 * self.width };
+            let share = (to - from).max(0.0) / length;
+            bucket.add(mode, busy * share, stall * share);
+        }
+    }
+
+    /// Without a bucket at the end in which nothing is.
+    pub fn finish(mut self) -> Timeline {
+        while self.buckets.last().is_some_and(|bucket| bucket.total() <= 0.0) {
+            self.buckets.pop();
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stretch_is_spread_over_its_buckets() {
+        let mut timeline = Timeline::new(10.0);
+        timeline.add(Mode::User, 5.0, 0.0);
+        timeline.add(Mode::Kernel, 5.0, 15.0);
+        timeline.add(Mode::Idle, 1.0, 1.0);
+        let timeline = timeline.finish();
+        assert_eq!(timeline.buckets.len(), 3);
+        let [a, b, c] = timeline.buckets[..] else { unreachable!() };
+        assert_eq!((a.user, a.kernel, a.kernel_stall, a.idle), (5.0, 1.25, 3.75, 0.0));
+        assert_eq!((b.kernel, b.kernel_stall), (2.5, 7.5));
+        assert_eq!((c.kernel, c.kernel_stall, c.idle), (1.25, 3.75, 2.0));
+    }
+
+    #[test]
+    fn however_long_it_is_nothing_is_lost_and_the_buckets_are_few() {
+        let mut timeline = Timeline::new(1.0);
+        let mut sums = [0.0; 2];
+        for number in 0..50_000_u32 {
+            let (mode, at) = if number % 3 == 0 { (Mode::User, 0) } else { (Mode::Kernel, 1) };
+            let length = f64::from(number % 7) * 1.5;
+            timeline.add(mode, length, length / 4.0);
+            sums[at] += length * 1.25;
+        }
+        let timeline = timeline.finish();
+        assert!(timeline.buckets.len() <= MOST && timeline.buckets.len() > MOST / 2);
+        let all = timeline.buckets.iter().fold(Parts::default(), |sum, &one| sum.plus(one));
+        assert!((all.user + all.user_stall - sums[0]).abs() < 1e-3);
+        assert!((all.kernel + all.kernel_stall - sums[1]).abs() < 1e-3);
+        for bucket in &timeline.buckets[..timeline.buckets.len() - 1] {
+            assert!((bucket.total() / timeline.width - 1.0).abs() < 1e-9, "{bucket:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A headless Chromium, driven by chromedriver (W3C WebDriver) over HTTP on this machine.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// How WebDriver names an element in JSON.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+/// As root in a container: no sandbox; and nothing that calls home.
+const ARGUMENTS: [&str; 9] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1250,1000",
+];
+
+pub struct Browser {
+    driver: Child,
+    port: u16,
+    session: String,
+}
+
+impl Browser {
+    /// `profile`: an empty directory.
+    pub fn start(profile: &Path) -> Result<Browser> {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("chromedriver cannot be run: install the package chromium-driver")?;
+        let mut lines = BufReader::new(driver.stdout.take().context("no output")?).lines();
+        let port = lines.by_ref().map_while(Result::ok).find_map(|line| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            port.trim_end_matches('.').parse().ok()
+        });
+        let mut browser = Browser {
+            driver,
+            port: port.context("chromedriver does not say its port")?,
+            session: String::new(),
+        };
+        let mut arguments: Vec<String> = ARGUMENTS.iter().map(|argument| (*argument).to_owned()).collect();
+        arguments.push(format!("--user-data-dir={}", profile.display()));
+        let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"}}}});
+        let made = browser.ask("POST", "/session", Some(&wanted))?;
+        browser.session = format!("/session/{}", made["sessionId"].as_str().context("no session")?);
+        Ok(browser)
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let body = body.map_or(String::new(), Value::to_string);
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )?;
+        let mut answer = Vec::new();
+        let mut reader = BufReader::new(stream);
+        let mut size = None;
+        loop {
+            let mut line = String::new();
+            ensure!(reader.read_line(&mut line)? > 0, "chromedriver hung up");
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(length) = line.strip_prefix("content-length:") {
+                size = Some(length.trim().parse::<u64>()?);
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        reader
+            .take(size.context("an answer without its length")?)
+            .read_to_end(&mut answer)?;
+        let value: Value = serde_json::from_slice(&answer)?;
+        match value["value"]["error"].as_str() {
+            Some(error) => bail!("{method} {path}: {error}: {}", value["value"]["message"]),
+            None => Ok(value["value"].clone()),
+        }
+    }
+
+    fn tell(&self, path: &str, body: &Value) -> Result<Value> {
+        self.ask("POST", &format!("{}{path}", self.session), Some(body))
+    }
+
+    pub fn open(&self, file: &Path) -> Result<()> {
+        self.tell("/url", &json!({"url": format!("file://{}", file.display())}))?;
+        Ok(())
+    }
+
+    /// What a script returns.
+    pub fn run(&self, script: &str) -> Result<Value> {
+        self.tell("/execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    fn find(&self, selector: &str) -> Result<String> {
+        let found = self.tell("/element", &json!({"using": "css selector", "value": selector}))?;
+        Ok(found[ELEMENT].as_str().context("no element")?.to_owned())
+    }
+
+    pub fn click(&self, selector: &str) -> Result<()> {
+        self.tell(&format!("/element/{}/click", self.find(selector)?), &json!({}))?;
+        Ok(())
+    }
+
+    pub fn keys(&self, selector: &str, text: &str) -> Result<()> {
+        self.tell(&format!("/element/{}/value", self.find(selector)?), &json!({"text": text}))?;
+        Ok(())
+    }
+
+    /// What the page complained of since the last time.
+    pub fn complaints(&self) -> Result<Vec<Value>> {
+        let log = self.tell("/se/log", &json!({"type": "browser"}))?;
+        Ok(log.as_array().context("no log")?.clone())
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() {
+            // Ends Chromium; that it is over is not worth a failure.
+            let _ = self.ask("DELETE", &self.session, None);
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}

@@ -1,0 +1,215 @@
+//! `cargo xtask page-test RECORDING KERNEL`: whether the page of a recording does in Chromium what it should, and whether the files for other tools hold
+//! what the page shows.
+//!
+//! The page must load without a complaint, sort, search, zoom and change its theme when it is clicked on, be readable in both themes, and show names that
+//! are HTML as text. `callgrind_annotate` and the sums of the folded stacks must give the page's number of instructions. Prints a line a test.
+
+mod browser;
+
+use anyhow::{Context, Result, ensure};
+use browser::Browser;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+const EVIL: &str = "</script><img src=x onerror='window.hacked=1'>";
+/// Contrast of text that everyone can read (WCAG 2, level AA).
+const CONTRAST: f64 = 4.5;
+const SECTIONS: [&str; 7] = [
+    "Execution over time",
+    "Services",
+    "Misses by cause",
+    "Where the kernel's code misses",
+    "Calls",
+    "The system's share",
+    "Functions",
+];
+
+pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let kernlane = crate::kernlane()?;
+    let [page, again, evil] = ["page.html", "again.html", "evil.html"].map(|name| directory.path().join(name));
+    for path in [&page, &again] {
+        let mut command = Command::new(&kernlane);
+        command.arg("report").arg(recording).arg("--kernel").arg(kernel);
+        crate::run(command.args(["--machine", "server-32k", "--output"]).arg(path))?;
+    }
+    let html = std::fs::read_to_string(&page)?;
+    ensure!(
+        html == std::fs::read_to_string(&again)?,
+        "the same recording gave two different pages"
+    );
+    println!("passed: the same recording gives the same page");
+    let data = data(&html)?;
+    exports(&kernlane, recording, kernel, directory.path(), &data)?;
+
+    let browser = Browser::start(&directory.path().join("chromium"))?;
+    browser.open(&page)?;
+    works(&browser)?;
+    std::fs::write(&evil, hostile(&html, data)?)?;
+    browser.open(&evil)?;
+    hostile_names_are_text(&browser)
+}
+
+const BEGIN: &str = "id=\"data\">";
+
+fn data(html: &str) -> Result<Value> {
+    let (_, rest) = html.split_once(BEGIN).context("no data in the page")?;
+    let (json, _) = rest.split_once("</script>").context("no end of the data")?;
+    Ok(serde_json::from_str(json)?)
+}
+
+/// callgrind_annotate's total and the sum of the folded stacks are the page's instructions.
+fn exports(kernlane: &Path, recording: &Path, kernel: &Path, directory: &Path, data: &Value) -> Result<()> {
+    let expected = data["recordings"][0]["table"]["instructions"].as_u64().context("no instructions")?;
+    let export = |format: &str| -> Result<std::path::PathBuf> {
+        let path = directory.join(format);
+        let mut command = Command::new(kernlane);
+        command.arg("export").arg(recording).arg("--kernel").arg(kernel);
+        crate::run(command.args(["--format", format, "--machine", "server-32k", "--output"]).arg(&path))?;
+        Ok(path)
+    };
+    let output = Command::new("callgrind_annotate")
+        .arg(export("callgrind")?)
+        .output()
+        .context("callgrind_annotate cannot be run: install the package valgrind")?;
+    ensure!(
+        output.status.success(),
+        "callgrind_annotate: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout)?;
+    let totals = text.lines().find(|line| line.ends_with("PROGRAM TOTALS")).context("no totals")?;
+    let total: u64 = totals
+        .split(' ')
+        .find(|word| !word.is_empty())
+        .context("no total")?
+        .replace(',', "")
+        .parse()?;
+    ensure!(
+        total == expected,
+        "callgrind_annotate sees {total} instructions, the page {expected}"
+    );
+    println!("passed: callgrind_annotate sees the page's {expected} instructions");
+    let folded = std::fs::read_to_string(export("folded")?)?;
+    let counts = folded
+        .lines()
+        .map(|line| Ok(line.rsplit_once(' ').context("a line without a count")?.1.parse::<u64>()?));
+    let sum: u64 = counts.sum::<Result<u64>>()?;
+    ensure!(sum == expected, "the folded stacks hold {sum} instructions, the page {expected}");
+    println!("passed: the folded stacks hold as many");
+    Ok(())
+}
+
+/// The table of the section with this heading.
+fn table(heading: &str) -> String {
+    format!("const section = [...document.querySelectorAll('section')].find((s) => s.querySelector('h3')?.textContent === \"{heading}\");")
+}
+
+fn works(browser: &Browser) -> Result<()> {
+    let titles = browser.run("return [...document.querySelectorAll('section h3')].map((h) => h.textContent)")?;
+    ensure!(titles == serde_json::json!(SECTIONS), "the sections are {titles}");
+    // Chromedriver finds by selectors: the parts that are clicked on get ids.
+    browser.run(&format!(
+        "{} section.id = 'services'; section.querySelectorAll('th button')[2].id = 'by-calls'; section.querySelector('input').id = 'search';",
+        table("Services")
+    ))?;
+    let calls = || -> Result<Vec<u64>> {
+        let cells = browser.run("return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[2].textContent)")?;
+        let cells = cells.as_array().context("no cells")?.iter();
+        cells
+            .map(|cell| Ok(cell.as_str().context("no text")?.replace(',', "").parse()?))
+            .collect()
+    };
+    browser.click("#by-calls")?;
+    let down = calls()?;
+    ensure!(
+        down.len() > 5 && down.is_sorted_by(|a, b| a >= b) && down[0] > 1,
+        "not sorted down: {down:?}"
+    );
+    browser.click("#by-calls")?;
+    let up = calls()?;
+    ensure!(up.is_sorted() && up[0] < down[0], "not sorted up: {up:?}");
+    println!("passed: a click sorts");
+    browser.keys("#search", "page fault")?;
+    let found = browser.run("return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[0].textContent)")?;
+    let found: Vec<&str> = found.as_array().context("no rows")?.iter().filter_map(Value::as_str).collect();
+    ensure!(
+        !found.is_empty() && found.iter().all(|name| name.contains("page fault")),
+        "searched, found {found:?}"
+    );
+    println!("passed: the search finds");
+
+    let frames = || browser.run("return document.querySelectorAll('.flame g').length");
+    let all = frames()?;
+    browser.run("document.querySelector('.flame').scrollIntoView({block: 'center'})")?;
+    browser.click(".flame g[data-frame='1']")?;
+    let zoomed = frames()?;
+    browser.keys(".flame", "\u{e00c}")?;
+    ensure!(
+        zoomed != all && frames()? == all,
+        "{all} frames, {zoomed} after a click, then {}",
+        frames()?
+    );
+    println!("passed: the flame graph zooms and goes back");
+
+    for _ in 0..2 {
+        browser.click("#theme")?;
+        let worst = browser.run(CONTRASTS)?;
+        let (ratio, what) = (worst[0].as_f64().context("no contrast")?, &worst[1]);
+        ensure!(ratio >= CONTRAST, "contrast {ratio:.2} of {what}");
+        println!("passed: the least contrast is {ratio:.2}, of {what}");
+    }
+    let complaints = browser.complaints()?;
+    ensure!(complaints.is_empty(), "the page complains: {complaints:?}");
+    println!("passed: no complaints");
+    Ok(())
+}
+
+/// The worst contrast of text against the page's ground and the panels, and where (WCAG 2, relative luminance).
+const CONTRASTS: &str = "
+const rgb = (color) => color.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const light = (color) => rgb(color).map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+const ground = getComputedStyle(document.body).backgroundColor;
+const panel = getComputedStyle(document.querySelector('.card')).backgroundColor;
+const worst = ['body', 'caption', 'th', 'td', 'nav a', '.card b', '.card span', 'figcaption', 'button', 'summary', 'footer', 'svg .axis'].map((what) => {
+  const style = getComputedStyle(document.querySelector(what));
+  const text = light(what.startsWith('svg') ? style.fill : style.color);
+  const ratios = [ground, panel].map(light).map((back) => (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05));
+  return [Math.min(...ratios), what];
+}).sort((a, b) => a[0] - b[0])[0];
+return [worst[0], `${worst[1]} on ${ground}`];
+";
+
+/// The page with names that are HTML.
+fn hostile(html: &str, mut data: Value) -> Result<String> {
+    let recording = &mut data["recordings"][0];
+    for place in [
+        "/workload",
+        "/table/rows/0/name",
+        "/functions/0/name",
+        "/flame/names/1",
+        "/rows/0/layout",
+        "/maps/0/layout",
+    ] {
+        *recording.pointer_mut(place).with_context(|| format!("no {place} in the data"))? = EVIL.into();
+    }
+    let (before, rest) = html.split_once(BEGIN).context("no data in the page")?;
+    let (_, behind) = rest.split_once("</script>").context("no end of the data")?;
+    let json = serde_json::to_string(&data)?.replace('<', "\\u003c");
+    Ok(format!("{before}{BEGIN}{json}</script>{behind}"))
+}
+
+fn hostile_names_are_text(browser: &Browser) -> Result<()> {
+    let seen = browser.run("return [document.images.length, window.hacked ?? 0, document.body.textContent.split('onerror=').length - 1, document.scripts.length]")?;
+    let numbers: Vec<u64> = seen.as_array().context("no numbers")?.iter().filter_map(Value::as_u64).collect();
+    let [images, hacked, shown, scripts] = numbers[..] else {
+        anyhow::bail!("not four numbers: {seen}")
+    };
+    ensure!((images, hacked, scripts) == (0, 0, 2) && shown >= 6, "hostile names: {seen}");
+    let complaints = browser.complaints()?;
+    ensure!(complaints.is_empty(), "the page of hostile names complains: {complaints:?}");
+    println!("passed: names that are HTML stay text");
+    Ok(())
+}
