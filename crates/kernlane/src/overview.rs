@@ -11,6 +11,7 @@ use crate::services::calls::{CallTree, NodeId, ROOT, ServiceCalls};
 use crate::services::share::OsShare;
 use crate::services::table::ServiceTable;
 use crate::services::timeline::Timeline;
+use crate::sizes::Sizes;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use trace::RunAddr;
@@ -38,6 +39,7 @@ pub struct Overview {
     pub functions: Vec<FunctionRow>,
     pub flame: Flame,
     pub maps: Vec<AddressMap>,
+    pub sizes: Sizes,
 }
 
 /// A function of the kernel; thunks are in the function that goes through them.
@@ -86,7 +88,14 @@ pub struct LayoutMisses<'a> {
 }
 
 impl Overview {
-    pub fn new(observed: Observed, conditions: BTreeMap<String, String>, rows: Vec<Row>, misses: &[LayoutMisses<'_>]) -> Overview {
+    /// `rows`: one for each machine and layout; `misses`: one for each layout.
+    pub fn new(
+        observed: Observed,
+        conditions: BTreeMap<String, String>,
+        rows: Vec<Row>,
+        misses: &[LayoutMisses<'_>],
+        sizes: Sizes,
+    ) -> Overview {
         let Observed { table, calls, timeline } = observed;
         Overview {
             workload: table.workload.clone(),
@@ -99,6 +108,7 @@ impl Overview {
             functions: functions(&calls),
             flame: flame(&calls),
             maps: maps(misses),
+            sizes,
             table,
         }
     }

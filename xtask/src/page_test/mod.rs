@@ -15,10 +15,11 @@ use std::process::Command;
 const EVIL: &str = "</script><img src=x onerror='window.hacked=1'>";
 /// Contrast of text that everyone can read (WCAG 2, level AA).
 const CONTRAST: f64 = 4.5;
-const SECTIONS: [&str; 7] = [
+const SECTIONS: [&str; 8] = [
     "Execution over time",
     "Services",
     "Misses by cause",
+    "Misses by size",
     "Where the kernel's code misses",
     "Calls",
     "The system's share",

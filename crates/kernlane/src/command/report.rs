@@ -177,7 +177,8 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 })
                 .collect();
             let conditions = replayed.header.conditions.iter().cloned().collect();
-            Ok(Overview::new(observed, conditions, rows, &misses))
+            let sizes = attribution::read(recording, "caches", |reader| sizes::sizes(reader))?;
+            Ok(Overview::new(observed, conditions, rows, &misses, sizes))
         })
         .collect()
 }

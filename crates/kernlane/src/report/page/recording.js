@@ -63,6 +63,33 @@ const misses = (recording, conditions) => {
       }), `Misses of ${row.machine}${several ? `, ${row.layout}` : ""}`))]];
 };
 
+// SimOS' figures 4.6 and 4.7: for each kind of cache, misses of one number of ways against the size.
+const HOLDS = { instructions: "instruction cache", data: "data cache", both: "unified cache" };
+const bySize = (recording, conditions) => {
+  const { caches, kernel_instructions, user_instructions } = recording.sizes;
+  const all = Math.max(1, kernel_instructions + user_instructions);
+  const kinds = [...new Set(caches.map((cache) => cache.holds))];
+  const size = (bytes) => (bytes >= 1 << 20 ? `${bytes >> 20} MB` : `${bytes >> 10} KB`);
+  const shown = kinds.flatMap((kind) => {
+    const ways = 2;
+    const lines = caches.filter((cache) => cache.holds === kind && cache.ways === ways).map((cache) => {
+      const of = (side) => ({ cold: cache[side].cold, self: cache[side].own, other: cache[side].other });
+      return byCause(size(cache.size), { kernel: of("kernel"), user: of("user") });
+    });
+    return [element("p", {}, element("b", {}, HOLDS[kind] ?? kind), `, ${ways} ways`), bars(lines)];
+  });
+  const total = (side) => side.cold + side.own + side.other;
+  const per = (misses) => (1000 * misses) / all;
+  const rows = caches.map((cache) => ({ ...cache, name: `${HOLDS[cache.holds] ?? cache.holds} ${size(cache.size)}, ${cache.ways} ways` }));
+  return ["Misses by size", [
+    figure(`Misses by cause in caches of many sizes, lines as in SimOS (Rosenblum 1995, figures 4.6 and 4.7): 64 bytes for instructions, 32 for data, 128 for both. ${conditions}`,
+      legend(CAUSES.map(([name, , , color]) => [name, color])), ...shown),
+    sortable([["cache", (row) => row.name, null, "text"], ["bytes", (row) => row.size, count], ["ways", (row) => row.ways, count],
+      ["misses per 1000 instr.", (row) => per(total(row.kernel) + total(row.user)), (v) => number(v, 2)], ["of the kernel", (row) => per(total(row.kernel)), (v) => number(v, 2)],
+      ["of user mode", (row) => per(total(row.user)), (v) => number(v, 2)]], rows, { by: 3, label: "caches", most: 8,
+      caption: `Misses per 1000 instructions of kernel and user together. ${conditions}` })]];
+};
+
 const osShare = (recording, conditions) => {
   const os = recording.os_share;
   const lengths = (row) => row.lengths;
@@ -99,7 +126,7 @@ const sectionsOf = (recording) => {
   const flame = recording.flame.frames.length === 0 ? null : ["Calls", [
     figure(`Flame graph of all instructions: mode, service, and each chain of calls in it; exact counts, no samples. Click or Enter zooms, Escape shows all. What is narrower than 1/5000 is left out. ${conditions}`,
       ...flameGraph(recording.flame.names, recording.flame.frames, "instructions"))]];
-  return [overTime(recording, unit, conditions), services(recording, conditions), misses(recording, conditions), maps, flame, osShare(recording, conditions),
+  return [overTime(recording, unit, conditions), services(recording, conditions), misses(recording, conditions), bySize(recording, conditions), maps, flame, osShare(recording, conditions),
     functions(recording, conditions)].filter((section) => section !== null);
 };
 
