@@ -13,10 +13,10 @@ FUNCTIONS=$FUNCTIONS,__ip_queue_xmit,ip_finish_output2,sock_def_readable,sock_re
 cd /tmp
 
 # Compilers make parts and copies of functions as they please: those that exist, once.
-for name in $(echo $FUNCTIONS | tr , ' '); do
-    [ "$(grep -c " [tT] $name\$" /proc/kallsyms)" = 1 ] && existing="$existing,$name"
-done
-FUNCTIONS=${existing#,}
+FUNCTIONS=$(echo $FUNCTIONS | tr , '\n' | awk '
+    NR == FNR { wanted[$1]; next }
+    $2 ~ /^[tT]$/ && $3 in wanted { seen[$3]++ }
+    END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }' - /proc/kallsyms)
 
 passed() { echo "passed: $1"; }
 failed() { echo "FAILED: $1: $2"; }
@@ -104,7 +104,7 @@ refused "a function with a kprobe" "a kprobe" $K apply $V --function vfs_read
 echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
 
 # Counting.
-(sleep 2; while :; do dd if=/tmp/data of=/tmp/copy bs=3000 2>/dev/null; done) &
+(sleep 2; while :; do dd if=/tmp/data of=/tmp/busy bs=3000 2>/dev/null; done) &
 busy=$!
 $K count vfs_read $V --time 4 >/tmp/out 2>&1 || failed "blocks are counted" "$(tail -n 1 /tmp/out)"
 most=$(grep -v counting /tmp/out | awk '$2 > most { most = $2 } END { print most + 0 }')
