@@ -81,7 +81,7 @@ pub fn bound<R: Read>(mut reader: Reader<R>, image: &Image, cut: &mut Cut, machi
 /// Bytes missed by each side's code.
 fn lru(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
     let mut cache = IdealCache::new(capacity);
-    (0..units.len()).for_each(|unit| cache.add_unit(units.bytes(unit as Unit)));
+    (0..units.count()).for_each(|unit| cache.add_unit(units.bytes(unit as Unit)));
     let mut missed = Sides::default();
     for &unit in fetches {
         if !cache.fetch(unit) {
@@ -102,10 +102,10 @@ fn side<'s>(missed: &'s mut Sides<u64>, units: &Units, unit: Unit) -> &'s mut u6
 const NEVER: u32 = u32::MAX;
 
 fn belady(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
-    let next = next_fetches(fetches, units.len());
+    let next = next_fetches(fetches, units.count());
     let mut missed = Sides::default();
     // By unit: bytes inside, and when it is fetched next.
-    let mut inside = vec![(0u64, NEVER); units.len()];
+    let mut inside = vec![(0u64, NEVER); units.count()];
     let mut used = 0;
     // The farthest first; entries that are not a unit's latest are passed over.
     let mut farthest: BinaryHeap<(u32, Unit)> = BinaryHeap::new();

@@ -105,7 +105,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode> {
 fn of_sizes(args: &ReportArgs) -> Result<ExitCode> {
     let recordings = args.inputs.iter();
     let all: Vec<Sizes> = recordings
-        .map(|path| attribution::read(path, "caches", |reader| sizes::sizes(reader)))
+        .map(|path| attribution::read(path, "caches", sizes::sizes))
         .collect::<Result<_>>()?;
     print(args, &all, || all.iter().map(report::sizes::text).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)

@@ -80,7 +80,7 @@ impl Units {
         fetches.take_while(move |&&(_, before)| before < reached).map(|&(unit, _)| unit)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.blocks.len()
     }
 

@@ -37,9 +37,9 @@ impl JointMisses {
 
     /// Learns the next translation: where it starts, and the lengths of its instructions.
     pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
-        let known = self.units.len();
+        let known = self.units.count();
         self.units.define(image, start, lengths);
-        (known..self.units.len()).for_each(|unit| self.cache.add_unit(self.units.bytes(unit as Unit)));
+        (known..self.units.count()).for_each(|unit| self.cache.add_unit(self.units.bytes(unit as Unit)));
     }
 
     /// The first `reached` instructions of a translation ran.
