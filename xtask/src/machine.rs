@@ -8,7 +8,7 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(900);
 
 pub struct Machine {
     pub name: &'static str,
-    cpus: u32,
+    pub cpus: u32,
     cpu_model: &'static str,
     command_line: &'static [&'static str],
 }

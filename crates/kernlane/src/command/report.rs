@@ -177,7 +177,7 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 })
                 .collect();
             let conditions = replayed.header.conditions.iter().cloned().collect();
-            let sizes = attribution::read(recording, "caches", |reader| sizes::sizes(reader))?;
+            let sizes = attribution::read(recording, "caches", sizes::sizes)?;
             Ok(Overview::new(observed, conditions, rows, &misses, sizes))
         })
         .collect()

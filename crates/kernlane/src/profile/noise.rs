@@ -154,7 +154,7 @@ mod tests {
         for (addr, &count) in &exact.blocks {
             let seen = found.blocks[addr];
             // Of 30 000 and more samples: six standard deviations are below 4 %.
-            assert!(seen % 100 == 0 && seen.abs_diff(count) * 25 < count, "{seen} of {count}");
+            assert!(seen.is_multiple_of(100) && seen.abs_diff(count) * 25 < count, "{seen} of {count}");
         }
     }
 

@@ -185,7 +185,6 @@ mod tests {
                 ran: 7,
                 ..Times::default()
             },
-            ..Invocation::default()
         };
         ledger.add(read, &invocation);
         ledger.add(read, &invocation);
