@@ -15,6 +15,7 @@ pub mod interrupt;
 pub mod live;
 pub mod machine;
 pub mod map;
+pub mod misses;
 pub mod order;
 pub mod output;
 pub mod overview;

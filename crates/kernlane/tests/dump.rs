@@ -132,6 +132,7 @@ fn recording_with_data() -> Vec<u8> {
             (4, mapping(0xff11_0000_0000_0000, 5, PageKind::Large)),
         ],
         physical: vec![(TranslationId(0), [Some(0x100_0ffe), Some(0x100_1000)])],
+        ..SeenAccesses::default()
     };
     writer.stream_with_data(&[0, 0, 1, 1], &seen).unwrap();
     writer.end().unwrap().0

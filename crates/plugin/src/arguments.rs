@@ -38,6 +38,8 @@ pub struct Arguments {
     pub on_error: OnError,
     pub verify: bool,
     pub data: Option<Data>,
+    /// Variables of the kernel, eight bytes each, whose values are told as conditions when recording begins: name and address.
+    pub values: Vec<(String, u64)>,
 }
 
 /// Data accesses are recorded, too.
@@ -45,6 +47,64 @@ pub struct Arguments {
 pub struct Data {
     /// The address of the kernel's `page_offset_base`.
     pub page_offset_base: Option<u64>,
+    /// What frames are used for is recorded, too.
+    pub frames: Option<FrameFacts>,
+}
+
+/// Where the kernel keeps what page frames are used for: `frames=` is these numbers, in this order, with + between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameFacts {
+    /// The addresses of two variables: where the array of `struct page` begins, and how many frames there are.
+    pub array: u64,
+    pub count: u64,
+    /// Offsets in `struct page`, in bytes; it has 64.
+    pub compound_head: u64,
+    pub mapping: u64,
+    pub page_type: u64,
+    pub refcount: u64,
+    /// The bit of `page.flags` that means reserved.
+    pub reserved_bit: u32,
+    /// Upper bytes of `page.page_type`: of slabs and of page tables.
+    pub slab_type: u32,
+    pub table_type: u32,
+    /// The offset of `slab_cache` in `struct slab`, and of `name` in `struct kmem_cache`.
+    pub slab_cache: u64,
+    pub cache_name: u64,
+}
+
+impl FrameFacts {
+    fn parse(text: &str) -> Option<FrameFacts> {
+        let numbers: Vec<u64> = text.split('+').map(number).collect::<Option<_>>()?;
+        let &[
+            array,
+            count,
+            compound_head,
+            mapping,
+            page_type,
+            refcount,
+            reserved_bit,
+            slab_type,
+            table_type,
+            slab_cache,
+            cache_name,
+        ] = numbers.as_slice()
+        else {
+            return None;
+        };
+        Some(FrameFacts {
+            array,
+            count,
+            compound_head,
+            mapping,
+            page_type,
+            refcount,
+            reserved_bit: u32::try_from(reserved_bit).ok().filter(|&bit| bit < 64)?,
+            slab_type: u32::try_from(slab_type).ok()?,
+            table_type: u32::try_from(table_type).ok()?,
+            slab_cache,
+            cache_name,
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -72,6 +132,7 @@ impl Arguments {
         let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) = (None, None, None, None, None);
         let mut wakes = [0; MOST_WAKES];
         let (mut on_error, mut verify, mut data, mut page_offset_base) = (OnError::Stop, false, false, None);
+        let (mut frames, mut values) = (None, Vec::new());
         for argument in arguments {
             let (key, value) = argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
             if given.contains(&key) {
@@ -117,6 +178,8 @@ impl Arguments {
                 "verify" => verify = switch()?,
                 "data" => data = switch()?,
                 "page_offset_base" => page_offset_base = Some(number()?),
+                "frames" => frames = Some(FrameFacts::parse(value).ok_or_else(|| wrong("eleven numbers with + between them"))?),
+                _ if key.starts_with("value.") => values.push((key.into(), number()?)),
                 _ => match key.strip_prefix("condition.") {
                     Some(name) if !name.is_empty() => header.conditions.push((name.into(), value.into())),
                     _ => return Err(ArgumentError::Unknown(key.into())),
@@ -141,7 +204,8 @@ impl Arguments {
             tasks,
             on_error,
             verify,
-            data: data.then_some(Data { page_offset_base }),
+            data: data.then_some(Data { page_offset_base, frames }),
+            values,
         })
     }
 }
@@ -175,6 +239,8 @@ mod tests {
             "verify=on",
             "data=on",
             "page_offset_base=0xffffffff81d091d8",
+            "frames=1+2+8+24+48+52+12+0xf5+0xf2+8+96",
+            "value.vmalloc_base=0xffffffff81d091d0",
         ];
         let expected = Arguments {
             out: "/tmp/x=y".into(),
@@ -195,7 +261,9 @@ mod tests {
             verify: true,
             data: Some(Data {
                 page_offset_base: Some(0xffff_ffff_81d0_91d8),
+                frames: FrameFacts::parse("1+2+8+24+48+52+12+0xf5+0xf2+8+96"),
             }),
+            values: vec![("value.vmalloc_base".into(), 0xffff_ffff_81d0_91d0)],
         };
         assert_eq!(Arguments::parse(given), Ok(expected));
     }
@@ -224,6 +292,7 @@ mod tests {
         assert_eq!(error(&["out=a", "verify=yes"]), r#"verify="yes" is not on or off"#);
         assert!(error(&["out=a", "wakes=1+x"]).contains("a few numbers"));
         assert!(error(&["out=a", "wakes=1+2+3+4+5+6+7+8+9"]).contains("a few numbers"));
+        assert!(error(&["out=a", "frames=1+2"]).contains("eleven numbers"));
         assert_eq!(error(&["out=a", "data=2"]), r#"data="2" is not on or off"#);
         assert_eq!(error(&["out=a", "on_error=panic"]), r#"on_error="panic" is not stop or continue"#);
         assert_eq!(error(&["out=a", "comm=8"]), "switch_to= is missing");

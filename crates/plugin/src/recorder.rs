@@ -3,7 +3,7 @@
 //! The caller tells, at each execution, how far the one before came (`progress`): QEMU only says that a translation is entered.
 
 use std::collections::HashMap;
-use trace::{Event, Mapping, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId};
+use trace::{Event, Mapping, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId, UseChange};
 
 /// Words of a batch, short of the few that belong to its last translation: 256 kB, which the nearer caches hold on their way from the
 /// thread that fills it to the one that empties it.
@@ -132,6 +132,14 @@ impl<S: Sink> Recorder<S> {
     /// A mapping that holds from the next access on.
     pub fn mapping(&mut self, mapping: Mapping) {
         self.seen.mappings.push((self.seen.addresses.len() as u32, mapping));
+    }
+
+    /// What frames are used for from the translation on that is being executed; and the names of slab caches that are new.
+    #[cold]
+    pub fn used(&mut self, changes: &[UseChange], new_caches: Vec<String>) {
+        let execution = self.seen.starts.len().saturating_sub(1) as u32;
+        self.seen.uses.extend(changes.iter().map(|&change| (execution, change)));
+        self.seen.slab_caches.extend(new_caches);
     }
 
     /// As `executed`, for a translation that is nothing but a repeated string instruction: entered again, it only goes on.

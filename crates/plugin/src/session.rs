@@ -4,10 +4,11 @@
 //! whatever runs from then on is translated anew, at its real address, with the recorder's callbacks in it. The end drops them again.
 
 use crate::arguments::{Arguments, Data, OnError, TaskPlaces};
+use crate::frames::Frames;
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
 use crate::mappings::Mappings;
 use crate::output::Output;
-use crate::qemu::{self, AccessInfo, Cell, PluginId, Reads, Translating};
+use crate::qemu::{self, AccessInfo, Cell, PluginId, Reads, Translating, read_memory};
 use crate::recorder::Recorder;
 use crate::say;
 use crate::tasks::{Entry, News, TaskWatch};
@@ -31,6 +32,7 @@ struct Session {
     on_error: OnError,
     verify: bool,
     data: Option<Data>,
+    values: Vec<(String, u64)>,
     tasks: Option<TaskWatch>,
     phase: Phase,
 }
@@ -48,6 +50,8 @@ struct Recording {
     verify: Option<Verify>,
     /// Only where data accesses are recorded.
     mappings: Option<Mappings>,
+    /// Only where what frames are used for is recorded.
+    frames: Option<Frames>,
     /// Buffers for the translation callback.
     lengths: Vec<u8>,
     code: Vec<u8>,
@@ -62,6 +66,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
         on_error,
         verify,
         data,
+        values,
     } = arguments;
     let file = File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
@@ -72,6 +77,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
         on_error,
         verify,
         data,
+        values,
         tasks,
         phase,
     });
@@ -86,6 +92,11 @@ impl Session {
         let Phase::Waiting(file) = std::mem::replace(&mut self.phase, Phase::Over) else {
             return None;
         };
+        for (name, addr) in &self.values {
+            if let Some(value) = read_memory(*addr).map(u64::from_le_bytes) {
+                self.header.conditions.push((name.clone(), format!("{value:#x}")));
+            }
+        }
         let on_error = self.on_error;
         let begun = Output::begin(file, self.header.clone(), self.data.is_some(), move |error| failed(on_error, error));
         begun.map_err(|error| failed(on_error, &error.into())).ok()
@@ -210,11 +221,17 @@ mod waiting {
                 if let Some((pointer, pid, comm)) = session.tasks.as_mut().and_then(TaskWatch::current) {
                     recorder.switch(pointer, pid, comm);
                 }
+                let mut frames = session.data.and_then(|data| data.frames).and_then(Frames::find);
+                if let Some(frames) = &mut frames {
+                    let all = frames.all();
+                    recorder.used(&all, frames.new_names());
+                }
                 let recording = Box::new(Recording {
                     progress: Cell::new(),
                     recorder,
                     verify: session.verify.then(Verify::new),
                     mappings: session.data.map(|data| Mappings::new(data.page_offset_base)),
+                    frames,
                     lengths: Vec::new(),
                     code: Vec::new(),
                 });
@@ -368,6 +385,14 @@ mod recording {
 
     unsafe extern "C" fn on_store(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
         access(info, addr, Site::new(instruction as u16, true, qemu::size_log2(info)));
+        // Behind the store: what it stored is there to be read.
+        if let Some(recording) = unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }
+            && let Some(frames) = &mut recording.frames
+            && frames.covers(addr)
+            && let Some(change) = frames.stored(addr)
+        {
+            recording.recorder.used(&[change], frames.new_names());
+        }
     }
 
     /// Every access comes through here: as often as executions of translations, or more.

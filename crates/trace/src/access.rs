@@ -80,6 +80,37 @@ pub struct Mapping {
     pub kind: PageKind,
 }
 
+/// What a page frame is used for, as the kernel's `struct page` of it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrameUse {
+    /// Nobody holds it; or it was taken as part of several without a head, or nothing is known of it.
+    #[default]
+    Free,
+    /// Somebody holds it, and it has no mark: what the kernel takes for its stacks, pipes, socket buffers, `vmalloc`.
+    Unmarked,
+    /// Objects of the slab cache with this number.
+    Slab(u32),
+    /// A table of a page table.
+    PageTable,
+    /// The cache of a file's contents.
+    File,
+    /// A process's memory that belongs to no file.
+    Anonymous,
+    /// Set aside when the kernel booted.
+    Reserved,
+    /// Part of what begins at this frame, and used as that is.
+    PartOf(u64),
+}
+
+/// From an execution on, these frames are used so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UseChange {
+    pub frame: u64,
+    /// At least one.
+    pub frames: u64,
+    pub used: FrameUse,
+}
+
 /// What a translation does to memory whenever it is executed to its end, short of exceptions to it; and where its code lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
@@ -190,6 +221,10 @@ pub struct Accesses {
     pub addresses: Vec<u64>,
     /// Mappings that hold from the access with this number on.
     pub mappings: Vec<(u32, Mapping)>,
+    /// What frames are used for from the execution with this number on.
+    pub uses: Vec<(u32, UseChange)>,
+    /// The names of slab caches, by number; of all streams up to this one.
+    pub slab_caches: Vec<String>,
     /// Executions that did not follow their pattern, by their number among the executions of the stream; and where their sites begin in
     /// `other_sites`.
     pub(crate) others: Vec<(u32, u32)>,
@@ -214,6 +249,7 @@ impl Accesses {
     pub(crate) fn clear(&mut self) {
         self.addresses.clear();
         self.mappings.clear();
+        self.uses.clear();
         self.others.clear();
         self.other_sites.clear();
     }
@@ -274,6 +310,10 @@ pub struct SeenAccesses {
     pub starts: Vec<u32>,
     /// Mappings that hold from the access with this number on, ascending.
     pub mappings: Vec<(u32, Mapping)>,
+    /// What frames are used for from the execution with this number on, ascending.
+    pub uses: Vec<(u32, UseChange)>,
+    /// The names of slab caches, in the order of their numbers; those that are new.
+    pub slab_caches: Vec<String>,
     /// Translations' physical addresses, as in [`Pattern::physical`]; for each before it is first executed.
     pub physical: Vec<(TranslationId, [Option<u64>; 2])>,
 }
@@ -284,6 +324,8 @@ impl SeenAccesses {
         self.sites.clear();
         self.starts.clear();
         self.mappings.clear();
+        self.uses.clear();
+        self.slab_caches.clear();
         self.physical.clear();
     }
 }

@@ -5,6 +5,7 @@ use crate::access_out::{check_sites, page_kind};
 use crate::record::DataTotals;
 use crate::stream::{Event, events};
 use crate::tally::Tally;
+use crate::uses::take_uses;
 use crate::varint::Numbers;
 use crate::{TranslationId, Violation};
 
@@ -39,7 +40,7 @@ impl AccessesIn {
 
     /// Decodes the accesses of these words, which are known to follow the rules.
     pub fn decode(&mut self, payload: &[u8], words: &[u32], tally: &Tally) -> Result<(), Violation> {
-        let (others, mappings, steps) = parts(payload)?;
+        let [others, mappings, uses, steps] = parts(payload)?;
         self.accesses.clear();
         self.accesses.addresses.reserve(steps.len());
         let mut others = OthersIn::new(others)?;
@@ -67,6 +68,7 @@ impl AccessesIn {
             return Err(Violation::Surplus { bytes: steps.0.len() });
         }
         self.mappings(Numbers(mappings))?;
+        take_uses(Numbers(uses), execution, &mut self.accesses)?;
         self.totals.count_payload(payload);
         Ok(())
     }
@@ -141,16 +143,16 @@ impl AccessesIn {
     }
 }
 
-/// The three parts of a payload.
-fn parts(payload: &[u8]) -> Result<(&[u8], &[u8], &[u8]), Violation> {
-    let size = |at: usize| -> Result<usize, Violation> {
-        let bytes = payload.get(at..).and_then(|rest| rest.first_chunk()).ok_or(SHORT)?;
-        Ok(u32::from_le_bytes(*bytes) as usize)
-    };
-    let (others, mappings) = (size(0)?, size(4)?);
-    let (others, rest) = payload[8..].split_at_checked(others).ok_or(SHORT)?;
-    let (mappings, steps) = rest.split_at_checked(mappings).ok_or(SHORT)?;
-    Ok((others, mappings, steps))
+/// The four parts of a payload.
+fn parts(payload: &[u8]) -> Result<[&[u8]; 4], Violation> {
+    const SIZES: usize = 12;
+    let (sizes, mut rest) = payload.split_at_checked(SIZES).ok_or(SHORT)?;
+    let mut parts = [rest; 4];
+    for (part, size) in parts.iter_mut().zip(sizes.as_chunks::<4>().0) {
+        (*part, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize).ok_or(SHORT)?;
+    }
+    parts[3] = rest;
+    Ok(parts)
 }
 
 struct OthersIn<'a> {

@@ -3,6 +3,7 @@
 use crate::access::{Accesses, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, UNKNOWN};
 use crate::stream::{Event, events};
 use crate::tally::Tally;
+use crate::uses::UsesOut;
 use crate::varint::{put, put_step};
 use crate::{TranslationId, Violation};
 
@@ -19,6 +20,7 @@ pub(crate) struct AccessesOut {
     accesses: u32,
     others: Others,
     mappings: Mappings,
+    uses: UsesOut,
     steps: Vec<u8>,
 }
 
@@ -42,6 +44,7 @@ impl AccessesOut {
             self.physical[at] = physical.map(|addr| addr.unwrap_or(UNKNOWN));
         }
         self.mappings.append(&seen.mappings, self.accesses, seen.addresses.len())?;
+        self.uses.append(seen, self.executions)?;
         let mut starts = seen.starts.iter().map(|&start| start as usize);
         let mut start = starts.next();
         if start.unwrap_or(seen.addresses.len()) != 0 {
@@ -118,7 +121,7 @@ impl AccessesOut {
 
     /// How many bytes the next payload has, more or less.
     pub fn size(&self) -> usize {
-        self.others.bytes.len() + self.mappings.bytes.len() + self.steps.len()
+        self.others.bytes.len() + self.mappings.bytes.len() + self.uses.bytes.len() + self.steps.len()
     }
 
     /// The patterns that are new since the last call.
@@ -128,10 +131,15 @@ impl AccessesOut {
 
     /// Appends the payload of all that was taken since the last call.
     pub fn payload(&mut self, out: &mut Vec<u8>) {
-        for part in [&self.others.bytes, &self.mappings.bytes] {
+        for part in [&self.others.bytes, &self.mappings.bytes, &self.uses.bytes] {
             out.extend((part.len() as u32).to_le_bytes());
         }
-        for part in [&mut self.others.bytes, &mut self.mappings.bytes, &mut self.steps] {
+        for part in [
+            &mut self.others.bytes,
+            &mut self.mappings.bytes,
+            &mut self.uses.bytes,
+            &mut self.steps,
+        ] {
             out.append(part);
         }
         self.others = Others {
@@ -142,6 +150,7 @@ impl AccessesOut {
             bytes: std::mem::take(&mut self.mappings.bytes),
             ..Mappings::default()
         };
+        self.uses.begin_again();
         (self.executions, self.accesses) = (0, 0);
     }
 }

@@ -43,10 +43,11 @@ mod reader;
 mod record;
 mod stream;
 mod tally;
+mod uses;
 mod varint;
 mod writer;
 
-pub use access::{Accesses, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, Walk};
+pub use access::{Accesses, FrameUse, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, UseChange, Walk};
 pub use error::{ReadError, Violation, WriteError};
 pub use frame::{ChunkKind, FORMAT_VERSION, MAGIC};
 pub use reader::{Chunk, Reader};

@@ -133,8 +133,8 @@ fn other_files_are_not_recordings() {
     assert!(matches!(read(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0").1, Some(ReadError::Magic)));
     assert!(matches!(read(b"x").1, Some(ReadError::Magic)));
     let (mut bytes, _) = sample::bytes();
-    bytes[8] = 3;
-    assert!(matches!(read(&bytes).1, Some(ReadError::Version { found: 3 })));
+    bytes[8] = 4;
+    assert!(matches!(read(&bytes).1, Some(ReadError::Version { found: 4 })));
 }
 
 /// A chunk with a right checksum, whatever the payload is.

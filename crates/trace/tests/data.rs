@@ -6,8 +6,8 @@ mod sample;
 
 use frames::{Piece, Random, file_of, pieces};
 use kernlane_trace::{
-    Accesses, Chunk, Event, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses, Site, Translation, TranslationId, Violation,
-    WriteError, Writer, events,
+    Accesses, Chunk, Event, FrameUse, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses, Site, Translation, TranslationId,
+    UseChange, Violation, WriteError, Writer, events,
 };
 
 /// One stream's executions with their accesses, and its mappings.
@@ -139,6 +139,10 @@ fn violation(result: Result<(), WriteError>) -> Violation {
     }
 }
 
+fn used(used: FrameUse) -> UseChange {
+    UseChange { frame: 5, frames: 1, used }
+}
+
 #[test]
 fn what_does_not_fit_together_is_not_written() {
     let site = Site::new(0, false, 0);
@@ -157,7 +161,7 @@ fn what_does_not_fit_together_is_not_written() {
     };
     assert!(written(&|_| {}).is_ok());
     type Change = fn(&mut SeenAccesses);
-    let changes: [(&str, Change); 8] = [
+    let changes: [(&str, Change); 10] = [
         ("a site less", |seen| seen.sites.truncate(1)),
         ("a start less", |seen| seen.starts.truncate(1)),
         ("no start", |seen| seen.starts.clear()),
@@ -168,6 +172,10 @@ fn what_does_not_fit_together_is_not_written() {
         ("mappings descend", |seen| {
             seen.mappings.extend([(2, Mapping::default()), (1, Mapping::default())])
         }),
+        ("uses descend", |seen| {
+            seen.uses.extend([(2, used(FrameUse::Free)), (1, used(FrameUse::File))])
+        }),
+        ("a cache without a name", |seen| seen.uses.push((0, used(FrameUse::Slab(0))))),
     ];
     for (what, change) in changes {
         assert!(matches!(violation(written(&change)), Violation::Accesses { .. }), "{what}");
@@ -221,7 +229,7 @@ fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
 fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule() {
     let (bytes, _) = sample::data_bytes();
     let good = pieces(&bytes);
-    assert_eq!(file_of(2, &good).len(), file_of(2, &pieces(&file_of(2, &good))).len());
+    assert_eq!(file_of(3, &good).len(), file_of(3, &pieces(&file_of(3, &good))).len());
     let mut random = Random(20_200_101);
     let (mut refused, mut given) = (0, 0);
     for _ in 0..5_000 {
@@ -239,7 +247,7 @@ fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule(
             };
             random.damage(&mut damaged[at].1);
         }
-        let (all, error) = read(&file_of(2, &damaged));
+        let (all, error) = read(&file_of(3, &damaged));
         refused += u32::from(error.is_some());
         given += all.len();
         for (told, accesses) in &all {
@@ -280,17 +288,17 @@ fn chunks_out_of_place_are_refused() {
         pieces
     };
     assert!(matches!(
-        refused(&without(b"DATA"), 2),
+        refused(&without(b"DATA"), 3),
         Violation::Misplaced { expected: "DATA", .. }
     ));
     assert!(matches!(
-        refused(&without(b"STRM"), 2),
+        refused(&without(b"STRM"), 3),
         Violation::Misplaced { expected: "STRM", .. }
     ));
-    assert!(matches!(refused(&twice(b"DATA"), 2), Violation::Misplaced { expected: "STRM", .. }));
-    assert!(matches!(refused(&twice(b"PATT"), 2), Violation::SecondPattern { .. }));
+    assert!(matches!(refused(&twice(b"DATA"), 3), Violation::Misplaced { expected: "STRM", .. }));
+    assert!(matches!(refused(&twice(b"PATT"), 3), Violation::SecondPattern { .. }));
     assert!(matches!(refused(&good, 1), Violation::Misplaced { .. }));
-    assert!(matches!(refused(&without(b"PATT"), 2), Violation::Surplus { .. }));
+    assert!(matches!(refused(&without(b"PATT"), 3), Violation::Surplus { .. }));
 }
 
 /// A group that says it repeats for ever, and a pattern of more accesses than there are bytes.
@@ -299,9 +307,9 @@ fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
     let mut damaged = pieces(&sample::data_bytes().0);
     let at = damaged.iter().position(|piece| &piece.0 == b"DATA").unwrap();
     let group = [&[0, 1][..], &[0xff; 9], &[1, 1, 0, 0, 0, 0]].concat();
-    let sizes = [(group.len() as u32).to_le_bytes(), [0; 4]].concat();
+    let sizes = [(group.len() as u32).to_le_bytes(), [0; 4], [0; 4]].concat();
     damaged[at].1 = [sizes, group].concat();
-    match read(&file_of(2, &damaged)).1 {
+    match read(&file_of(3, &damaged)).1 {
         Some(ReadError::Chunk { violation, .. }) => assert_eq!(
             violation,
             Violation::TooLong {

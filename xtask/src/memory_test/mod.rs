@@ -2,11 +2,14 @@
 //!
 //! A static program runs in a guest of the tree's kernel, recorded with its data accesses and replayed, and natively under valgrind's
 //! cachegrind with the same caches: references and misses must agree within one percent. The guest's kernel runs between the program's
-//! instructions, and takes lines away from it; that must be within the percent, too.
+//! instructions, and takes lines away from it; that must be within the percent, too. `structures.rs`: whether misses are on the data that
+//! a program makes the kernel use.
+
+mod structures;
 
 use crate::{build_plugin, run};
 use anyhow::{Context, Result, ensure};
-use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Plugin};
+use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
 use kernlane::machine;
 use kernlane::replay::{self, Layout};
 use std::fs::File;
@@ -46,7 +49,7 @@ struct Counted {
 pub fn memory_test(tree: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let program = directory.path().join("judged");
-    compile(directory.path(), &program)?;
+    compile(directory.path(), PROGRAM, &program)?;
     let native = under_cachegrind(directory.path(), &program)?;
     let guest = in_guest(tree, directory.path(), &std::fs::read(&program)?)?;
     let compared = [
@@ -69,12 +72,12 @@ pub fn memory_test(tree: &Path) -> Result<()> {
         );
     }
     ensure!(failed == 0, "{failed} counts differ by more than {} %", 100.0 * TOLERANCE);
-    Ok(())
+    structures::structures_test(tree, directory.path())
 }
 
-fn compile(directory: &Path, program: &Path) -> Result<()> {
-    let source = directory.join("judged.c");
-    std::fs::write(&source, PROGRAM)?;
+fn compile(directory: &Path, text: &str, program: &Path) -> Result<()> {
+    let source = directory.join("program.c");
+    std::fs::write(&source, text)?;
     let flags = [
         "-O1",
         "-static",
@@ -123,30 +126,8 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
 }
 
 fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
-    let kernel = Kernel::open(tree, None)?;
-    let task = kernel.task_facts()?;
-    let page_offset_base = task.page_offset_base.context("the kernel has no page_offset_base")?;
     let trace = directory.join("trace.klt");
-    let arguments = [
-        (
-            "out",
-            trace.to_str().context("the temporary directory's name is not UTF-8")?.to_owned(),
-        ),
-        ("data", "on".to_owned()),
-        ("page_offset_base", format!("{:#x}", page_offset_base.0)),
-        ("switch_to", format!("{:#x}", task.switch_to.0)),
-        ("comm", task.comm.to_string()),
-    ];
-    let plugin = Plugin {
-        library: build_plugin()?,
-        arguments: arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
-    };
-    let mut contents = Contents::of_script("sleep 5\n/kernlane/judged\n", Vec::new());
-    contents.file("/kernlane/judged", 0o755, program);
-    let outcome = guest::run(&kernel.boot_image, &contents, |boot: &mut Boot| {
-        boot.clock = Clock::Instructions { seed: 1 };
-        boot.plugin = Some(plugin);
-    })?;
+    let outcome = recorded(tree, "judged", program, &trace)?;
     let reader = Reader::new(BufReader::new(File::open(&trace)?)).with_context(|| outcome.qemu.clone())?;
     let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(&machine_file(directory)?)?])?;
     let counters = replayed.layouts[0].machines[0]
@@ -160,6 +141,35 @@ fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
         d1_misses: counters.l1d.total(),
         ll_instruction_misses: counters.l2i.total(),
         ll_data_misses: counters.l2d.total(),
+    })
+}
+
+/// Runs a program in a guest of the tree's kernel and records it with its data accesses, from its first mark to its last.
+fn recorded(tree: &Path, name: &str, program: &[u8], trace: &Path) -> Result<Outcome> {
+    let kernel = Kernel::open(tree, None)?;
+    let task = kernel.task_facts()?;
+    ensure!(task.page_offset_base.is_some(), "the kernel has no page_offset_base");
+    let mut arguments = vec![
+        (
+            "out".to_owned(),
+            trace.to_str().context("the temporary directory's name is not UTF-8")?.to_owned(),
+        ),
+        ("build_id".to_owned(), kernel.build_id.0.clone()),
+        ("workload".to_owned(), name.to_owned()),
+        ("switch_to".to_owned(), format!("{:#x}", task.switch_to.0)),
+        ("comm".to_owned(), task.comm.to_string()),
+    ];
+    arguments.extend(guest::data_arguments(&kernel, &task)?);
+    let plugin = Plugin {
+        library: build_plugin()?,
+        arguments,
+    };
+    let path = format!("/kernlane/{name}");
+    let mut contents = Contents::of_script(&format!("sleep 5\n{path}\n"), Vec::new());
+    contents.file(&path, 0o755, program);
+    guest::run(&kernel.boot_image, &contents, |boot: &mut Boot| {
+        boot.clock = Clock::Instructions { seed: 1 };
+        boot.plugin = Some(plugin);
     })
 }
 

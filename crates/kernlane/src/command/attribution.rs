@@ -4,6 +4,7 @@ use crate::command::profile::{self, vmlinux_path};
 use crate::exchange::callgrind::Events;
 use crate::image::Image;
 use crate::machine;
+use crate::misses::{self, table::MissTable};
 use crate::part::Part;
 use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
@@ -13,7 +14,7 @@ use crate::services::symbols::Symbols;
 use crate::services::table::ServiceTable;
 use crate::services::timeline::Timeline;
 use crate::services::{self, Attributed, Recorded};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::Machine;
 use std::fs::File;
@@ -79,6 +80,14 @@ impl Attribution {
         read(recording, "services", |reader| {
             let attributed = services::attribute(reader, &self.symbols, &self.binding, &self.machines)?;
             Ok(self.to_table(reader.header(), &attributed))
+        })
+    }
+
+    /// The misses of a recording, a table for each machine; `kernel`: as `open` took it.
+    pub fn misses(&self, recording: &Path, kernel: &Path) -> Result<Vec<MissTable>> {
+        ensure!(!self.machines.is_empty(), "name a machine to simulate: --machine server-32k");
+        self.read(recording, |reader| {
+            misses::misses(reader, &self.symbols, &vmlinux_path(kernel), &self.machines)
         })
     }
 

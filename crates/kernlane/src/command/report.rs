@@ -5,11 +5,12 @@ use crate::command::profile::vmlinux_path;
 use crate::command::replay::{read_layout, replay_recording};
 use crate::comparison::{self, Comparison};
 use crate::image::vmlinux;
+use crate::misses::table::MissTable;
 use crate::output;
 use crate::overview::{LayoutMisses, Overview};
 use crate::part::Part;
 use crate::replay::{Layout, rows};
-use crate::report::{self, locality, page, services, text};
+use crate::report::{self, locality, misses, page, services, text};
 use crate::results::Results;
 use crate::services::locality::Locality;
 use crate::services::share::OsShare;
@@ -33,14 +34,15 @@ const MACHINE: &str = "server-32k";
 /// address, chains of calls, the system's share and functions, on the machine `server-32k` unless --machine names others; with --layout also where
 /// another layout misses.
 ///
-/// With --services, --os-share or --locality it takes recordings instead, and the kernel that was recorded, and says for every service of the system
-/// (each system call, kind of page fault, interrupt, softirq, kernel thread …) what it came to. With --sizes it takes recordings alone.
+/// With --services, --misses, --os-share or --locality it takes recordings instead, and the kernel that was recorded; --services says for every service
+/// of the system (each system call, kind of page fault, interrupt, softirq, kernel thread …) what it came to. With --sizes it takes recordings alone.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.rec --kernel ~/linux -o net.html
   kernlane report net.results files.results -o report.html
   kernlane report --services net.rec --kernel ~/linux --machine torrellas-8k --machine server-32k
   kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
+  kernlane report --misses net.rec --kernel ~/linux --machine server-32k
   kernlane report --locality net.rec files.rec --kernel ~/linux
   kernlane report --sizes net.rec")]
 pub struct ReportArgs {
@@ -49,7 +51,7 @@ pub struct ReportArgs {
     pub inputs: Vec<PathBuf>,
 
     /// Where to write the page
-    #[arg(long, short, value_name = "FILE.html", conflicts_with_all = ["services", "os_share", "locality", "sizes"])]
+    #[arg(long, short, value_name = "FILE.html", conflicts_with_all = ["services", "os_share", "locality", "sizes", "misses"])]
     pub output: Option<PathBuf>,
 
     /// Where the time goes, by service of the system
@@ -68,6 +70,10 @@ pub struct ReportArgs {
     /// caches and unified ones, too
     #[arg(long, conflicts_with_all = ["services", "os_share", "locality"])]
     pub sizes: bool,
+
+    /// Why caches missed, by function, address and data structure; of recordings made with --data
+    #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share", "locality", "sizes"])]
+    pub misses: bool,
 
     /// The kernel that was recorded: its build tree, its vmlinux, or its System.map
     #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
@@ -95,7 +101,7 @@ pub struct ReportArgs {
 }
 
 pub fn run(args: &ReportArgs) -> Result<ExitCode> {
-    match args.services || args.os_share || args.locality {
+    match args.services || args.os_share || args.locality || args.misses {
         true => of_recordings(args),
         false if args.sizes => of_sizes(args),
         false => of_results(args),
@@ -194,6 +200,23 @@ fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
             .map(|path| attribution.locality(path, &image))
             .collect::<Result<_>>()?;
         print(args, &localities, || locality::text(&localities))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.misses {
+        let per_recording: Vec<Vec<MissTable>> = args
+            .inputs
+            .iter()
+            .map(|path| attribution.misses(path, kernel))
+            .collect::<Result<_>>()?;
+        let tables: Vec<MissTable> = per_recording.into_iter().flatten().collect();
+        let texts = || {
+            tables
+                .iter()
+                .map(|table| misses::text(table, args.top))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        print(args, &tables, texts)?;
         return Ok(ExitCode::SUCCESS);
     }
     let tables: Vec<ServiceTable> = args.inputs.iter().map(|path| attribution.table(path)).collect::<Result<_>>()?;

@@ -4,6 +4,7 @@
 //! Never changes either and never looks into code.
 
 use crate::guest::bzimage::BzImage;
+use crate::guest::frame_facts::{FrameFacts, Types, VALUES};
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
 use crate::image::btf::Btf;
@@ -165,6 +166,44 @@ impl Kernel {
                 pid: pid_offset(elf, task, comm)?,
                 page_offset_base: symbol("page_offset_base").ok().map(|(address, ..)| LinkAddr(address)),
             })
+        })
+    }
+}
+
+impl Kernel {
+    /// Where the kernel keeps what its page frames are used for.
+    ///
+    /// # Errors
+    /// It is not known: the kernel has neither BTF nor a build tree, or is none that says it.
+    pub fn frame_facts(&self) -> Result<FrameFacts> {
+        with_elf(&self.vmlinux, |elf| {
+            let symbol = |name: &str| {
+                let found = elf.symbols().find(|symbol| symbol.name() == Ok(name));
+                Ok::<_, anyhow::Error>(LinkAddr(found.with_context(|| format!("has no symbol {name}"))?.address()))
+            };
+            let types = match (elf.section_by_name(".BTF"), self.vmlinux.parent()) {
+                (Some(section), _) => Types::of_btf(&Btf::parse(section.data()?)?)?,
+                (None, Some(tree)) if tree.join("mm").is_dir() => Types::of_tree(tree)?,
+                _ => bail!("has no BTF, and lies in no build tree"),
+            };
+            Ok(FrameFacts {
+                array: symbol("vmemmap_base")?,
+                count: symbol("max_pfn")?,
+                types,
+            })
+        })
+    }
+
+    /// The addresses of those of [`VALUES`] that the kernel has.
+    pub fn values(&self) -> Result<Vec<(&'static str, LinkAddr)>> {
+        with_elf(&self.vmlinux, |elf| {
+            let found = elf.symbols().filter_map(|symbol| {
+                let name = VALUES.into_iter().find(|name| symbol.name() == Ok(name))?;
+                Some((name, LinkAddr(symbol.address())))
+            });
+            let mut found: Vec<_> = found.collect();
+            found.sort_unstable();
+            Ok(found)
         })
     }
 }

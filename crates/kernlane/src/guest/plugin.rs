@@ -1,5 +1,6 @@
-//! Where the library is that QEMU loads to record.
+//! Where the library is that QEMU loads to record, and what it is told to record data accesses.
 
+use crate::guest::kernel::{Kernel, TaskFacts};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
@@ -25,4 +26,24 @@ pub fn find() -> Result<PathBuf> {
             executable.display()
         ),
     }
+}
+
+/// What the plugin is told so that it records data accesses, and what memory is used for.
+///
+/// # Errors
+/// The kernel's vmlinux cannot be read. A kernel that does not say what its frames are used for is no error: the recording says why.
+pub fn data_arguments(kernel: &Kernel, task: &TaskFacts) -> Result<Vec<(String, String)>> {
+    let mut arguments = vec![("data".to_owned(), "on".to_owned())];
+    let mut add = |key: &str, value: String| arguments.push((key.into(), value));
+    if let Some(page_offset_base) = task.page_offset_base {
+        add("page_offset_base", format!("{:#x}", page_offset_base.0));
+    }
+    match kernel.frame_facts() {
+        Ok(facts) => add("frames", facts.argument()),
+        Err(error) => add("condition.frames_unknown", format!("{:#}", error.root_cause())),
+    }
+    for (name, addr) in kernel.values()? {
+        add(&format!("value.{name}"), format!("{:#x}", addr.0));
+    }
+    Ok(arguments)
 }

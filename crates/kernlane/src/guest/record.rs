@@ -98,7 +98,7 @@ pub fn record(request: &Request, from: Option<&Path>, progress: &mut dyn FnMut(&
         checkpoint.fits(&conditions)?;
     }
     let trace = draft.work.join(TRACE);
-    boot.plugin = Some(plugin(library, &trace, request, &conditions)?);
+    boot.plugin = Some(told(library, &trace, request, &conditions)?);
     let follower = Follower::start(trace.clone());
     let outcome = boot.run(&qemu, &draft.work, &mut |phase| {
         progress(&format!("guest: {phase}"), follower.instructions())
@@ -144,7 +144,7 @@ impl Totals {
     }
 }
 
-fn plugin(library: PathBuf, trace: &Path, request: &Request, conditions: &Conditions) -> Result<Plugin> {
+fn told(library: PathBuf, trace: &Path, request: &Request, conditions: &Conditions) -> Result<Plugin> {
     let task = request.kernel.task_facts()?;
     let mut arguments: Vec<(String, String)> = Vec::new();
     let mut add = |key: &str, value: String| arguments.push((key.into(), value));
@@ -165,9 +165,8 @@ fn plugin(library: PathBuf, trace: &Path, request: &Request, conditions: &Condit
         add("pid", pid.to_string());
     }
     if request.data {
-        add("data", "on".into());
-        if let Some(page_offset_base) = task.page_offset_base {
-            add("page_offset_base", format!("{:#x}", page_offset_base.0));
+        for (key, value) in plugin::data_arguments(&request.kernel, &task)? {
+            add(&key, value);
         }
     }
     add("condition.kernel_release", conditions.kernel_release.clone());

@@ -12,6 +12,8 @@ const MEMBER_SIZE: usize = 12;
 
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const ENUMERATOR_SIZE: usize = 8;
 
 /// Structures within structures without a name: deeper ones than any that the kernel has are damage.
 const MAX_DEPTH: u32 = 16;
@@ -59,6 +61,23 @@ impl<'a> Btf<'a> {
     /// There is no such structure.
     pub fn size(&self, structure: &str) -> Result<u64> {
         Ok(u64::from(u32_at(self.types, self.named(structure)? + 8)?))
+    }
+
+    /// The value of an enumerator of any enum, if it is in one and not negative.
+    pub fn enumerator(&self, name: &str) -> Result<Option<u64>> {
+        for &start in &self.starts {
+            let info = u32_at(self.types, start + 4)?;
+            if info >> 24 & 31 != ENUM {
+                continue;
+            }
+            for number in 0..(info & 0xffff) as usize {
+                let at = start + TYPE_SIZE + number * ENUMERATOR_SIZE;
+                if self.name(u32_at(self.types, at)?)? == name.as_bytes() {
+                    return Ok(i32::try_from(u32_at(self.types, at + 4)?).ok().map(|value| value as u64));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Where the structure of that name begins in `types`.
@@ -125,9 +144,9 @@ fn trailing(kind: u32, count: usize) -> Result<usize> {
         1 | 14 | 17 => 4, // INT, VAR, DECL_TAG
         3 => 12,          // ARRAY
         STRUCT | UNION => count * MEMBER_SIZE,
-        6 | 13 => count * 8,       // ENUM, FUNC_PROTO
-        15 | 19 => count * 12,     // DATASEC, ENUM64
-        2 | 7..=12 | 16 | 18 => 0, // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        ENUM | 13 => count * ENUMERATOR_SIZE, // and FUNC_PROTO
+        15 | 19 => count * 12,                // DATASEC, ENUM64
+        2 | 7..=12 | 16 | 18 => 0,            // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
         _ => bail!("BTF has a type of kind {kind}, which is not known"),
     })
 }
@@ -143,11 +162,12 @@ mod tests {
 
     /// `int`; an unnamed struct with the field b at 4; struct task { int a; struct { … } at 16; bit field c; }.
     fn section() -> Vec<u8> {
-        let strings = b"\0int\0task\0a\0b\0c\0";
+        let strings = b"\0int\0task\0a\0b\0c\0one\0";
         let (int, task, a, b, c) = (1u32, 5, 10, 12, 14);
         let words: Vec<u32> = [
             vec![int, 1 << 24, 4, 32],
             vec![0, STRUCT << 24 | 1, 8, b, 1, 32],
+            vec![0, ENUM << 24 | 2, 4, a, u32::MAX, 16, 0xf5],
             vec![task, 1 << 31 | STRUCT << 24 | 3, 32, a, 1, 64, 0, 2, 128, c, 1, 3 << 24 | 200],
         ]
         .concat();
@@ -176,6 +196,9 @@ mod tests {
         assert_eq!(btf.offset("task", "b").unwrap(), Some(20));
         assert_eq!(btf.size("task").unwrap(), 32);
         assert_eq!(btf.offset("task", "d").unwrap(), None);
+        assert_eq!(btf.enumerator("one").unwrap(), Some(0xf5));
+        assert_eq!(btf.enumerator("a").unwrap(), None, "negative");
+        assert_eq!(btf.enumerator("two").unwrap(), None);
         assert!(btf.offset("task", "c").is_err(), "a bit field");
         assert!(btf.offset("int", "a").is_err(), "no structure");
     }
@@ -200,7 +223,7 @@ mod tests {
                     },
             );
             if let Ok(btf) = Btf::parse(&bytes) {
-                let _ = btf.offset("task", "b");
+                let _ = (btf.offset("task", "b"), btf.enumerator("one"));
             }
         }
     }

@@ -61,6 +61,7 @@ pub struct Stream<'a> {
     walk: Walk<'a>,
     addresses: &'a [u64],
     mappings: &'a [(u32, Mapping)],
+    accesses: &'a Accesses,
 }
 
 impl<'a> Stream<'a> {
@@ -69,7 +70,13 @@ impl<'a> Stream<'a> {
             walk: accesses.walk(patterns),
             addresses: &accesses.addresses,
             mappings: &accesses.mappings,
+            accesses,
         }
+    }
+
+    /// All that belongs to the stream.
+    pub fn accesses(&self) -> &'a Accesses {
+        self.accesses
     }
 }
 
@@ -101,6 +108,8 @@ pub struct DataFlow {
     pages: HashMap<u64, Place>,
     filter: Box<[(u64, Place); FILTER]>,
     numbers: HashMap<(u64, u64), u32>,
+    /// By these numbers: the virtual address of the page, and log2 of its bytes.
+    numbered: Vec<(u64, u32)>,
     /// log2 of the bytes in the shortest line of an L1D.
     line_bits: u32,
     /// The line accessed last, and its page.
@@ -138,6 +147,7 @@ impl DataFlow {
                 ); FILTER],
             ),
             numbers: HashMap::new(),
+            numbered: Vec::new(),
             set_bits: sets.trailing_zeros(),
             image: None,
         }
@@ -286,6 +296,9 @@ impl DataFlow {
         let (unit, physical) = (mapping.page >> above, mapping.frame >> above);
         let next = self.numbers.len() as u32;
         let number = *self.numbers.entry((unit, physical)).or_insert(next);
+        if number == next {
+            self.numbered.push((unit << above << 12, above + 12));
+        }
         let side = if mapping.page >> 51 == 1 { Side::Kernel } else { Side::User };
         let index = u64::from(number) << self.set_bits | unit & ((1 << self.set_bits) - 1);
         let place = Place {
@@ -295,6 +308,13 @@ impl DataFlow {
         };
         self.pages.insert(mapping.page, place);
         self.filter[mapping.page as usize % FILTER] = (mapping.page, place);
+    }
+
+    /// The virtual address of an access.
+    pub fn virtual_address(&self, access: &Access) -> u64 {
+        let number = (access.page.index() >> self.set_bits) as usize;
+        let (page, size_log2) = self.numbered.get(number).copied().unwrap_or((0, 0));
+        page | access.physical.0 & ((1 << size_log2) - 1)
     }
 
     /// Where code lies that is fetched from `addr`, which is in `code`, or where a layout put it.

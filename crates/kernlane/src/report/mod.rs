@@ -6,6 +6,7 @@ pub mod cross_validation;
 pub mod difference;
 pub mod dump;
 pub mod locality;
+pub mod misses;
 pub mod page;
 pub mod services;
 pub mod sizes;

@@ -101,7 +101,7 @@ pub struct Recorded {
 }
 
 /// The symbols must be of the recorded kernel. Of a System.map it is not known.
-fn check<R: Read>(reader: &Reader<R>, symbols: &Symbols) -> Result<()> {
+pub(crate) fn check<R: Read>(reader: &Reader<R>, symbols: &Symbols) -> Result<()> {
     let recorded = &reader.header().build_id;
     if let Some(build_id) = &symbols.build_id {
         ensure!(

@@ -4,8 +4,8 @@
 #![allow(dead_code)]
 
 use kernlane_trace::{
-    Chunk, Event, Header, Mapping, PageKind, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Totals, Translation, TranslationId,
-    Writer,
+    Chunk, Event, FrameUse, Header, Mapping, PageKind, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Totals, Translation,
+    TranslationId, UseChange, Writer,
 };
 
 pub fn header() -> Header {
@@ -134,6 +134,14 @@ pub fn data_streams() -> Vec<WithData> {
         (2, page(0x403, 0xfee0_0000 >> 12, PageKind::Device)),
         (7, page(0xf_ffff_ffff_ffff, 0, PageKind::Memory)),
     ];
+    let used = |frame, frames, used| UseChange { frame, frames, used };
+    first.uses = vec![
+        (0, used(0, 4000, FrameUse::Free)),
+        (0, used(0x77, 1, FrameUse::Slab(0))),
+        (2, used(0x78, 3, FrameUse::PartOf(0x77))),
+        (4, used(0x1234, 1, FrameUse::Anonymous)),
+    ];
+    first.slab_caches = vec!["dentry".into()];
     first.physical = vec![
         (TranslationId(0), [Some(0x100_0000), None]),
         (TranslationId(1), [Some(0xfff), Some(0x5000)]),

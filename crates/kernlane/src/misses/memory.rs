@@ -1,0 +1,367 @@
+//! What an address of data belongs to: takes addresses and what frames are used for from one moment to the next; gives structures.
+//!
+//! Where an address lies decides (Documentation/arch/x86/x86_64/mm.rst), and, where all of memory is mapped, what its frame is used for.
+//! A frame that somebody holds and that has no mark yet is named later, by the mark that it gets before it is free again.
+
+use super::variables::Variables;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::ops::Range;
+use trace::{FrameUse, Header, UseChange};
+
+/// Kinds of data structures, in the order of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// An object of the kernel's image, by its symbol.
+    Static,
+    PerCpu,
+    /// Objects of a slab cache, by its name.
+    Slab,
+    KernelStack,
+    PageTable,
+    /// The contents of files, where the kernel sees them.
+    PageCache,
+    /// What processes see, or the kernel at their addresses, and anonymous pages where the kernel sees them.
+    User,
+    /// The array of `struct page`.
+    StructPage,
+    Vmalloc,
+    Module,
+    /// Entry stacks, descriptor tables.
+    CpuEntryArea,
+    /// Set aside when the kernel booted: its large hash tables.
+    Boot,
+    /// A frame that somebody holds, and that never got a mark: pipes, socket buffers, large `kmalloc`.
+    Held,
+    Other,
+}
+
+impl Class {
+    /// As a report calls it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Class::Static => "static",
+            Class::PerCpu => "per CPU",
+            Class::Slab => "slab",
+            Class::KernelStack => "kernel stack",
+            Class::PageTable => "page table",
+            Class::PageCache => "page cache",
+            Class::User => "user",
+            Class::StructPage => "struct page",
+            Class::Vmalloc => "vmalloc",
+            Class::Module => "module",
+            Class::CpuEntryArea => "CPU entry area",
+            Class::Boot => "set aside at boot",
+            Class::Held => "held, no mark",
+            Class::Other => "other",
+        }
+    }
+}
+
+/// A data structure: its class and, where it has one, its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Structure {
+    pub class: Class,
+    pub name: String,
+}
+
+/// The number of a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StructureId(pub u32);
+
+/// What a miss belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Known(StructureId),
+    /// To what this frame will turn out to be used for.
+    Pending(u64),
+}
+
+/// What a frame's accesses alone say of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Seen {
+    #[default]
+    Nothing,
+    /// It was accessed where `vmalloc` maps memory.
+    Vmalloc,
+    /// The kernel's `push`, `call` or `ret` accessed it.
+    Stack,
+}
+
+const IMAGE: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
+const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
+const CPU_ENTRY_AREA: Range<u64> = 0xffff_fe00_0000_0000..0xffff_fe80_0000_0000;
+const PAGE: u64 = 4096;
+
+pub struct Memory {
+    variables: Variables,
+    direct_map: Range<u64>,
+    vmalloc: Range<u64>,
+    struct_pages: Range<u64>,
+    /// The area of CPU 0, the dynamic part included.
+    per_cpu: Range<u64>,
+    unknown: Option<String>,
+    frames: Vec<FrameUse>,
+    /// What the frame was seen as since somebody has held it.
+    seen: Vec<Seen>,
+    slab_caches: Vec<StructureId>,
+    structures: Vec<Structure>,
+    numbers: HashMap<Structure, StructureId>,
+}
+
+impl Memory {
+    /// `header`: of the recording, which tells where the kernel's regions lie.
+    pub fn new(header: &Header, variables: Variables) -> Memory {
+        let value = |name: &str| {
+            let (_, text) = header.conditions.iter().find(|(key, _)| key.strip_prefix("value.") == Some(name))?;
+            u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+        };
+        let direct_map = value("page_offset_base").unwrap_or(0xffff_8880_0000_0000);
+        let vmalloc = value("vmalloc_base").unwrap_or(0xffff_c900_0000_0000);
+        let struct_pages = value("vmemmap_base").unwrap_or(0xffff_ea00_0000_0000);
+        let per_cpu = value("__per_cpu_offset").unwrap_or(0);
+        let per_cpu_pages = value("pcpu_unit_pages").unwrap_or(0) & 0xffff_ffff;
+        let said = header.conditions.iter().find(|(key, _)| key == "frames_unknown");
+        Memory {
+            variables,
+            direct_map: direct_map..vmalloc,
+            vmalloc: vmalloc..struct_pages,
+            struct_pages: struct_pages..struct_pages.saturating_add(1 << 40),
+            per_cpu: per_cpu..per_cpu.saturating_add(per_cpu_pages * PAGE),
+            unknown: said.map(|(_, why)| why.clone()),
+            frames: Vec::new(),
+            seen: Vec::new(),
+            slab_caches: Vec::new(),
+            structures: Vec::new(),
+            numbers: HashMap::new(),
+        }
+    }
+
+    /// Why the recording does not tell what frames are used for, if it does not.
+    pub fn unknown(&self) -> Option<&str> {
+        self.unknown.as_deref()
+    }
+
+    pub fn structures(&self) -> &[Structure] {
+        &self.structures
+    }
+
+    /// The caches' names so far.
+    pub fn slab_caches(&mut self, names: &[String]) {
+        for name in &names[self.slab_caches.len().min(names.len())..] {
+            let cache = self.structure(Class::Slab, name);
+            self.slab_caches.push(cache);
+        }
+    }
+
+    /// A frame's use changes. Gives, when misses pend on it, the frame and what it was or is used for.
+    pub fn change(&mut self, change: &UseChange, mut settled: impl FnMut(u64, StructureId)) {
+        let end = change.frame + change.frames;
+        let size = usize::try_from(end).unwrap_or(usize::MAX);
+        if size > self.frames.len() {
+            self.frames.resize(size, FrameUse::Free);
+            self.seen.resize(size, Seen::Nothing);
+        }
+        for frame in change.frame..end {
+            let at = frame as usize;
+            let before = std::mem::replace(&mut self.frames[at], change.used);
+            let unmarked = |used| matches!(used, FrameUse::Free | FrameUse::Unmarked);
+            if unmarked(before) && (before, change.used) != (FrameUse::Free, FrameUse::Unmarked) {
+                settled(frame, self.settle(frame));
+            }
+            if change.used == FrameUse::Free {
+                self.seen[at] = Seen::Nothing;
+            }
+        }
+    }
+
+    /// What misses that pend on this frame belong to by now.
+    pub fn settle(&mut self, frame: u64) -> StructureId {
+        let used = self.frames.get(frame as usize).copied().unwrap_or_default();
+        let class = match (self.seen(frame), self.marked(used)) {
+            (Seen::Stack, _) => Class::KernelStack,
+            (_, Some(marked)) => return marked,
+            (Seen::Vmalloc, None) => Class::Vmalloc,
+            (Seen::Nothing, None) => Class::Held,
+        };
+        self.structure(class, "")
+    }
+
+    fn seen(&self, frame: u64) -> Seen {
+        self.seen.get(frame as usize).copied().unwrap_or_default()
+    }
+
+    /// The kernel uses this address, whose frame it is, as a stack.
+    pub fn is_a_stack(&mut self, addr: u64, frame: u64) {
+        let may_be = self.vmalloc.contains(&addr) || self.direct_map.contains(&addr) && !self.per_cpu.contains(&addr);
+        if let Some(seen) = self.seen.get_mut(frame as usize).filter(|_| may_be) {
+            *seen = Seen::Stack;
+        }
+    }
+
+    /// What an address belongs to whose frame this is.
+    pub fn owner(&mut self, addr: u64, frame: u64) -> Owner {
+        if addr >> 63 == 0 {
+            return Owner::Known(self.structure(Class::User, ""));
+        }
+        if IMAGE.contains(&addr) {
+            let name = self.variables.in_image(addr).unwrap_or("(no symbol)").to_owned();
+            return Owner::Known(self.structure(Class::Static, &name));
+        }
+        if self.per_cpu.contains(&addr) {
+            let name = self
+                .variables
+                .per_cpu(addr - self.per_cpu.start)
+                .unwrap_or("(allocated)")
+                .to_owned();
+            return Owner::Known(self.structure(Class::PerCpu, &name));
+        }
+        if self.direct_map.contains(&addr) {
+            return self.in_frame(frame);
+        }
+        if self.vmalloc.contains(&addr) {
+            if let Some(seen @ Seen::Nothing) = self.seen.get_mut(frame as usize) {
+                *seen = Seen::Vmalloc;
+            }
+            return self.in_frame(frame);
+        }
+        let class = match addr {
+            _ if self.struct_pages.contains(&addr) => Class::StructPage,
+            _ if MODULES.contains(&addr) => Class::Module,
+            _ if CPU_ENTRY_AREA.contains(&addr) => Class::CpuEntryArea,
+            _ => Class::Other,
+        };
+        Owner::Known(self.structure(class, ""))
+    }
+
+    fn in_frame(&mut self, frame: u64) -> Owner {
+        let used = |frame: u64| self.frames.get(frame as usize).copied().unwrap_or_default();
+        let (frame, used) = match used(frame) {
+            FrameUse::PartOf(head) => (head, used(head)),
+            alone => (frame, alone),
+        };
+        match self.marked(used) {
+            Some(structure) => Owner::Known(structure),
+            None => Owner::Pending(frame),
+        }
+    }
+
+    fn marked(&mut self, used: FrameUse) -> Option<StructureId> {
+        let class = match used {
+            FrameUse::Free | FrameUse::Unmarked | FrameUse::PartOf(_) => return None,
+            FrameUse::Slab(cache) => return self.slab_caches.get(cache as usize).copied(),
+            FrameUse::PageTable => Class::PageTable,
+            FrameUse::File => Class::PageCache,
+            FrameUse::Anonymous => Class::User,
+            FrameUse::Reserved => Class::Boot,
+        };
+        Some(self.structure(class, ""))
+    }
+
+    fn structure(&mut self, class: Class, name: &str) -> StructureId {
+        let structure = Structure {
+            class,
+            name: name.to_owned(),
+        };
+        if let Some(&known) = self.numbers.get(&structure) {
+            return known;
+        }
+        let id = StructureId(self.structures.len() as u32);
+        self.structures.push(structure.clone());
+        self.numbers.insert(structure, id);
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::variables;
+    use super::*;
+
+    fn memory() -> Memory {
+        let value = |name: &str, value: u64| (format!("value.{name}"), format!("{value:#x}"));
+        let header = Header {
+            conditions: vec![value("__per_cpu_offset", 0xffff_8880_1f80_0000), value("pcpu_unit_pages", 64)],
+            ..Header::default()
+        };
+        let variables = variables::of(&[(0xffff_ffff_8200_0000, 64, "init_task")], &[(0x100, 8, "runqueues")]);
+        let mut memory = Memory::new(&header, variables);
+        memory.slab_caches(&["dentry".into()]);
+        memory
+    }
+
+    fn change(memory: &mut Memory, frame: u64, used: FrameUse) -> Option<String> {
+        let mut told = None;
+        memory.change(&UseChange { frame, frames: 1, used }, |_, structure| told = Some(structure));
+        told.map(|structure| named(memory, structure))
+    }
+
+    fn named(memory: &Memory, id: StructureId) -> String {
+        let structure = &memory.structures()[id.0 as usize];
+        format!("{:?} {}", structure.class, structure.name).trim_end().to_owned()
+    }
+
+    fn owner(memory: &mut Memory, addr: u64, frame: u64) -> String {
+        match memory.owner(addr, frame) {
+            Owner::Known(id) => named(memory, id),
+            Owner::Pending(frame) => format!("pending {frame}"),
+        }
+    }
+
+    #[test]
+    fn regions_are_told_apart() {
+        let mut memory = memory();
+        change(&mut memory, 7, FrameUse::Slab(0));
+        change(&mut memory, 8, FrameUse::PartOf(7));
+        for (addr, frame, expected) in [
+            (0x40_0000, 3, "User"),
+            (0xffff_ffff_8200_0010, 3, "Static init_task"),
+            (0xffff_ffff_8200_0040, 3, "Static (no symbol)"),
+            (0xffff_8880_1f80_0104, 3, "PerCpu runqueues"),
+            (0xffff_8880_1f80_2000, 3, "PerCpu (allocated)"),
+            (0xffff_8880_0000_7000, 7, "Slab dentry"),
+            (0xffff_8880_0000_8000, 8, "Slab dentry"),
+            (0xffff_c900_0000_0000, 3, "pending 3"),
+            (0xffff_ea00_0000_0000, 3, "StructPage"),
+            (0xffff_ffff_c000_0000, 3, "Module"),
+            (0xffff_fe00_0000_1000, 3, "CpuEntryArea"),
+            (0xffff_ffff_ff5f_f000, 3, "Other"),
+        ] {
+            assert_eq!(owner(&mut memory, addr, frame), expected, "{addr:#x}");
+        }
+    }
+
+    #[test]
+    fn a_frame_without_a_mark_is_named_by_the_one_it_gets() {
+        let mut memory = memory();
+        let direct = 0xffff_8880_0000_5000;
+        assert_eq!(owner(&mut memory, direct, 5), "pending 5");
+        assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None, "what pends still pends");
+        assert_eq!(change(&mut memory, 5, FrameUse::PageTable).as_deref(), Some("PageTable"));
+        assert_eq!(owner(&mut memory, direct, 5), "PageTable");
+        assert_eq!(change(&mut memory, 5, FrameUse::Free), None, "nothing can pend");
+        assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None);
+        assert_eq!(change(&mut memory, 5, FrameUse::Free).as_deref(), Some("Held"));
+    }
+
+    #[test]
+    fn stacks_are_stacks_until_they_are_free() {
+        let mut memory = memory();
+        let mapped = 0xffff_c900_0000_0000;
+        change(&mut memory, 5, FrameUse::Unmarked);
+        assert_eq!(owner(&mut memory, mapped, 5), "pending 5");
+        memory.is_a_stack(mapped, 5);
+        assert_eq!(change(&mut memory, 5, FrameUse::Free).as_deref(), Some("KernelStack"));
+        change(&mut memory, 5, FrameUse::Unmarked);
+        assert_eq!(owner(&mut memory, mapped, 5), "pending 5");
+        assert_eq!(change(&mut memory, 5, FrameUse::Free).as_deref(), Some("Vmalloc"));
+        change(&mut memory, 5, FrameUse::Unmarked);
+        memory.is_a_stack(0xffff_ffff_8200_0000, 5);
+        assert_eq!(
+            change(&mut memory, 5, FrameUse::Free).as_deref(),
+            Some("Held"),
+            "the image holds no stack that has no name"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! The names of a kernel's data: takes a vmlinux; says which static symbol or per-CPU variable holds an address.
+
+use anyhow::{Context, Result, ensure};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use std::path::Path;
+
+#[derive(Clone, Debug, Default)]
+pub struct Variables {
+    /// Of the image: (address, bytes, name), ascending.
+    image: Vec<(u64, u64, String)>,
+    /// Of the per-CPU area, by offset in it.
+    per_cpu: Vec<(u64, u64, String)>,
+    /// Bytes of the static part of a CPU's area.
+    per_cpu_bytes: u64,
+}
+
+impl Variables {
+    pub fn read(vmlinux: &Path) -> Result<Variables> {
+        let file = std::fs::File::open(vmlinux).context("cannot be opened")?;
+        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
+        let bytes = unsafe { memmap2::Mmap::map(&file) }.context("cannot be read")?;
+        let elf = object::File::parse(&*bytes).context("not an ELF file that can be read: the names of data need the kernel's vmlinux")?;
+        let area = elf.section_by_name(".data..percpu");
+        let mut variables = Variables {
+            per_cpu_bytes: area.as_ref().map_or(0, |area| area.size()),
+            ..Variables::default()
+        };
+        for symbol in elf.symbols() {
+            let names = matches!(symbol.kind(), SymbolKind::Data | SymbolKind::Text) && symbol.size() > 0;
+            let Some(name) = symbol.name().ok().filter(|name| names && !name.is_empty()) else {
+                continue;
+            };
+            let found = (symbol.address(), symbol.size(), base_name(name).to_owned());
+            match area.as_ref().is_some_and(|area| symbol.section_index() == Some(area.index())) {
+                true => variables.per_cpu.push(found),
+                false => variables.image.push(found),
+            }
+        }
+        ensure!(
+            !variables.image.is_empty(),
+            "has no symbols of data (stripped?): take the vmlinux of the build tree or of the -dbg package"
+        );
+        variables.image.sort();
+        variables.per_cpu.sort();
+        Ok(variables)
+    }
+
+    /// The static symbol that holds an address of the image.
+    pub fn in_image(&self, addr: u64) -> Option<&str> {
+        containing(&self.image, addr)
+    }
+
+    /// The variable at an offset in a CPU's area; `None`: the offset lies behind the static part.
+    pub fn per_cpu(&self, offset: u64) -> Option<&str> {
+        (offset < self.per_cpu_bytes).then(|| containing(&self.per_cpu, offset).unwrap_or("(no symbol)"))
+    }
+}
+
+/// A compiler's number behind a name says nothing, and changes from build to build: `__key.12` is `__key`.
+fn base_name(name: &str) -> &str {
+    name.split_once('.')
+        .map_or(name, |(base, _)| if base.is_empty() { name } else { base })
+}
+
+fn containing(symbols: &[(u64, u64, String)], addr: u64) -> Option<&str> {
+    let after = symbols.partition_point(|(start, ..)| *start <= addr);
+    // Symbols may lie in one another: the innermost is the nearest that reaches far enough.
+    let near = symbols[..after].iter().rev().take(8);
+    near.into_iter()
+        .find(|(start, bytes, _)| addr - start < *bytes)
+        .map(|(.., name)| name.as_str())
+}
+
+#[cfg(test)]
+pub(super) fn of(image: &[(u64, u64, &str)], per_cpu: &[(u64, u64, &str)]) -> Variables {
+    let named = |symbols: &[(u64, u64, &str)]| {
+        symbols
+            .iter()
+            .map(|(addr, bytes, name)| (*addr, *bytes, (*name).to_owned()))
+            .collect()
+    };
+    Variables {
+        image: named(image),
+        per_cpu: named(per_cpu),
+        per_cpu_bytes: 0x1000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_holds_its_bytes() {
+        let variables = of(
+            &[(0x100, 0x80, "outer"), (0x110, 8, "inner"), (0x200, 4, "last")],
+            &[(0, 8, "first")],
+        );
+        let image = [0xff, 0x100, 0x110, 0x117, 0x118, 0x180, 0x203, 0x204].map(|addr| variables.in_image(addr));
+        let expected = [
+            None,
+            Some("outer"),
+            Some("inner"),
+            Some("inner"),
+            Some("outer"),
+            None,
+            Some("last"),
+            None,
+        ];
+        assert_eq!(image, expected);
+        assert_eq!(
+            [7, 8, 0x1000].map(|at| variables.per_cpu(at)),
+            [Some("first"), Some("(no symbol)"), None]
+        );
+        assert_eq!((base_name("__key.12"), base_name(".x")), ("__key", ".x"));
+    }
+}

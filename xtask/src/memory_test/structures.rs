@@ -1,0 +1,143 @@
+//! Whether misses are on the data that a program makes the kernel use, and add up to what the caches counted.
+
+use super::recorded;
+use anyhow::{Context, Result, ensure};
+use kernlane::command::attribution::Attribution;
+use kernlane::guest::End;
+use kernlane::machine;
+use kernlane::misses::table::{Causes, Levels, MissTable};
+use kernlane::replay::{self, Layout};
+use sim::{Counters, PerSide};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use trace::Reader;
+
+const PROGRAM: &str = include_str!("structures.c");
+const MACHINE: &str = "server-32k";
+/// So many files and pages `structures.c` makes.
+const FILES: u64 = 1500;
+const PAGES: u64 = 1500;
+/// At most so much of the L1D's misses may be on data that nothing names: the pipe's page is.
+const MOST_NAMELESS: f64 = 0.03;
+/// A line of `server-32k`.
+const LINES_OF_PAGE: u64 = 4096 / 64;
+
+pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
+    let (program, recording) = (directory.join("structures"), directory.join("structures.rec"));
+    super::compile(directory, PROGRAM, &program)?;
+    std::fs::create_dir(&recording)?;
+    let trace = recording.join("trace.klt");
+    let outcome = recorded(tree, "structures", &std::fs::read(&program)?, &trace)?;
+    ensure!(
+        outcome.end == End::Exited(0),
+        "the guest ended with {:?}: {} {}",
+        outcome.end,
+        outcome.output,
+        outcome.qemu
+    );
+
+    let reader = Reader::new(BufReader::new(File::open(&trace)?))?;
+    let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(MACHINE)?])?;
+    let counted = replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
+    let attribution = Attribution::open(tree, None, &[MACHINE.to_owned()])?;
+    let tables = attribution.misses(&recording, tree)?;
+    let table = tables.first().context("there is no table")?;
+    let mut failed = 0;
+    let mut check = |what: &str, right: bool| {
+        failed += u32::from(!right);
+        println!("{}: {what}", if right { "passed" } else { "FAILED" });
+    };
+    check("the frames' uses are recorded", table.frames_unknown.is_none());
+    adds_up(table, &counted, &mut check);
+
+    let on = |class: &str, name: &str| {
+        let is = |row: &&_| of_class(row, class) && (name.is_empty() || row.name == name);
+        table.structures.iter().filter(is).map(|row| row.l1d()).sum::<u64>()
+    };
+    // Two rounds over more dentries than the cache holds: each is missed, the second time, too.
+    for (class, name, least) in [
+        ("slab", "dentry", 2 * FILES),
+        ("slab", "shmem_inode_cache", 2 * FILES),
+        ("page-cache", "", FILES * LINES_OF_PAGE),
+        ("user", "", PAGES * LINES_OF_PAGE),
+        ("page-table", "", PAGES * 8 / 64),
+        ("struct-page", "", FILES + PAGES),
+        ("kernel-stack", "", 100),
+        ("per-cpu", "", 100),
+        ("per-cpu", "runqueues", 1),
+        ("static", "", 100),
+        ("held", "", 1),
+    ] {
+        let misses = on(class, name);
+        check(
+            &format!("L1D misses on {class} {name}: {misses}, at least {least}"),
+            misses >= least,
+        );
+    }
+    check(
+        &format!("on data that nothing names: {:.2} %", 100.0 * table.other_share),
+        table.other_share <= MOST_NAMELESS,
+    );
+    ensure!(failed == 0, "{failed} of the miss table's numbers are wrong");
+    Ok(())
+}
+
+fn of_class(row: &kernlane::misses::table::StructureRow, class: &str) -> bool {
+    serde_json::to_value(row.class).is_ok_and(|value| value == class)
+}
+
+/// Functions, structures and ranges, each to the last miss.
+fn adds_up(table: &MissTable, counted: &PerSide<Counters>, check: &mut impl FnMut(&str, bool)) {
+    let (kernel, user) = (Levels::from(&counted.kernel), Levels::from(&counted.user));
+    check(
+        "the caches counted what replay counts",
+        (table.kernel, table.user) == (kernel, user),
+    );
+    for (side, is_kernel, levels) in [("kernel", true, &kernel), ("user", false, &user)] {
+        let rows = || table.functions.iter().filter(|row| row.kernel == is_kernel);
+        for (level, of) in LEVELS {
+            let sum = sum(rows().map(|row| of(&row.misses)));
+            check(
+                &format!("{side} {level}: {} misses, all of functions", of(levels).total()),
+                sum == of(levels),
+            );
+        }
+        for (level, of) in LEVELS.into_iter().filter(|(level, _)| level.ends_with('D')) {
+            let sum = sum(table
+                .structures
+                .iter()
+                .map(|row| of(if is_kernel { &row.kernel } else { &row.user })));
+            check(
+                &format!("{side} {level}: {} misses, all of structures", of(levels).total()),
+                sum == of(levels),
+            );
+        }
+    }
+    let ranges = sum(table.ranges.iter().map(|range| range.misses));
+    check("kernel L1I: all misses are in ranges", ranges == kernel.l1i);
+    let references: u64 = table.ranges.iter().map(|range| range.references).sum();
+    check(
+        "all of the kernel's instructions are in ranges",
+        references == counted.kernel.instructions,
+    );
+}
+
+type Of = fn(&Levels) -> Causes;
+
+const LEVELS: [(&str, Of); 6] = [
+    ("L1I", |levels| levels.l1i),
+    ("L1D", |levels| levels.l1d),
+    ("L2I", |levels| levels.l2i),
+    ("L2D", |levels| levels.l2d),
+    ("L3I", |levels| levels.l3i),
+    ("L3D", |levels| levels.l3d),
+];
+
+fn sum(causes: impl Iterator<Item = Causes>) -> Causes {
+    causes.fold(Causes::default(), |sum, more| Causes {
+        cold: sum.cold + more.cold,
+        own: sum.own + more.own,
+        other: sum.other + more.other,
+    })
+}
