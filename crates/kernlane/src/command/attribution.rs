@@ -86,7 +86,7 @@ impl Attribution {
     /// The misses of a recording, a table for each machine; `kernel`: as `open` took it.
     pub fn misses(&self, recording: &Path, kernel: &Path) -> Result<Vec<MissTable>> {
         ensure!(!self.machines.is_empty(), "name a machine to simulate: --machine server-32k");
-        self.read(recording, |reader| {
+        read(recording, "misses", |reader| {
             misses::misses(reader, &self.symbols, &vmlinux_path(kernel), &self.machines)
         })
     }

@@ -61,7 +61,6 @@ pub struct Stream<'a> {
     walk: Walk<'a>,
     addresses: &'a [u64],
     mappings: &'a [(u32, Mapping)],
-    accesses: &'a Accesses,
 }
 
 impl<'a> Stream<'a> {
@@ -70,13 +69,7 @@ impl<'a> Stream<'a> {
             walk: accesses.walk(patterns),
             addresses: &accesses.addresses,
             mappings: &accesses.mappings,
-            accesses,
         }
-    }
-
-    /// All that belongs to the stream.
-    pub fn accesses(&self) -> &'a Accesses {
-        self.accesses
     }
 }
 
