@@ -55,12 +55,12 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
         let is = |row: &&_| of_class(row, class) && (name.is_empty() || row.name == name);
         table.structures.iter().filter(is).map(|row| row.l1d()).sum::<u64>()
     };
-    // Two rounds over more dentries than the cache holds: each is missed, the second time, too.
+    // Some lines of a page may still be there. Two rounds over more dentries than the cache holds: each is missed, the second time, too.
     for (class, name, least) in [
         ("slab", "dentry", 2 * FILES),
         ("slab", "shmem_inode_cache", 2 * FILES),
-        ("page-cache", "", FILES * LINES_OF_PAGE),
-        ("user", "", PAGES * LINES_OF_PAGE),
+        ("page-cache", "", FILES * LINES_OF_PAGE * 9 / 10),
+        ("user", "", PAGES * LINES_OF_PAGE * 9 / 10),
         ("page-table", "", PAGES * 8 / 64),
         ("struct-page", "", FILES + PAGES),
         ("kernel-stack", "", 100),
