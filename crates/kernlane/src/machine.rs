@@ -306,26 +306,26 @@ mod tests {
             (
                 "value = 32768",
                 "value = 30000",
-                "m.toml:6: [l1i] cannot be built: the size, 30000 bytes",
+                "m.toml:7: [l1i] cannot be built: the size, 30000 bytes",
             ),
             (
                 "value = 32768",
                 "value = 49152",
-                "m.toml:6: [l1i] cannot be built: the number of sets is a power of two, not 96",
+                "m.toml:7: [l1i] cannot be built: the number of sets is a power of two, not 96",
             ),
-            ("value = 4096", "value = 4000", "m.toml:12: [itlb] cannot be built: a page holds"),
+            ("value = 4096", "value = 4000", "m.toml:13: [itlb] cannot be built: a page holds"),
             (
                 "value = 0.05",
                 "value = 1.05",
-                "m.toml:19: [time] is impossible: a share lies between 0 and 1, not 1.05",
+                "m.toml:20: [time] is impossible: a share lies between 0 and 1, not 1.05",
             ),
-            ("\"assumed\"", "\" \"", "m.toml:10: every number has its source"),
-            ("\"lru\"", "\"random\"", "m.toml: not a machine: TOML parse error at line 10"),
-            ("ways =", "way =", "m.toml: not a machine: TOML parse error at line 8"),
+            ("\"assumed\"", "\" \"", "m.toml:11: every number has its source"),
+            ("\"lru\"", "\"random\"", "m.toml: not a machine: TOML parse error at line 11"),
+            ("ways =", "way =", "m.toml: not a machine: TOML parse error at line 9"),
             (
                 ", source = \"AMD 57647, L1 ITLB\"",
                 "",
-                "m.toml: not a machine: TOML parse error at line 13",
+                "m.toml: not a machine: TOML parse error at line 14",
             ),
         ];
         for (from, to, expected) in cases {

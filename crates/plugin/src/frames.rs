@@ -154,7 +154,7 @@ fn used(facts: &FrameFacts, base: u64, page: &Words) -> Used {
     };
     let head = u64_at(facts.compound_head);
     if head & 1 == 1 {
-        return Used::As(FrameUse::PartOf((head - 1).wrapping_sub(base) / PAGE as u64 & (MOST_FRAMES - 1)));
+        return Used::As(FrameUse::PartOf(((head - 1).wrapping_sub(base) / PAGE as u64) & (MOST_FRAMES - 1)));
     }
     let kind = u64_at(facts.page_type) as u32 >> 24;
     if kind == facts.slab_type {

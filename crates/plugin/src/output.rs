@@ -10,6 +10,8 @@ use trace::{Header, Totals, WriteError, Writer};
 /// Batches on their way. With the one being filled and the one being written: 1.5 MiB.
 const QUEUE: usize = 4;
 
+/// Few of them exist at once, and a batch holds its events elsewhere: boxing it would add an allocation a batch and save nothing.
+#[allow(clippy::large_enum_variant)]
 enum Message {
     Batch(Batch),
     /// Write the clean end.
