@@ -83,7 +83,12 @@ pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
     }
     for block in &image.blocks {
         let ran = profile.blocks.get(&block.addr);
-        if let (End::Call(Some(callee)), Some(&count)) = (block.end, ran.filter(|&&count| count > 0)) {
+        // A call may go to code without a name, which has no blocks.
+        let callee = match block.end {
+            End::Call(Some(callee)) => block_at(image, callee).map(|_| callee),
+            _ => None,
+        };
+        if let (Some(callee), Some(&count)) = (callee, ran.filter(|&&count| count > 0)) {
             *found.calls.entry((block.addr, callee)).or_insert(0) += count;
         }
     }
@@ -92,7 +97,6 @@ pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
 
 /// The edges that the code itself shows, between blocks of the image.
 fn static_edges(image: &Image) -> Vec<(u32, u32, EdgeKind)> {
-    let at = |addr: LinkAddr| image.block_at(addr).filter(|&block| image.block(block).addr == addr);
     let mut edges = Vec::new();
     for (from, block) in image.blocks.iter().enumerate() {
         let (next, target) = match block.end {
@@ -102,10 +106,18 @@ fn static_edges(image: &Image) -> Vec<(u32, u32, EdgeKind)> {
             End::Stop => (None, None),
         };
         let next = next.map(|addr| (addr, EdgeKind::FallThrough));
-        let known = next.into_iter().chain(target).filter_map(|(addr, kind)| Some((at(addr)?, kind)));
+        let known = next
+            .into_iter()
+            .chain(target)
+            .filter_map(|(addr, kind)| Some((block_at(image, addr)?, kind)));
         edges.extend(known.map(|(to, kind)| (from as u32, to.0, kind)));
     }
     edges
+}
+
+/// The block that begins at an address.
+fn block_at(image: &Image, addr: LinkAddr) -> Option<BlockIndex> {
+    image.block_at(addr).filter(|&block| image.block(block).addr == addr)
 }
 
 #[cfg(test)]
