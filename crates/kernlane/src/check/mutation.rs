@@ -131,11 +131,12 @@ impl<'d> Maker<'_, 'd> {
                     .find(|(i, _)| wanted(i))
                     .with_context(|| format!("{function} lacks an instruction to change"))
             };
-            let (call, _) = find(&|i| i.is_call_near())?;
+            // Compilers put prefixes before some calls.
+            let (call, fields) = find(&|i| i.is_call_near())?;
             made.push(self.byte(
                 &format!("{function}: call elsewhere"),
                 &["targets of branches"],
-                call.ip() + 1,
+                call.ip() + fields.immediate_offset() as u64,
                 0x20,
             )?);
             let (jump, _) = find(&|i| i.is_jcc_near())?;
