@@ -4,6 +4,7 @@
 
 use crate::command::attribution::Observed;
 use crate::image::address::LinkAddr;
+use crate::misses::table::{MissTable, StructureRow};
 use crate::place::Placement;
 use crate::results::Row;
 use crate::services::annotations::Kind;
@@ -40,6 +41,31 @@ pub struct Overview {
     pub flame: Flame,
     pub maps: Vec<AddressMap>,
     pub sizes: Sizes,
+    /// Of the first machine with a data cache; `None`: the recording has no data accesses, or no machine such a cache.
+    pub data: Option<DataMisses>,
+}
+
+/// Misses by data structure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataMisses {
+    pub machine: String,
+    /// Descending by misses of the L1D; together they are all misses of loads and stores.
+    pub rows: Vec<StructureRow>,
+    /// Part of the L1D's misses on data of which nothing says what it is.
+    pub other_share: f64,
+    /// Why it is not known what frames are used for, if it is not.
+    pub frames_unknown: Option<String>,
+}
+
+impl From<MissTable> for DataMisses {
+    fn from(table: MissTable) -> DataMisses {
+        DataMisses {
+            machine: table.machine,
+            rows: table.structures,
+            other_share: table.other_share,
+            frames_unknown: table.frames_unknown,
+        }
+    }
 }
 
 /// A function of the kernel; thunks are in the function that goes through them.
@@ -95,6 +121,7 @@ impl Overview {
         rows: Vec<Row>,
         misses: &[LayoutMisses<'_>],
         sizes: Sizes,
+        data: Option<DataMisses>,
     ) -> Overview {
         let Observed { table, calls, timeline } = observed;
         Overview {
@@ -109,6 +136,7 @@ impl Overview {
             flame: flame(&calls),
             maps: maps(misses),
             sizes,
+            data,
             table,
         }
     }

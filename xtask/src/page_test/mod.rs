@@ -8,7 +8,7 @@ mod browser;
 
 use anyhow::{Context, Result, ensure};
 use browser::Browser;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
@@ -49,6 +49,7 @@ pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     works(&browser)?;
     std::fs::write(&evil, hostile(&html, data)?)?;
     browser.open(&evil)?;
+    misses_by_data_structure(&browser)?;
     hostile_names_are_text(&browser)
 }
 
@@ -109,7 +110,7 @@ fn table(heading: &str) -> String {
 
 fn works(browser: &Browser) -> Result<()> {
     let titles = browser.run("return [...document.querySelectorAll('section h3')].map((h) => h.textContent)")?;
-    ensure!(titles == serde_json::json!(SECTIONS), "the sections are {titles}");
+    ensure!(titles == json!(SECTIONS), "the sections are {titles}");
     // Chromedriver finds by selectors: the parts that are clicked on get ids.
     browser.run(&format!(
         "{} section.id = 'services'; section.querySelectorAll('th button')[2].id = 'by-calls'; section.querySelector('input').id = 'search';",
@@ -186,6 +187,7 @@ return [worst[0], `${worst[1]} on ${ground}`];
 /// The page with names that are HTML.
 fn hostile(html: &str, mut data: Value) -> Result<String> {
     let recording = &mut data["recordings"][0];
+    recording["data"] = data_misses();
     for place in [
         "/workload",
         "/table/rows/0/name",
@@ -193,6 +195,8 @@ fn hostile(html: &str, mut data: Value) -> Result<String> {
         "/flame/names/1",
         "/rows/0/layout",
         "/maps/0/layout",
+        "/data/rows/0/name",
+        "/data/machine",
     ] {
         *recording.pointer_mut(place).with_context(|| format!("no {place} in the data"))? = EVIL.into();
     }
@@ -200,6 +204,41 @@ fn hostile(html: &str, mut data: Value) -> Result<String> {
     let (_, behind) = rest.split_once("</script>").context("no end of the data")?;
     let json = serde_json::to_string(&data)?.replace('<', "\\u003c");
     Ok(format!("{before}{BEGIN}{json}</script>{behind}"))
+}
+
+/// Misses by data structure, as the recording would have them if it had been made with `--data`: 12 of the L1D, and a row without a name.
+fn data_misses() -> Value {
+    let levels = |cold: u64, own: u64, other: u64| {
+        let none = json!({"cold": 0, "self": 0, "other": 0});
+        let some = json!({"cold": cold, "self": own, "other": other});
+        json!({"l1i": none, "l1d": some, "l2i": none, "l2d": some, "l3i": none, "l3d": none})
+    };
+    let rows = json!([
+        {"class": "slab", "name": "", "kernel": levels(1, 2, 3), "user": levels(0, 0, 0)},
+        {"class": "cpu-entry-area", "kernel": levels(0, 1, 0), "user": levels(1, 1, 1)},
+        {"class": "held", "kernel": levels(0, 0, 2), "user": levels(0, 0, 0)},
+    ]);
+    json!({"machine": "", "rows": rows, "other_share": 0.25, "frames_unknown": "no BTF"})
+}
+
+fn misses_by_data_structure(browser: &Browser) -> Result<()> {
+    let shown = browser.run(&format!(
+        "{} return [...section.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent).join('|'))
+            .concat([...section.querySelectorAll('.bars .value')].map((v) => v.textContent))",
+        table("Misses by data structure")
+    ))?;
+    let slab = format!("slab {EVIL}|50.00 %|6|1|2|3|0");
+    let expected = json!([
+        slab,
+        "CPU entry area|33.33 %|1|0|1|0|3",
+        "held, no mark|16.67 %|2|0|0|2|0",
+        "6",
+        "4",
+        "2"
+    ]);
+    ensure!(shown == expected, "misses by data structure: {shown}");
+    println!("passed: misses by data structure");
+    Ok(())
 }
 
 fn hostile_names_are_text(browser: &Browser) -> Result<()> {

@@ -86,8 +86,30 @@ impl Attribution {
     /// The misses of a recording, a table for each machine; `kernel`: as `open` took it.
     pub fn misses(&self, recording: &Path, kernel: &Path) -> Result<Vec<MissTable>> {
         ensure!(!self.machines.is_empty(), "name a machine to simulate: --machine server-32k");
+        self.misses_on(recording, kernel, &self.machines)
+    }
+
+    /// As `misses`, on the first machine that had a data cache when `observed` was counted; `None`: there is none, or the recording has no
+    /// data accesses.
+    pub fn data_misses(&self, recording: &Path, kernel: &Path, observed: &ServiceTable) -> Result<Option<MissTable>> {
+        let counted = observed.machines.iter().position(|machine| machine.kernel_stalls.is_some());
+        let Some(machine) = counted.and_then(|at| self.machines.get(at)) else {
+            return Ok(None);
+        };
+        if self.symbols.build_id.is_none() {
+            eprintln!(
+                "{}: no misses by data structure: the names of data need the kernel's vmlinux",
+                kernel.display()
+            );
+            return Ok(None);
+        }
+        let mut tables = self.misses_on(recording, kernel, std::slice::from_ref(machine))?;
+        Ok(tables.pop())
+    }
+
+    fn misses_on(&self, recording: &Path, kernel: &Path, machines: &[Machine]) -> Result<Vec<MissTable>> {
         read(recording, "misses", |reader| {
-            misses::misses(reader, &self.symbols, &vmlinux_path(kernel), &self.machines)
+            misses::misses(reader, &self.symbols, &vmlinux_path(kernel), machines)
         })
     }
 

@@ -7,7 +7,7 @@ use crate::comparison::{self, Comparison};
 use crate::image::vmlinux;
 use crate::misses::table::MissTable;
 use crate::output;
-use crate::overview::{LayoutMisses, Overview};
+use crate::overview::{DataMisses, LayoutMisses, Overview};
 use crate::part::Part;
 use crate::replay::{Layout, rows};
 use crate::report::{self, locality, misses, page, services, text};
@@ -30,8 +30,8 @@ const MACHINE: &str = "server-32k";
 /// Takes results (what `kernlane replay --json` prints, or the results.json that `kernlane optimize` leaves in its directory) and sets
 /// the original beside every layout, predicted and recorded. Without --output and --json it prints the tables.
 ///
-/// With --output it takes recordings, too, and the kernel that was recorded: the page then shows execution over time, services, misses by cause and by
-/// address, chains of calls, the system's share and functions, on the machine `server-32k` unless --machine names others; with --layout also where
+/// With --output it takes recordings, too, and the kernel that was recorded: the page then shows execution over time, services, misses by cause, by address and
+/// (of recordings made with --data) by data structure, chains of calls, the system's share and functions, on the machine `server-32k` unless --machine names others; with --layout also where
 /// another layout misses.
 ///
 /// With --services, --misses, --os-share or --locality it takes recordings instead, and the kernel that was recorded; --services says for every service
@@ -184,7 +184,8 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 .collect();
             let conditions = replayed.header.conditions.iter().cloned().collect();
             let sizes = attribution::read(recording, "caches", sizes::sizes)?;
-            Ok(Overview::new(observed, conditions, rows, &misses, sizes))
+            let data = attribution.data_misses(recording, kernel, &observed.table)?.map(DataMisses::from);
+            Ok(Overview::new(observed, conditions, rows, &misses, sizes, data))
         })
         .collect()
 }

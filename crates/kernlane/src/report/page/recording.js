@@ -63,6 +63,36 @@ const misses = (recording, conditions) => {
       }), `Misses of ${row.machine}${several ? `, ${row.layout}` : ""}`))]];
 };
 
+const CLASSES = { "per-cpu": "per CPU", "cpu-entry-area": "CPU entry area", boot: "set aside at boot", held: "held, no mark" };
+const dataOf = (row) => `${CLASSES[row.class] ?? row.class.replaceAll("-", " ")} ${row.name ?? ""}`.trim();
+
+const byData = (recording, conditions) => {
+  if (!recording.data) return null;
+  const { machine, rows, other_share, frames_unknown } = recording.data;
+  const total = (causes) => causes.cold + causes.self + causes.other;
+  const both = (row, level) => total(row.kernel[level]) + total(row.user[level]);
+  const all = Math.max(1, rows.reduce((sum, row) => sum + both(row, "l1d"), 0));
+  const classes = [...new Set(rows.map((row) => row.class))].map((name) => {
+    const sum = (side, cause) => rows.filter((row) => row.class === name).reduce((sum, row) => sum + row[side].l1d[cause], 0);
+    const of = (side) => ({ cold: sum(side, "cold"), self: sum(side, "self"), other: sum(side, "other") });
+    return [dataOf({ class: name }), { kernel: of("kernel"), user: of("user") }];
+  });
+  const amount = ([, misses]) => total(misses.kernel) + total(misses.user);
+  const columns = [["data", dataOf, null, "text"], ["share of L1D misses", (row) => both(row, "l1d") / all, share], ["by the kernel", (row) => total(row.kernel.l1d), count],
+    ["cold", (row) => row.kernel.l1d.cold, count], ["self", (row) => row.kernel.l1d.self, count], ["other", (row) => row.kernel.l1d.other, count],
+    ["by user mode", (row) => total(row.user.l1d), count]];
+  for (const [level, title] of [["l2d", "L2 misses"], ["l3d", "L3 misses"]]) {
+    if (rows.some((row) => both(row, level) > 0)) columns.push([title, (row) => both(row, level), count]);
+  }
+  return ["Misses by data structure", [
+    figure(`L1D misses of loads and stores on ${machine} by what the data is, and why they missed. ${conditions}`, legend(CAUSES.map(([name, , , color]) => [name, color])),
+      bars(classes.filter((one) => amount(one) > 0).sort((a, b) => amount(b) - amount(a)).map(([name, misses]) => byCause(name, misses)))),
+    sortable(columns, rows, { by: 1, label: "data structures",
+      caption: `Every miss is in one row. Cold, self and other: causes of the kernel's L1D misses, on ${machine} (simulated). ${conditions}` }),
+    element("p", { class: "faint" }, `Data that nothing names: ${number(100 * other_share, 2)} % of the L1D's misses.` +
+      (frames_unknown ? ` What page frames are used for is not in this recording (${frames_unknown}): most data is without a name.` : ""))]];
+};
+
 // SimOS' figures 4.6 and 4.7: for each kind of cache, misses of one number of ways against the size.
 const HOLDS = { instructions: "instruction cache", data: "data cache", both: "unified cache" };
 const bySize = (recording, conditions) => {
@@ -126,7 +156,7 @@ const sectionsOf = (recording) => {
   const flame = recording.flame.frames.length === 0 ? null : ["Calls", [
     figure(`Flame graph of all instructions: mode, service, and each chain of calls in it; exact counts, no samples. Click or Enter zooms, Escape shows all. What is narrower than 1/5000 is left out. ${conditions}`,
       ...flameGraph(recording.flame.names, recording.flame.frames, "instructions"))]];
-  return [overTime(recording, unit, conditions), services(recording, conditions), misses(recording, conditions), bySize(recording, conditions), maps, flame, osShare(recording, conditions),
+  return [overTime(recording, unit, conditions), services(recording, conditions), misses(recording, conditions), byData(recording, conditions), bySize(recording, conditions), maps, flame, osShare(recording, conditions),
     functions(recording, conditions)].filter((section) => section !== null);
 };
 
