@@ -9,17 +9,28 @@ use std::path::Path;
 /// # Errors
 /// The directory cannot be written to, or the disk is full; then nothing is left behind, and what was there is as it was.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with(path, |file| Ok(file.write_all(bytes)?))
+}
+
+/// As `write`, what `work` writes as it goes.
+///
+/// # Errors
+/// As `write`, and what `work` gives.
+pub fn write_with<T>(path: &Path, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     let named = || format!("{}: cannot be written", path.display());
     let mut file = tempfile::NamedTempFile::new_in(directory).with_context(named)?;
-    file.write_all(bytes).with_context(named)?;
+    let mut buffer = std::io::BufWriter::with_capacity(1 << 18, file.as_file_mut());
+    let made = work(&mut buffer).with_context(named)?;
+    buffer.flush().with_context(named)?;
+    drop(buffer);
     file.as_file().sync_all().with_context(named)?;
     set_usual_permissions(file.path()).with_context(named)?;
     file.persist(path).with_context(named)?;
-    Ok(())
+    Ok(made)
 }
 
 /// Does `work` in `path`, by its canonical name, making the directory if there is none; one that was made is removed again if nothing has come of it.

@@ -2,7 +2,7 @@
 //! what the page shows.
 //!
 //! The page must load without a complaint, sort, search, zoom and change its theme when it is clicked on, be readable in both themes, and show names that
-//! are HTML as text. `callgrind_annotate` and the sums of the folded stacks must give the page's number of instructions. Prints a line a test.
+//! are HTML as text. `callgrind_annotate`, the sums of the folded stacks and those of the events over time must give the page's number of instructions. Prints a line a test.
 
 mod browser;
 
@@ -100,6 +100,12 @@ fn exports(kernlane: &Path, recording: &Path, kernel: &Path, directory: &Path, d
     let sum: u64 = counts.sum::<Result<u64>>()?;
     ensure!(sum == expected, "the folded stacks hold {sum} instructions, the page {expected}");
     println!("passed: the folded stacks hold as many");
+    let events: Value = serde_json::from_slice(&std::fs::read(export("perfetto")?)?)?;
+    let events = events["traceEvents"].as_array().context("no events")?;
+    let spans = events.iter().filter(|event| event["ph"] == "X");
+    let sum: u64 = spans.filter_map(|span| span["args"]["instructions"].as_u64()).sum();
+    ensure!(sum == expected, "the events over time hold {sum} instructions, the page {expected}");
+    println!("passed: the events over time hold as many");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What the commands share that ask a recording for services: its kernel's symbols, the annotations, the machines, and the walk.
 
 use crate::command::profile::{self, vmlinux_path};
-use crate::exchange::callgrind::Events;
+use crate::exchange::{callgrind::Events, perfetto::TraceEvents};
 use crate::image::Image;
 use crate::machine;
 use crate::misses::{self, table::MissTable};
@@ -18,7 +18,8 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::Machine;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use trace::{Header, Reader};
 
@@ -133,6 +134,26 @@ impl Attribution {
                 calls,
                 timeline,
             })
+        })
+    }
+
+    /// Writes what ran over time as Chrome's trace events, those that touch the window (in instructions); how many events.
+    pub fn trace_events(&self, recording: &Path, window: Range<u64>, out: &mut dyn Write) -> Result<u64> {
+        read(recording, "services", |reader| {
+            let header = reader.header();
+            let conditions = [
+                ("workload", header.workload.clone()),
+                ("kernel", header.build_id.clone()),
+                ("seed", header.seed.to_string()),
+                (
+                    "machine",
+                    self.machines.first().map_or("none".to_owned(), |machine| machine.name.clone()),
+                ),
+            ];
+            let events = TraceEvents::new(out, &conditions, window)?;
+            services::attribute_in_time(reader, &self.symbols, &self.binding, &self.machines, events)?
+                .1
+                .finish()
         })
     }
 

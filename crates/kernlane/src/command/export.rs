@@ -1,26 +1,30 @@
 //! `kernlane export`: counts for the tools of others.
 
-use crate::command::attribution::Attribution;
+use crate::command::attribution::{self, Attribution};
 use crate::command::layout::{Ground, parse_algorithm};
 use crate::command::profile::{Input, vmlinux_path};
 use crate::exchange::{Format, Subject, bolt, callgrind, folded, linker, llvm_samples, propeller};
 use crate::output;
 use ::layout::Algorithm;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use trace::{Chunk, Reader};
 
 /// Write what ran as a file for the tools of others: counts for BOLT, clang, Propeller and lld, calls for profile viewers
 ///
 /// An exact profile of a kernel, without a processor that records branches, also feeds a build by clang. Formats that carry an order
-/// are laid out by --algorithm. Formats of services and calls take one recording; with --machine they have its misses, too.
+/// are laid out by --algorithm. Formats of services and calls take one recording; with --machine they have its misses, too;
+/// what is over time can be cut by --from and --until.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
   llvm-bolt-22 ~/linux/vmlinux -p net.preagg -pa -o vmlinux.bolt --reorder-blocks=ext-tsp
   kernlane export net.rec --kernel ~/linux --machine server-32k --format callgrind -o callgrind.out.net
-  kernlane export net.rec --kernel ~/linux --format folded -o net.folded && inferno-flamegraph net.folded >net.svg")]
+  kernlane export net.rec --kernel ~/linux --format folded -o net.folded && inferno-flamegraph net.folded >net.svg
+  kernlane export net.rec --kernel ~/linux --machine server-32k --format perfetto --until 0.1 -o net.json       open in ui.perfetto.dev")]
 pub struct ExportArgs {
     #[command(flatten)]
     pub input: Input,
@@ -47,6 +51,9 @@ pub struct ExportArgs {
 }
 
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
+    if args.format == Format::Perfetto {
+        return over_time(args);
+    }
     let text = match args.format.is_of_calls() {
         true => of_calls(args)?,
         false => of_counts(args)?,
@@ -56,7 +63,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_calls(args: &ExportArgs) -> Result<String> {
+/// The one recording of formats of services and calls.
+fn recording(args: &ExportArgs) -> Result<&Path> {
     let [recording] = &args.input.recordings[..] else {
         bail!("{:?} takes one recording, {} are given", args.format, args.input.recordings.len());
     };
@@ -65,13 +73,47 @@ fn of_calls(args: &ExportArgs) -> Result<String> {
         "{}: not a recording (a directory): counts have no calls",
         recording.display()
     );
+    Ok(recording)
+}
+
+fn attribution(args: &ExportArgs) -> Result<Attribution> {
+    let machines: Vec<String> = args.machine.iter().cloned().collect();
+    Attribution::open(&args.input.kernel, args.annotations.as_deref(), &machines)
+}
+
+/// Written as the recording is read: it may be longer than memory.
+fn over_time(args: &ExportArgs) -> Result<ExitCode> {
+    let recording = recording(args)?;
+    args.input.part.validate()?;
+    let attribution = attribution(args)?;
+    let window = match args.input.part.is_whole() {
+        true => 0..u64::MAX,
+        false => {
+            let all = attribution::read(recording, "length", instructions)? as f64;
+            (args.input.part.from * all) as u64..(args.input.part.until * all).ceil() as u64
+        }
+    };
+    let events = output::write_with(&args.output, |out| attribution.trace_events(recording, window, out))?;
+    println!("{}: {events} events", args.output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn instructions<R: Read>(reader: &mut Reader<R>) -> Result<u64> {
+    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
+        if let Chunk::End(totals) = chunk {
+            return Ok(totals.instructions());
+        }
+    }
+    bail!("the recording is cut off: how long it is is not known")
+}
+
+fn of_calls(args: &ExportArgs) -> Result<String> {
+    let recording = recording(args)?;
     ensure!(
         args.input.part.is_whole(),
         "calls are followed through a whole recording: leave out --from and --until"
     );
-    let machines: Vec<String> = args.machine.iter().cloned().collect();
-    let attribution = Attribution::open(&args.input.kernel, args.annotations.as_deref(), &machines)?;
-    let observed = attribution.observed(recording)?;
+    let observed = attribution(args)?.observed(recording)?;
     Ok(match args.format {
         Format::Callgrind => callgrind::callgrind(&observed.calls, observed.events(), &observed.conditions()),
         _ => folded::folded(&observed.calls),
@@ -100,6 +142,6 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
         Format::LlvmSamples => llvm_samples::sample_profile(&subject)?,
         Format::PropellerCc => propeller::clusters(&subject, &layout()?)?.cc_profile(),
         Format::PropellerLd => propeller::clusters(&subject, &layout()?)?.ld_profile(),
-        Format::Callgrind | Format::Folded => bail!("{:?} is made of calls", args.format),
+        Format::Callgrind | Format::Folded | Format::Perfetto => bail!("{:?} is made of calls", args.format),
     })
 }

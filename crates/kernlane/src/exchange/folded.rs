@@ -34,9 +34,13 @@ pub fn frames(service: &ServiceCalls) -> [String; 2] {
 }
 
 pub fn title(service: &ServiceCalls) -> String {
-    match service.kind {
-        Kind::Idle => service.name.clone(),
-        kind => format!("{} {}", kind.title(), service.name),
+    service_title(service.kind, &service.name)
+}
+
+pub fn service_title(kind: Kind, name: &str) -> String {
+    match kind {
+        Kind::Idle => name.to_owned(),
+        kind => format!("{} {name}", kind.title()),
     }
 }
 

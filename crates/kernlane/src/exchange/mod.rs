@@ -12,6 +12,7 @@ pub mod folded;
 pub mod linker;
 pub mod llvm_samples;
 pub mod perf;
+pub mod perfetto;
 pub mod propeller;
 
 use crate::image::address::LinkAddr;
@@ -41,12 +42,14 @@ pub enum Format {
     Callgrind,
     /// Folded stacks of services and functions (flamegraph.pl, inferno, speedscope)
     Folded,
+    /// Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)
+    Perfetto,
 }
 
 impl Format {
     /// Whether it is made of a recording's services and chains of calls, not of counts.
     pub fn is_of_calls(self) -> bool {
-        matches!(self, Format::Callgrind | Format::Folded)
+        matches!(self, Format::Callgrind | Format::Folded | Format::Perfetto)
     }
 }
 

@@ -540,7 +540,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             },
         };
         self.ledger.add(open.service, &invocation);
-        self.meter.settled(self.current, open.service);
+        self.meter.settled(self.current, open.service, &invocation, &self.ledger);
     }
 
     /// The current task's clocks.
@@ -645,6 +645,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             self.meter.switched(to);
         }
         self.tasks[to].user = Some(self.ledger.service(Kind::User, &name));
+        self.meter.named(to, id, &name);
         self.tasks[to].name = name;
         if !self.in_user_mode && self.tasks[to].open.is_empty() {
             // The next execution sees what it does.

@@ -4,7 +4,7 @@
 
 use crate::replay::data::Stream;
 use crate::services::annotations::Kind;
-use crate::services::ledger::{MachineCounts, ServiceId};
+use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
 use anyhow::Result;
 use trace::{Patterns, Task, Translation};
 
@@ -32,10 +32,12 @@ pub trait Meter {
     fn unwound(&mut self, _calls: usize) {}
     /// Another task is the current one; tasks are numbered from 0.
     fn switched(&mut self, _task: usize) {}
+    /// What the current task is called from now on; `id`: its number in the recording.
+    fn named(&mut self, _task: usize, _id: usize, _name: &str) {}
     /// A service began in the current task, which has so many open calls.
     fn opened(&mut self, _calls: usize) {}
     /// The innermost open service of a task is over, and this it was.
-    fn settled(&mut self, _task: usize, _service: ServiceId) {}
+    fn settled(&mut self, _task: usize, _service: ServiceId, _invocation: &Invocation, _ledger: &Ledger) {}
     /// So many instructions went to the innermost open service, or to user mode; before the one or the other ends, and after `take`.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}
 }

@@ -20,6 +20,7 @@ mod meter;
 mod observed;
 pub mod reuse;
 pub mod share;
+pub mod spans;
 pub mod symbols;
 pub mod table;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use meter::{Meter, NoMachine};
 use observed::Observed;
 use reuse::{Reuse, Reuses};
 use sim::Machine;
+use spans::{Spans, Track};
 use std::collections::BTreeMap;
 use std::io::Read;
 use symbols::Symbols;
@@ -81,6 +83,19 @@ pub fn attribute_with_calls<R: Read>(
     let (attributed, observed) = follow(reader, Automaton::new(binding, symbols, Observed::new(symbols, binding, machines)))?;
     let (calls, timeline) = observed.finish(&attributed.ledger);
     Ok((attributed, calls, timeline))
+}
+
+/// As [`attribute`], and tells `track` of everything as it ends.
+pub fn attribute_in_time<R: Read, T: Track>(
+    reader: &mut Reader<R>,
+    symbols: &Symbols,
+    binding: &Binding,
+    machines: &[Machine],
+    track: T,
+) -> Result<(Attributed, T)> {
+    check(reader, symbols)?;
+    let (attributed, spans) = follow(reader, Automaton::new(binding, symbols, Spans::new(machines, track)))?;
+    Ok((attributed, spans.finish()))
 }
 
 /// How soon each of the named functions is called again.

@@ -4,7 +4,7 @@ use crate::replay::data::Stream;
 use crate::services::annotations::Kind;
 use crate::services::binding::Binding;
 use crate::services::calls::{CallStacks, CallTree};
-use crate::services::ledger::{Ledger, MachineCounts, ServiceId};
+use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
 use crate::services::machines::Machines;
 use crate::services::meter::{Booked, Meter};
 use crate::services::symbols::Symbols;
@@ -92,7 +92,7 @@ impl Meter for Observed<'_> {
         self.calls.opened(calls);
     }
 
-    fn settled(&mut self, task: usize, service: ServiceId) {
+    fn settled(&mut self, task: usize, service: ServiceId, _: &Invocation, _: &Ledger) {
         self.calls.settled(task, service);
     }
 
