@@ -233,11 +233,11 @@ fn misses_by_data_structure(browser: &Browser) -> Result<()> {
             .concat([...section.querySelectorAll('.bars .value')].map((v) => v.textContent))",
         table("Misses by data structure")
     ))?;
-    let slab = format!("slab {EVIL}|50.00 %|6|1|2|3|0");
+    let slab = format!("slab {EVIL}|50.00 %|6|1|2|3|0|6");
     let expected = json!([
         slab,
-        "CPU entry area|33.33 %|1|0|1|0|3",
-        "held, no mark|16.67 %|2|0|0|2|0",
+        "CPU entry area|33.33 %|1|0|1|0|3|4",
+        "held, no mark|16.67 %|2|0|0|2|0|2",
         "6",
         "4",
         "2"
