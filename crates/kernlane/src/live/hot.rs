@@ -4,6 +4,7 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::linked::LinkedKernel;
+use crate::live::group::Group;
 use crate::profile::Profile;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,4 +44,25 @@ pub fn group(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshol
 pub fn limit(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshold: f64) -> f64 {
     let entry = kernel.link_address(kernel.functions[root].at);
     profile.blocks.get(&entry).copied().unwrap_or(0) as f64 * threshold
+}
+
+/// The groups of several roots, together; ascending.
+pub fn groups(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize], threshold: f64) -> Vec<usize> {
+    let groups = roots.iter().flat_map(|&root| group(kernel, profile, root, threshold));
+    groups.collect::<BTreeSet<usize>>().into_iter().collect()
+}
+
+/// How often a block must have run to be hot for one of the roots.
+pub fn least_limit(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize], threshold: f64) -> f64 {
+    let limits = roots.iter().map(|&root| limit(kernel, profile, root, threshold));
+    limits.fold(f64::INFINITY, f64::min)
+}
+
+/// The blocks of a group that ran more often than `limit`, by their numbers, ascending.
+pub fn blocks(group: &Group<'_, '_>, profile: &Profile, limit: f64) -> Vec<usize> {
+    let count = |n: usize| {
+        let at = group.original.kernel.link_address(group.original.pieces[n].at);
+        profile.blocks.get(&at).copied().unwrap_or(0)
+    };
+    (0..group.original.pieces.len()).filter(|&n| count(n) as f64 > limit).collect()
 }

@@ -3,7 +3,9 @@
 //! Takes the vmlinux of the running kernel; gives groups of functions in another layout, installed through `kmod/`, and undone. When in doubt it
 //! refuses, with the reason; nothing here writes to the kernel's memory itself.
 
+pub mod bottleneck;
 pub mod callers;
+pub mod chunks;
 pub mod counters;
 pub mod device;
 pub mod eligible;

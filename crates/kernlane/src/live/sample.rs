@@ -88,7 +88,7 @@ fn read(sampler: &mut Sampler, samples: &mut Samples) -> Result<()> {
 }
 
 /// `/sys/devices/system/cpu/online`: numbers and ranges, separated by commas.
-fn online_cpus() -> Result<Vec<usize>> {
+pub(super) fn online_cpus() -> Result<Vec<usize>> {
     let path = "/sys/devices/system/cpu/online";
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     match cpus(text.trim()) {

@@ -119,9 +119,14 @@ pub(super) fn lay_out(
     algorithm: Algorithm,
     seed: u64,
 ) -> Result<Prepared> {
-    let order = layout::order(&group.graph(profile), algorithm, seed)?;
-    let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
+    let order = order(group, profile, algorithm, seed)?;
     install::prepare(group, running, &order, &[], &install::free_name()?)
+}
+
+/// The group's blocks in the order that the algorithm gives them.
+pub(super) fn order(group: &Group<'_, '_>, profile: Option<&Profile>, algorithm: Algorithm, seed: u64) -> Result<Vec<u32>> {
+    let order = layout::order(&group.graph(profile), algorithm, seed)?;
+    Ok(order.order.0.iter().map(|block| block.0).collect())
 }
 
 pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &Prepared) {

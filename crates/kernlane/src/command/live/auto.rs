@@ -1,14 +1,15 @@
 //! `kernlane live auto`: sample, count, lay out, install, measure, and take it back, in one command.
 
 use super::roots::RootArgs;
-use crate::image::address::LinkAddr;
 use crate::image::linked::LinkedKernel;
+use crate::live::chunks::{self, Chunks};
 use crate::live::device::{Device, Time, Undone};
 use crate::live::group::Group;
 use crate::live::hot;
 use crate::live::install::{self, Prepared};
-use crate::live::occupancy::{Geometry, Occupancy};
+use crate::live::occupancy::Occupancy;
 use crate::live::running::RunningKernel;
+use crate::live::watch::Watched;
 use crate::profile::Profile;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -18,17 +19,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What is assumed of the instruction cache where the kernel tells nothing of it (in most virtual machines).
-const ASSUMED_CACHE: Geometry = Geometry {
-    sets: 64,
-    ways: 8,
-    line: 64,
-};
-
 /// Make the running kernel's hot paths faster for the load of this moment, as one command
 ///
-/// Samples which functions the kernel is in, counts their blocks and those of what they call, lays the hot ones out, installs them, and measures
-/// what an invocation of each root takes before and after. On a terminal it then waits: q takes everything back, l leaves it installed.
+/// Asks the hardware counters whether the instruction cache is a bottleneck, samples which functions the kernel is in, counts their blocks and those
+/// of what they call, lays the hot ones out, installs them, and measures what an invocation of each root takes before and after. On a terminal it then waits: q takes everything back, l leaves it installed.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live auto --time 5")]
 pub struct AutoArgs {
@@ -62,65 +56,191 @@ pub struct AutoArgs {
     /// Write the counts into this file, too
     #[arg(short, long, value_name = "FILE.klp")]
     pub output: Option<PathBuf>,
+
+    /// Write what was installed and what it brought into this file, too, as JSON
+    #[arg(long, value_name = "FILE.json")]
+    pub report: Option<PathBuf>,
+}
+
+/// `--report`.
+#[derive(serde::Serialize)]
+struct Report<'a> {
+    kernel: &'a str,
+    algorithm: String,
+    /// Lines of the instruction cache that hot blocks take, before and after.
+    lines: [u64; 2],
+    /// Of these, without room in their set.
+    without_room: [u64; 2],
+    counted: Counted,
+    roots: Vec<Gain>,
+    functions: Vec<Chunks>,
+}
+
+/// How much was counted, and of how many edges the counts are exact (section 4.3).
+#[derive(Clone, Copy, serde::Serialize)]
+struct Counted {
+    functions: usize,
+    blocks: usize,
+    edges: usize,
+    exact_edges: usize,
+}
+
+impl Counted {
+    fn new(watched: &Watched) -> Counted {
+        Counted {
+            functions: watched.levels.iter().sum(),
+            blocks: watched.blocks,
+            edges: watched.edges,
+            exact_edges: watched.exact_edges,
+        }
+    }
+}
+
+/// Nanoseconds of an invocation on a CPU, as far as they were measured.
+#[derive(serde::Serialize)]
+struct Gain {
+    function: String,
+    before: Option<f64>,
+    after: Option<f64>,
 }
 
 pub fn run(args: &AutoArgs) -> Result<ExitCode> {
     let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
-    let running = RunningKernel::open(&kernel)?;
-    let device = Device::open()?;
+    let auto = Auto {
+        running: &RunningKernel::open(&kernel)?,
+        kernel: &kernel,
+        device: Device::open()?,
+        args,
+    };
     crate::interrupt::catch()?;
+    super::cache::ask()?;
+    let roots = args.roots.choose(&kernel, auto.running)?;
+    let plan = auto.planned(&roots)?;
+    auto.install(plan)
+}
 
-    let roots = args.roots.choose(&kernel, &running)?;
-    let counted = super::watch::count_from(&kernel, &running, &device, &roots, args.time, args.depth)?;
-    super::watch::print_counted(&counted);
-    if let Some(path) = &args.output {
-        crate::output::write(path, counted.profile.to_json().as_bytes())?;
-    }
-    let profile = &counted.profile;
-    let roots = entered(&kernel, profile, &roots)?;
-    let chosen = hot_functions(&kernel, profile, &roots, args.threshold / 100.0);
-    let limit = least_limit(&kernel, profile, &roots, args.threshold / 100.0);
-    let group = Group::new(&kernel, &running, &chosen)?;
-    let prepared = super::apply::lay_out(&group, &running, Some(profile), args.algorithm, 0)?;
+/// What is done, and to which kernel.
+struct Auto<'k, 'd> {
+    args: &'k AutoArgs,
+    kernel: &'k LinkedKernel<'d>,
+    running: &'k RunningKernel,
+    device: Device,
+}
 
-    let cache = Geometry::of_this_machine()?;
-    if cache.is_none() {
-        println!("this machine does not tell its instruction cache; assumed: {ASSUMED_CACHE}");
+/// A group that has been laid out.
+struct Plan<'k, 'd> {
+    /// Those that were entered.
+    roots: Vec<usize>,
+    group: Group<'k, 'd>,
+    order: Vec<u32>,
+    /// Numbers of its hot blocks, ascending.
+    hot: Vec<usize>,
+    counted: Counted,
+}
+
+impl<'k, 'd> Auto<'k, 'd> {
+    /// Counts and lays out.
+    fn planned(&self, roots: &[usize]) -> Result<Plan<'k, 'd>> {
+        let AutoArgs { time, depth, output, .. } = self.args;
+        let counted = super::watch::count_from(self.kernel, self.running, &self.device, roots, *time, *depth)?;
+        super::watch::print_counted(&counted);
+        if let Some(path) = output {
+            crate::output::write(path, counted.profile.to_json().as_bytes())?;
+        }
+        self.plan(&counted, roots)
     }
-    let cache = cache.unwrap_or(ASSUMED_CACHE);
-    let hot = hot_pieces(&group, profile, limit);
-    let before = Occupancy::of(cache, hot.iter().map(|&n| original_place(&group, &running, n)));
-    println!("hot blocks over the sets of the instruction cache, as they are:\n{before}");
-    if !before.is_tight() {
-        println!("  they fit into half of it: do not expect much of a new layout");
+
+    fn plan(&self, watched: &Watched, roots: &[usize]) -> Result<Plan<'k, 'd>> {
+        let profile = &watched.profile;
+        let threshold = self.args.threshold / 100.0;
+        let roots = entered(self.kernel, profile, roots)?;
+        let group = Group::new(self.kernel, self.running, &hot::groups(self.kernel, profile, &roots, threshold))?;
+        let limit = hot::least_limit(self.kernel, profile, &roots, threshold);
+        Ok(Plan {
+            order: super::apply::order(&group, Some(profile), self.args.algorithm, 0)?,
+            hot: hot::blocks(&group, profile, limit),
+            counted: Counted::new(watched),
+            group,
+            roots,
+        })
     }
-    if args.dry_run {
-        super::apply::print_plan(&group, &running, &prepared);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let time = Duration::try_from_secs_f64(args.time).context("--time")?;
-    eprintln!("measuring {} roots for {} s", roots.len(), args.time);
-    let times_before = super::time::measure(&kernel, &running, &device, &roots, time)?;
-    let text = prepared.install(&group, &device)?;
-    super::apply::print_summary(&group, &prepared);
-    let after = Occupancy::of(
-        cache,
-        hot.iter()
-            .map(|&n| (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1)),
-    );
-    println!("and as they are now:\n{after}");
-    eprintln!("measuring {} roots for {} s", roots.len(), args.time);
-    let times_after = super::time::measure(&kernel, &running, &device, &roots, time);
-    match times_after {
-        Ok(times_after) => print_gain(&kernel, &roots, &times_before, &times_after),
+
+    fn install(&self, plan: Plan<'_, '_>) -> Result<ExitCode> {
+        let Auto { running, device, args, .. } = self;
+        let Plan {
+            roots,
+            group,
+            order,
+            hot,
+            counted,
+        } = plan;
+        let prepared = install::prepare(&group, *running, &order, &[], &install::free_name()?)?;
+        let cache = super::cache::geometry()?;
+        let before = super::cache::draw_original(&group, running, cache, &hot);
+        let is_hot = |n: usize| hot.binary_search(&n).is_ok();
+        let chunks = chunks::chunks(&group, &prepared.module.pieces, &is_hot);
+        println!("{}", chunks::Table(&chunks));
+        let mut report = Report {
+            kernel: &self.kernel.build_id.0,
+            algorithm: args.algorithm.to_string(),
+            lines: [before.total(); 2],
+            without_room: [before.without_room(); 2],
+            counted,
+            roots: roots.iter().map(|&root| Gain::unmeasured(self.kernel, root)).collect(),
+            functions: chunks,
+        };
+        if args.dry_run {
+            super::apply::print_plan(&group, running, &prepared);
+            report.write(args)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let times_before = self.measure(&roots)?;
+        let text = prepared.install(&group, device)?;
+        super::apply::print_summary(&group, &prepared);
+        let place = |&n: &usize| (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1);
+        let after = Occupancy::of(cache, hot.iter().map(place));
+        println!("and as they are now:\n{after}");
+        (report.lines[1], report.without_room[1]) = (after.total(), after.without_room());
+        let reported = self.measure(&roots).and_then(|times_after| {
+            for ((gain, before), after) in report.roots.iter_mut().zip(&times_before).zip(&times_after) {
+                (gain.before, gain.after) = (before.mean_on_cpu(), after.mean_on_cpu());
+            }
+            print_gain(&report.roots);
+            report.write(args)
+        });
         // Interrupted, say: what is installed is not left behind unsaid.
-        Err(error) => {
-            take_back(&device, &prepared)?;
+        if let Err(error) = reported {
+            take_back(device, &prepared)?;
             return Err(error);
         }
+        wait_for_the_user(device, &prepared)
     }
-    wait_for_the_user(&device, &prepared)
+
+    fn measure(&self, roots: &[usize]) -> Result<Vec<Time>> {
+        eprintln!("measuring {} roots for {} s", roots.len(), self.args.time);
+        let time = Duration::try_from_secs_f64(self.args.time).context("--time")?;
+        super::time::measure(self.kernel, self.running, &self.device, roots, time)
+    }
+}
+
+impl Report<'_> {
+    fn write(&self, args: &AutoArgs) -> Result<()> {
+        let Some(path) = &args.report else { return Ok(()) };
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        crate::output::write(path, text.as_bytes())
+    }
+}
+
+impl Gain {
+    fn unmeasured(kernel: &LinkedKernel<'_>, root: usize) -> Gain {
+        Gain {
+            function: kernel.function_name(&kernel.functions[root]).to_owned(),
+            before: None,
+            after: None,
+        }
+    }
 }
 
 /// The roots that were entered while they were counted: a thread's main loop is on many stacks and never is.
@@ -137,47 +257,20 @@ fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Res
     Ok(found)
 }
 
-/// The groups of all roots, together.
-fn hot_functions(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize], threshold: f64) -> Vec<usize> {
-    let groups = roots.iter().flat_map(|&root| hot::group(kernel, profile, root, threshold));
-    let mut chosen: Vec<usize> = groups.collect();
-    chosen.sort_unstable();
-    chosen.dedup();
-    chosen
-}
-
-fn least_limit(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize], threshold: f64) -> f64 {
-    let limits = roots.iter().map(|&root| hot::limit(kernel, profile, root, threshold));
-    limits.fold(f64::INFINITY, f64::min)
-}
-
-/// The group's blocks that ran more often than `limit`, by their numbers.
-fn hot_pieces(group: &Group<'_, '_>, profile: &Profile, limit: f64) -> Vec<usize> {
-    let count = |n: usize| profile.blocks.get(&link_address(group, n)).copied().unwrap_or(0);
-    (0..group.original.pieces.len()).filter(|&n| count(n) as f64 > limit).collect()
-}
-
-fn link_address(group: &Group<'_, '_>, piece: usize) -> LinkAddr {
-    group.original.kernel.link_address(group.original.pieces[piece].at)
-}
-
-/// Where a block is in the kernel's own text, and its size.
-fn original_place(group: &Group<'_, '_>, running: &RunningKernel, piece: usize) -> (u64, u32) {
-    (running.address(link_address(group, piece)), group.original.pieces[piece].size)
-}
-
-fn print_gain(kernel: &LinkedKernel<'_>, roots: &[usize], before: &[Time], after: &[Time]) {
+fn print_gain(roots: &[Gain]) {
     println!(
         "{:>12} {:>12} {:>8}  root (ns of an invocation on a CPU, before and after; each with the cost of measuring)",
         "before", "after", "change"
     );
-    for ((&root, before), after) in roots.iter().zip(before).zip(after) {
-        let name = kernel.function_name(&kernel.functions[root]);
-        match (before.mean_on_cpu(), after.mean_on_cpu()) {
+    for Gain { function, before, after } in roots {
+        match (before, after) {
             (Some(before), Some(after)) => {
-                println!("{before:>12.0} {after:>12.0} {:>+7.1} %  {name}", 100.0 * (after / before - 1.0));
+                println!(
+                    "{before:>12.0} {after:>12.0} {:>+7.1} %  {function}",
+                    100.0 * (after / before - 1.0)
+                );
             }
-            _ => println!("{:>12} {:>12} {:>8}  {name}: was not called both times", "-", "-", "-"),
+            _ => println!("{:>12} {:>12} {:>8}  {function}: was not called both times", "-", "-", "-"),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod analyze;
 mod apply;
 mod auto;
+mod cache;
 mod roots;
 mod time;
 mod undo;

@@ -14,7 +14,8 @@ use std::time::Duration;
 /// Count the blocks of functions, and of what they call, in the running kernel
 ///
 /// Copies with a counter in each block are entered instead of the functions for a while, level by level of the call graph, and taken out again. The
-/// counts are exact; those of edges follow from them where they can. The result is a profile for `kernlane live apply`.
+/// counts are exact; those of edges follow from them where they can. Before, the hardware counters are asked whether the instruction cache is a bottleneck;
+/// then the hot blocks are drawn over its sets. The result is a profile for `kernlane live apply`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live watch --root tcp_v4_rcv --time 20 -o net.klp")]
 pub struct WatchArgs {
@@ -32,6 +33,10 @@ pub struct WatchArgs {
     /// How many levels of calls to follow
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub depth: usize,
+
+    /// What counts as hot for the picture of the instruction cache, in percent of a root's calls
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    pub threshold: f64,
 
     /// The profile to write
     #[arg(short, long, value_name = "FILE.klp")]
@@ -64,9 +69,11 @@ pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
     let running = RunningKernel::open(&kernel)?;
     let device = Device::open()?;
     crate::interrupt::catch()?;
+    super::cache::ask()?;
     let roots = args.roots.choose(&kernel, &running)?;
     let found = count_from(&kernel, &running, &device, &roots, args.time, args.depth)?;
     crate::output::write(&args.output, found.profile.to_json().as_bytes())?;
+    super::cache::draw_profile(&kernel, &running, &found.profile, &roots, args.threshold / 100.0)?;
     print_counted(&found);
     Ok(ExitCode::SUCCESS)
 }
