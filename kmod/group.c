@@ -69,6 +69,26 @@ static int take_function(struct group *group, unsigned int index,
 	return 0;
 }
 
+/*
+ * With call-depth tracking (retbleed=stuff) the module loader has aimed calls
+ * in the module at the accounting that it has written in front of the copies:
+ * sarq $5, %gs:...
+ */
+static u8 find_accounting(const struct group *group, const struct call *call)
+{
+	static const u8 sarq[] = { 0x65, 0x48, 0xc1 };
+	unsigned long target, size;
+	s32 distance;
+
+	memcpy(&distance, (void *)(call->site + 1), sizeof(distance));
+	target = call->site + JUMP_SIZE + distance;
+	size = call->function->copy - target;
+	if (!size || size > MAX_ACCOUNTING || !in_module_text(group, target) ||
+	    memcmp((void *)target, sarq, sizeof(sarq)))
+		return 0;
+	return size;
+}
+
 static int take_call(struct group *group, unsigned int index, const void *data,
 		     u64 *bad_address)
 {
@@ -89,6 +109,8 @@ static int take_call(struct group *group, unsigned int index, const void *data,
 	call->opcode = *(u8 *)from->site;
 	if (call->opcode != CALL_OPCODE && call->opcode != JUMP_OPCODE)
 		return -EBUSY;
+	if (call->in_module)
+		call->accounting = find_accounting(group, call);
 	*bad_address = 0;
 	return 0;
 }

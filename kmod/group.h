@@ -17,6 +17,8 @@
 #define JUMP_SIZE	KERNLANE_JUMP
 #define CALL_OPCODE	0xe8
 #define JUMP_OPCODE	0xe9
+/* The padding in front of a function. */
+#define MAX_ACCOUNTING	16
 
 enum group_state {
 	GROUP_INSTALLED,
@@ -39,6 +41,8 @@ struct call {
 	unsigned long site;
 	struct function *function;
 	u8 opcode;
+	/* Bytes in front of the copy that a call in the module goes through. */
+	u8 accounting;
 	bool in_module;
 	/* Goes to the copy now. */
 	bool direct;

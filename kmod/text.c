@@ -20,7 +20,8 @@ void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 
 static unsigned long call_target(const struct call *call, bool direct)
 {
-	return direct ? call->function->copy : call->function->entry;
+	return direct ? call->function->copy - call->accounting :
+			call->function->entry;
 }
 
 static bool call_is(const struct call *call, bool direct)
