@@ -1,54 +1,7 @@
 #!/bin/sh
 # Replaces functions of the running kernel and looks at what the rest of the kernel makes of it. Prints a line a test.
-export PATH=$PATH:/kl
-K="kernlane live"
-V="--vmlinux /kl/vmlinux"
-FUNCTIONS=vfs_read,vfs_write,ksys_read,ksys_write,rw_verify_area,do_filp_open,path_openat,link_path_walk,do_dentry_open,vfs_open,filemap_read
-FUNCTIONS=$FUNCTIONS,shmem_file_read_iter,shmem_write_end,do_sys_openat2,alloc_empty_file,fput,dput,mntput,kmem_cache_alloc_noprof,kmem_cache_free
-FUNCTIONS=$FUNCTIONS,handle_mm_fault,do_user_addr_fault,anon_pipe_buf_release,pipe_read,pipe_write,vfs_getattr,vfs_statx,getname_flags,walk_component
-FUNCTIONS=$FUNCTIONS,lookup_fast,step_into,path_lookupat,filename_lookup,generic_permission,inode_permission,copy_page_to_iter,folio_mark_accessed
-FUNCTIONS=$FUNCTIONS,shmem_get_folio_gfp,filemap_get_entry,do_anonymous_page,wp_page_copy,unmap_page_range,zap_present_ptes,vma_alloc_folio_noprof
-FUNCTIONS=$FUNCTIONS,tcp_v4_rcv,tcp_rcv_established,tcp_sendmsg_locked,tcp_recvmsg_locked,tcp_write_xmit,tcp_ack,__tcp_transmit_skb,ip_rcv,ip_local_deliver
-FUNCTIONS=$FUNCTIONS,__ip_queue_xmit,ip_finish_output2,sock_def_readable,sock_recvmsg,unix_stream_sendmsg,kfree_skb_list_reason,skb_release_data,__netif_receive_skb_core
-cd /tmp
-
-# Compilers make parts and copies of functions as they please: those that exist, once.
-FUNCTIONS=$(echo $FUNCTIONS | tr , '\n' | awk '
-    NR == FNR { wanted[$1]; next }
-    $2 ~ /^[tT]$/ && $3 in wanted { seen[$3]++ }
-    END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }' - /proc/kallsyms)
-
-passed() { echo "passed: $1"; }
-failed() { echo "FAILED: $1: $2"; }
-check() { # NAME COMMAND…
-    name=$1
-    shift
-    if "$@" >/tmp/out 2>&1; then passed "$name"; else failed "$name" "$(tail -n 3 /tmp/out)"; fi
-}
-# The command must end with status 2 and say WORDS.
-refused() { # NAME WORDS COMMAND…
-    name=$1 words=$2
-    shift 2
-    "$@" >/tmp/out 2>&1
-    status=$?
-    if [ $status = 2 ] && grep -q "$words" /tmp/out && [ "$(wc -l </tmp/out)" -le 2 ]; then
-        passed "$name"
-    else
-        failed "$name" "status $status: $(tail -n 3 /tmp/out)"
-    fi
-}
-apply() { $K apply $V --function "$1" --algorithm random --seed "$2" --skip-unfit; }
-load() {
-    dd if=/tmp/data of=/tmp/copy bs=3000 2>/dev/null || return 1
-    cmp /tmp/data /tmp/copy || return 1
-    [ "$(cat /tmp/data | cat | md5sum)" = "$sum" ] || return 1
-    find /proc/self /sys/kernel/mm -xdev >/dev/null 2>&1
-    wget -q -O /tmp/got http://127.0.0.1/data && cmp /tmp/data /tmp/got
-}
-
-dd if=/dev/urandom of=/tmp/data bs=4096 count=300 2>/dev/null
-sum=$(md5sum </tmp/data)
-mkdir -p /tmp/www && cp /tmp/data /tmp/www/data && httpd -p 127.0.0.1:80 -h /tmp/www
+. /kl/prelude.sh
+serve
 
 # Bad input, before the module is there and after.
 refused "without the module" "load Kernlane's module" $K status
@@ -102,6 +55,8 @@ check "the load after tracing" load
 echo 'p:kl vfs_read' >$T/kprobe_events && echo 1 >$T/events/kprobes/kl/enable
 refused "a function with a kprobe" "a kprobe" $K apply $V --function vfs_read
 echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
+
+. /kl/neighbours.sh
 
 # Counting.
 (sleep 2; while :; do dd if=/tmp/data of=/tmp/busy bs=3000 2>/dev/null; done) &

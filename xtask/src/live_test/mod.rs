@@ -1,7 +1,8 @@
 //! `cargo xtask live-test KERNEL`: replacing functions in a running stock kernel, in virtual machines.
 //!
-//! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package of the same version; builds `kmod/`, boots the kernel, and runs
-//! `guest.sh` in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first that did.
+//! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package of the same version; builds `kmod/`, boots the kernel on each
+//! machine, and runs the machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first machine
+//! on which one did.
 
 mod debian;
 mod proof;
@@ -12,76 +13,142 @@ use anyhow::{Context, Result, bail, ensure};
 use kernlane::guest::{self, Contents, End, Kernel};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tempfile::TempDir;
 
-const SCRIPT: &str = include_str!("guest.sh");
-
-/// With a preemptible kernel a task can be left anywhere.
-const MACHINES: &[Machine] = &[
-    Machine::new("1 CPU", 1, "max", &[]),
-    Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]),
+/// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
+const SCRIPTS: [(&str, &str); 4] = [
+    ("prelude.sh", include_str!("prelude.sh")),
+    ("guest.sh", include_str!("guest.sh")),
+    ("neighbours.sh", include_str!("neighbours.sh")),
+    ("mitigated.sh", include_str!("mitigated.sh")),
 ];
 
-/// `kernel` is Debian's own if not given, `script` replaces the guest's tests, for trials.
-pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
-    let kernel = match kernel {
-        Some(path) => Kernel::open(path, None)?,
-        None => Kernel::open(&debian::kernel()?, None)?,
-    };
-    let program = crate::kernlane()?;
-    let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
-    let module = build_module(&kernel.release, directory.path())?;
-    let vmlinux = directory.path().join("vmlinux");
-    run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
-    if script.is_none() {
-        proof::proof(&std::fs::read(&vmlinux)?)?;
-    }
-    let stripped = directory.path().join("kernlane");
-    run(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;
-    let text = match script {
-        Some(path) => std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?,
-        None => SCRIPT.to_owned(),
-    };
-    let read = |path: &Path| std::fs::read(path).with_context(|| format!("reading {}", path.display()));
-    let mut contents = Contents::of_script(&text, Vec::new());
-    contents.package("libc6");
-    contents.package("libgcc-s1");
-    contents.file("/kl/kernlane", 0o755, read(&stripped)?);
-    contents.file("/kl/kernlane.ko", 0o644, read(&module)?);
-    contents.file("/kl/vmlinux", 0o644, read(&vmlinux)?);
-    contents.file(
-        "/kl/build-id-at",
-        0o644,
-        build_id_at(&read(&vmlinux)?, &kernel.build_id.0)?.to_string(),
-    );
-    contents.file("/etc/passwd", 0o644, "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n");
-    for machine in MACHINES {
-        test_on(machine, &kernel, &contents)?;
-        if script.is_some() {
-            break;
-        }
-    }
-    Ok(())
+/// The guest's programs that need no library.
+const PROGRAMS: [(&str, &str); 2] = [
+    ("fentry", include_str!("fentry.c")),
+    ("bad-pointers", include_str!("../vm_test/bad-pointers.c")),
+];
+
+/// A machine, and what runs on it.
+struct Tried {
+    machine: Machine,
+    script: &'static str,
+    /// What the kernel must report on this machine.
+    mitigation: &'static str,
 }
 
-fn test_on(tried: &Machine, kernel: &Kernel, contents: &Contents) -> Result<()> {
-    let outcome = guest::run(&kernel.boot_image, contents, |boot| {
-        tried.describe(boot, &[]);
-        boot.memory_mb = 1024;
-    })?;
-    println!("-- {}, {:.0} s", tried.name, outcome.elapsed.as_secs_f64());
-    print!("{}", outcome.output);
-    let ended = outcome.end == End::Exited(0);
-    ensure!(
-        ended && !outcome.output.contains("FAILED"),
-        "{}: {:?}; the kernel's last words:\n{}",
-        tried.name,
-        outcome.end,
-        last_lines(&outcome.console, 40)
-    );
-    if let Some(line) = outcome.console.lines().find(|line| machine::is_complaint(line)) {
-        bail!("{}: the kernel says {line}\n{}", tried.name, last_lines(&outcome.console, 60));
+impl Tried {
+    const fn new(machine: Machine, script: &'static str) -> Tried {
+        Tried {
+            machine,
+            script,
+            mitigation: "",
+        }
     }
-    Ok(())
+}
+
+const MACHINES: &[Tried] = &[
+    Tried::new(Machine::new("1 CPU", 1, "max", &[]), "guest.sh"),
+    // With a preemptible kernel a task can be left anywhere.
+    Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "guest.sh"),
+    // Call-depth tracking: every call and return is patched.
+    Tried {
+        mitigation: "Mitigation: Stuffing",
+        ..Tried::new(Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]), "mitigated.sh")
+    },
+];
+
+/// `kernel` is Debian's own if not given. With `script`, for trials, only that runs, on the first machine; it may source the other scripts in `/kl`.
+pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
+    let mut guest = Guest::new(kernel)?;
+    if let Some(path) = script {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        guest.contents.file("/kl/trial.sh", 0o644, text);
+        return guest.run(&Tried::new(Machine::new("1 CPU", 1, "max", &[]), "trial.sh"));
+    }
+    proof::proof(&std::fs::read(&guest.vmlinux)?)?;
+    MACHINES.iter().try_for_each(|tried| guest.run(tried))
+}
+
+/// The kernel, and everything that guests need.
+struct Guest {
+    kernel: Kernel,
+    contents: Contents,
+    /// Without debug information.
+    vmlinux: PathBuf,
+    /// Holds it until the guests have run.
+    _directory: TempDir,
+}
+
+impl Guest {
+    fn new(kernel: Option<&Path>) -> Result<Guest> {
+        let kernel = match kernel {
+            Some(path) => Kernel::open(path, None)?,
+            None => Kernel::open(&debian::kernel()?, None)?,
+        };
+        let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
+        let vmlinux = directory.path().join("vmlinux");
+        run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
+        let modules = kernel.modules(&["loop".to_owned()])?;
+        let mut contents = Contents::of_script("exec sh /kl/$(cat /kl/script)", modules);
+        contents.package("libc6");
+        contents.package("libgcc-s1");
+        let mut add = |name: &str, permissions: u32, path: &Path| -> Result<()> {
+            let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            contents.file(&format!("/kl/{name}"), permissions, bytes);
+            Ok(())
+        };
+        add("vmlinux", 0o644, &vmlinux)?;
+        let stripped = directory.path().join("kernlane");
+        run(Command::new("strip").arg("-o").arg(&stripped).arg(crate::kernlane()?))?;
+        add("kernlane", 0o755, &stripped)?;
+        for (name, source) in [("kernlane.ko", "kmod"), ("provoke.ko", "xtask/src/live_test/provoke")] {
+            add(
+                name,
+                0o644,
+                &build_module(&kernel.release, source.as_ref(), directory.path())?.join(name),
+            )?;
+        }
+        for (name, source) in PROGRAMS {
+            contents.file(&format!("/kl/{name}"), 0o755, crate::bare::compile(name, source)?);
+        }
+        for (name, text) in SCRIPTS {
+            contents.file(&format!("/kl/{name}"), 0o644, text);
+        }
+        let build_id_at = build_id_at(&std::fs::read(&vmlinux)?, &kernel.build_id.0)?;
+        contents.file("/kl/build-id-at", 0o644, build_id_at.to_string());
+        contents.file("/etc/passwd", 0o644, "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n");
+        Ok(Guest {
+            kernel,
+            contents,
+            vmlinux,
+            _directory: directory,
+        })
+    }
+
+    fn run(&mut self, tried: &Tried) -> Result<()> {
+        let Tried { machine, .. } = tried;
+        self.contents.file("/kl/script", 0o644, tried.script);
+        self.contents.file("/kl/mitigation", 0o644, tried.mitigation);
+        let outcome = guest::run(&self.kernel.boot_image, &self.contents, |boot| {
+            machine.describe(boot, &[]);
+            boot.memory_mb = 1024;
+        })?;
+        println!("-- {}, {:.0} s", machine.name, outcome.elapsed.as_secs_f64());
+        print!("{}", outcome.output);
+        let ended = outcome.end == End::Exited(0);
+        ensure!(
+            ended && !outcome.output.contains("FAILED"),
+            "{}: {:?}; the kernel's last words:\n{}",
+            machine.name,
+            outcome.end,
+            last_lines(&outcome.console, 40)
+        );
+        if let Some(line) = outcome.console.lines().find(|line| machine::is_complaint(line)) {
+            bail!("{}: the kernel says {line}\n{}", machine.name, last_lines(&outcome.console, 60));
+        }
+        Ok(())
+    }
 }
 
 /// Where the build id stands in the file, for a test to damage it.
@@ -98,15 +165,16 @@ fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Builds the kernel module outside of the tree, as DKMS does.
-fn build_module(release: &str, directory: &Path) -> Result<PathBuf> {
+/// Builds a kernel module outside of the tree, as DKMS does, with the Makefile of `kmod/`, which is built first; gives the directory it lies in.
+fn build_module(release: &str, source: &Path, directory: &Path) -> Result<PathBuf> {
     let headers = debian::headers(release)?;
-    let build = directory.join("kmod");
-    run(Command::new("cp").arg("-r").arg("kmod").arg(&build))?;
+    let build = directory.join(source.file_name().context("a module without a name")?);
+    run(Command::new("cp").arg("-r").arg(source).arg(&build))?;
     run(Command::new("make")
-        .arg("-s")
-        .arg("-C")
+        .args(["-s", "-C"])
         .arg(&build)
+        .arg("-f")
+        .arg(directory.join("kmod/Makefile"))
         .arg(format!("KERNEL={}", headers.display())))?;
-    Ok(build.join("kernlane.ko"))
+    Ok(build)
 }

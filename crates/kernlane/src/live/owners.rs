@@ -22,17 +22,19 @@ impl Owners {
     }
 
     /// `probes`: `ADDRESS k|r FUNCTION+0xOFFSET [FLAGS]`; `traced`: `FUNCTION (USERS) FLAGS …`, where I is a change of the instruction pointer and D a
-    /// direct call; `livepatched`: patch and function.
+    /// direct call, of which the next line says whereto: `direct-->TRAMPOLINE+0xOFFSET/0xSIZE`; `livepatched`: patch and function.
     fn parse(probes: &str, traced: &str, livepatched: &[(String, String)]) -> Owners {
         let mut named = HashMap::new();
-        for line in traced.lines() {
+        let mut lines = traced.lines().peekable();
+        while let Some(line) = lines.next() {
             let mut words = line.split_whitespace();
             let (Some(function), Some(_), flags) = (words.next(), words.next(), words) else {
                 continue;
             };
             let flags: Vec<&str> = flags.take_while(|w| w.len() == 1).collect();
             if flags.contains(&"D") {
-                named.insert(function.to_owned(), "a BPF trampoline or another direct user of ftrace".to_owned());
+                let target = lines.peek().and_then(|next| next.trim().strip_prefix("direct-->"));
+                named.insert(function.to_owned(), direct_user(target.unwrap_or_default()));
             } else if flags.contains(&"I") {
                 named.insert(function.to_owned(), "a user of ftrace that changes where it goes".to_owned());
             }
@@ -51,6 +53,16 @@ impl Owners {
     /// The owner of a function.
     pub fn of(&self, function: &str) -> Option<&str> {
         self.named.get(function).map(String::as_str)
+    }
+}
+
+/// Whose code the tracer's site calls: `SYMBOL+0xOFFSET/0xSIZE`.
+fn direct_user(target: &str) -> String {
+    let symbol = target.split('+').next().unwrap_or(target);
+    match symbol {
+        "" => "a direct user of ftrace".into(),
+        bpf if bpf.starts_with("bpf_trampoline_") => format!("the BPF trampoline {bpf}: a BPF program is attached"),
+        other => format!("{other}, a direct user of ftrace"),
     }
 }
 
@@ -78,12 +90,15 @@ mod tests {
     #[test]
     fn owners_are_named() {
         let probes = "ffffffff81234567  k  vfs_read+0x10    [DISABLED]\nffffffff81234568  r  vfs_write+0x0    [FTRACE]\n";
-        let traced = "do_sys_open (1) R I M    tramp: 0x1 (klp)\nvfs_fsync (1)    D  direct-->bpf\nvfs_open (1)\n";
+        let traced = "do_sys_open (1) R I M    tramp: 0x1 (klp)\nvfs_fsync (1)    D   \ttramp: 0x2 (call_direct_funcs+0x0/0x20)->call_direct_funcs+0x0/0x20\n\tdirect-->bpf_trampoline_6442+0x0/0x9f\nvfs_open (1)\nvfs_llseek (1)    D\n\tdirect-->my_tramp+0x0/0x20 [m]\nvfs_lock (1)    D\n";
         let owners = Owners::parse(probes, traced, &[("lp".into(), "cmdline_proc_show".into())]);
         assert_eq!(owners.of("vfs_read"), Some("a kprobe (vfs_read+0x10)"));
         assert_eq!(owners.of("vfs_write"), Some("a kprobe (vfs_write+0x0)"));
         assert_eq!(owners.of("do_sys_open"), Some("a user of ftrace that changes where it goes"));
-        assert_eq!(owners.of("vfs_fsync"), Some("a BPF trampoline or another direct user of ftrace"));
+        let trampoline = "the BPF trampoline bpf_trampoline_6442: a BPF program is attached";
+        assert_eq!(owners.of("vfs_fsync"), Some(trampoline));
+        assert_eq!(owners.of("vfs_llseek"), Some("my_tramp, a direct user of ftrace"));
+        assert_eq!(owners.of("vfs_lock"), Some("a direct user of ftrace"));
         assert_eq!(owners.of("cmdline_proc_show"), Some("the livepatch lp"));
         assert_eq!(owners.of("vfs_open"), None);
     }
