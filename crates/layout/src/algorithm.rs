@@ -8,6 +8,7 @@ use crate::chang_hwu::{ChangHwuParameters, chang_hwu};
 use crate::codestitcher::{CodestitcherParameters, codestitcher};
 use crate::ext_tsp::{ExtTspParameters, ext_tsp};
 use crate::global::ext_tsp_global;
+use crate::gloy_smith::{GloySmithParameters, gloy_smith};
 use crate::graph::{Graph, Ordered};
 use crate::joint::{JointParameters, joint};
 use crate::kerninst::{KernInstParameters, kerninst};
@@ -49,6 +50,8 @@ pub enum Algorithm {
     ExtTspCdSort,
     /// ext-TSP for blocks, balanced partitioning for functions, cold code behind.
     BalancedPartitioning,
+    /// ext-TSP for blocks; functions aligned by Gloy and Smith so that those that alternate do not conflict.
+    GloySmith,
     /// Codestitcher's chains across functions, collocated by page and large page.
     Codestitcher,
     /// One ext-TSP over the blocks of all functions, calls and returns too, cold code behind.
@@ -59,7 +62,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 17] = [
+    pub const ALL: [Algorithm; 18] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
@@ -74,6 +77,7 @@ impl Algorithm {
         Algorithm::ExtTsp,
         Algorithm::ExtTspCdSort,
         Algorithm::BalancedPartitioning,
+        Algorithm::GloySmith,
         Algorithm::Codestitcher,
         Algorithm::ExtTspGlobal,
         Algorithm::Joint,
@@ -96,6 +100,7 @@ impl Algorithm {
             Algorithm::ExtTsp => "ext-tsp",
             Algorithm::ExtTspCdSort => "ext-tsp-cdsort",
             Algorithm::BalancedPartitioning => "balanced-partitioning",
+            Algorithm::GloySmith => "gloy-smith",
             Algorithm::Codestitcher => "codestitcher",
             Algorithm::ExtTspGlobal => "ext-tsp-global",
             Algorithm::Joint => "joint",
@@ -108,6 +113,11 @@ impl Algorithm {
             self,
             Algorithm::Original | Algorithm::Reverse | Algorithm::ReverseFunctions | Algorithm::Random | Algorithm::RandomFunctions
         )
+    }
+
+    /// Whether it uses [`Graph::alternations`], which take long to count.
+    pub fn uses_alternations(self) -> bool {
+        self == Algorithm::GloySmith
     }
 }
 
@@ -162,6 +172,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
         Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
         Algorithm::ExtTspCdSort => ext_tsp_cdsort(graph, &ExtTspParameters::default(), &CdSortParameters::default()),
         Algorithm::BalancedPartitioning => balanced_partitioning(graph, &BalancedPartitioningParameters::default()),
+        Algorithm::GloySmith => gloy_smith(graph, &GloySmithParameters::default()),
         Algorithm::Codestitcher => codestitcher(graph, &CodestitcherParameters::default()),
         Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
         Algorithm::Joint => joint(graph, &JointParameters::default()),

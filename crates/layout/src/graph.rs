@@ -69,6 +69,15 @@ pub struct JointMiss {
     pub count: u64,
 }
 
+/// Two different chunks of code (`chunks.rs`) that alternate: how often one ran between two runs of the other, both within the code that ran last and
+/// fills a cache twice (Gloy and Smith's temporal relationship graph). Each is named by one of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alternation {
+    pub a: BlockId,
+    pub b: BlockId,
+    pub count: u64,
+}
+
 /// An image and its profile, as arrays indexed by `BlockId` and `FunctionId`.
 ///
 /// Counts need not balance: a profile may know of a block what it does not know of its edges, and the other way round.
@@ -89,6 +98,8 @@ pub struct Graph {
     pub seeds: Vec<Seed>,
     /// Several may name the same two blocks; their counts add up. May be empty: only `joint` uses them.
     pub joint_misses: Vec<JointMiss>,
+    /// Several may name the same two chunks; their counts add up. May be empty: only `gloy-smith` uses them.
+    pub alternations: Vec<Alternation>,
 }
 
 impl BlockId {

@@ -3,6 +3,7 @@
 //! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990). Takes a graph; gives its order. `docs/algorithms/pettis-hansen.md`
 //! tells the idea and what is ours.
 
+use crate::closest::Closest;
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{Flow, Hot};
 use crate::pieces::PieceId;
@@ -103,9 +104,12 @@ fn procedures(hot: &Hot) -> Vec<FunctionId> {
     for ((caller, callee), count) in hot.arcs() {
         *calls.entry((caller.min(callee), caller.max(callee))).or_insert(0) += count;
     }
+    let weights = calls.iter().map(|(&(a, b), &weight)| ((a.index(), b.index()), weight));
+    let mut closest = Closest::new(hot.functions.len(), weights);
     let mut groups = Groups::new(hot, calls);
-    while let Some((a, b)) = groups.closest() {
-        groups.join(a, b);
+    while let Some((a, b)) = closest.pair() {
+        let joined = groups.joined(a, b);
+        groups.functions[closest.join(a, b)] = joined;
     }
     groups.order(hot)
 }
@@ -115,14 +119,6 @@ struct Groups {
     calls: BTreeMap<(FunctionId, FunctionId), u128>,
     /// The functions of each group; empty when the group has gone into another.
     functions: Vec<Vec<FunctionId>>,
-    /// Calls to each other group.
-    neighbours: Vec<BTreeMap<usize, u128>>,
-    /// Weights between groups, and the groups, the lower one first. A weight that is no longer true is skipped.
-    heap: BinaryHeap<(u128, Reverse<(usize, usize)>)>,
-    /// The lowest function of each group: which of two groups comes first.
-    lowest: Vec<usize>,
-    /// Where the functions and neighbours of a group's parts are kept now.
-    kept_in: Vec<usize>,
 }
 
 impl Groups {
@@ -134,59 +130,19 @@ impl Groups {
                 vec![FunctionId(f as u32)]
             }
         };
-        let mut neighbours = vec![BTreeMap::new(); hot.functions.len()];
-        let mut heap = BinaryHeap::new();
-        for (&(a, b), &weight) in &calls {
-            neighbours[a.index()].insert(b.index(), weight);
-            neighbours[b.index()].insert(a.index(), weight);
-            heap.push((weight, Reverse((a.index(), b.index()))));
-        }
         Groups {
             calls,
             functions: (0..hot.functions.len()).map(alone).collect(),
-            neighbours,
-            heap,
-            lowest: (0..hot.functions.len()).collect(),
-            kept_in: (0..hot.functions.len()).collect(),
         }
     }
 
-    fn closest(&mut self) -> Option<(usize, usize)> {
-        while let Some((weight, Reverse((a, b)))) = self.heap.pop() {
-            let (a, b) = (self.kept_in[a], self.kept_in[b]);
-            if self.neighbours[a].get(&b) == Some(&weight) {
-                return Some(if self.lowest[a] < self.lowest[b] { (a, b) } else { (b, a) });
-            }
-        }
-        None
-    }
-
-    /// The neighbours of the one that has fewer go to the other, so that a group that grows large is never gone through again.
-    fn join(&mut self, a: usize, b: usize) {
+    /// Takes two groups out and makes them one.
+    fn joined(&mut self, a: usize, b: usize) -> Vec<FunctionId> {
         let mut joined = std::mem::take(&mut self.functions[a]);
         let mut other = std::mem::take(&mut self.functions[b]);
         self.turn(&mut joined, &mut other);
         joined.extend(other);
-        let (kept, gone) = if self.neighbours[a].len() >= self.neighbours[b].len() {
-            (a, b)
-        } else {
-            (b, a)
-        };
-        self.functions[kept] = joined;
-        self.kept_in[gone] = kept;
-        self.kept_in[self.lowest[gone]] = kept;
-        self.lowest[kept] = self.lowest[a].min(self.lowest[b]);
-        self.neighbours[kept].remove(&gone);
-        for (group, weight) in std::mem::take(&mut self.neighbours[gone]) {
-            self.neighbours[group].remove(&gone);
-            if group != kept {
-                let sum = weight + self.neighbours[kept].get(&group).unwrap_or(&0);
-                self.neighbours[kept].insert(group, sum);
-                let (one, other) = (self.lowest[kept], self.lowest[group]);
-                self.heap.push((sum, Reverse((one.min(other), one.max(other)))));
-                self.neighbours[group].insert(kept, sum);
-            }
-        }
+        joined
     }
 
     /// Turns one or both of two groups around, so that of the four pairs of ends the one with most calls meets: last of the first with

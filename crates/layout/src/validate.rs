@@ -34,6 +34,8 @@ pub enum InputError {
     RootFunction { function: FunctionId, functions: usize },
     #[error("joint miss {joint_miss} names block {block:?}, but there are {blocks} blocks")]
     JointMissBlock { joint_miss: usize, block: BlockId, blocks: usize },
+    #[error("alternation {alternation} names block {block:?}, but there are {blocks} blocks")]
+    AlternationBlock { alternation: usize, block: BlockId, blocks: usize },
     #[error("parameter `{parameter}` is {value}, but must be a finite number of at least {least}")]
     Parameter { parameter: &'static str, value: f64, least: f64 },
 }
@@ -129,6 +131,15 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
             return Err(InputError::JointMissBlock { joint_miss, block, blocks });
         }
     }
+    for (alternation, a) in graph.alternations.iter().enumerate() {
+        if let Some(block) = [a.a, a.b].into_iter().find(missing) {
+            return Err(InputError::AlternationBlock {
+                alternation,
+                block,
+                blocks,
+            });
+        }
+    }
     for (seed, s) in graph.seeds.iter().enumerate() {
         if missing(&s.block) {
             return Err(InputError::SeedBlock {
@@ -144,7 +155,7 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Call, Edge, JointMiss, Seed, SeedClass};
+    use crate::graph::{Alternation, Call, Edge, JointMiss, Seed, SeedClass};
 
     fn two_functions() -> Graph {
         Graph {
@@ -170,6 +181,11 @@ mod tests {
                 count: 1,
             }],
             joint_misses: vec![JointMiss {
+                a: BlockId(0),
+                b: BlockId(2),
+                count: 1,
+            }],
+            alternations: vec![Alternation {
                 a: BlockId(0),
                 b: BlockId(2),
                 count: 1,
@@ -280,6 +296,14 @@ mod tests {
             JointMissBlock {
                 joint_miss: 0,
                 block: BlockId(3),
+                blocks: 3
+            }
+        );
+        assert_eq!(
+            broken(|g| g.alternations[0].a = BlockId(4)),
+            AlternationBlock {
+                alternation: 0,
+                block: BlockId(4),
                 blocks: 3
             }
         );

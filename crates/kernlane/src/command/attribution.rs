@@ -6,6 +6,7 @@ use crate::image::Image;
 use crate::machine;
 use crate::misses::{self, table::MissTable};
 use crate::part::Part;
+use crate::profile::collect::Besides;
 use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
@@ -170,7 +171,7 @@ impl Attribution {
             .into_iter()
             .zip(reuses)
             .map(|((name, calls), reuses)| (name, calls, reuses));
-        let profile = profile::from_recording(&recording.join("trace.klt"), image, &Part::WHOLE)?;
+        let profile = profile::from_recording(&recording.join("trace.klt"), image, &Part::WHOLE, Besides::Nothing)?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
 

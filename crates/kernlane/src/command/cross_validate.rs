@@ -1,6 +1,6 @@
 //! `kernlane cross-validate`: layouts made from one workload, tested on another.
 
-use crate::command::layout::{Ground, parse_algorithm};
+use crate::command::layout::{Ground, besides, parse_algorithm};
 use crate::command::profile::{from_recording, vmlinux_path};
 use crate::command::replay::replay_rows;
 use crate::estimate;
@@ -66,10 +66,11 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
     let image = vmlinux::read(&vmlinux_path(&args.kernel))?;
     let progress = ProgressBar::new(3 * args.recordings.len() as u64);
     progress.set_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")?);
+    let besides = besides(&args.algorithm);
     let mut whole = Vec::new();
     for recording in &args.recordings {
         progress.set_message(format!("counts of {}", recording.display()));
-        whole.push(from_recording(&recording.join("trace.klt"), &image, &Part::WHOLE)?);
+        whole.push(from_recording(&recording.join("trace.klt"), &image, &Part::WHOLE, besides)?);
         progress.inc(1);
     }
     let names: Vec<String> = whole.iter().map(workload).collect();
@@ -93,7 +94,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
         )?;
         tested.extend(rows);
         progress.inc(1);
-        let first = from_recording(&recording.join("trace.klt"), &image, &FIRST_HALF)?;
+        let first = from_recording(&recording.join("trace.klt"), &image, &FIRST_HALF, besides)?;
         let halves = vec![("first half, on the second".to_owned(), first)];
         tested.extend(test(args, &image, &machines, recording, &SECOND_HALF, halves)?);
         progress.inc(1);
@@ -145,7 +146,9 @@ fn test(
     let mut made = Vec::new();
     for (trained, profile) in trainings {
         let ground = Ground::new(image, &profile).with_context(|| trained.clone())?;
-        for &algorithm in &args.algorithm {
+        // Lesser instruments do not see what alternates: what needs that is not made from them.
+        let possible = |algorithm: &&Algorithm| !algorithm.uses_alternations() || !profile.alternations.is_empty();
+        for &algorithm in args.algorithm.iter().filter(possible) {
             let (order, _) = ground.lay_out(algorithm, args.seed)?;
             let name = format!("{} {}", algorithm.name(), made.len());
             layouts.push(Layout {

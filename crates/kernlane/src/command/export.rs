@@ -1,7 +1,7 @@
 //! `kernlane export`: counts for the tools of others.
 
 use crate::command::attribution::{self, Attribution};
-use crate::command::layout::{Ground, parse_algorithm};
+use crate::command::layout::{Ground, besides, parse_algorithm};
 use crate::command::profile::{Input, vmlinux_path};
 use crate::exchange::{Format, Subject, bolt, callgrind, folded, linker, llvm_samples, propeller};
 use crate::output;
@@ -127,7 +127,7 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
         args.format
     );
     let image = args.input.image()?;
-    let profile = args.input.profile(&image)?;
+    let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
     let path = vmlinux_path(&args.input.kernel);
     let subject = Subject {
         image: &image,

@@ -5,9 +5,10 @@ use crate::image::Image;
 use crate::order::Layout;
 use crate::output;
 use crate::profile::Profile;
+use crate::profile::collect::Besides;
 use crate::profile::graph::{self, Movable};
 use ::layout::{Algorithm, Graph, Score};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
@@ -44,6 +45,14 @@ pub fn parse_algorithm(name: &str) -> Result<Algorithm, ::layout::algorithm::Unk
     name.parse()
 }
 
+/// What some algorithms need of a profile that not every profile has.
+pub fn besides(algorithms: &[Algorithm]) -> Besides {
+    match algorithms.iter().any(|algorithm| algorithm.uses_alternations()) {
+        true => Besides::Alternations,
+        false => Besides::Nothing,
+    }
+}
+
 /// An image with its counts, ready to be laid out any number of times.
 pub struct Ground<'a> {
     image: &'a Image,
@@ -70,6 +79,12 @@ impl<'a> Ground<'a> {
     /// The layout by `algorithm`, checked, and its score on these counts.
     pub fn lay_out(&self, algorithm: Algorithm, seed: u64) -> Result<(Layout, Score)> {
         let graph = self.graph();
+        if algorithm.uses_alternations() && graph.alternations.is_empty() {
+            bail!(
+                "{algorithm} needs to know which chunks of code alternate, and this profile does not say: give the recording, or a profile from `kernlane \
+                 profile --alternations`"
+            );
+        }
         let ordered = ::layout::order(graph, algorithm, seed).context("the counts make no graph")?;
         ::layout::check(graph, &ordered.order).with_context(|| format!("{algorithm} gave an order that breaks a rule"))?;
         let score = ::layout::score(graph, &ordered.order);
@@ -83,7 +98,7 @@ impl<'a> Ground<'a> {
 
 pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let image = args.input.image()?;
-    let profile = args.input.profile(&image)?;
+    let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
     let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;

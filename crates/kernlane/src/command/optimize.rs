@@ -1,6 +1,6 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
 
-use crate::command::layout::{Ground, parse_algorithm};
+use crate::command::layout::{Ground, besides, parse_algorithm};
 use crate::command::{profile, record, relink, replay};
 use crate::emit::kbuild::Tree;
 use crate::guest::record::is_made;
@@ -138,7 +138,7 @@ impl Road<'_> {
     /// Lays out, relinks and checks, once for each algorithm.
     fn relinked(&self, original: &Path) -> Result<Vec<Relinked>> {
         self.say("counting blocks, edges and calls")?;
-        let profile = profile::from_recording(&original.join("trace.klt"), &self.image, &Part::WHOLE)?;
+        let profile = profile::from_recording(&original.join("trace.klt"), &self.image, &Part::WHOLE, besides(&self.args.layout))?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         let ground = Ground::new(&self.image, &profile)?;
         let mut kernels = Vec::new();

@@ -3,7 +3,8 @@
 use crate::image::{Image, vmlinux};
 use crate::output;
 use crate::part::Part;
-use crate::profile::{Merge, Profile, collect, merge};
+use crate::profile::collect::{self, Besides};
+use crate::profile::{Merge, Profile, merge};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs::File;
@@ -44,6 +45,10 @@ pub struct ProfileArgs {
     #[arg(long, short, value_name = "FILE.klp")]
     pub output: Option<PathBuf>,
 
+    /// Also count which chunks of code alternate, for the layout `gloy-smith`; takes longer
+    #[arg(long)]
+    pub alternations: bool,
+
     /// How many functions, processes and places without a function to list
     #[arg(long, default_value_t = 10)]
     pub top: usize,
@@ -59,9 +64,9 @@ impl Input {
     }
 
     /// The merged profile of all recordings and profiles that were named.
-    pub fn profile(&self, image: &Image) -> Result<Profile> {
-        let profiles: Result<Vec<_>> = self.recordings.iter().map(|path| one_profile(path, image, &self.part)).collect();
-        merge(profiles?, self.merge)
+    pub fn profile(&self, image: &Image, besides: Besides) -> Result<Profile> {
+        let one = |path: &PathBuf| one_profile(path, image, &self.part, besides);
+        merge(self.recordings.iter().map(one).collect::<Result<_>>()?, self.merge)
     }
 }
 
@@ -73,10 +78,10 @@ pub fn vmlinux_path(kernel: &Path) -> PathBuf {
     }
 }
 
-fn one_profile(path: &Path, image: &Image, part: &Part) -> Result<Profile> {
+fn one_profile(path: &Path, image: &Image, part: &Part, besides: Besides) -> Result<Profile> {
     let named = || path.display().to_string();
     if path.is_dir() {
-        return from_recording(&path.join("trace.klt"), image, part);
+        return from_recording(&path.join("trace.klt"), image, part, besides);
     }
     if !part.is_whole() {
         bail!(
@@ -98,11 +103,11 @@ fn one_profile(path: &Path, image: &Image, part: &Part) -> Result<Profile> {
 }
 
 /// The profile of a part of the recording in the file `trace.klt`.
-pub fn from_recording(trace: &Path, image: &Image, part: &Part) -> Result<Profile> {
+pub fn from_recording(trace: &Path, image: &Image, part: &Part, besides: Besides) -> Result<Profile> {
     let named = || trace.display().to_string();
     let reader = || Ok(::trace::Reader::new(BufReader::with_capacity(1 << 20, File::open(trace)?))?.without_data());
     let mut cut = part.cut(reader).with_context(named)?;
-    let mut profile = collect::collect(&mut reader().with_context(named)?, image, &mut cut).with_context(named)?;
+    let mut profile = collect::collect(&mut reader().with_context(named)?, image, &mut cut, besides).with_context(named)?;
     if !part.is_whole() {
         profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));
     }
@@ -111,7 +116,12 @@ pub fn from_recording(trace: &Path, image: &Image, part: &Part) -> Result<Profil
 
 pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let image = args.input.image()?;
-    let profile = args.input.profile(&image)?;
+    let besides = if args.alternations {
+        Besides::Alternations
+    } else {
+        Besides::Nothing
+    };
+    let profile = args.input.profile(&image, besides)?;
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;
     }

@@ -134,3 +134,41 @@ pub fn caller_and_callee(base: LinkAddr) -> Image {
         ],
     }
 }
+
+/// For tests: blocks of these sizes, one behind the other from 0x1000, that all move; each a function of its own if `apart`, else all of one.
+#[cfg(test)]
+pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
+    let mut at = 0x1000;
+    let block = |&size: &u32| {
+        at += u64::from(size);
+        Block {
+            addr: LinkAddr(at - u64::from(size)),
+            size,
+            end: End::Stop,
+            glued: false,
+        }
+    };
+    let blocks: Vec<Block> = sizes.iter().map(block).collect();
+    let all = 0..blocks.len() as u32;
+    let function = |range: Range<u32>| Function {
+        name: format!("f{}", range.start),
+        addr: blocks[range.start as usize].addr,
+        size: sizes[range.start as usize..range.end as usize]
+            .iter()
+            .map(|&size| u64::from(size))
+            .sum(),
+        blocks: range,
+        section: ".text".into(),
+        movable: true,
+    };
+    Image {
+        build_id: BuildId("00".into()),
+        entry_padding: 0,
+        entry_alignment: 1,
+        functions: match apart {
+            true => all.map(|block| function(block..block + 1)).collect(),
+            false => vec![function(all)],
+        },
+        blocks,
+    }
+}

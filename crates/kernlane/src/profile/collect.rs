@@ -6,6 +6,7 @@
 use crate::image::address::LinkAddr;
 use crate::image::{BuildId, Image};
 use crate::part::Cut;
+use crate::profile::alternations::{Alternations, RECENT_BYTES};
 use crate::profile::flow::{Flow, Known};
 use crate::profile::joint::{self, JointMisses};
 use crate::profile::{Process, Profile, Source};
@@ -17,11 +18,19 @@ use trace::{Chunk, Event, Reader, Task, TaskId, Translation, TranslationId};
 /// Interrupted transitions that wait for the way back; beyond that the oldest is forgotten, and one edge with it.
 const MOST_PENDING: usize = 64;
 
+/// What is counted besides what every profile has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Besides {
+    Nothing,
+    /// Which chunks of code alternate, for `gloy-smith`.
+    Alternations,
+}
+
 /// The profile of the part of a recording that `cut` keeps.
 ///
 /// # Errors
 /// The recording is damaged, cut off, or of another kernel than `image`.
-pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image, cut: &mut Cut) -> anyhow::Result<Profile> {
+pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image, cut: &mut Cut, besides: Besides) -> anyhow::Result<Profile> {
     let header = reader.header().clone();
     if header.build_id != image.build_id.0 {
         anyhow::bail!(
@@ -30,7 +39,7 @@ pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image, cut: &mut Cut) ->
             image.build_id.0
         );
     }
-    let mut collector = Collector::new(image);
+    let mut collector = Collector::new(image, besides);
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
             Chunk::Translations(translations) => {
@@ -81,10 +90,11 @@ struct Collector<'a> {
     entered: Option<SeedClass>,
     seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
     joint: JointMisses,
+    alternations: Option<Alternations>,
 }
 
 impl<'a> Collector<'a> {
-    fn new(image: &'a Image) -> Self {
+    fn new(image: &'a Image, besides: Besides) -> Self {
         Self {
             image,
             known: Vec::new(),
@@ -100,6 +110,7 @@ impl<'a> Collector<'a> {
             entered: None,
             seeds: BTreeMap::new(),
             joint: JointMisses::new(joint::CACHE_BYTES, image.entry_padding.into()),
+            alternations: (besides == Besides::Alternations).then(|| Alternations::new(RECENT_BYTES, image)),
         }
     }
 
@@ -107,6 +118,9 @@ impl<'a> Collector<'a> {
         for translation in translations {
             self.instructions.push(translation.instructions());
             self.joint.define(self.image, translation.addr.0, &translation.lengths);
+            if let Some(alternations) = &mut self.alternations {
+                alternations.define(self.image, translation.addr.0, &translation.lengths);
+            }
             let known = translation.is_kernel().then(|| Known::new(self.image, translation));
             self.known.push(known);
         }
@@ -145,7 +159,7 @@ impl<'a> Collector<'a> {
             table.successors.resize_with(self.known.len(), Vec::new);
         }
         table.runs[id as usize] += 1;
-        self.joint.ran(id, self.instructions[id as usize]);
+        self.fetched(id, self.instructions[id as usize]);
         if self.known[id as usize].is_none() {
             self.previous = None;
             return;
@@ -154,10 +168,19 @@ impl<'a> Collector<'a> {
         self.previous = Some(id);
     }
 
+    /// The first instructions of a translation were fetched.
+    #[inline]
+    fn fetched(&mut self, id: u32, instructions: u32) {
+        self.joint.ran(id, instructions);
+        if let Some(alternations) = &mut self.alternations {
+            alternations.ran(id, instructions);
+        }
+    }
+
     fn left(&mut self, id: u32, instructions: u32) {
         let table = &mut self.tables[self.current];
         *table.left.entry((id, instructions)).or_insert(0) += 1;
-        self.joint.ran(id, instructions);
+        self.fetched(id, instructions);
         if self.known[id as usize].is_some() {
             self.arrive(id);
         }
@@ -244,6 +267,9 @@ impl<'a> Collector<'a> {
         let mut profile = Profile {
             seeds: self.seeds,
             joint_misses: self.joint.counts(self.image),
+            alternations: self
+                .alternations
+                .map_or_else(BTreeMap::new, |alternations| alternations.counts(self.image)),
             ..Profile::empty(BuildId(header.build_id))
         };
         let summing = Summing {
@@ -430,7 +456,7 @@ mod tests {
         events.iter().for_each(|event| event.append_to(&mut words));
         writer.stream(&words).unwrap();
         let (bytes, _) = writer.end().unwrap();
-        collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole()).unwrap()
+        collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole(), Besides::Nothing).unwrap()
     }
 
     fn run(id: u32) -> Event {
@@ -502,7 +528,7 @@ mod tests {
             ..Header::default()
         };
         let (bytes, _) = Writer::new(Vec::new(), &header).unwrap().end().unwrap();
-        let error = collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole()).unwrap_err();
+        let error = collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole(), Besides::Nothing).unwrap_err();
         assert!(error.to_string().contains("build id 00ae"));
     }
 }

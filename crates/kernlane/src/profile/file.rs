@@ -19,8 +19,8 @@ pub enum ProfileError {
     Name(String),
 }
 
-/// 2: joint misses.
-const FORMAT: u32 = 2;
+/// 2: joint misses; 3: alternations.
+const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -33,6 +33,7 @@ struct Document {
     calls: Vec<(String, String, u64)>,
     seeds: Vec<(String, String, u64)>,
     joint_misses: Vec<(String, String, u64)>,
+    alternations: Vec<(String, String, u64)>,
     processes: Vec<ProcessRow>,
     outside: Vec<(String, u64)>,
 }
@@ -76,6 +77,7 @@ impl Profile {
                 .map(|((block, class), count)| (hex(*block), name_of(&SEED_CLASSES, *class), *count))
                 .collect(),
             joint_misses: pair_rows(&self.joint_misses),
+            alternations: pair_rows(&self.alternations),
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
         };
@@ -114,6 +116,7 @@ impl Profile {
             calls: pairs(document.calls)?,
             seeds: document.seeds.into_iter().map(seed).collect::<Result<_, ProfileError>>()?,
             joint_misses: pairs(document.joint_misses)?,
+            alternations: pairs(document.alternations)?,
             processes: document.processes.into_iter().map(process).collect::<Result<_, ProfileError>>()?,
             outside: counts(document.outside)?,
         })
@@ -187,6 +190,7 @@ pub(super) mod tests {
             calls: BTreeMap::from([((LinkAddr(0x1010), LinkAddr(0x1000)), 2)]),
             seeds: BTreeMap::from([((LinkAddr(0x1000), SeedClass::SystemCall), 3)]),
             joint_misses: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 4)]),
+            alternations: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 6)]),
             processes: BTreeMap::from([("sh".to_owned(), Process::default())]),
             outside: BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 9)]),
         }
@@ -211,6 +215,6 @@ pub(super) mod tests {
         let broken = |from: &str, to: &str| Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string();
         assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
         assert!(broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is no hexadecimal address"));
-        assert!(broken("\"kernlane_profile\":2", "\"kernlane_profile\":1").contains("format 1"));
+        assert!(broken("\"kernlane_profile\":3", "\"kernlane_profile\":1").contains("format 1"));
     }
 }

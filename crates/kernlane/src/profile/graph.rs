@@ -5,7 +5,7 @@ use crate::image::{BlockIndex, Function, Image};
 use crate::order::{Layout, Run};
 use crate::profile::Profile;
 use anyhow::{Context, Result, bail};
-use layout::graph::{BlockId, Call, Edge, Graph, JointMiss, Order, Seed};
+use layout::graph::{Alternation, BlockId, Call, Edge, Graph, JointMiss, Order, Seed};
 
 /// The code of an image, or that part of it which is movable, as the layout algorithms see it. Graph block n is image block `to_image[n]`.
 pub struct Movable {
@@ -62,6 +62,11 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
             graph.joint_misses.push(JointMiss { a, b, count });
         }
     }
+    for ((a, b), &count) in &profile.alternations {
+        if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
+            graph.alternations.push(Alternation { a, b, count });
+        }
+    }
     for ((block, class), &count) in &profile.seeds {
         if let Some(block) = find(block)? {
             graph.seeds.push(Seed {
@@ -95,6 +100,11 @@ fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> Movable 
 }
 
 impl Movable {
+    /// Where a block of the graph lies in the image.
+    pub fn address(&self, image: &Image, block: BlockId) -> LinkAddr {
+        image.block(self.to_image[block.index()]).addr
+    }
+
     /// The layout file of an order, whose first `hot` blocks are hot.
     pub fn layout(&self, image: &Image, order: &Order, hot: usize, algorithm: &str, seed: u64, profile: &str) -> Layout {
         let mut layout = Layout {

@@ -5,7 +5,7 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::{BlockIndex, Image};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What the cache holds: a block that may move, or a line of other code.
 pub type Unit = u32;
@@ -15,6 +15,8 @@ pub struct Units {
     line: u64,
     /// Bytes that every function brings along in front of its entry.
     padding: u64,
+    /// Where units are chunks: by block, the first of its chunk. Else empty.
+    chunks: Vec<BlockIndex>,
     blocks: Vec<Option<BlockIndex>>,
     bytes: Vec<u64>,
     kernel: Vec<bool>,
@@ -30,6 +32,7 @@ impl Units {
         Units {
             line,
             padding,
+            chunks: Vec::new(),
             blocks: Vec::new(),
             bytes: Vec::new(),
             kernel: Vec::new(),
@@ -37,6 +40,32 @@ impl Units {
             unit_of_line: HashMap::new(),
             fetches: Vec::new(),
         }
+    }
+
+    /// Functions in chunks (`layout::chunks`) in place of blocks; a chunk goes by its first block.
+    pub fn of_chunks(line: u64, image: &Image) -> Units {
+        let mut units = Units::new(line, 0);
+        units.chunks = (0..image.blocks.len() as u32).map(BlockIndex).collect();
+        for function in &image.functions {
+            let blocks = &image.blocks[function.blocks.start as usize..function.blocks.end as usize];
+            let sizes: Vec<u32> = blocks.iter().map(|block| block.size).collect();
+            for (block, first) in function.blocks.clone().zip(layout::chunks::first_of_chunk(&sizes)) {
+                units.chunks[block as usize] = BlockIndex(function.blocks.start + first);
+            }
+        }
+        units
+    }
+
+    /// The unit of a block that may move, by one of its blocks, and its bytes.
+    fn movable(&self, image: &Image, block: BlockIndex) -> (BlockIndex, u64) {
+        if let Some(&first) = self.chunks.get(block.0 as usize) {
+            let chunk = self.chunks[first.0 as usize..].iter().take_while(|&&other| other == first);
+            let blocks = &image.blocks[first.0 as usize..first.0 as usize + chunk.count()];
+            return (first, blocks.iter().map(|block| u64::from(block.size)).sum());
+        }
+        let entry = image.block(block).addr == image.function_of(block).addr;
+        let padding = if entry { self.padding } else { 0 };
+        (block, u64::from(image.block(block).size) + padding)
     }
 
     /// Learns the next translation: where it starts, and the lengths of its instructions.
@@ -58,10 +87,9 @@ impl Units {
         let next = self.blocks.len() as Unit;
         let (unit, block, bytes) = match block.filter(|&block| image.function_of(block).movable) {
             Some(index) => {
-                let (block, function) = (image.block(index), image.function_of(index));
-                let padding = if block.addr == function.addr { self.padding } else { 0 };
+                let (index, bytes) = self.movable(image, index);
                 let unit = *self.unit_of_block.entry(index).or_insert(next);
-                (unit, Some(index), u64::from(block.size) + padding)
+                (unit, Some(index), bytes)
             }
             None => (*self.unit_of_line.entry(at / self.line).or_insert(next), None, self.line),
         };
@@ -87,6 +115,16 @@ impl Units {
     /// The block of a unit that is one.
     pub fn block(&self, unit: Unit) -> Option<BlockIndex> {
         self.blocks[unit as usize]
+    }
+
+    /// Counts of pairs of units that may move, by the addresses of their blocks, the lower one first.
+    pub fn by_address(&self, image: &Image, counts: &HashMap<(Unit, Unit), u64>) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
+        let address = |unit: Unit| self.block(unit).map(|block| image.block(block).addr);
+        let pair = |(&(a, b), &count): (&(Unit, Unit), &u64)| {
+            let (a, b) = (address(a)?, address(b)?);
+            Some(((a.min(b), a.max(b)), count))
+        };
+        counts.iter().filter_map(pair).collect()
     }
 
     pub fn bytes(&self, unit: Unit) -> u64 {
@@ -155,6 +193,14 @@ impl IdealCache {
         hit
     }
 
+    /// What was fetched since `unit` was, the latest first; nothing if it is not inside.
+    #[inline]
+    pub fn since(&self, unit: Unit) -> impl Iterator<Item = Unit> + '_ {
+        let stop = if self.inside[unit as usize] { unit + 1 } else { self.older[HEAD] };
+        let later = std::iter::successors(Some(self.older[HEAD]), |&entry| Some(self.older[entry as usize]));
+        later.take_while(move |&entry| entry != stop).map(|entry| entry - 1)
+    }
+
     fn take_out(&mut self, entry: u32) {
         let (newer, older) = (self.newer[entry as usize], self.older[entry as usize]);
         self.older[newer as usize] = older;
@@ -198,11 +244,14 @@ mod tests {
         for _ in 0..5000 {
             let unit = random.below(40).min(random.below(40)) as Unit;
             let known = list.iter().position(|&u| u == unit);
+            let before = list.clone();
             known.map(|at| list.remove(at));
             list.insert(0, unit);
             while list.iter().map(|&u| sizes[u as usize]).sum::<u64>() > 100 {
                 list.pop();
             }
+            let later: Vec<Unit> = known.map_or(Vec::new(), |at| before[..at].to_vec());
+            assert_eq!(cache.since(unit).collect::<Vec<_>>(), later);
             assert_eq!(cache.fetch(unit), known.is_some());
         }
     }

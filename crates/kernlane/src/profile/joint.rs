@@ -57,48 +57,14 @@ impl JointMisses {
 
     /// The pairs, the lower address first.
     pub fn counts(&self, image: &Image) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
-        let address = |unit: Unit| self.units.block(unit).map(|block| image.block(block).addr);
-        let pair = |(&(a, b), &count): (&(Unit, Unit), &u64)| {
-            let (a, b) = (address(a)?, address(b)?);
-            Some(((a.min(b), a.max(b)), count))
-        };
-        self.counts.iter().filter_map(pair).collect()
+        self.units.by_address(image, &self.counts)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{Block, BuildId, End, Function};
-
-    /// Blocks of these sizes in one function that moves, one behind the other from 0x1000.
-    fn image(sizes: &[u32]) -> Image {
-        let mut at = 0x1000;
-        let block = |&size: &u32| {
-            at += u64::from(size);
-            Block {
-                addr: LinkAddr(at - u64::from(size)),
-                size,
-                end: End::Stop,
-                glued: false,
-            }
-        };
-        let blocks: Vec<Block> = sizes.iter().map(block).collect();
-        Image {
-            build_id: BuildId("00".into()),
-            entry_padding: 0,
-            entry_alignment: 1,
-            functions: vec![Function {
-                name: "f".into(),
-                addr: LinkAddr(0x1000),
-                size: at - 0x1000,
-                blocks: 0..blocks.len() as u32,
-                section: ".text".into(),
-                movable: true,
-            }],
-            blocks,
-        }
-    }
+    use crate::image::row_of_blocks;
 
     /// Each block is a translation of one instruction.
     fn followed(image: &Image, cache: u64, ran: &[u32]) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
@@ -112,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_loop_larger_than_the_cache_misses_in_its_order() {
-        let image = image(&[10, 10, 10]);
+        let image = row_of_blocks(&[10, 10, 10], false);
         let at = |block: usize| image.blocks[block].addr;
         let ran: Vec<u32> = (0..30).map(|i| i % 3).collect();
         let expected = BTreeMap::from([((at(0), at(1)), 10), ((at(1), at(2)), 10), ((at(0), at(2)), 9)]);
@@ -123,13 +89,13 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_the_cache_is_fetched_all_the_same() {
-        let image = image(&[200, 10]);
+        let image = row_of_blocks(&[200, 10], false);
         assert_eq!(followed(&image, 64, &[0, 0, 1, 1, 0, 1]).values().sum::<u64>(), 3);
     }
 
     #[test]
     fn other_code_shares_the_cache_but_is_in_no_pair() {
-        let image = image(&[10, 10]);
+        let image = row_of_blocks(&[10, 10], false);
         let mut joint = JointMisses::new(70, 0);
         joint.define(&image, 0x1000, &[10]);
         joint.define(&image, 0x100a, &[10]);
@@ -143,7 +109,7 @@ mod tests {
 
     #[test]
     fn instructions_that_were_not_reached_fetch_nothing() {
-        let image = image(&[10, 10]);
+        let image = row_of_blocks(&[10, 10], false);
         let mut joint = JointMisses::new(64, 0);
         joint.define(&image, 0x1000, &[10, 10]);
         joint.ran(0, 1);

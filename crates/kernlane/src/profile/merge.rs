@@ -53,6 +53,7 @@ fn scaled(mut profile: Profile, how: Merge, largest: u128) -> Profile {
     profile.calls.values_mut().for_each(scale);
     profile.seeds.values_mut().for_each(scale);
     profile.joint_misses.values_mut().for_each(scale);
+    profile.alternations.values_mut().for_each(scale);
     profile
 }
 
@@ -62,6 +63,7 @@ fn add(merged: &mut Profile, other: Profile) {
     add_counts(&mut merged.calls, other.calls);
     add_counts(&mut merged.seeds, other.seeds);
     add_counts(&mut merged.joint_misses, other.joint_misses);
+    add_counts(&mut merged.alternations, other.alternations);
     add_counts(&mut merged.outside, other.outside);
     for (ends, (kind, count)) in other.edges {
         merged.edges.entry(ends).or_insert((kind, 0)).1 += count;
@@ -95,6 +97,7 @@ mod tests {
         assert_eq!(sum.blocks[&LinkAddr(0x1000)], 8);
         assert_eq!(sum.edges.values().next().unwrap().1, 10);
         assert_eq!(sum.joint_misses.values().copied().collect::<Vec<_>>(), [8]);
+        assert_eq!(sum.alternations.values().copied().collect::<Vec<_>>(), [12]);
         // 12 and 6 blocks: the second profile counts twice.
         let average = merge(vec![example(), other], Merge::Average).unwrap();
         assert_eq!(average.blocks[&LinkAddr(0x1000)], 7 + 2);

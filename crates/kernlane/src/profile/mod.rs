@@ -2,6 +2,7 @@
 //!
 //! Takes recordings and the image they ran; gives counts by link address. Places nothing.
 
+mod alternations;
 pub mod collect;
 pub mod edges;
 mod file;
@@ -57,6 +58,9 @@ pub struct Profile {
     pub seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
     /// How often the two blocks missed one directly after the other in an ideal cache; the lower address first.
     pub joint_misses: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    /// How often one chunk of code ran between two runs of the other (`alternations.rs`); each by its first block, the lower address first. Empty where
+    /// they were not asked for.
+    pub alternations: BTreeMap<(LinkAddr, LinkAddr), u64>,
     pub processes: BTreeMap<String, Process>,
     /// Kernel instructions that belong to no block of a named function, by the address of the translation.
     pub outside: BTreeMap<LinkAddr, u64>,
@@ -74,6 +78,7 @@ impl Profile {
             calls: BTreeMap::new(),
             seeds: BTreeMap::new(),
             joint_misses: BTreeMap::new(),
+            alternations: BTreeMap::new(),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
         }

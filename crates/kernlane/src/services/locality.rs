@@ -304,6 +304,7 @@ mod tests {
             }],
             seeds: Vec::new(),
             joint_misses: Vec::new(),
+            alternations: Vec::new(),
         }
     }
 

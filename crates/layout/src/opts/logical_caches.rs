@@ -12,11 +12,11 @@
 //! 0         └────────────────┘ └────────────────┘ └────────────────┘
 //! ```
 //!
-//! Takes the sequences; gives the order of all pieces that ran, filled up with pieces that did not. Addresses are counted from 0 with the
-//! graph's sizes and alignments; where 0 comes to lie does not matter, as long as it starts a cache line.
+//! Takes the sequences; gives the order of all pieces that ran, filled up with pieces that did not.
 
 use super::transitions::Transitions;
 use super::{LoopArea, OptSParameters, conflict_grid};
+use crate::filling::Filling;
 use crate::graph::BlockId;
 use crate::hot::Hot;
 use crate::pieces::PieceId;
@@ -24,13 +24,7 @@ use crate::pieces::PieceId;
 pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId>, parameters: &OptSParameters) -> Vec<PieceId> {
     let popular = popular(hot, transitions, &sequences, parameters);
     let (first, others): (Vec<PieceId>, Vec<PieceId>) = sequences.into_iter().partition(|p| popular[p.index()]);
-    let mut layout = Layout {
-        hot,
-        order: Vec::new(),
-        address: 0,
-        seldom: hot.pieces.all().filter(|&p| !hot.ran(p)).collect::<Vec<_>>().into_iter(),
-        line: parameters.line_bytes,
-    };
+    let mut layout = Filling::new(hot);
     first.into_iter().for_each(|piece| layout.put(piece));
     // Whole lines, because lines are what conflicts.
     let area = layout.address.next_multiple_of(parameters.line_bytes);
@@ -43,14 +37,14 @@ pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId
     for piece in others {
         let (start, end) = layout.range(piece);
         if let Some(area_end) = touched_area(start, end, cache, area) {
-            layout.fill(area_end);
+            layout.fill(area_end, parameters.line_bytes);
         }
         layout.put(piece);
     }
     for own in grid {
         let base = layout.address.next_multiple_of(cache);
         for (offset, pieces) in own {
-            layout.fill(base + offset);
+            layout.fill(base + offset, parameters.line_bytes);
             pieces.into_iter().for_each(|piece| layout.put(piece));
         }
     }
@@ -59,13 +53,16 @@ pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId
 
 /// Section 4.3: the pieces of loops with many iterations leave the sequences and follow them, in the same order.
 fn loops_behind(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId>, iterations: f64) -> Vec<PieceId> {
-    let in_loop = |piece: &PieceId| {
-        let mut blocks = hot.pieces.blocks(*piece).map(BlockId);
-        blocks.any(|block| transitions.loops.outermost(block, iterations).is_some())
-    };
+    let in_loop = |piece: &PieceId| in_loop(hot, transitions, *piece, iterations);
     let (loops, mut rest): (Vec<PieceId>, Vec<PieceId>) = sequences.into_iter().partition(in_loop);
     rest.extend(loops);
     rest
+}
+
+/// Whether a piece belongs to a loop of so many iterations.
+pub(super) fn in_loop(hot: &Hot, transitions: &Transitions, piece: PieceId, iterations: f64) -> bool {
+    let mut blocks = hot.pieces.blocks(piece).map(BlockId);
+    blocks.any(|block| transitions.loops.outermost(block, iterations).is_some())
 }
 
 /// Where the SelfConfFree area ends that a piece from `start` to `end` would touch, in a logical cache behind the first. A piece that
@@ -78,7 +75,7 @@ fn touched_area(start: u64, end: u64, cache: u64, area: u64) -> Option<u64> {
 }
 
 /// The pieces of the SelfConfFree area: from the most popular down to the cut-off, as far as they fit.
-fn popular(hot: &Hot, transitions: &Transitions, sequences: &[PieceId], parameters: &OptSParameters) -> Vec<bool> {
+pub(super) fn popular(hot: &Hot, transitions: &Transitions, sequences: &[PieceId], parameters: &OptSParameters) -> Vec<bool> {
     let popularity = |p: PieceId| transitions.popularity[p.index()];
     let mut candidates: Vec<PieceId> = sequences
         .iter()
@@ -96,41 +93,6 @@ fn popular(hot: &Hot, transitions: &Transitions, sequences: &[PieceId], paramete
         }
     }
     popular
-}
-
-/// The order so far, and where it ends.
-struct Layout<'a> {
-    hot: &'a Hot<'a>,
-    order: Vec<PieceId>,
-    address: u64,
-    /// What never ran, in the original order, as far as it has not been placed or passed over.
-    seldom: std::vec::IntoIter<PieceId>,
-    /// Bytes of a cache line.
-    line: u64,
-}
-
-impl Layout<'_> {
-    /// Where a piece would start and end if it came next.
-    fn range(&self, piece: PieceId) -> (u64, u64) {
-        self.hot.range_from(piece, self.address)
-    }
-
-    fn put(&mut self, piece: PieceId) {
-        self.address = self.range(piece).1;
-        self.order.push(piece);
-    }
-
-    /// Puts seldom executed pieces, in the original order, until `end` is reached or none is left. One that would reach more than a line
-    /// beyond stays in the cold part.
-    fn fill(&mut self, end: u64) {
-        while self.address < end {
-            let (hot, address, limit) = (self.hot, self.address, end.saturating_add(self.line));
-            match self.seldom.find(|&piece| hot.range_from(piece, address).1 <= limit) {
-                Some(piece) => self.put(piece),
-                None => return,
-            }
-        }
-    }
 }
 
 #[cfg(test)]

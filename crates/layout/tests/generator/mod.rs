@@ -3,8 +3,9 @@
 
 #![allow(dead_code, reason = "each user needs a part")]
 
+use kernlane_layout::chunks::first_of_chunk;
 use kernlane_layout::random::SplitMix64;
-use kernlane_layout::{BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Seed, SeedClass};
+use kernlane_layout::{Alternation, BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Seed, SeedClass};
 use std::collections::{BTreeMap, HashMap};
 
 const CLASSES: [SeedClass; 4] = [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other];
@@ -79,6 +80,13 @@ fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut Split
     }
     for _ in 0..random.below(u64::from(blocks)) {
         graph.joint_misses.push(JointMiss {
+            a: BlockId(random.below(u64::from(blocks)) as u32),
+            b: BlockId(random.below(u64::from(blocks)) as u32),
+            count: count(random),
+        });
+    }
+    for _ in 0..random.below(u64::from(blocks)) {
+        graph.alternations.push(Alternation {
             a: BlockId(random.below(u64::from(blocks)) as u32),
             b: BlockId(random.below(u64::from(blocks)) as u32),
             count: count(random),
@@ -193,12 +201,14 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
     let mut entered = vec![0; seeds.len()];
     let mut steps = 0;
     let mut misses = Misses::default();
+    let mut recent = Recent::new(graph);
     while steps < shape.steps {
         let seed = (random.below(seeds.len() as u64).min(random.below(seeds.len() as u64))) as usize;
         entered[seed] += 1;
-        steps += one_walk(graph, ends, seeds[seed].0, &mut transfers, &mut misses, random);
+        steps += one_walk(graph, ends, seeds[seed].0, &mut transfers, &mut (&mut misses, &mut recent), random);
     }
     graph.joint_misses = misses.joint();
+    graph.alternations = recent.alternations();
     for (&(function, class), &count) in seeds.iter().zip(&entered) {
         graph.seeds.push(Seed {
             block: BlockId(graph.functions[function as usize].start),
@@ -261,13 +271,62 @@ impl Misses {
     }
 }
 
+/// The chunks that ran last, and which of them alternated.
+struct Recent {
+    chunks: Vec<u32>,
+    /// The latest last.
+    queue: Vec<u32>,
+    pairs: HashMap<(u32, u32), u64>,
+}
+
+impl Recent {
+    fn new(graph: &Graph) -> Recent {
+        let chunks = graph.functions.iter().flat_map(|range| {
+            let firsts = first_of_chunk(&graph.sizes[range.start as usize..range.end as usize]);
+            firsts.into_iter().map(|first| range.start + first)
+        });
+        Recent {
+            chunks: chunks.collect(),
+            queue: Vec::new(),
+            pairs: HashMap::new(),
+        }
+    }
+
+    fn run(&mut self, block: u32) {
+        let chunk = self.chunks[block as usize];
+        if self.queue.last() == Some(&chunk) {
+            return;
+        }
+        if let Some(at) = self.queue.iter().rposition(|&known| known == chunk) {
+            for &other in &self.queue[at + 1..] {
+                *self.pairs.entry((chunk.min(other), chunk.max(other))).or_default() += 1;
+            }
+            self.queue.remove(at);
+        } else if self.queue.len() == 64 {
+            self.queue.remove(0);
+        }
+        self.queue.push(chunk);
+    }
+
+    fn alternations(self) -> Vec<Alternation> {
+        let mut pairs: Vec<_> = self.pairs.into_iter().collect();
+        pairs.sort_unstable();
+        let alternation = |((a, b), count)| Alternation {
+            a: BlockId(a),
+            b: BlockId(b),
+            count,
+        };
+        pairs.into_iter().map(alternation).collect()
+    }
+}
+
 /// Runs from a function's entry until it returns, for 5000 blocks at most; gives the number of blocks.
 fn one_walk(
     graph: &mut Graph,
     ends: &[End],
     function: u32,
     transfers: &mut [(u64, u64)],
-    misses: &mut Misses,
+    (misses, recent): &mut (&mut Misses, &mut Recent),
     random: &mut SplitMix64,
 ) -> u64 {
     let mut stack: Vec<u32> = Vec::new();
@@ -275,6 +334,7 @@ fn one_walk(
     for step in 1..5000 {
         graph.counts[block as usize] += 1;
         misses.run(block);
+        recent.run(block);
         let (taken, passed) = &mut transfers[block as usize];
         block = match ends[block as usize] {
             End::Branch(to, likelihood) if random.below(1000) < likelihood => {

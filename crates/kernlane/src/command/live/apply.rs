@@ -125,6 +125,10 @@ pub(super) fn lay_out(
 
 /// The group's blocks in the order that the algorithm gives them.
 pub(super) fn order(group: &Group<'_, '_>, profile: Option<&Profile>, algorithm: Algorithm, seed: u64) -> Result<Vec<u32>> {
+    ensure!(
+        !algorithm.uses_alternations(),
+        "{algorithm} needs to know which chunks of code alternate, and a group of functions does not say: choose another algorithm"
+    );
     let order = layout::order(&group.graph(profile), algorithm, seed)?;
     Ok(order.order.0.iter().map(|block| block.0).collect())
 }

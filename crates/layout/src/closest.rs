@@ -1,0 +1,73 @@
+//! "Closest is best": which two groups of nodes are joined next.
+//!
+//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990), section 3. Takes weights between nodes; gives, one after the other, the
+//! two groups with the heaviest weight between them, until no weight is left between groups. What joining does is the caller's part.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// A graph whose nodes become groups.
+pub(crate) struct Closest {
+    /// Weights to each other group.
+    neighbours: Vec<BTreeMap<usize, u128>>,
+    /// Weights between groups, and the groups, the lower one first. A weight that is no longer true is skipped.
+    heap: BinaryHeap<(u128, Reverse<(usize, usize)>)>,
+    /// The lowest node of each group: which of two groups comes first.
+    lowest: Vec<usize>,
+    /// Where the neighbours of a group's parts are kept now.
+    kept_in: Vec<usize>,
+}
+
+impl Closest {
+    /// `weights`: between two different nodes, each pair once, the lower first.
+    pub fn new(nodes: usize, weights: impl IntoIterator<Item = ((usize, usize), u128)>) -> Closest {
+        let mut neighbours = vec![BTreeMap::new(); nodes];
+        let mut heap = BinaryHeap::new();
+        for ((a, b), weight) in weights {
+            neighbours[a].insert(b, weight);
+            neighbours[b].insert(a, weight);
+            heap.push((weight, Reverse((a, b))));
+        }
+        Closest {
+            neighbours,
+            heap,
+            lowest: (0..nodes).collect(),
+            kept_in: (0..nodes).collect(),
+        }
+    }
+
+    /// The two closest groups, the one with the lowest node first. A group bears the number of one of its nodes.
+    pub fn pair(&mut self) -> Option<(usize, usize)> {
+        while let Some((weight, Reverse((a, b)))) = self.heap.pop() {
+            let (a, b) = (self.kept_in[a], self.kept_in[b]);
+            if self.neighbours[a].get(&b) == Some(&weight) {
+                return Some(if self.lowest[a] < self.lowest[b] { (a, b) } else { (b, a) });
+            }
+        }
+        None
+    }
+
+    /// Makes the two groups one; its number is that of the one with more neighbours, so that a group that grows large is never gone through again.
+    pub fn join(&mut self, a: usize, b: usize) -> usize {
+        let (kept, gone) = if self.neighbours[a].len() >= self.neighbours[b].len() {
+            (a, b)
+        } else {
+            (b, a)
+        };
+        self.kept_in[gone] = kept;
+        self.kept_in[self.lowest[gone]] = kept;
+        self.lowest[kept] = self.lowest[a].min(self.lowest[b]);
+        self.neighbours[kept].remove(&gone);
+        for (group, weight) in std::mem::take(&mut self.neighbours[gone]) {
+            self.neighbours[group].remove(&gone);
+            if group != kept {
+                let sum = weight + self.neighbours[kept].get(&group).unwrap_or(&0);
+                self.neighbours[kept].insert(group, sum);
+                let (one, other) = (self.lowest[kept], self.lowest[group]);
+                self.heap.push((sum, Reverse((one.min(other), one.max(other)))));
+                self.neighbours[group].insert(kept, sum);
+            }
+        }
+        kept
+    }
+}
