@@ -7,6 +7,7 @@ use crate::command::cross_validate::CrossValidateArgs;
 use crate::command::diff::DiffArgs;
 use crate::command::doctor::DoctorArgs;
 use crate::command::dump::DumpArgs;
+use crate::command::evaluate::EvaluateArgs;
 use crate::command::export::ExportArgs;
 use crate::command::import::ImportArgs;
 use crate::command::layout::LayoutArgs;
@@ -43,6 +44,7 @@ pub enum Command {
     Relink(RelinkArgs),
     Replay(ReplayArgs),
     CrossValidate(CrossValidateArgs),
+    Evaluate(EvaluateArgs),
     Report(ReportArgs),
     Diff(DiffArgs),
     #[command(hide = true)]

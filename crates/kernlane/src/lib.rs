@@ -7,6 +7,7 @@ pub mod command;
 pub mod comparison;
 pub mod emit;
 pub mod estimate;
+pub mod evaluation;
 pub mod exchange;
 pub mod guard;
 pub mod guest;

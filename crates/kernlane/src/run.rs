@@ -2,8 +2,8 @@
 
 use crate::cli::{Cli, Command};
 use crate::command::{
-    check, checkpoint, cross_validate, diff, doctor, dump, export, import, layout, live, manual, objtool, optimize, profile, record,
-    relink, replay, report,
+    check, checkpoint, cross_validate, diff, doctor, dump, evaluate, export, import, layout, live, manual, objtool, optimize, profile,
+    record, relink, replay, report,
 };
 use anyhow::Result;
 use std::process::ExitCode;
@@ -26,6 +26,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Optimize(args) => optimize::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::CrossValidate(args) => cross_validate::run(&args),
+        Command::Evaluate(args) => evaluate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Check(args) => check::run(&args),

@@ -3,7 +3,7 @@
 mod generator;
 
 use generator::{KernelShape, SMALL, kernel};
-use kernlane_layout::opts::{Iteration, LoopArea, OptSParameters, opts};
+use kernlane_layout::opts::{BlockClass, Iteration, LoopArea, OptSParameters, classes, opts};
 use kernlane_layout::{BlockId, Call, Edge, EdgeKind, Graph, Order, Seed, SeedClass, check};
 
 /// A graph under construction, every block of 20 bytes.
@@ -216,6 +216,27 @@ fn loops_of_many_iterations_follow_the_sequences() {
         ..sequences_only(vec![Iteration::uniform(0.0, 0.0)])
     };
     assert_eq!(g.opts(&apart).0, [f, f + 2, h, h + 1, f + 1]);
+}
+
+/// ```text
+///     popular     f: 0 ──10──▶ 1 ⟲ 990 ──10──▶ 2     rare     cold
+/// ```
+#[test]
+fn each_block_has_the_class_that_figure_12_gives_it() {
+    let mut g = Builder::default();
+    let popular = g.function(&[1000]);
+    let f = g.function(&[10, 1000, 10]);
+    let rare = g.function(&[1]);
+    g.function(&[0]);
+    for (from, to, count) in [(f, f + 1, 10), (f + 1, f + 1, 990), (f + 1, f + 2, 10)] {
+        g.edge(from, to, count);
+    }
+    for (seed, count) in [(popular, 1000), (f, 10), (rare, 1)] {
+        g.seed(seed, SeedClass::Interrupt, count);
+    }
+    let (main, other) = (Some(BlockClass::MainSequence), Some(BlockClass::OtherSequence));
+    let expected = [Some(BlockClass::SelfConfFree), main, Some(BlockClass::Loop), main, other, None];
+    assert_eq!(classes(&g.0, &OptSParameters::default()).unwrap(), expected);
 }
 
 /// Two loops of ten iterations: the first calls r and s, the second r. Neither may share a cache line with a routine that it calls.

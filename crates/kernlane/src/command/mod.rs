@@ -7,6 +7,7 @@ pub mod cross_validate;
 pub mod diff;
 pub mod doctor;
 pub mod dump;
+pub mod evaluate;
 pub mod export;
 pub mod import;
 pub mod layout;

@@ -11,7 +11,7 @@ use crate::machine;
 use crate::map::{self, Map};
 use crate::order;
 use crate::part::Part;
-use crate::replay::{self, Layout, Replayed, rows};
+use crate::replay::{self, Layout, Replayed, Trials, rows};
 use crate::report::text;
 use crate::results::{ORIGINAL, Results, Row};
 use anyhow::{Context, Result, bail};
@@ -161,6 +161,12 @@ pub fn replay_recording(
     kernel: Option<&BuildId>,
     part: &Part,
 ) -> Result<Replayed> {
+    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines }).collect();
+    replay_trials(recording, &trials, kernel, part)
+}
+
+/// As [`replay_recording`], each layout on machines of its own.
+pub fn replay_trials(recording: &Path, trials: &[Trials<'_>], kernel: Option<&BuildId>, part: &Part) -> Result<Replayed> {
     let path = recording.join("trace.klt");
     let named = || path.display().to_string();
     let again = || Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?.without_data());
@@ -173,9 +179,9 @@ pub fn replay_recording(
         reader = reader.without_data();
     }
     let recorded = BuildId(reader.header().build_id.clone());
-    let kernels = layouts
+    let kernels = trials
         .iter()
-        .filter_map(|layout| Some((layout.name.as_str(), layout.kernel.as_ref()?)));
+        .filter_map(|trial| Some((trial.layout.name.as_str(), trial.layout.kernel.as_ref()?)));
     for (what, kernel) in kernels.chain(kernel.map(|kernel| ("--kernel", kernel))) {
         if *kernel != recorded {
             bail!(
@@ -186,7 +192,7 @@ pub fn replay_recording(
             );
         }
     }
-    let replayed = replay::replay_part(reader, layouts, machines, &mut cut).with_context(named);
+    let replayed = replay::replay_trials(reader, trials, &mut cut).with_context(named);
     progress.finish_and_clear();
     replayed
 }

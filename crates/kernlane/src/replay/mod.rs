@@ -77,9 +77,27 @@ pub fn replay<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machin
 
 /// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty where it begins. A reader of less than the
 /// whole leaves data accesses aside.
-pub fn replay_part<R: Read>(mut reader: Reader<R>, layouts: &[Layout], machines: &[Machine], cut: &mut Cut) -> Result<Replayed> {
+pub fn replay_part<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine], cut: &mut Cut) -> Result<Replayed> {
+    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines }).collect();
+    replay_trials(reader, &trials, cut)
+}
+
+/// A layout with the machines that it is to run on.
+#[derive(Clone, Copy)]
+pub struct Trials<'a> {
+    pub layout: &'a Layout,
+    pub machines: &'a [Machine],
+}
+
+/// As [`replay_part`], each layout on machines of its own. Only where all have the same are data accesses followed.
+pub fn replay_trials<R: Read>(mut reader: Reader<R>, trials: &[Trials<'_>], cut: &mut Cut) -> Result<Replayed> {
     let mut flow = Flow::default();
-    let mut simulations: Vec<Simulation<'_>> = layouts.iter().map(|layout| Simulation::new(&layout.placement, machines)).collect();
+    let simulations = trials.iter().map(|trial| Simulation::new(&trial.layout.placement, trial.machines));
+    let mut simulations: Vec<Simulation<'_>> = simulations.collect();
+    let machines = trials.first().map_or(&[][..], |trial| trial.machines);
+    if trials.iter().any(|trial| trial.machines != machines) {
+        reader = reader.without_data();
+    }
     let mut data = DataFlow::new(machines);
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {

@@ -5,6 +5,7 @@
 pub mod cross_validation;
 pub mod difference;
 pub mod dump;
+pub mod evaluation;
 pub mod locality;
 pub mod misses;
 pub mod page;

@@ -125,5 +125,42 @@ pub fn opts(graph: &Graph, parameters: &OptSParameters) -> Result<Ordered, Input
     let hot = Hot::new(graph);
     let transitions = transitions::Transitions::new(&hot);
     let sequences = sequences::sequences(&hot, &transitions, parameters);
-    Ok(hot.finish(logical_caches::place(&hot, &transitions, sequences, parameters)))
+    Ok(hot.finish(logical_caches::place(&hot, &transitions, sequences.order, parameters)))
+}
+
+/// What a block is to OptL (section 5.1, figure 12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BlockClass {
+    /// In the SelfConfFree area.
+    SelfConfFree,
+    /// In a sequence with an ExecThresh of at least 0.2 %.
+    MainSequence,
+    /// In a loop of `min_iterations` or more, and not in the area.
+    Loop,
+    /// In another sequence.
+    OtherSequence,
+}
+
+/// The class of each block; `None` for what never ran. Popular blocks are in the area even where they are in a loop, as `opts` lays them.
+pub fn classes(graph: &Graph, parameters: &OptSParameters) -> Result<Vec<Option<BlockClass>>, InputError> {
+    validate(graph)?;
+    parameters.validate()?;
+    let hot = Hot::new(graph);
+    let transitions = transitions::Transitions::new(&hot);
+    let sequences = sequences::sequences(&hot, &transitions, parameters);
+    let popular = logical_caches::popular(&hot, &transitions, &sequences.order, parameters);
+    let mut classes = vec![None; graph.len()];
+    for (number, &piece) in sequences.order.iter().enumerate() {
+        let class = if popular[piece.index()] {
+            BlockClass::SelfConfFree
+        } else if logical_caches::in_loop(&hot, &transitions, piece, parameters.min_iterations) {
+            BlockClass::Loop
+        } else if number < sequences.main {
+            BlockClass::MainSequence
+        } else {
+            BlockClass::OtherSequence
+        };
+        hot.pieces.blocks(piece).for_each(|block| classes[block as usize] = Some(class));
+    }
+    Ok(classes)
 }

@@ -28,7 +28,17 @@ struct Visit {
     within: Option<usize>,
 }
 
-pub(super) fn sequences(hot: &Hot, transitions: &Transitions, parameters: &OptSParameters) -> Vec<PieceId> {
+/// Every piece that ran, once.
+pub(super) struct Sequences {
+    pub order: Vec<PieceId>,
+    /// How many of them, from the first on, belong to sequences with an ExecThresh of at least `MAIN` (section 5.1: MainSeq).
+    pub main: usize,
+}
+
+/// ExecThresh from which a sequence is a main one.
+const MAIN: f64 = 0.002;
+
+pub(super) fn sequences(hot: &Hot, transitions: &Transitions, parameters: &OptSParameters) -> Sequences {
     let mut builder = Builder {
         transitions,
         placed: vec![false; hot.pieces.len()],
@@ -37,7 +47,11 @@ pub(super) fn sequences(hot: &Hot, transitions: &Transitions, parameters: &OptSP
         activations: Vec::new(),
         order: Vec::new(),
     };
+    let mut main = None;
     for iteration in &parameters.schedule {
+        if iteration.exec < MAIN {
+            main.get_or_insert(builder.order.len());
+        }
         for class in [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other] {
             if let Some(branch) = branch_threshold(iteration, class) {
                 builder.pass(
@@ -50,6 +64,7 @@ pub(super) fn sequences(hot: &Hot, transitions: &Transitions, parameters: &OptSP
             }
         }
     }
+    let main = main.unwrap_or(builder.order.len());
     // What no seed reaches: entered in a way that the profile did not see. The most popular first.
     let mut rest: Vec<PieceId> = hot.pieces.all().filter(|&p| hot.ran(p) && !builder.placed[p.index()]).collect();
     rest.sort_by(|&a, &b| {
@@ -58,7 +73,10 @@ pub(super) fn sequences(hot: &Hot, transitions: &Transitions, parameters: &OptSP
             .then(a.cmp(&b))
     });
     builder.pass(&rest, Thresholds { exec: 0.0, branch: 0.0 });
-    builder.order
+    Sequences {
+        order: builder.order,
+        main,
+    }
 }
 
 fn branch_threshold(iteration: &Iteration, class: SeedClass) -> Option<f64> {

@@ -1,0 +1,626 @@
+//! Torrellas' evaluation of layouts of the kernel (1998, section 5, figures 11 to 17): levels of optimization on caches of many shapes.
+//!
+//! Takes the counts of recordings, the image and a machine; says which layouts run on which caches, and turns what replay counted into trials. Reads no
+//! recording, prints nothing.
+
+use crate::estimate;
+use crate::image::address::LinkAddr;
+use crate::image::{BuildId, Image};
+use crate::profile::Profile;
+use crate::profile::graph::{self, Movable};
+use crate::replay::{Layout, LayoutCounts, Replayed, Trials};
+use crate::results::{Misses, Sides};
+use anyhow::{Context, Result};
+use layout::opts::{self, BlockClass, LoopArea, OptSParameters};
+use layout::{Algorithm, BlockId};
+use serde::Serialize;
+use sim::{CacheDescription, Machine, SimpleModel};
+use std::collections::BTreeMap;
+
+/// A level of optimization (section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Level {
+    Base,
+    #[serde(rename = "C-H")]
+    ChangHwu,
+    OptS,
+    OptL,
+    Call,
+}
+
+impl Level {
+    pub const ALL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
+    /// Those that are tried on every shape of a cache.
+    pub const SHAPED: [Level; 3] = [Level::Base, Level::ChangHwu, Level::OptS];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Base => "Base",
+            Level::ChangHwu => "C-H",
+            Level::OptS => "OptS",
+            Level::OptL => "OptL",
+            Level::Call => "Call",
+        }
+    }
+}
+
+/// The SelfConfFree area of an OptS layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Area {
+    /// The most popular blocks from 40 % on, at most 1 KB.
+    Usual,
+    None,
+    /// The blocks of at least this popularity, in per cent of the most popular one's, in at most half the cache.
+    Cutoff(u8),
+}
+
+/// The areas of figure 15, in its order.
+pub const AREAS: [Area; 4] = [Area::None, Area::Cutoff(60), Area::Cutoff(40), Area::Cutoff(20)];
+pub const SIZES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+pub const LINES: [u64; 4] = [16, 32, 64, 128];
+pub const WAYS: [u64; 4] = [1, 2, 4, 8];
+/// Miss penalties of figure 14b, in cycles.
+pub const PENALTIES: [f64; 3] = [10.0, 30.0, 50.0];
+
+/// An instruction cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Shape {
+    pub bytes: u64,
+    pub line: u64,
+    pub ways: u64,
+}
+
+impl Shape {
+    pub fn of(machine: &Machine) -> Shape {
+        let (line, ways) = (u64::from(machine.l1i_line), u64::from(machine.l1i.ways()));
+        Shape {
+            bytes: u64::from(machine.l1i.sets()) * ways * line,
+            line,
+            ways,
+        }
+    }
+
+    /// Another size. Where that is a power of two and the number of ways is none, with as many ways as the next below.
+    pub fn sized(self, bytes: u64) -> Shape {
+        let ways = if bytes.is_power_of_two() {
+            1 << self.ways.ilog2()
+        } else {
+            self.ways
+        };
+        Shape { bytes, ways, ..self }
+    }
+
+    /// So many ways; where the size is no power of two, the next below.
+    pub fn with_ways(self, ways: u64) -> Shape {
+        Shape {
+            bytes: 1 << self.bytes.ilog2(),
+            ways,
+            ..self
+        }
+    }
+}
+
+/// A layout: what was laid out how, and for a cache of how many bytes (0 where that makes no difference).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Made {
+    level: Level,
+    area: Area,
+    cache: u64,
+}
+
+impl Made {
+    fn new(level: Level, area: Area, shape: Shape) -> Made {
+        let cache = match level {
+            Level::Base | Level::ChangHwu => 0,
+            Level::OptS | Level::OptL | Level::Call => shape.bytes,
+        };
+        Made { level, area, cache }
+    }
+}
+
+/// One layout with the caches that it is tried on.
+pub struct Test {
+    made: Made,
+    layout: Layout,
+    shapes: Vec<Shape>,
+    machines: Vec<Machine>,
+}
+
+impl Test {
+    /// As replay takes it.
+    pub fn trials(&self) -> Trials<'_> {
+        Trials {
+            layout: &self.layout,
+            machines: &self.machines,
+        }
+    }
+}
+
+/// Misses of an L1I of one shape under one layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Trial {
+    pub level: Level,
+    pub area: Area,
+    pub cache: Shape,
+    pub misses: Sides<Misses>,
+}
+
+/// Something of the kernel's by class of block; a block has the class that it has in OptL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ByClass {
+    pub self_conf_free: u64,
+    pub main_seq: u64,
+    pub loops: u64,
+    pub other_seq: u64,
+    /// Code that does not move, and what never ran when the layouts were made.
+    pub no_class: u64,
+}
+
+impl ByClass {
+    fn add(&mut self, class: Option<BlockClass>, count: u64) {
+        *match class {
+            Some(BlockClass::SelfConfFree) => &mut self.self_conf_free,
+            Some(BlockClass::MainSequence) => &mut self.main_seq,
+            Some(BlockClass::Loop) => &mut self.loops,
+            Some(BlockClass::OtherSequence) => &mut self.other_seq,
+            None => &mut self.no_class,
+        } += count;
+    }
+
+    pub fn total(&self) -> u64 {
+        self.self_conf_free + self.main_seq + self.loops + self.other_seq + self.no_class
+    }
+}
+
+/// The kernel's misses in 1 KB of the original addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stretch {
+    #[serde(serialize_with = "hex")]
+    pub start: LinkAddr,
+    pub misses: u64,
+}
+
+fn hex<S: serde::Serializer>(addr: &LinkAddr, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(addr)
+}
+
+/// What one recording came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluated {
+    pub workload: String,
+    pub seed: u64,
+    pub instructions: Sides<u64>,
+    /// Bytes fetched in the kernel.
+    pub references: ByClass,
+    pub trials: Vec<Trial>,
+    /// Kernel misses on the machine's cache, by level.
+    pub classes: Vec<(Level, ByClass)>,
+    /// The same by address.
+    pub addresses: Vec<(Level, Vec<Stretch>)>,
+}
+
+impl Evaluated {
+    /// Misses of kernel and user together under a layout, as a share of another's; `None` where one was not tried on this cache.
+    pub fn share(&self, level: Level, area: Area, of: Level, cache: Shape) -> Option<f64> {
+        let misses = |level, area| Some(self.trial(level, area, cache)?.total() as f64);
+        Some(misses(level, area)? / misses(of, Area::Usual)?.max(1.0))
+    }
+
+    pub fn trial(&self, level: Level, area: Area, cache: Shape) -> Option<&Trial> {
+        let is = |trial: &&Trial| (trial.level, trial.area, trial.cache) == (level, area, cache);
+        self.trials.iter().find(is)
+    }
+
+    /// Misses of kernel and user for each instruction.
+    pub fn miss_rate(&self, level: Level, cache: Shape) -> Option<f64> {
+        let misses = self.trial(level, Area::Usual, cache)?.total();
+        Some(misses as f64 / self.instructions.total().max(1) as f64)
+    }
+
+    /// By which share OptS is faster than Base with a miss penalty in cycles, by the paper's model (section 5.2).
+    pub fn speed_increase(&self, cache: Shape, penalty: f64) -> Option<f64> {
+        let model = SimpleModel {
+            miss_penalty: penalty,
+            data_references: 0.30,
+            data_miss_rate: 0.05,
+        };
+        let cycles = |level| {
+            let misses = self.trial(level, Area::Usual, cache)?.total();
+            Some(model.cycles(self.instructions.total(), misses))
+        };
+        Some(cycles(Level::Base)? / cycles(Level::OptS)? - 1.0)
+    }
+}
+
+impl Trial {
+    fn total(&self) -> u64 {
+        self.misses.kernel.total() + self.misses.user.total()
+    }
+}
+
+/// The whole report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    pub machine: String,
+    pub cache: Shape,
+    pub kernel: BuildId,
+    /// Bytes of the SelfConfFree areas on the machine's cache.
+    pub areas: Vec<(Area, u64)>,
+    pub workloads: Vec<Evaluated>,
+    pub paper: Vec<Paper>,
+}
+
+/// What the paper says of one of its figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Paper {
+    pub figure: &'static str,
+    pub says: &'static str,
+}
+
+/// Sections 5.1 to 5.5. The figures themselves are drawings; these are the numbers in the text.
+pub const PAPER: [Paper; 7] = [
+    Paper {
+        figure: "11",
+        says: "C-H 43-62 % of Base's misses, OptS 24-53 % and 25 % fewer than C-H, OptL slightly more than OptS, OptA 11 % fewer than OptS",
+    },
+    Paper {
+        figure: "12",
+        says: "MainSeq and SelfConfFree: 50-65 % of the references, 67-83 % of Base's misses (Shell 33 %); loops miss practically never; OptS eliminates the misses of SelfConfFree",
+    },
+    Paper {
+        figure: "13",
+        says: "the peaks fall from Base to C-H to OptS, where they are all very small",
+    },
+    Paper {
+        figure: "14",
+        says: "Base misses 0.87-6.75 %; C-H 40-60 % less; up to 16 KB OptS 20-40 % less than C-H; at 32 KB the two come close; optimized 0.12-3.87 %; with a penalty of 30 cycles 10-25 % faster",
+    },
+    Paper {
+        figure: "15",
+        says: "areas of 0, 376, 1286 and 2514 bytes; the cut-off of 40 % is best or as good as the best in over half of the cases; larger caches want smaller areas",
+    },
+    Paper {
+        figure: "16",
+        says: "OptS 59 % below Base with lines of 16 bytes, 70 % with 128; 55 % direct-mapped, 41 % with 8 ways; direct-mapped OptS misses less than 8-way Base",
+    },
+    Paper {
+        figure: "17",
+        says: "Call: 20-100 % more kernel misses than OptA",
+    },
+];
+
+/// The image with the counts that layouts are made from: those of all recordings, averaged.
+pub struct Evaluator<'a> {
+    image: &'a Image,
+    machine: &'a Machine,
+    movable: Movable,
+    /// By block of the image, its class in OptL.
+    classes: BTreeMap<LinkAddr, BlockClass>,
+}
+
+impl<'a> Evaluator<'a> {
+    pub fn new(image: &'a Image, machine: &'a Machine, average: &Profile) -> Result<Evaluator<'a>> {
+        let movable = graph::movable(image, average)?;
+        let mut evaluator = Evaluator {
+            image,
+            machine,
+            movable,
+            classes: BTreeMap::new(),
+        };
+        let parameters = evaluator.parameters(Made::new(Level::OptL, Area::Usual, Shape::of(machine)));
+        let classes = opts::classes(&evaluator.movable.graph, &parameters).context("the counts make no graph")?;
+        let classes = classes.iter().enumerate().filter_map(|(block, &class)| Some((block, class?)));
+        evaluator.classes = classes
+            .map(|(block, class)| (evaluator.movable.address(image, BlockId(block as u32)), class))
+            .collect();
+        Ok(evaluator)
+    }
+
+    fn parameters(&self, made: Made) -> OptSParameters {
+        let defaults = OptSParameters::default();
+        let (bytes, cutoff) = match made.area {
+            Area::Usual => (defaults.self_conf_free_bytes, defaults.self_conf_free_cutoff),
+            Area::None => (0, 1.0),
+            Area::Cutoff(percent) => (made.cache / 2, f64::from(percent) / 100.0),
+        };
+        OptSParameters {
+            cache_bytes: made.cache,
+            line_bytes: u64::from(self.machine.l1i_line),
+            self_conf_free_bytes: bytes,
+            self_conf_free_cutoff: cutoff,
+            loop_area: match made.level {
+                Level::OptL => LoopArea::Behind,
+                Level::Call => LoopArea::WithCallees,
+                Level::Base | Level::ChangHwu | Level::OptS => LoopArea::InSequences,
+            },
+            ..defaults
+        }
+    }
+
+    /// Every layout that the figures need, with the caches that it is tried on.
+    pub fn tests(&self) -> Result<Vec<Test>> {
+        let mut wanted: BTreeMap<Made, Vec<Shape>> = BTreeMap::new();
+        for (level, area, shape) in plan(Shape::of(self.machine)) {
+            wanted.entry(Made::new(level, area, shape)).or_default().push(shape);
+        }
+        wanted.into_iter().map(|(made, shapes)| self.test(made, shapes)).collect()
+    }
+
+    fn test(&self, made: Made, shapes: Vec<Shape>) -> Result<Test> {
+        let graph = &self.movable.graph;
+        let ordered = match made.level {
+            Level::Base => None,
+            Level::ChangHwu => Some(layout::order(graph, Algorithm::ChangHwu, 0)),
+            Level::OptS | Level::OptL | Level::Call => Some(opts::opts(graph, &self.parameters(made))),
+        };
+        let layout = match ordered {
+            None => Layout::original(),
+            Some(ordered) => {
+                let ordered = ordered.context("the counts make no graph")?;
+                layout::check(graph, &ordered.order).with_context(|| format!("{} gave an order that breaks a rule", made.level.name()))?;
+                let order = self
+                    .movable
+                    .layout(self.image, &ordered.order, ordered.hot, made.level.name(), 0, "none");
+                Layout {
+                    name: made.level.name().to_owned(),
+                    kernel: Some(self.image.build_id.clone()),
+                    placement: estimate::placement(self.image, &order)?,
+                }
+            }
+        };
+        let machines = shapes.iter().map(|&shape| self.machine_with(shape)).collect::<Result<_>>()?;
+        Ok(Test {
+            made,
+            layout,
+            shapes,
+            machines,
+        })
+    }
+
+    /// The machine with another L1I, and nothing behind it.
+    fn machine_with(&self, shape: Shape) -> Result<Machine> {
+        let l1i = CacheDescription::new(shape.bytes, shape.ways, shape.line, self.machine.l1i.replacement()).with_context(|| {
+            format!(
+                "no cache can have {} bytes, {} ways and lines of {} bytes",
+                shape.bytes, shape.ways, shape.line
+            )
+        })?;
+        Ok(Machine {
+            l1i: l1i.geometry,
+            l1i_line: l1i.line,
+            itlb: None,
+            memory: None,
+            ..self.machine.clone()
+        })
+    }
+
+    /// Bytes of the areas on the machine's cache.
+    pub fn areas(&self) -> Result<Vec<(Area, u64)>> {
+        let graph = &self.movable.graph;
+        let bytes = |area: Area| {
+            let classes = opts::classes(graph, &self.parameters(Made::new(Level::OptS, area, Shape::of(self.machine))))?;
+            let inside = classes
+                .iter()
+                .zip(&graph.sizes)
+                .filter(|(class, _)| **class == Some(BlockClass::SelfConfFree));
+            Ok((area, inside.map(|(_, &size)| u64::from(size)).sum()))
+        };
+        std::iter::once(Area::Usual).chain(AREAS).map(bytes).collect()
+    }
+
+    /// What replay counted of a recording; `profile`: its own counts.
+    pub fn evaluated(&self, tests: &[Test], replayed: &Replayed, profile: &Profile) -> Evaluated {
+        let own = Shape::of(self.machine);
+        let mut evaluated = Evaluated {
+            workload: replayed.header.workload.clone(),
+            seed: replayed.header.seed,
+            instructions: replayed
+                .layouts
+                .first()
+                .map(|counts| counts.amounts.instructions.into())
+                .unwrap_or_default(),
+            references: self.references(profile),
+            trials: Vec::new(),
+            classes: Vec::new(),
+            addresses: Vec::new(),
+        };
+        for (test, counts) in tests.iter().zip(&replayed.layouts) {
+            for (&cache, on) in test.shapes.iter().zip(&counts.machines) {
+                let misses = on.l1i.into();
+                evaluated.trials.push(Trial {
+                    level: test.made.level,
+                    area: test.made.area,
+                    cache,
+                    misses,
+                });
+            }
+            if let (Area::Usual, Some(at)) = (test.made.area, test.shapes.iter().position(|&shape| shape == own)) {
+                let (classes, stretches) = self.by_place(counts, at);
+                evaluated.classes.push((test.made.level, classes));
+                evaluated.addresses.push((test.made.level, stretches));
+            }
+        }
+        evaluated
+    }
+
+    fn references(&self, profile: &Profile) -> ByClass {
+        let mut references = ByClass::default();
+        for (addr, &count) in &profile.blocks {
+            let size = self.image.block_at(*addr).map_or(0, |block| self.image.block(block).size);
+            references.add(self.classes.get(addr).copied(), count * u64::from(size));
+        }
+        references
+    }
+
+    /// The kernel's misses on one machine by class and by address.
+    fn by_place(&self, counts: &LayoutCounts, machine: usize) -> (ByClass, Vec<Stretch>) {
+        let mut classes = ByClass::default();
+        let mut stretches: BTreeMap<u64, u64> = BTreeMap::new();
+        let of_kernel = counts.machines[machine].misses_at.iter().filter(|(addr, _)| addr.is_kernel());
+        for &(addr, misses) in of_kernel {
+            let block = self.image.block_at(LinkAddr(addr.0)).map(|block| self.image.block(block).addr);
+            classes.add(block.and_then(|block| self.classes.get(&block).copied()), misses);
+            *stretches.entry(addr.0 >> 10 << 10).or_default() += misses;
+        }
+        let stretch = |(start, misses)| Stretch {
+            start: LinkAddr(start),
+            misses,
+        };
+        (classes, stretches.into_iter().map(stretch).collect())
+    }
+}
+
+/// The misses of the 1 KB that misses most, and in how many such stretches half of all misses lie.
+pub fn peaks(stretches: &[Stretch]) -> (u64, usize) {
+    let mut misses: Vec<u64> = stretches.iter().map(|stretch| stretch.misses).collect();
+    misses.sort_unstable_by(|a, b| b.cmp(a));
+    let all: u64 = misses.iter().sum();
+    let mut sum = 0;
+    let half = misses.iter().take_while(|&&misses| {
+        let before = sum;
+        sum += misses;
+        2 * before < all
+    });
+    (misses.first().copied().unwrap_or(0), half.count())
+}
+
+/// Which layouts the figures try on which caches; each once.
+fn plan(own: Shape) -> Vec<(Level, Area, Shape)> {
+    let mut plan: Vec<(Level, Area, Shape)> = Level::ALL.map(|level| (level, Area::Usual, own)).to_vec();
+    let sizes = SIZES.map(|bytes| own.sized(bytes)).into_iter();
+    let lines = LINES.map(|line| Shape { line, ..own }).into_iter();
+    let ways = WAYS.map(|ways| own.with_ways(ways)).into_iter();
+    for shape in sizes.chain(lines).chain(ways) {
+        plan.extend(Level::SHAPED.map(|level| (level, Area::Usual, shape)));
+    }
+    for shape in figure_15(own) {
+        plan.push((Level::Base, Area::Usual, shape));
+        plan.extend(AREAS.map(|area| (Level::OptS, area, shape)));
+    }
+    plan.sort_unstable();
+    plan.dedup();
+    plan
+}
+
+/// The caches of figure 15: the machine's, and one twice as large.
+pub fn figure_15(own: Shape) -> [Shape; 2] {
+    [own, own.sized(2 * own.bytes)]
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    fn own(bytes: u64, line: u64, ways: u64) -> Shape {
+        Shape { bytes, line, ways }
+    }
+
+    #[test]
+    fn every_figure_has_its_caches_and_none_twice() {
+        let plan = plan(own(8 << 10, 32, 1));
+        let of = |level| plan.iter().filter(|trial| trial.0 == level && trial.1 == Area::Usual).count();
+        // 5 sizes, 4 lines, 4 ways; the machine's own cache is one of each.
+        assert_eq!(
+            [
+                of(Level::Base),
+                of(Level::ChangHwu),
+                of(Level::OptS),
+                of(Level::OptL),
+                of(Level::Call)
+            ],
+            [11, 11, 11, 1, 1]
+        );
+        assert_eq!(plan.iter().filter(|trial| trial.1 != Area::Usual).count(), 8);
+    }
+
+    #[test]
+    fn every_shipped_machine_has_caches_that_can_be_built() {
+        for name in [
+            "torrellas-8k",
+            "ultrasparc-16k",
+            "server-32k",
+            "server-48k",
+            "small-core",
+            "simos-1994",
+            "simos-1996",
+            "simos-1998",
+        ] {
+            let machine = crate::machine::find(name).unwrap();
+            for (_, _, shape) in plan(Shape::of(&machine)) {
+                CacheDescription::new(shape.bytes, shape.ways, shape.line, machine.l1i.replacement())
+                    .unwrap_or_else(|error| panic!("{name}: {shape:?}: {error}"));
+            }
+        }
+    }
+
+    fn stretches(misses: &[u64]) -> Vec<Stretch> {
+        let stretch = |(number, &misses): (usize, &u64)| Stretch {
+            start: LinkAddr(number as u64 * 1024),
+            misses,
+        };
+        misses.iter().enumerate().map(stretch).collect()
+    }
+
+    #[test]
+    fn peaks_are_the_highest_and_how_many_hold_half() {
+        assert_eq!(peaks(&stretches(&[10, 40, 30, 20])), (40, 2));
+        assert_eq!(peaks(&stretches(&[60, 40])), (60, 1));
+        assert_eq!(peaks(&[]), (0, 0));
+    }
+
+    pub fn evaluated() -> Evaluated {
+        let misses = |kernel, user| Sides {
+            kernel: Misses {
+                cold: 1,
+                own: kernel,
+                other: 2,
+            },
+            user: Misses {
+                cold: 0,
+                own: user,
+                other: 3,
+            },
+        };
+        let trial = |level, area, cache, kernel, user| Trial {
+            level,
+            area,
+            cache,
+            misses: misses(kernel, user),
+        };
+        let cache = own(8 << 10, 32, 1);
+        let classes = |main_seq| ByClass {
+            self_conf_free: 5,
+            main_seq,
+            loops: 1,
+            other_seq: 20,
+            no_class: 4,
+        };
+        Evaluated {
+            workload: "net".into(),
+            seed: 1,
+            instructions: Sides { kernel: 9000, user: 1000 },
+            references: classes(70),
+            trials: vec![
+                trial(Level::Base, Area::Usual, cache, 174, 20),
+                trial(Level::ChangHwu, Area::Usual, cache, 94, 20),
+                trial(Level::OptS, Area::Usual, cache, 74, 20),
+                trial(Level::OptS, Area::Cutoff(40), cache, 84, 20),
+            ],
+            classes: vec![(Level::Base, classes(150)), (Level::OptS, classes(50))],
+            addresses: vec![(Level::Base, stretches(&[150, 10])), (Level::OptS, stretches(&[40, 30]))],
+        }
+    }
+
+    #[test]
+    fn shares_rates_and_speed_are_of_kernel_and_user_together() {
+        let (found, cache) = (evaluated(), own(8 << 10, 32, 1));
+        assert_eq!(found.share(Level::OptS, Area::Usual, Level::Base, cache), Some(0.5));
+        assert_eq!(found.share(Level::OptS, Area::Cutoff(40), Level::Base, cache), Some(0.55));
+        assert_eq!(found.miss_rate(Level::Base, cache), Some(0.02));
+        assert_eq!(found.miss_rate(Level::Base, own(4 << 10, 32, 1)), None);
+        // 10 000 instructions, 0.015 data misses each; 200 and 100 misses; 30 cycles: 10 000 + 4 500 + 6 000 against 3 000.
+        let faster = found.speed_increase(cache, 30.0).unwrap();
+        assert!((faster - (20_500.0 / 17_500.0 - 1.0)).abs() < 1e-9, "{faster}");
+    }
+}
