@@ -4,7 +4,8 @@ use kernlane::report::dump::{Form, Sections, dump};
 use std::path::PathBuf;
 use std::process::Command;
 use trace::{
-    Event, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+    Event, FrameUse, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId,
+    UseChange, Writer,
 };
 
 const ALL: Sections = Sections {
@@ -123,6 +124,7 @@ fn recording_with_data() -> Vec<u8> {
         frame,
         kind,
     };
+    let used = |frame, frames, used| UseChange { frame, frames, used };
     let seen = SeenAccesses {
         addresses: vec![0x7000, 0x7ff8, 0x7008, 0x7ff0, 0x7100, 0x7108, 0x7200],
         sites: vec![load, push, load, push, fill, fill, fill],
@@ -132,7 +134,13 @@ fn recording_with_data() -> Vec<u8> {
             (4, mapping(0xff11_0000_0000_0000, 5, PageKind::Large)),
         ],
         physical: vec![(TranslationId(0), [Some(0x100_0ffe), Some(0x100_1000)])],
-        ..SeenAccesses::default()
+        uses: vec![
+            (0, used(0x123, 1, FrameUse::Slab(0))),
+            (1, used(5, 3, FrameUse::PartOf(4))),
+            (1, used(0x123, 1, FrameUse::Free)),
+            (3, used(0x200, 512, FrameUse::Unmarked)),
+        ],
+        slab_caches: vec!["a\tcache".into()],
     };
     writer.stream_with_data(&[0, 0, 1, 1], &seen).unwrap();
     writer.end().unwrap().0

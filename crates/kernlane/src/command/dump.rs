@@ -25,7 +25,7 @@ pub struct DumpArgs {
     #[arg(long)]
     pub translations: bool,
 
-    /// Also everything that happened, in order; with data accesses behind each execution
+    /// Also everything that happened, in order; with data accesses behind each execution, and uses of page frames before it
     #[arg(long)]
     pub stream: bool,
 

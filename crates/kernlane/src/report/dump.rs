@@ -5,14 +5,15 @@
 use serde_json::json;
 use std::io::{self, Read, Write};
 use trace::{
-    Accesses, Chunk, Event, Header, Mapping, PageKind, Patterns, ReadError, Reader, Site, Task, Totals, Translation, TranslationId, events,
+    Accesses, Chunk, Event, FrameUse, Header, Mapping, PageKind, Patterns, ReadError, Reader, Site, Task, Totals, Translation,
+    TranslationId, UseChange, events,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Text,
-    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, `mapping`, `load`, `store`,
-    /// `pattern`, last `totals`.
+    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, `woken`, `use`, `mapping`, `load`,
+    /// `store`, `pattern`, last `totals`.
     Json,
 }
 
@@ -162,11 +163,18 @@ impl<W: Write> Printer<'_, W> {
         }
     }
 
-    /// Each execution, and then what it accessed.
+    /// Each execution, and then what it accessed; before it, what frames are used for from then on.
     fn stream_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> io::Result<()> {
         let mut walk = accesses.walk(patterns);
         let mut mappings = accesses.mappings.iter().peekable();
+        let (mut uses, mut execution) = (accesses.uses.iter().peekable(), 0);
         for event in events(words).take(usize::try_from(self.events_left).unwrap_or(usize::MAX)) {
+            if matches!(event, Event::Executed(_) | Event::Left { .. }) {
+                while let Some((_, change)) = uses.next_if(|(from, _)| *from <= execution) {
+                    self.used(change, &accesses.slab_caches)?;
+                }
+                execution += 1;
+            }
             self.event(event)?;
             let (sites, first) = walk.event(event);
             for (at, (site, addr)) in (first..).zip(sites.iter().zip(&accesses.addresses[first..])) {
@@ -175,6 +183,9 @@ impl<W: Write> Printer<'_, W> {
                 }
                 self.access(*site, *addr)?;
             }
+        }
+        if self.events_left > 0 {
+            uses.try_for_each(|(_, change)| self.used(change, &accesses.slab_caches))?;
         }
         Ok(())
     }
@@ -198,6 +209,25 @@ impl<W: Write> Printer<'_, W> {
                 writeln!(self.out, "{}", json!({ "mapping": mapping }))
             }
             Form::Text => writeln!(self.out, "mapping              {page:016x} {frame:012x} {kind}"),
+        }
+    }
+
+    fn used(&mut self, change: &UseChange, caches: &[String]) -> io::Result<()> {
+        let UseChange { frame, frames, used } = *change;
+        let first = format!("{:012x}", frame << 12);
+        let used = match used {
+            FrameUse::Free => "free".to_owned(),
+            FrameUse::Unmarked => "held, no mark".to_owned(),
+            FrameUse::Slab(cache) => format!("slab {}", caches.get(cache as usize).map_or("?", String::as_str)),
+            FrameUse::PageTable => "page table".to_owned(),
+            FrameUse::File => "file".to_owned(),
+            FrameUse::Anonymous => "anonymous".to_owned(),
+            FrameUse::Reserved => "reserved".to_owned(),
+            FrameUse::PartOf(head) => format!("part of {:012x}", head << 12),
+        };
+        match self.form {
+            Form::Json => writeln!(self.out, "{}", json!({"use": {"physical": first, "frames": frames, "used": used}})),
+            Form::Text => writeln!(self.out, "use         {frames:>8} {first} {}", used.escape_debug()),
         }
     }
 
