@@ -7,7 +7,10 @@
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use sim::{CacheDescription, Geometry, ItlbDescription, Latencies, Machine, Memory, Replacement, SimpleModel};
+use sim::{
+    BranchPrediction, CacheDescription, Direction, Geometry, Held, ItlbDescription, Latencies, Machine, Memory, Replacement, SimpleModel,
+    TargetBufferDescription,
+};
 use std::path::Path;
 use toml::Spanned;
 
@@ -61,6 +64,7 @@ struct File {
     l3: Option<Spanned<CacheText>>,
     dtlb: Option<Spanned<Dtlb>>,
     latencies: Option<Spanned<LatenciesText>>,
+    branch: Option<Spanned<BranchText>>,
 }
 
 #[derive(Deserialize)]
@@ -106,6 +110,36 @@ struct Time {
     miss_penalty: Share,
     data_references: Share,
     data_miss_rate: Share,
+}
+
+/// Penalties in cycles.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BranchText {
+    predictor: Spanned<Sourced<PredictorText>>,
+    entries: Option<Number>,
+    history: Option<Number>,
+    btb_entries: Option<Number>,
+    btb_ways: Option<Number>,
+    btb_holds: Option<Spanned<Sourced<HeldText>>>,
+    return_stack: Option<Number>,
+    penalty: Option<Share>,
+    misfetch_penalty: Option<Share>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PredictorText {
+    Static,
+    Bimodal,
+    Gshare,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum HeldText {
+    Taken,
+    Indirect,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -155,6 +189,7 @@ impl Reader<'_> {
             itlb: file.itlb.as_ref().map(|itlb| self.itlb(itlb)).transpose()?,
             time: time_model,
             memory: self.memory(file)?,
+            branch: file.branch.as_ref().map(|branch| self.branch(branch)).transpose()?,
         })
     }
 
@@ -237,6 +272,52 @@ impl Reader<'_> {
         .with_context(impossible)?;
         let (kernel_page, user_page) = (*self.sourced(&itlb.kernel_page)?, *self.sourced(&itlb.user_page)?);
         ItlbDescription::new(geometry, kernel_page, user_page).with_context(impossible)
+    }
+
+    fn branch(&self, spanned: &Spanned<BranchText>) -> Result<BranchPrediction> {
+        let branch = spanned.get_ref();
+        let number = |given: &Option<Number>| given.as_ref().map(|number| self.sourced(number).copied()).transpose();
+        let cycles = |given: &Option<Share>| given.as_ref().map(|cycles| self.sourced(cycles).copied()).transpose();
+        let (entries, history) = (number(&branch.entries)?, number(&branch.history)?);
+        let direction = match (*self.sourced(&branch.predictor)?, entries, history) {
+            (PredictorText::Static, None, None) => Ok(Direction::Static),
+            (PredictorText::Bimodal, Some(entries), None) => Direction::bimodal(entries),
+            (PredictorText::Gshare, Some(entries), Some(history)) => Direction::gshare(entries, history),
+            _ => bail!(
+                "{}: [branch] of this predictor: static has neither entries nor history, bimodal has entries, gshare has both",
+                self.at(&branch.predictor)
+            ),
+        };
+        let impossible = || format!("{}: [branch] cannot be built", self.at(spanned));
+        BranchPrediction::new(
+            direction.with_context(impossible)?,
+            self.target_buffer(spanned)?,
+            number(&branch.return_stack)?.unwrap_or(0),
+            cycles(&branch.penalty)?,
+            cycles(&branch.misfetch_penalty)?,
+        )
+        .with_context(impossible)
+    }
+
+    /// The branch target buffer, whose three lines stand together or not at all.
+    fn target_buffer(&self, spanned: &Spanned<BranchText>) -> Result<Option<TargetBufferDescription>> {
+        let branch = spanned.get_ref();
+        let (entries, ways, holds) = match (&branch.btb_entries, &branch.btb_ways, &branch.btb_holds) {
+            (None, None, None) => return Ok(None),
+            (Some(entries), Some(ways), Some(holds)) => (*self.sourced(entries)?, *self.sourced(ways)?, *self.sourced(holds)?),
+            _ => bail!(
+                "{}: [branch] has btb_entries, btb_ways and btb_holds, or none of them",
+                self.at(spanned)
+            ),
+        };
+        let holds = match holds {
+            HeldText::Taken => Held::Taken,
+            HeldText::Indirect => Held::Indirect,
+        };
+        let buffer = TargetBufferDescription::new(entries, ways, holds);
+        Ok(Some(
+            buffer.with_context(|| format!("{}: [branch] cannot be built", self.at(spanned)))?,
+        ))
     }
 
     /// The value, if it has a source.
@@ -367,6 +448,87 @@ mod tests {
         assert!(parse(whole, "m.toml").unwrap().memory.is_some_and(|memory| memory.l2.is_none()));
         let none = &whole[..whole.find("[l1d]").unwrap()];
         assert_eq!(parse(none, "m.toml").unwrap().memory, None);
+    }
+
+    #[test]
+    fn impossible_predictors_name_rule_and_line() {
+        let text = SHIPPED[2].1;
+        let line = |start: &str| 1 + text[..text.find(start).unwrap()].matches('\n').count();
+        let (table, predictor) = (line("\n[branch]") + 1, line("\npredictor =") + 1);
+        let cases = [
+            (
+                "predictor = { value = \"gshare\"",
+                "predictor = { value = \"bimodal\"",
+                predictor,
+                "[branch] of this predictor",
+            ),
+            (
+                "predictor = { value = \"gshare\"",
+                "predictor = { value = \"static\"",
+                predictor,
+                "[branch] of this predictor",
+            ),
+            (
+                "history = { value = 12",
+                "history = { value = 15",
+                table,
+                "[branch] cannot be built: the history has from 1 to 14 bits",
+            ),
+            (
+                "entries = { value = 16384",
+                "entries = { value = 16000",
+                table,
+                "[branch] cannot be built: a table of counters",
+            ),
+            (
+                "btb_ways = { value = 7",
+                "btb_ways = { value = 6",
+                table,
+                "[branch] cannot be built: the target buffer: the entries, 7168",
+            ),
+            ("btb_ways", "#", table, "[branch] has btb_entries, btb_ways and btb_holds, or none"),
+            (
+                "return_stack = { value = 32",
+                "return_stack = { value = 320000",
+                table,
+                "[branch] cannot be built: a return stack",
+            ),
+            (
+                "\npenalty = { value = 13",
+                "\npenalty = { value = -1",
+                table,
+                "[branch] cannot be built: a wrong prediction costs",
+            ),
+            (
+                "predictor = { value = \"gshare\"",
+                "predictor = { value = \"oracle\"",
+                0,
+                "not a machine: TOML parse error",
+            ),
+        ];
+        for (from, to, line, rule) in cases {
+            let damaged = text.replacen(from, to, 1);
+            assert_ne!(text, damaged, "{from}");
+            let at = if line == 0 { "m.toml".to_owned() } else { format!("m.toml:{line}") };
+            let message = format!("{:#}", parse(&damaged, "m.toml").unwrap_err());
+            assert!(message.starts_with(&format!("{at}: {rule}")), "{message}\nexpected: {at}: {rule}");
+        }
+        let none = &text[..text.find("[branch]").unwrap()];
+        assert_eq!(parse(none, "m.toml").unwrap().branch, None);
+    }
+
+    #[test]
+    fn shipped_predictors_are_what_their_files_say() {
+        let branch = |name| find(name).unwrap().branch;
+        assert_eq!([branch("torrellas-8k"), branch("simos-1994")], [None, None]);
+        let sparc = branch("ultrasparc-16k").unwrap();
+        assert_eq!(sparc.direction, Direction::Bimodal { entries: 2048 });
+        assert_eq!((sparc.return_stack, sparc.penalty), (4, Some(4.0)));
+        assert_eq!(branch("simos-1996").unwrap().penalty, None);
+        assert_eq!(
+            branch("small-core").unwrap().targets.map(|targets| targets.holds),
+            Some(Held::Indirect)
+        );
     }
 
     #[test]

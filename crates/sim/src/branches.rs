@@ -1,6 +1,24 @@
-//! Branches that were taken, by kind. A branch that was not taken costs a fetch unit nothing that a layout could save.
+//! Branches as they are executed; and those that were taken, by kind. A branch that was not taken costs a fetch unit nothing that a layout
+//! could save.
 
 use std::ops::AddAssign;
+
+/// An address of code, as a branch predictor sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CodeAddr(pub u64);
+
+/// One execution of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    pub kind: BranchKind,
+    /// Of the instruction.
+    pub at: CodeAddr,
+    /// Behind the instruction: where control goes when it is not taken, and what a call puts on the stack.
+    pub end: CodeAddr,
+    /// Where it goes when it is taken. `None`: it was taken, and nobody saw where to.
+    pub target: Option<CodeAddr>,
+    pub taken: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchKind {
@@ -10,8 +28,8 @@ pub enum BranchKind {
     /// A direct call.
     Call,
     Return,
-    /// An indirect jump or an indirect call.
-    Indirect,
+    IndirectJump,
+    IndirectCall,
 }
 
 /// How often branches of each kind were taken.
@@ -21,6 +39,7 @@ pub struct TakenBranches {
     pub jump: u64,
     pub call: u64,
     pub ret: u64,
+    /// Indirect jumps and calls.
     pub indirect: u64,
 }
 
@@ -31,7 +50,7 @@ impl TakenBranches {
             BranchKind::Jump => &mut self.jump,
             BranchKind::Call => &mut self.call,
             BranchKind::Return => &mut self.ret,
-            BranchKind::Indirect => &mut self.indirect,
+            BranchKind::IndirectJump | BranchKind::IndirectCall => &mut self.indirect,
         } += times;
     }
 
@@ -77,7 +96,8 @@ mod tests {
             BranchKind::Jump,
             BranchKind::Call,
             BranchKind::Return,
-            BranchKind::Indirect,
+            BranchKind::IndirectJump,
+            BranchKind::IndirectCall,
         ];
         for (times, kind) in (1..).zip(kinds) {
             taken.count(kind, times);
@@ -89,11 +109,11 @@ mod tests {
                 jump: 2,
                 call: 3,
                 ret: 4,
-                indirect: 5
+                indirect: 5 + 6
             }
         );
-        assert_eq!((taken.of_layout(), taken.total()), (3, 15));
+        assert_eq!((taken.of_layout(), taken.total()), (3, 21));
         taken += taken.times(2);
-        assert_eq!((taken.of_layout(), taken.total()), (9, 45));
+        assert_eq!((taken.of_layout(), taken.total()), (9, 63));
     }
 }

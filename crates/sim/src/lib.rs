@@ -1,12 +1,14 @@
-//! The machine: caches, TLBs and the taken branches; a stream of fetches and data accesses in, counters out.
+//! The machine: caches, TLBs, branch prediction and the taken branches; a stream of fetches and data accesses in, counters out.
 //!
-//! Takes a [`Machine`] and the lines and pages that a processor fetches, loads and stores, in order; gives counters. Pure: knows nothing of ELF,
-//! kernels or files, and never looks at a clock. The same stream gives the same counters.
+//! Takes a [`Machine`] and the lines and pages that a processor fetches, loads and stores, and the branches that it executes, in order; gives
+//! counters. Pure: knows nothing of ELF, kernels or files, and never looks at a clock. The same stream gives the same counters.
 //!
-//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`]. Many caches at once: [`Sweep`].
+//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`]. Many caches at once: [`Sweep`]. Branches:
+//! [`Predictor`].
 
 mod branches;
 mod cache;
+mod direction;
 mod geometry;
 mod hierarchy;
 mod instruction_cache;
@@ -14,12 +16,16 @@ mod level;
 mod line;
 mod machine;
 mod plru;
+mod prediction;
+mod predictor;
+mod return_stack;
 mod sweep;
+mod target_buffer;
 mod time;
 mod tlb;
 mod wide;
 
-pub use branches::{BranchKind, TakenBranches};
+pub use branches::{Branch, BranchKind, CodeAddr, TakenBranches};
 pub use cache::{Access, Cache};
 pub use geometry::{Geometry, GeometryError, Replacement};
 pub use hierarchy::{Counters, Hierarchy, Missed, PhysAddr};
@@ -27,6 +33,8 @@ pub use instruction_cache::InstructionCache;
 pub use level::{Cause, Level, Misses, Party};
 pub use line::{Line, PerSide, Side};
 pub use machine::{CacheDescription, ItlbDescription, Machine, MachineError, Memory};
+pub use prediction::{BranchPrediction, Direction, Held, PredictionError, TargetBufferDescription};
+pub use predictor::{BranchCounters, Predictor, Wrong};
 pub use sweep::Sweep;
 pub use time::{Latencies, SimpleModel, Stalls};
 pub use tlb::Tlb;

@@ -1,6 +1,7 @@
 //! A machine: the numbers that the simulator needs, checked.
 
 use crate::geometry::{Geometry, GeometryError, Replacement};
+use crate::prediction::BranchPrediction;
 use crate::time::{Latencies, SimpleModel};
 use thiserror::Error;
 
@@ -16,6 +17,8 @@ pub struct Machine {
     pub time: SimpleModel,
     /// `None`: the machine's source says nothing of data caches.
     pub memory: Option<Memory>,
+    /// `None`: the machine's source says nothing of it, or it predicts no branches.
+    pub branch: Option<BranchPrediction>,
 }
 
 /// A cache and the bytes in its lines.

@@ -1,22 +1,13 @@
 //! The hierarchy against the plainest one that can be written, and against a public simulator: every miss is the same.
 
+mod random;
+
 use kernlane_sim::{
     CacheDescription, Counters, Geometry, Hierarchy, Latencies, Line, Machine, Memory, Misses, Party, PerSide, PhysAddr, Replacement, Side,
     SimpleModel,
 };
+use random::Random;
 use std::collections::HashMap;
-
-/// xorshift64* (Vigna 2016), as in the script that ran the public simulator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
-    }
-}
 
 fn cache(size: u64, ways: u64, line: u64) -> CacheDescription {
     CacheDescription::new(size, ways, line, Replacement::Lru).unwrap()
@@ -30,6 +21,7 @@ fn machine(l1i: (u64, u64, u64), l1d: CacheDescription, l2: Option<CacheDescript
         itlb: None,
         time: SimpleModel::new(10.0, 0.3, 0.05).unwrap(),
         memory: Some(Memory::new(l1d, l2, l3, None, Latencies::new(10.0, 40.0, 100.0, 7.0).unwrap()).unwrap()),
+        branch: None,
     }
 }
 

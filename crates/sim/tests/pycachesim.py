@@ -10,7 +10,7 @@ MASK = (1 << 64) - 1
 
 
 class Random:
-    """xorshift64* (Vigna 2016), as in hierarchy.rs."""
+    """xorshift64* (Vigna 2016), as in random/mod.rs."""
 
     def __init__(self, seed):
         self.state = seed

@@ -86,15 +86,15 @@ fn decode(addr: RunAddr, bytes: &[u8]) -> Last {
         FlowControl::ConditionalBranch => Last::Conditional {
             target: RunAddr(instruction.near_branch_target()),
         },
-        FlowControl::UnconditionalBranch if is_far(&instruction) => Last::Taken(BranchKind::Indirect),
+        FlowControl::UnconditionalBranch if is_far(&instruction) => Last::Taken(BranchKind::IndirectJump),
         FlowControl::UnconditionalBranch => Last::Jump {
             target: RunAddr(instruction.near_branch_target()),
         },
-        FlowControl::IndirectBranch => Last::Taken(BranchKind::Indirect),
+        FlowControl::IndirectBranch => Last::Taken(BranchKind::IndirectJump),
         FlowControl::Call if instruction.is_call_near() => Last::Call {
             target: RunAddr(instruction.near_branch_target()),
         },
-        FlowControl::IndirectCall => Last::Taken(BranchKind::Indirect),
+        FlowControl::IndirectCall => Last::Taken(BranchKind::IndirectCall),
         FlowControl::Return if instruction.mnemonic() == Mnemonic::Ret => Last::Taken(BranchKind::Return),
         FlowControl::Return => Last::InterruptReturn,
         // System calls are entries of the kernel, not branches; control comes back behind them.
@@ -125,8 +125,8 @@ mod tests {
             (&[0xeb, 0x00], Last::Jump { target: target(2) }),
             (&[0xe9, 0xfb, 0xff, 0xff, 0xff], Last::Jump { target: target(0) }),
             (&[0xe8, 0, 1, 0, 0], Last::Call { target: target(0x105) }),
-            (&[0xff, 0xd0], Last::Taken(BranchKind::Indirect)), // call rax
-            (&[0xff, 0xe0], Last::Taken(BranchKind::Indirect)), // jmp rax
+            (&[0xff, 0xd0], Last::Taken(BranchKind::IndirectCall)), // call rax
+            (&[0xff, 0xe0], Last::Taken(BranchKind::IndirectJump)), // jmp rax
             (&[0xc3], Last::Taken(BranchKind::Return)),
             (&[0x48, 0xcf], Last::InterruptReturn),       // iretq
             (&[0x48, 0x0f, 0x07], Last::InterruptReturn), // sysretq

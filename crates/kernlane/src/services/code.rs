@@ -134,10 +134,9 @@ impl<'a> Codes<'a> {
         }
         let code = Code::new(translation)?;
         word |= match code.last {
-            Last::Call { .. } => Word::CALL,
+            Last::Call { .. } | Last::Taken(BranchKind::IndirectCall) => Word::CALL,
             Last::Taken(BranchKind::Return) => Word::RETURN,
             Last::InterruptReturn => Word::INTERRUPT_RETURN,
-            Last::Taken(_) if calls_through_pointer(translation) => Word::CALL,
             _ => 0,
         };
         let start = translation.addr.0;
@@ -182,7 +181,7 @@ impl<'a> Codes<'a> {
         notes.body = in_sorted_range(&binding.bodies, start).map(|event| action(event, ledger));
         let through_pointer = match code.last {
             Last::Call { target } => in_range(&binding.thunks, target.0).is_some(),
-            Last::Taken(BranchKind::Indirect) => calls_through_pointer(translation),
+            Last::Taken(BranchKind::IndirectCall) => true,
             _ => false,
         };
         if through_pointer {
@@ -190,17 +189,6 @@ impl<'a> Codes<'a> {
         }
         notes
     }
-}
-
-/// Whether the last instruction, an indirect branch, is a call.
-fn calls_through_pointer(translation: &Translation) -> bool {
-    let last = translation.code_by_instruction().last();
-    last.is_some_and(|(_, bytes)| {
-        iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE)
-            .decode()
-            .flow_control()
-            == iced_x86::FlowControl::IndirectCall
-    })
 }
 
 fn action(event: &Event, ledger: &mut Ledger) -> Action {

@@ -25,6 +25,7 @@ fn machine() -> Machine {
         l1i_line: 32,
         itlb: Some(ItlbDescription::new(Geometry::tlb(2, 2, Replacement::Lru).unwrap(), 4096, 4096).unwrap()),
         memory: None,
+        branch: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }

@@ -25,6 +25,7 @@ fn machine() -> Machine {
             )
             .unwrap(),
         ),
+        branch: None,
     }
 }
 

@@ -110,6 +110,7 @@ fn machines() -> Vec<Machine> {
         l1i_line: line as u32,
         itlb: Some(ItlbDescription::new(Geometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096).unwrap()),
         memory: None,
+        branch: None,
         time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
     };
     vec![

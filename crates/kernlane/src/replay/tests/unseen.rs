@@ -12,6 +12,7 @@ fn machine() -> Machine {
         l1i_line: 32,
         itlb: None,
         memory: None,
+        branch: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }

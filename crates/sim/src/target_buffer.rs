@@ -1,0 +1,69 @@
+//! A branch target buffer: where branches went when they were taken last.
+//!
+//! Sets × ways, LRU. The low bits of a branch's address choose its set; the whole address is its tag.
+
+use crate::branches::CodeAddr;
+use crate::geometry::Geometry;
+
+#[derive(Clone, Debug)]
+pub(crate) struct TargetBuffer {
+    set_mask: u64,
+    ways: usize,
+    /// Sets × ways, a set's ways side by side in the order of their last use, the most recent first.
+    entries: Vec<Option<Entry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: CodeAddr,
+    target: CodeAddr,
+}
+
+impl TargetBuffer {
+    pub fn new(geometry: Geometry) -> TargetBuffer {
+        let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
+        TargetBuffer {
+            set_mask: sets as u64 - 1,
+            ways,
+            entries: vec![None; sets * ways],
+        }
+    }
+
+    /// The branch at `at` goes to `target`: keeps that, and says what was kept of it.
+    pub fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
+        let first = (at.0 & self.set_mask) as usize * self.ways;
+        let set = &mut self.entries[first..first + self.ways];
+        let found = set.iter().position(|entry| entry.is_some_and(|entry| entry.at == at));
+        let held = found.and_then(|way| set[way]).map(|entry| entry.target);
+        set.copy_within(..found.unwrap_or(set.len() - 1), 1);
+        set[0] = Some(Entry { at, target });
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Replacement;
+
+    /// Two sets of two ways: even addresses, odd addresses.
+    #[test]
+    fn the_branch_taken_longest_ago_leaves() {
+        let mut buffer = TargetBuffer::new(Geometry::tlb(4, 2, Replacement::Lru).unwrap());
+        let steps = [
+            (0, 100, None),
+            (2, 102, None),
+            (1, 101, None),      // the other set
+            (0, 100, Some(100)), // 2 is now the oldest
+            (4, 104, None),      // takes its place
+            (0, 200, Some(100)), // another target, which is kept
+            (2, 102, None),      // takes 4's place
+            (0, 100, Some(200)),
+            (4, 104, None),
+            (1, 101, Some(101)),
+        ];
+        for (step, (at, target, held)) in steps.into_iter().enumerate() {
+            assert_eq!(buffer.taken(CodeAddr(at), CodeAddr(target)), held.map(CodeAddr), "step {step}");
+        }
+    }
+}
