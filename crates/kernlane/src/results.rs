@@ -227,6 +227,47 @@ impl From<sim::TakenBranches> for Taken {
     }
 }
 
+/// How branches were predicted on a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Predictions {
+    /// Branches that were executed, and those of them that were predicted wrongly: the direction of a conditional branch, the target of an indirect
+    /// jump or call, that of a return.
+    pub conditional: u64,
+    pub wrong_directions: u64,
+    pub indirect: u64,
+    pub wrong_targets: u64,
+    pub returns: u64,
+    pub wrong_returns: u64,
+    /// Direct branches, rightly taken, that the target buffer lacked.
+    pub misfetches: u64,
+    /// Wrong predictions per thousand instructions, without misfetches.
+    pub per_thousand: f64,
+    /// Cycles for which wrong predictions stop the machine, misfetches too where it is known what one costs; `None`: it is not known at all.
+    pub stall: Option<f64>,
+}
+
+impl Predictions {
+    /// What these counters are, of so many instructions.
+    pub fn new(prediction: &sim::BranchPrediction, counters: &sim::BranchCounters, instructions: u64) -> Predictions {
+        Predictions {
+            conditional: counters.conditional,
+            wrong_directions: counters.wrong_directions,
+            indirect: counters.indirect,
+            wrong_targets: counters.wrong_targets,
+            returns: counters.returns,
+            wrong_returns: counters.wrong_returns,
+            misfetches: counters.misfetches,
+            per_thousand: 1000.0 * counters.mispredictions() as f64 / instructions.max(1) as f64,
+            stall: prediction.stall(counters),
+        }
+    }
+
+    /// All wrong predictions but misfetches.
+    pub fn mispredictions(&self) -> u64 {
+        self.wrong_directions + self.wrong_targets + self.wrong_returns
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     pub instructions: Sides<u64>,

@@ -85,6 +85,21 @@ impl Attribution {
         })
     }
 
+    /// As `table`, with how branches were predicted.
+    ///
+    /// # Errors
+    /// No machine says how it predicts them.
+    pub fn table_with_branches(&self, recording: &Path) -> Result<ServiceTable> {
+        ensure!(
+            self.machines.iter().any(|machine| machine.branch.is_some()),
+            "--branches needs a --machine with a table [branch] in its file: server-32k, for example"
+        );
+        read(recording, "services", |reader| {
+            let attributed = services::attribute_with_branches(reader, &self.symbols, &self.binding, &self.machines)?;
+            Ok(self.to_table(reader.header(), &attributed))
+        })
+    }
+
     /// The misses of a recording, a table for each machine; `kernel`: as `open` took it.
     pub fn misses(&self, recording: &Path, kernel: &Path) -> Result<Vec<MissTable>> {
         ensure!(!self.machines.is_empty(), "name a machine to simulate: --machine server-32k");

@@ -41,6 +41,7 @@ const MACHINE: &str = "server-32k";
   kernlane report net.rec --kernel ~/linux -o net.html
   kernlane report net.results files.results -o report.html
   kernlane report --services net.rec --kernel ~/linux --machine torrellas-8k --machine server-32k
+  kernlane report --services --branches net.rec --kernel ~/linux --machine server-32k
   kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
   kernlane report --misses net.rec --kernel ~/linux --machine server-32k
   kernlane report --locality net.rec files.rec --kernel ~/linux
@@ -57,6 +58,10 @@ pub struct ReportArgs {
     /// Where the time goes, by service of the system
     #[arg(long, requires = "kernel")]
     pub services: bool,
+
+    /// With --services: how the branches of each service are predicted on machines that say how they predict
+    #[arg(long, requires = "services", requires = "machine")]
+    pub branches: bool,
 
     /// The system's share of the work, and how long each visit to the kernel is
     #[arg(long, requires = "kernel", conflicts_with = "services")]
@@ -220,7 +225,11 @@ fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
         print(args, &tables, texts)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let tables: Vec<ServiceTable> = args.inputs.iter().map(|path| attribution.table(path)).collect::<Result<_>>()?;
+    let table = |path: &PathBuf| match args.branches {
+        true => attribution.table_with_branches(path),
+        false => attribution.table(path),
+    };
+    let tables: Vec<ServiceTable> = args.inputs.iter().map(table).collect::<Result<_>>()?;
     if args.os_share {
         let shares: Vec<OsShare> = tables.iter().map(OsShare::new).collect();
         print(args, &shares, || services::shares(&shares, args.top))?;

@@ -9,10 +9,11 @@
 //!                          └→ moved: fetches of layout B → …
 //! ```
 
+pub(crate) mod branches;
 pub(crate) mod code;
 pub(crate) mod data;
-mod flow;
-mod moved;
+pub(crate) mod flow;
+pub(crate) mod moved;
 pub(crate) mod numbering;
 pub mod rows;
 mod simulation;

@@ -9,7 +9,7 @@ use crate::image::address::LinkAddr;
 use crate::place::{Ending, Placed, Placement};
 use crate::replay::code::{Code, Last};
 use crate::replay::flow::{Exit, Fragment};
-use sim::{BranchKind, TakenBranches};
+use sim::{Branch, BranchKind, CodeAddr, TakenBranches};
 use trace::RunAddr;
 
 /// Bytes fetched one behind the other.
@@ -27,6 +27,11 @@ pub struct Moved {
     pub fetches: Vec<Fetch>,
     pub instructions: u64,
     pub taken: TakenBranches,
+    /// The branches that are executed, in order. A return and an indirect one, always the last, have no target: they go to where the next
+    /// execution arrives.
+    pub branches: Vec<Branch>,
+    /// Where control arrives; `None`: nothing of the translation runs.
+    pub arrives: Option<RunAddr>,
     /// Steps that no processor could do: control would have to leap without a branch. A placement that is right has none.
     pub breaks: u64,
 }
@@ -53,6 +58,7 @@ pub fn run(code: &Code, fragment: &Fragment, placement: &Placement) -> Moved {
         Exit::Cut(instructions) => usize::from(instructions).min(all),
         Exit::Next | Exit::Taken | Exit::Open => all,
     };
+    walk.moved.arrives = Some(walk.new_addr(code.addr));
     if fragment.returned_into {
         walk.behind_call(code.addr);
     }
@@ -122,24 +128,26 @@ impl<'a> Walk<'a> {
             Last::Jump { .. } => dropped,
             Last::Call { .. } | Last::Taken(_) | Last::InterruptReturn => false,
         };
-        if !falls_through {
-            self.take(how);
-            return;
+        let stands = match ends_block {
+            Some(block) => behind(RunAddr(block.new.0), u64::from(block.new_size)),
+            None => behind(self.new_addr(RunAddr(end.0.wrapping_sub(1))), 1),
+        };
+        if last {
+            let old_target = if inverted { end } else { code.target().unwrap_or(end) };
+            self.branch(how, self.new_addr(code.last_addr()), stands, old_target, !falls_through);
         }
-        if let Some(block) = ends_block.filter(|block| block.appended > 0) {
-            self.appended_jump(block, end);
+        if !falls_through {
             return;
         }
         let goes_to = match exit {
             Exit::Taken => code.target().unwrap_or(end),
             _ => end,
         };
-        let arrives = self.new_addr(goes_to);
-        let stands = match ends_block {
-            Some(block) => behind(RunAddr(block.new.0), u64::from(block.new_size)),
-            None => behind(self.new_addr(RunAddr(end.0.wrapping_sub(1))), 1),
-        };
-        if arrives != stands {
+        if let Some(block) = ends_block.filter(|block| block.appended > 0) {
+            self.appended_jump(block, end, goes_to);
+            return;
+        }
+        if self.new_addr(goes_to) != stands {
             self.moved.breaks += 1;
         }
     }
@@ -163,25 +171,43 @@ impl<'a> Walk<'a> {
     fn behind_call(&mut self, addr: RunAddr) {
         let call = self.placement.block_at(LinkAddr(addr.0.wrapping_sub(1)));
         if let Some(block) = call.filter(|block| block.old_end().0 == addr.0 && block.appended > 0) {
-            self.appended_jump(block, addr);
+            self.moved.arrives = Some(self.appended_jump(block, addr, addr));
         }
     }
 
-    fn appended_jump(&mut self, block: &Placed, old_end: RunAddr) {
+    /// Runs the jump behind a block, which goes to what was at `goes_to`; gives its address.
+    fn appended_jump(&mut self, block: &Placed, old_end: RunAddr, goes_to: RunAddr) -> RunAddr {
         let start = behind(RunAddr(block.new.0), u64::from(block.new_size));
         self.fetch(start, block.appended.into(), RunAddr(old_end.0.wrapping_sub(1)));
         self.moved.instructions += 1;
-        self.moved.taken.count(BranchKind::Jump, 1);
+        let end = behind(start, block.appended.into());
+        self.execute(BranchKind::Jump, start, end, Some(self.new_addr(goes_to)), true);
+        start
     }
 
-    fn take(&mut self, how: Last) {
-        match how {
-            Last::Conditional { .. } => self.moved.taken.count(BranchKind::Conditional, 1),
-            Last::Jump { .. } => self.moved.taken.count(BranchKind::Jump, 1),
-            Last::Call { .. } => self.moved.taken.count(BranchKind::Call, 1),
-            Last::Taken(kind) => self.moved.taken.count(kind, 1),
-            Last::Plain | Last::InterruptReturn => {}
+    /// The instruction at `at` is executed, `end` is behind it: if it is a branch, one whose target was at `old_target`. A dropped jump is none.
+    fn branch(&mut self, how: Last, at: RunAddr, end: RunAddr, old_target: RunAddr, taken: bool) {
+        let kind = match how {
+            Last::Conditional { .. } => BranchKind::Conditional,
+            Last::Jump { .. } if taken => BranchKind::Jump,
+            Last::Call { .. } => BranchKind::Call,
+            Last::Taken(kind) => return self.execute(kind, at, end, None, taken),
+            Last::Jump { .. } | Last::Plain | Last::InterruptReturn => return,
+        };
+        self.execute(kind, at, end, Some(self.new_addr(old_target)), taken);
+    }
+
+    fn execute(&mut self, kind: BranchKind, at: RunAddr, end: RunAddr, target: Option<RunAddr>, taken: bool) {
+        if taken {
+            self.moved.taken.count(kind, 1);
         }
+        self.moved.branches.push(Branch {
+            kind,
+            at: CodeAddr(at.0),
+            end: CodeAddr(end.0),
+            target: target.map(|target| CodeAddr(target.0)),
+            taken,
+        });
     }
 
     /// The block of the instruction just run, if that is its last.

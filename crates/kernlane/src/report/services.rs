@@ -1,6 +1,7 @@
 //! Service tables and the system's share, for a terminal.
 
 use crate::report::text::Table;
+use crate::results::Predictions;
 use crate::services::share::OsShare;
 use crate::services::table::{ServiceRow, ServiceTable};
 use std::fmt::Write as _;
@@ -62,7 +63,61 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         let _ = writeln!(text, "{what} group of columns: {}, by {model}", machine.name);
     }
     text += &amounts(services);
+    if services.machines.iter().any(|machine| machine.branches.is_some()) {
+        text += &branches(services, most);
+    }
     text
+}
+
+/// Wrong predictions by service, those of the largest `most`, and of all.
+fn branches(services: &ServiceTable, most: usize) -> String {
+    let mut text = "\nwrong predictions per thousand instructions; stall in cycles per instruction, in no other column\n\n".to_owned();
+    let mut titles = vec!["service", "instructions"];
+    for _ in &services.machines {
+        titles.extend(["directions", "targets", "returns", "all", "misfetches", "stall"]);
+    }
+    let mut table = Table::new(&titles);
+    let rows = services.rows.iter().take(most);
+    for row in rows {
+        let mut cells = vec![format!("{} {}", row.kind.title(), row.name), row.instructions.to_string()];
+        row.on
+            .iter()
+            .for_each(|on| cells.extend(predictions(on.branches.as_ref(), row.instructions)));
+        table.push(cells);
+    }
+    for (at, (name, instructions)) in [("all", services.instructions), ("the kernel", services.kernel_instructions)]
+        .into_iter()
+        .enumerate()
+    {
+        let mut cells = vec![name.to_owned(), instructions.to_string()];
+        for machine in &services.machines {
+            cells.extend(predictions(machine.branches.as_ref().map(|of| &of[at]), instructions));
+        }
+        table.push(cells);
+    }
+    text += &table.to_text();
+    for machine in services.machines.iter().filter(|machine| machine.branches.is_none()) {
+        let _ = writeln!(text, "{}: not simulated, as its file has no table [branch]", machine.name);
+    }
+    text
+}
+
+fn predictions(branches: Option<&Predictions>, instructions: u64) -> [String; 6] {
+    let Some(branches) = branches else {
+        return ["-"; 6].map(str::to_owned);
+    };
+    let per_instruction = |amount: f64| amount / instructions.max(1) as f64;
+    let per_thousand = |count: u64| format!("{:.2}", 1000.0 * per_instruction(count as f64));
+    [
+        per_thousand(branches.wrong_directions),
+        per_thousand(branches.wrong_targets),
+        per_thousand(branches.wrong_returns),
+        format!("{:.2}", branches.per_thousand),
+        per_thousand(branches.misfetches),
+        branches
+            .stall
+            .map_or("?".to_owned(), |stall| format!("{:.2}", per_instruction(stall))),
+    ]
 }
 
 fn cells(row: &ServiceRow) -> Vec<String> {

@@ -249,6 +249,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
 
     /// An execution that is not what it usually is. `reached`: only so many instructions of it.
     fn attend(&mut self, id: u32, word: Word, reached: Option<u32>) {
+        self.meter.comes(id, reached);
         let instructions = reached.map_or(word.instructions(), u64::from);
         if word.flags() & Word::USER != 0 {
             self.awaited = Awaited::Nothing;

@@ -4,7 +4,7 @@
 
 use crate::services::annotations::Kind;
 use serde::{Deserialize, Serialize};
-use sim::Counters;
+use sim::{BranchCounters, Counters};
 use std::collections::HashMap;
 
 /// The number of a service in a ledger.
@@ -46,6 +46,9 @@ pub struct MachineCounts {
     /// What all caches and TLBs did; of a recording with data accesses, where the machine describes a data cache.
     #[serde(skip)]
     pub memory: Option<Counters>,
+    /// How branches were predicted; where that was asked for and the machine says how it predicts.
+    #[serde(skip)]
+    pub branches: Option<BranchCounters>,
 }
 
 impl std::ops::AddAssign for MachineCounts {
@@ -53,6 +56,9 @@ impl std::ops::AddAssign for MachineCounts {
         self.l1i_misses += other.l1i_misses;
         if let Some(counters) = other.memory {
             *self.memory.get_or_insert_default() += counters;
+        }
+        if let Some(counters) = other.branches {
+            *self.branches.get_or_insert_default() += counters;
         }
     }
 }
@@ -179,7 +185,7 @@ mod tests {
             instructions: 5,
             machines: vec![MachineCounts {
                 l1i_misses: 2,
-                memory: None,
+                ..MachineCounts::default()
             }],
             times: Times {
                 ran: 7,

@@ -413,6 +413,7 @@ impl Meter for Machines {
             *taken = MachineCounts {
                 l1i_misses: std::mem::take(&mut running.l1i_misses) + memory.map_or(0, |counters| counters.l1i.total()),
                 memory,
+                branches: None,
             };
         }
         &self.taken

@@ -20,6 +20,10 @@ pub trait Meter {
     }
     /// The accesses of a chunk are done with.
     fn accesses_end(&mut self, _: Stream<'_>) {}
+    /// What is executed next, which may come before the services know of it; [`Meter::executed`] or [`Meter::left`] follows. Of most executions
+    /// only they are told.
+    #[inline]
+    fn comes(&mut self, _translation: u32, _reached: Option<u32>) {}
     fn executed(&mut self, translation: u32);
     fn left(&mut self, translation: u32, instructions: u32);
     /// What each machine counted since the last call.

@@ -9,6 +9,7 @@
 pub mod annotations;
 mod automaton;
 pub mod binding;
+mod branches;
 pub mod calls;
 mod code;
 pub mod difference;
@@ -31,6 +32,7 @@ use anyhow::{Context, Result, ensure};
 pub use automaton::Attributed;
 use automaton::Automaton;
 use binding::Binding;
+use branches::WithBranches;
 use calls::CallTree;
 use functions::{FunctionTotals, Functions};
 use machines::Machines;
@@ -57,6 +59,17 @@ pub fn attribute<R: Read>(reader: &mut Reader<R>, symbols: &Symbols, binding: &B
         [] => Ok(follow(reader, Automaton::new(binding, symbols, NoMachine))?.0),
         _ => Ok(follow(reader, Automaton::new(binding, symbols, Machines::new(machines)))?.0),
     }
+}
+
+/// As [`attribute`], with how the branches of each were predicted.
+pub fn attribute_with_branches<R: Read>(
+    reader: &mut Reader<R>,
+    symbols: &Symbols,
+    binding: &Binding,
+    machines: &[Machine],
+) -> Result<Attributed> {
+    check(reader, symbols)?;
+    Ok(follow(reader, Automaton::new(binding, symbols, WithBranches::new(machines)))?.0)
 }
 
 /// As [`attribute`], and what each function came to.

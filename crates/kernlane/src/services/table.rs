@@ -2,6 +2,7 @@
 //!
 //! Takes what was attributed; gives rows, the largest share of kernel time first. Prints nothing.
 
+use crate::results::Predictions;
 use crate::services::annotations::Kind;
 use crate::services::automaton::Attributed;
 use crate::services::binding::Blind;
@@ -72,6 +73,9 @@ pub struct MachineTotals {
     /// Cycles in which the kernel stands still for the memory: for instructions, for data. `None`: the recording has no data accesses, or the
     /// machine describes no data cache.
     pub kernel_stalls: Option<[f64; 2]>,
+    /// Of the whole recording, and of the kernel; `None`: not asked for, or the machine describes no branch prediction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branches: Option<[Predictions; 2]>,
 }
 
 /// A service on a machine. With data accesses by SimOS' 1994 model (Rosenblum 1995, section 3.2): the machine waits for every miss. Without by
@@ -96,6 +100,9 @@ pub struct OnMachine {
     pub stall_shares: Option<[f64; 2]>,
     /// Mean cycles on the first machine over mean cycles on this.
     pub speedup: f64,
+    /// As in [`MachineTotals`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branches: Option<Predictions>,
 }
 
 /// Mean times per call, from its begin to its end, in instructions of the guest.
@@ -202,6 +209,9 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> Mach
         l1i_misses: counts.l1i_misses,
         kernel_l1i_misses: kernel.l1i_misses,
         kernel_stalls: stalls.map(|stalls| [stalls.l1i + stalls.l2i, stalls.l1d + stalls.l2d]),
+        branches: predictions(machine, instructions, &counts)
+            .zip(predictions(machine, of_kernel, &kernel))
+            .map(|(all, kernel)| [all, kernel]),
     }
 }
 
@@ -209,6 +219,10 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> Mach
 pub fn cycles(machine: &Machine, instructions: u64, counts: &MachineCounts) -> f64 {
     let by_memory = counts.memory.and_then(|counters: Counters| machine.cycles(&counters));
     by_memory.unwrap_or_else(|| machine.time.cycles(instructions, counts.l1i_misses))
+}
+
+fn predictions(machine: &Machine, instructions: u64, counts: &MachineCounts) -> Option<Predictions> {
+    Some(Predictions::new(machine.branch.as_ref()?, &counts.branches?, instructions))
 }
 
 fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
@@ -248,6 +262,7 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
             speedup: on
                 .first()
                 .map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
+            branches: predictions(machine, totals.instructions, &counts),
         });
     }
     ServiceRow {

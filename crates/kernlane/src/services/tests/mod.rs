@@ -1,6 +1,8 @@
 //! Small executions, written down by hand, and where each of their instructions must go.
 
-use crate::exchange::{callgrind, folded, perfetto};
+mod branches;
+mod exports;
+
 use crate::services::annotations::{Annotations, Kind};
 use crate::services::automaton::Attributed;
 use crate::services::binding::Binding;
@@ -153,7 +155,7 @@ impl Run {
     fn books_on(&self, machines: &[sim::Machine]) -> Attributed {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
-        let books = super::attribute(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, machines).unwrap();
+        let books = crate::services::attribute(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, machines).unwrap();
         let booked: u64 = books.ledger.accounts.iter().map(|account| account.totals.instructions).sum();
         assert_eq!(booked, books.instructions, "every instruction has a service");
         books
@@ -173,7 +175,8 @@ impl Run {
     fn calls(&self) -> CallTree {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
-        let (books, calls, timeline) = super::attribute_with_calls(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, &[]).unwrap();
+        let (books, calls, timeline) =
+            crate::services::attribute_with_calls(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, &[]).unwrap();
         for service in &calls.services {
             let sum: u64 = service.costs.iter().map(|(_, cost)| cost.instructions).sum();
             let mut accounts = books.ledger.accounts.iter();
@@ -539,160 +542,4 @@ fn misses_go_to_the_service_that_has_them() {
     // All code lies at multiples of 128 bytes and takes one line: everything evicts everything, but not itself.
     assert_eq!(misses("sh"), 3);
     assert_eq!(misses("read"), 2 * 6);
-}
-
-/// A read in which a page fault comes upon its function, with a jump to another function and a call through a thunk.
-fn nested() -> Run {
-    let mut run = Run::new();
-    run.user(10).enter_read();
-    run.plain(at("__x64_sys_read"), 2);
-    run.call(at("asm_exc_page_fault"), 2, "handle_mm_fault");
-    // Calls into the function itself fill the return stack buffer: they are never returned from.
-    run.call(at("handle_mm_fault"), 1, "handle_mm_fault");
-    run.call(at("handle_mm_fault") + 0x20, 1, "handle_mm_fault");
-    run.ret(at("handle_mm_fault") + 0x30, 1);
-    run.iret(at("asm_exc_page_fault") + 6, 1);
-    // A tail call: its callee returns to do_syscall_64.
-    run.plain(at("__x64_sys_read") + 2, 1);
-    run.call(at("handle_mm_fault"), 4, "__x86_indirect_thunk_rax");
-    run.call(at("__x86_indirect_thunk_rax"), 1, "__x86_indirect_thunk_rax");
-    run.ret(at("__x86_indirect_thunk_rax") + 0x10, 2);
-    run.ret(at("serial8250_interrupt"), 5);
-    run.ret(at("handle_mm_fault") + 8, 6);
-    run.ret(at("do_syscall_64") + 7, 2);
-    run.push(at("entry_SYSCALL_64") + 6, 3, &[0x48, 0x0f, 0x07]);
-    run.user(7);
-    run
-}
-
-#[test]
-fn chains_of_calls_are_those_of_their_service() {
-    let text = folded::folded(&nested().calls());
-    assert_eq!(
-        text,
-        "\
-kernel;page fault zero page, or resolved meanwhile;asm_exc_page_fault 3
-kernel;page fault zero page, or resolved meanwhile;asm_exc_page_fault;handle_mm_fault 3
-kernel;system call read;entry_SYSCALL_64 6
-kernel;system call read;entry_SYSCALL_64;do_syscall_64 5
-kernel;system call read;entry_SYSCALL_64;do_syscall_64;__x64_sys_read 3
-kernel;system call read;entry_SYSCALL_64;do_syscall_64;handle_mm_fault 13
-kernel;system call read;entry_SYSCALL_64;do_syscall_64;handle_mm_fault;serial8250_interrupt 5
-user;user sh 17
-"
-    );
-}
-
-#[test]
-fn callgrinds_arcs_hold_what_is_below_them() {
-    let text = callgrind::callgrind(&nested().calls(), callgrind::Events::Instructions, "a\nb");
-    assert!(text.contains("cmd: a?b\n") && text.contains("summary: 55\n"), "{text}");
-    let name = |wanted: &str| {
-        let line = text.lines().find(|line| line.ends_with(&format!(" {wanted}"))).unwrap();
-        line[line.find('(').unwrap()..].split(' ').next().unwrap().to_owned()
-    };
-    let from = |caller: &str| -> Vec<String> {
-        let (id, mut lines) = (name(caller), text.lines());
-        lines.find(|line| line.starts_with(&format!("fn={id}"))).unwrap();
-        lines.take_while(|line| !line.is_empty()).map(str::to_owned).collect()
-    };
-    let read = from("system call read");
-    assert_eq!(
-        (&read[0], &read[2], &read[3]),
-        (&"0 0".to_owned(), &"calls=1 0".to_owned(), &"0 32".to_owned())
-    );
-    let handle = from("handle_mm_fault");
-    assert_eq!(
-        (&handle[0], &handle[2], &handle[3]),
-        (&"0 16".to_owned(), &"calls=1 0".to_owned(), &"0 5".to_owned())
-    );
-}
-
-/// The events of a run as Perfetto takes them.
-fn trace_events(run: &Run, machines: &[sim::Machine], window: std::ops::Range<u64>) -> Vec<serde_json::Value> {
-    let (symbols, binding) = kernel();
-    let (bytes, mut out) = (run.recording(), Vec::new());
-    let events = perfetto::TraceEvents::new(&mut out, &[("workload", "a\"b\n".to_owned())], window).unwrap();
-    let reader = &mut Reader::new(&bytes[..]).unwrap();
-    let (_, events) = super::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
-    let count = events.finish().unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(json["otherData"]["workload"], "a\"b\n");
-    let events = json["traceEvents"].as_array().unwrap().clone();
-    assert_eq!(events.len() as u64, count);
-    events
-}
-
-/// Nanoseconds of a time in microseconds.
-fn nanoseconds(time: &serde_json::Value) -> u64 {
-    (time.as_f64().unwrap() * 1000.0).round() as u64
-}
-
-#[test]
-fn perfettos_events_nest_and_add_up_to_the_services() {
-    let mut run = nested();
-    run.enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-    run.call(at("__schedule"), 4, "__switch_to")
-        .switch(2, "c\"at")
-        .ret(at("__switch_to"), 3);
-    run.plain(at("__x64_sys_read") + 0x40, 6).iret(at("entry_SYSCALL_64") + 0x40, 2);
-    for _ in 0..3000 {
-        run.user(100);
-    }
-    run.call(at("asm_sysvec_apic_timer_interrupt"), 1, "__schedule");
-    run.switch(1, "sh")
-        .ret(at("__switch_to"), 3)
-        .ret(at("__schedule") + 9, 2)
-        .leave_read()
-        .user(5);
-    let mut machine = crate::machine::find("server-32k").unwrap();
-    machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
-    let books = run.books_on(std::slice::from_ref(&machine));
-    let events = trace_events(&run, &[machine], 0..u64::MAX);
-    let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X" && event["cat"] != "turn").collect();
-    for account in books.ledger.accounts.iter().filter(|account| account.totals.calls > 0) {
-        let title = folded::service_title(account.kind, &account.name);
-        let own = spans.iter().filter(|span| span["name"] == *title);
-        let sum: u64 = own.clone().map(|span| span["args"]["instructions"].as_u64().unwrap()).sum();
-        assert_eq!(
-            (own.count() as u64, sum),
-            (account.totals.calls, account.totals.instructions),
-            "{title}"
-        );
-    }
-    for track in spans
-        .iter()
-        .map(|span| span["tid"].as_u64())
-        .collect::<std::collections::BTreeSet<_>>()
-    {
-        let mut open: Vec<u64> = Vec::new();
-        for span in spans.iter().filter(|span| span["tid"].as_u64() == track) {
-            let (begin, length) = (nanoseconds(&span["ts"]), nanoseconds(&span["dur"]));
-            open.retain(|&end| end > begin);
-            assert!(open.iter().all(|&end| begin + length <= end), "{span} goes on after what it is in");
-            open.push(begin + length);
-        }
-    }
-    let turns: u64 = events
-        .iter()
-        .filter(|event| event["cat"] == "turn")
-        .map(|turn| nanoseconds(&turn["dur"]))
-        .sum();
-    assert_eq!(turns, books.instructions);
-    let misses: u64 = events
-        .iter()
-        .filter(|event| event["ph"] == "C")
-        .map(|value| value["args"]["misses"].as_u64().unwrap())
-        .sum();
-    let counted = |account: &crate::services::ledger::Account| account.totals.machines.first().map_or(0, |counts| counts.l1i_misses);
-    assert_eq!(misses, books.ledger.accounts.iter().map(counted).sum::<u64>());
-    assert!(misses > 0 && events.iter().filter(|event| event["ph"] == "C").count() == 4);
-
-    let part = trace_events(&run, &[], 0..10);
-    let spans: Vec<_> = part.iter().filter(|event| event["ph"] == "X").collect();
-    assert_eq!(
-        spans.len(),
-        2,
-        "ten instructions of user mode, and the turn in which they are: {spans:?}"
-    );
 }
