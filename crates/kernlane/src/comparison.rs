@@ -67,6 +67,15 @@ const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
     ("kernel lines touched", |c| Some(c.touched_lines.kernel as f64)),
     ("kernel pages touched", |c| Some(c.touched_pages.kernel as f64)),
     ("cycles, simple model", |c| Some(c.cycles)),
+    ("kernel branches predicted wrongly", |c| {
+        c.branches.map(|branches| branches.kernel.mispredictions() as f64)
+    }),
+    ("kernel branches predicted wrongly per 1000 instructions", |c| {
+        c.branches.map(|branches| branches.kernel.per_thousand)
+    }),
+    ("kernel misfetches", |c| {
+        c.branches.map(|branches| branches.kernel.misfetches as f64)
+    }),
 ];
 
 /// Puts rows of the same workload, machine and seed together, in the order in which they first stand in `rows`. Rows that have no

@@ -8,7 +8,7 @@ use crate::image::address::LinkAddr;
 use crate::image::{BuildId, Image};
 use crate::profile::Profile;
 use crate::profile::graph::{self, Movable};
-use crate::replay::{Layout, LayoutCounts, Replayed, Trials};
+use crate::replay::{Asked, Layout, LayoutCounts, Replayed, Trials};
 use crate::results::{Misses, Sides};
 use anyhow::{Context, Result};
 use layout::opts::{self, BlockClass, LoopArea, OptSParameters};
@@ -133,6 +133,7 @@ impl Test {
         Trials {
             layout: &self.layout,
             machines: &self.machines,
+            asked: Asked::Caches,
         }
     }
 }

@@ -291,6 +291,9 @@ pub struct Counters {
     /// `None` for a recording without data accesses, or a machine that describes no data cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Sides<Memory>>,
+    /// `None`: not asked for, or the machine describes no branch prediction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branches: Option<Sides<Predictions>>,
 }
 
 impl Counters {
@@ -373,6 +376,7 @@ pub mod tests {
                 unresolved_branches: 0,
                 breaks: 0,
                 memory: None,
+                branches: None,
             },
             bound: None,
             functions: functions

@@ -8,7 +8,7 @@ use crate::image::{Image, vmlinux};
 use crate::machine;
 use crate::part::Part;
 use crate::profile::{Merge, Profile, merge, noise};
-use crate::replay::Layout;
+use crate::replay::{Asked, Layout};
 use crate::report::cross_validation;
 use crate::results::{ORIGINAL, Tested};
 use ::layout::Algorithm;
@@ -159,7 +159,7 @@ fn test(
             made.push((name, algorithm, trained.clone()));
         }
     }
-    let rows = replay_rows(recording, &layouts, machines, None, part)?;
+    let rows = replay_rows(recording, &layouts, machines, Asked::Caches, None, part)?;
     let mut tested = Vec::new();
     for machine in machines {
         let row = |name: &str| {

@@ -8,6 +8,7 @@ use crate::guest::{self, Kernel, Request, Workload};
 use crate::image::{Image, vmlinux};
 use crate::map::Map;
 use crate::part::Part;
+use crate::replay::Asked;
 use crate::report::{page, text};
 use crate::results::{Results, Row};
 use crate::{check, comparison, guard, interrupt, machine, output};
@@ -58,6 +59,10 @@ pub struct OptimizeArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
     pub time_limit: u64,
 
+    /// Also predict branches, on machines that say how they do
+    #[arg(long)]
+    pub branches: bool,
+
     /// Print the result rows as JSON, as `kernlane report` takes them
     #[arg(long)]
     pub json: bool,
@@ -67,12 +72,14 @@ pub struct OptimizeArgs {
 pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    output::in_directory(&args.output, |_| along(args, machines))
+    let asked = replay::asked(args.branches, &machines)?;
+    output::in_directory(&args.output, |_| along(args, machines, asked))
 }
 
-fn along(args: &OptimizeArgs, machines: Vec<Machine>) -> Result<ExitCode> {
+fn along(args: &OptimizeArgs, machines: Vec<Machine>, asked: Asked) -> Result<ExitCode> {
     let road = Road {
         args,
+        asked,
         tree: Tree::open(&args.tree, &args.make)?,
         machines,
         image: vmlinux::read(&args.tree.join("vmlinux"))?,
@@ -89,6 +96,7 @@ fn along(args: &OptimizeArgs, machines: Vec<Machine>) -> Result<ExitCode> {
 
 struct Road<'a> {
     args: &'a OptimizeArgs,
+    asked: Asked,
     tree: Tree,
     machines: Vec<Machine>,
     image: Image,
@@ -193,7 +201,7 @@ impl Road<'_> {
             kernel: Some(kernel.map.build_id.clone()),
             placement: kernel.map.placement.clone(),
         }));
-        replay::replay_rows(original, &layouts, &self.machines, Some(&self.image), &Part::WHOLE)
+        replay::replay_rows(original, &layouts, &self.machines, self.asked, Some(&self.image), &Part::WHOLE)
     }
 
     /// The relinked kernel under the same workload.
@@ -207,6 +215,7 @@ impl Road<'_> {
             &recording,
             &[crate::replay::Layout::original()],
             &self.machines,
+            self.asked,
             Some(&image),
             &Part::WHOLE,
         )?;

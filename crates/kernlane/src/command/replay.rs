@@ -11,10 +11,10 @@ use crate::machine;
 use crate::map::{self, Map};
 use crate::order;
 use crate::part::Part;
-use crate::replay::{self, Layout, Replayed, Trials, rows};
+use crate::replay::{self, Asked, Layout, Replayed, Trials, rows};
 use crate::report::text;
 use crate::results::{ORIGINAL, Results, Row};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::Machine;
@@ -28,9 +28,12 @@ use trace::Reader;
 ///
 /// Prints for each layout, the original first, what a simulated machine sees: L1I misses by cause, iTLB misses, taken branches, what was
 /// fetched and touched, and time by a simple model; of a recording with data accesses also what its data caches, second-level caches and TLBs
-/// missed, and time by SimOS' in-order model. The recording is read once for all layouts and machines.
+/// missed, and time by SimOS' in-order model; with --branches also which branches are predicted wrongly. The recording is read once for all
+/// layouts and machines.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k")]
+#[command(
+    after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --branches"
+)]
 pub struct ReplayArgs {
     /// A recording (directory)
     #[arg(value_name = "RECORDING")]
@@ -57,6 +60,10 @@ pub struct ReplayArgs {
     #[arg(long, requires = "kernel")]
     pub bound: bool,
 
+    /// Also predict branches, on machines that say how they do
+    #[arg(long)]
+    pub branches: bool,
+
     /// Print the result rows as JSON, as `kernlane report` takes them
     #[arg(long)]
     pub json: bool,
@@ -77,7 +84,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         }
         layouts.push(layout);
     }
-    let mut rows = replay_rows(&args.recording, &layouts, &machines, image.as_ref(), &args.part)?;
+    let asked = asked(args.branches, &machines)?;
+    let mut rows = replay_rows(&args.recording, &layouts, &machines, asked, image.as_ref(), &args.part)?;
     if let (true, Some(image)) = (args.bound, &image) {
         add_bounds(&mut rows, &args.recording, image, &machines, &args.part)?;
     }
@@ -89,6 +97,21 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     }
     warn(&losses);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `--branches` asks for.
+///
+/// # Errors
+/// No machine says how it predicts branches.
+pub fn asked(branches: bool, machines: &[Machine]) -> Result<Asked> {
+    if !branches {
+        return Ok(Asked::Caches);
+    }
+    ensure!(
+        machines.iter().any(|machine| machine.branch.is_some()),
+        "--branches needs a --machine with a table [branch] in its file: server-32k, for example"
+    );
+    Ok(Asked::Branches)
 }
 
 /// To the original's row on each machine, what no layout can do better. Reads the recording once for each machine.
@@ -140,8 +163,15 @@ pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) ->
 ///
 /// # Errors
 /// The recording is damaged, or `layouts` or `image` are of another kernel.
-pub fn replay_rows(recording: &Path, layouts: &[Layout], machines: &[Machine], image: Option<&Image>, part: &Part) -> Result<Vec<Row>> {
-    let replayed = replay_recording(recording, layouts, machines, image.map(|image| &image.build_id), part)?;
+pub fn replay_rows(
+    recording: &Path,
+    layouts: &[Layout],
+    machines: &[Machine],
+    asked: Asked,
+    image: Option<&Image>,
+    part: &Part,
+) -> Result<Vec<Row>> {
+    let replayed = replay_recording(recording, layouts, machines, asked, image.map(|image| &image.build_id), part)?;
     let mut rows = rows::rows(&replayed, layouts, machines, image);
     if !part.is_whole() {
         let named = |row: &mut Row| row.conditions.insert("part".to_owned(), part.to_string());
@@ -158,10 +188,11 @@ pub fn replay_recording(
     recording: &Path,
     layouts: &[Layout],
     machines: &[Machine],
+    asked: Asked,
     kernel: Option<&BuildId>,
     part: &Part,
 ) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines }).collect();
+    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines, asked }).collect();
     replay_trials(recording, &trials, kernel, part)
 }
 

@@ -9,7 +9,7 @@ use crate::misses::table::MissTable;
 use crate::output;
 use crate::overview::{DataMisses, LayoutMisses, Overview};
 use crate::part::Part;
-use crate::replay::{Layout, rows};
+use crate::replay::{Asked, Layout, rows};
 use crate::report::{self, locality, misses, page, services, text};
 use crate::results::Results;
 use crate::services::locality::Locality;
@@ -175,7 +175,14 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
         .map(|recording| {
             let observed = attribution.observed(recording)?;
             let machines = &attribution.machines;
-            let replayed = replay_recording(recording, &layouts, machines, attribution.symbols.build_id.as_ref(), &Part::WHOLE)?;
+            let replayed = replay_recording(
+                recording,
+                &layouts,
+                machines,
+                Asked::Caches,
+                attribution.symbols.build_id.as_ref(),
+                &Part::WHOLE,
+            )?;
             let rows = rows::rows(&replayed, &layouts, machines, None);
             let misses: Vec<LayoutMisses<'_>> = layouts
                 .iter()

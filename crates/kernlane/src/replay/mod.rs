@@ -1,7 +1,7 @@
 //! A recorded execution runs again over any number of layouts and machines.
 //!
-//! Takes a recording, placements and machines; gives counters: L1I misses by cause, iTLB misses, taken branches, what was fetched
-//! and touched, and time by Torrellas' simple model; of a recording with data accesses also what the whole hierarchy of caches and TLBs
+//! Takes a recording, placements and machines; gives counters: L1I misses by cause, iTLB misses, taken branches, where it is asked for which of
+//! them are predicted wrongly, what was fetched and touched, and time by Torrellas' simple model; of a recording with data accesses also what the whole hierarchy of caches and TLBs
 //! missed, and time by SimOS' 1994 model. Reads the recording once. Never changes a layout, never looks at ELF.
 //!
 //! ```text
@@ -28,6 +28,7 @@ use data::{DataFlow, Stream};
 use flow::{Flow, FragmentId, Interruptions};
 use rayon::prelude::*;
 use sim::Machine;
+pub use simulation::Asked;
 use simulation::{Amounts, MachineCounts, Simulation};
 use std::io::Read;
 use trace::{Accesses, Chunk, Header, Patterns, Reader, RunAddr, Totals};
@@ -71,29 +72,30 @@ pub struct Replayed {
     pub layouts: Vec<LayoutCounts>,
 }
 
-/// Runs a recording over `layouts` on `machines`.
+/// Runs a recording over `layouts` on the caches of `machines`.
 pub fn replay<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine]) -> Result<Replayed> {
-    replay_part(reader, layouts, machines, &mut Cut::whole())
+    replay_part(reader, layouts, machines, Asked::Caches, &mut Cut::whole())
 }
 
 /// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty where it begins. A reader of less than the
 /// whole leaves data accesses aside.
-pub fn replay_part<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine], cut: &mut Cut) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines }).collect();
+pub fn replay_part<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine], asked: Asked, cut: &mut Cut) -> Result<Replayed> {
+    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines, asked }).collect();
     replay_trials(reader, &trials, cut)
 }
 
-/// A layout with the machines that it is to run on.
+/// A layout with the machines that it is to run on, and what is asked of them.
 #[derive(Clone, Copy)]
 pub struct Trials<'a> {
     pub layout: &'a Layout,
     pub machines: &'a [Machine],
+    pub asked: Asked,
 }
 
 /// As [`replay_part`], each layout on machines of its own. Only where all have the same are data accesses followed.
 pub fn replay_trials<R: Read>(mut reader: Reader<R>, trials: &[Trials<'_>], cut: &mut Cut) -> Result<Replayed> {
     let mut flow = Flow::default();
-    let simulations = trials.iter().map(|trial| Simulation::new(&trial.layout.placement, trial.machines));
+    let simulations = (trials.iter()).map(|trial| Simulation::new(&trial.layout.placement, trial.machines, trial.asked));
     let mut simulations: Vec<Simulation<'_>> = simulations.collect();
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);
     if trials.iter().any(|trial| trial.machines != machines) {

@@ -4,7 +4,7 @@ use crate::image::address::LinkAddr;
 use crate::image::{BuildId, Function, Image};
 use crate::replay::simulation::DataMisses;
 use crate::replay::{Layout, Replayed};
-use crate::results::{Counters, FunctionDataMisses, FunctionMisses, Kind, Memory, ORIGINAL, Row, Sides};
+use crate::results::{Counters, FunctionDataMisses, FunctionMisses, Kind, Memory, ORIGINAL, Predictions, Row, Sides};
 use sim::Machine;
 use std::collections::BTreeMap;
 use trace::RunAddr;
@@ -20,6 +20,10 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
             let on = &counts.machines[machine_at];
             let amounts = &counts.amounts;
             let instructions = amounts.instructions.kernel + amounts.instructions.user;
+            let branches = machine.branch.as_ref().zip(on.branches).map(|(prediction, counters)| Sides {
+                kernel: Predictions::new(prediction, &counters.kernel, amounts.instructions.kernel),
+                user: Predictions::new(prediction, &counters.user, amounts.instructions.user),
+            });
             rows.push(Row {
                 workload: replayed.header.workload.clone(),
                 kernel: BuildId(replayed.header.build_id.clone()),
@@ -40,6 +44,7 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
                     interruptions: replayed.interruptions.seen,
                     unresolved_branches: replayed.interruptions.unresolved,
                     breaks: amounts.breaks,
+                    branches,
                     memory: on.memory.and_then(|counters| {
                         Some(Sides {
                             kernel: Memory::new(machine, &counters.kernel)?,

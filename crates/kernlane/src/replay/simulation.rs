@@ -4,13 +4,17 @@
 //! these lists.
 
 use crate::place::Placement;
+use crate::replay::branches::{Branches, Predicting};
 use crate::replay::data::{Access, DataFlow, Execution};
 use crate::replay::flow::{Exit, Flow, FragmentId};
 use crate::replay::moved::{self, Moved};
 use crate::replay::numbering::{Numbering, Unit};
 use anyhow::Result;
 use rayon::prelude::*;
-use sim::{Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide, PhysAddr, Side, TakenBranches, Tlb};
+use sim::{
+    BranchCounters, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide, PhysAddr, Side, TakenBranches,
+    Tlb,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use trace::{Patterns, RunAddr, TranslationId};
 
@@ -74,6 +78,15 @@ impl Uses {
     }
 }
 
+/// What is simulated of each machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Caches and TLBs.
+    Caches,
+    /// And branch prediction, where the machine says how it predicts.
+    Branches,
+}
+
 /// One machine's caches while they run.
 struct Running {
     l1i: InstructionCache,
@@ -87,6 +100,7 @@ struct Running {
     pages: Option<usize>,
     /// Misses of each entry of `Uses::lines`.
     misses: Vec<u64>,
+    predicting: Option<Predicting>,
 }
 
 /// Data misses of one instruction or function.
@@ -215,6 +229,8 @@ pub struct MachineCounts {
     pub memory: Option<PerSide<Counters>>,
     /// Data misses by the old address of the instruction; ascending.
     pub data_misses_at: Vec<(RunAddr, DataMisses)>,
+    /// How branches were predicted; where that was asked for and the machine says how it predicts.
+    pub branches: Option<PerSide<BranchCounters>>,
 }
 
 /// One layout, while the recording runs.
@@ -223,11 +239,13 @@ pub struct Simulation<'a> {
     once: Vec<Once>,
     pages: BTreeSet<u64>,
     uses: Vec<Uses>,
+    /// Known only where something predicts them.
+    branches: Branches,
     running: Vec<Running>,
 }
 
 impl<'a> Simulation<'a> {
-    pub fn new(placement: &'a Placement, machines: &[Machine]) -> Simulation<'a> {
+    pub fn new(placement: &'a Placement, machines: &[Machine], asked: Asked) -> Simulation<'a> {
         let mut sets = BTreeMap::new();
         for (unit, number) in machines.iter().flat_map(units) {
             let largest = sets.entry(unit).or_insert(number);
@@ -242,11 +260,16 @@ impl<'a> Simulation<'a> {
             lines: index_of(lines_of(machine)).unwrap_or_default(),
             pages: machine.itlb.and_then(|itlb| index_of(pages_of(&itlb))),
             misses: Vec::new(),
+            predicting: match asked {
+                Asked::Caches => None,
+                Asked::Branches => machine.branch.as_ref().map(Predicting::new),
+            },
         });
         Simulation {
             placement,
             once: Vec::new(),
             pages: BTreeSet::new(),
+            branches: Branches::default(),
             running: running.collect(),
             uses: sets.iter().map(|(&unit, &sets)| Uses::new(unit, sets)).collect(),
         }
@@ -254,12 +277,16 @@ impl<'a> Simulation<'a> {
 
     /// Learns the fragments that were first seen since the last call; of a recording with data accesses also where they lie.
     pub fn learn(&mut self, flow: &Flow, mut data: Option<(&mut DataFlow, &Patterns)>) -> Result<()> {
+        let predicts = self.running.iter().any(|running| running.predicting.is_some());
         for fragment in &flow.fragments[self.once.len()..] {
             let code = &flow.codes[fragment.translation.0 as usize];
             let moved = moved::run(code, fragment, self.placement);
             let id = fragment.translation;
             let mut lies = |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
             self.uses.iter_mut().try_for_each(|uses| uses.push(&moved, &mut lies))?;
+            if predicts {
+                self.branches.push(&moved);
+            }
             for fetch in moved.fetches.iter().filter(|fetch| fetch.bytes > 0) {
                 let last = fetch.start.0.wrapping_add(u64::from(fetch.bytes) - 1);
                 self.pages.extend(fetch.start.0 >> 12..=last >> 12);
@@ -282,10 +309,15 @@ impl<'a> Simulation<'a> {
 
     /// Runs fragments, all of them learnt, on every machine; `data`: what their executions accessed.
     pub fn run(&mut self, ran: &[FragmentId], data: Option<&DataFlow>) {
-        let (uses, once) = (&self.uses, &self.once);
-        self.running.par_iter_mut().for_each(|running| match data {
-            None => running.run(ran, uses),
-            Some(data) => running.run_with_data(ran, uses, once, data),
+        let (uses, once, branches) = (&self.uses, &self.once, &self.branches);
+        self.running.par_iter_mut().for_each(|running| {
+            match data {
+                None => running.run(ran, uses),
+                Some(data) => running.run_with_data(ran, uses, once, data),
+            }
+            if let Some(predicting) = &mut running.predicting {
+                predicting.run(ran, branches);
+            }
         });
     }
 
@@ -348,6 +380,7 @@ impl<'a> Simulation<'a> {
                     misses_at: misses_at.into_iter().collect(),
                     memory,
                     data_misses_at: data_misses_at(&running.data_misses, flow),
+                    branches: running.predicting.as_ref().map(|predicting| predicting.counters),
                 }
             })
             .collect()

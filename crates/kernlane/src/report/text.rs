@@ -1,7 +1,7 @@
 //! Result rows as tables for a terminal.
 
 use crate::comparison::Comparison;
-use crate::results::{Kind, Memory, Misses, Row, Sides, Taken};
+use crate::results::{Kind, Memory, Misses, Predictions, Row, Sides, Taken};
 use std::fmt::Write as _;
 
 /// One table of misses for each machine, then what does not depend on a machine.
@@ -24,6 +24,9 @@ pub fn rows(rows: &[Row]) -> String {
         if on.iter().any(|row| row.counters.memory.is_some()) {
             let _ = write!(text, "\n{machine}: data, and what missed the L1\n{}", memory(&on));
             text += &data_functions(&on);
+        }
+        if on.iter().any(|row| row.counters.branches.is_some()) {
+            let _ = write!(text, "\n{machine}: wrong predictions of branches\n{}", branches(&on));
         }
     }
     let any: Vec<&Row> = rows.iter().filter(|row| row.machine == first.machine).collect();
@@ -128,6 +131,42 @@ fn memory(rows: &[&Row]) -> String {
         }
     }
     table.to_text()
+}
+
+/// A line for the kernel and one for user code.
+fn branches(rows: &[&Row]) -> String {
+    let mut table = Table::new(&[
+        "layout",
+        "",
+        "directions",
+        "targets",
+        "returns",
+        "all",
+        "per 1000",
+        "misfetches",
+        "Mcycles",
+    ]);
+    for row in rows {
+        let Some(branches) = row.counters.branches else { continue };
+        for (side, branches) in [("kernel", branches.kernel), ("user", branches.user)] {
+            let mut cells = vec![name(row), side.to_owned()];
+            cells.extend(wrong(&branches));
+            table.push(cells);
+        }
+    }
+    table.to_text()
+}
+
+fn wrong(branches: &Predictions) -> [String; 7] {
+    [
+        branches.wrong_directions.to_string(),
+        branches.wrong_targets.to_string(),
+        branches.wrong_returns.to_string(),
+        branches.mispredictions().to_string(),
+        format!("{:.3}", branches.per_thousand),
+        branches.misfetches.to_string(),
+        branches.stall.map_or("?".to_owned(), |stall| format!("{:.2}", stall / 1e6)),
+    ]
 }
 
 /// Cycles, cycles an instruction, and the share of the cycles that each kind of stall has.

@@ -18,7 +18,7 @@ const K: u64 = 0xffff_ffff_8100_0000;
 const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
 
 /// 32-byte lines in four sets of one way; two pages.
-fn machine() -> Machine {
+pub fn machine() -> Machine {
     Machine {
         name: "small".to_owned(),
         l1i: Geometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
@@ -30,7 +30,7 @@ fn machine() -> Machine {
     }
 }
 
-fn memory() -> Memory {
+pub fn memory() -> Memory {
     let mut memory = Memory::default();
     for (block, ending) in [
         (0x00, &[0x74, 0x0a][..]),      // je C
@@ -55,7 +55,7 @@ const LEFT: [u64; 8] = [0x00, 0x08, 0x0a, 0x12, 0x1c, 0x24, 0x100, 0x29];
 /// A C D F E once.
 const RIGHT: [u64; 7] = [0x00, 0x08, 0x14, 0x1c, 0x24, 0x100, 0x29];
 
-fn loops(times: usize) -> Vec<u64> {
+pub fn loops(times: usize) -> Vec<u64> {
     let both: Vec<u64> = LEFT
         .iter()
         .chain(&[0x31])
@@ -78,7 +78,7 @@ fn placed(old: u64, old_size: u32, new: u64, new_size: u32, appended: u8, ending
 }
 
 /// Everything 0x200 on: A inverted with a near jump, C behind it, then D, then B behind a jump of its own; the call cut from E.
-fn moved() -> Placement {
+pub fn moved() -> Placement {
     Placement {
         blocks: vec![
             placed(0x00, 10, 0x200, 14, 0, Ending::Inverted),   // jcc B; falls into C

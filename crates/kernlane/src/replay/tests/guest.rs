@@ -1,8 +1,9 @@
 //! A guest that executes what it is told, and QEMU's way of cutting that into translations: from wherever control arrives up to a
 //! branch, or a limit.
 
+use crate::part::Cut;
 use crate::place::Placement;
-use crate::replay::{Layout, Replayed, replay};
+use crate::replay::{Asked, Layout, Replayed, replay_part};
 use sim::Machine;
 use std::collections::{BTreeMap, HashMap};
 use trace::{Event, Header, Reader, RunAddr, Translation, TranslationId, Writer};
@@ -98,5 +99,6 @@ pub fn replayed(recording: &[u8], placement: Placement, machines: &[Machine]) ->
             placement,
         },
     ];
-    replay(Reader::new(recording).unwrap(), &layouts, machines).unwrap()
+    let reader = Reader::new(recording).unwrap();
+    replay_part(reader, &layouts, machines, Asked::Branches, &mut Cut::whole()).unwrap()
 }

@@ -1,5 +1,6 @@
 //! Replay against exact numbers: small recordings counted by hand, and random programs that are run in both layouts.
 
+mod branches;
 mod by_hand;
 mod data;
 mod guest;

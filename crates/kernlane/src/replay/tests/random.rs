@@ -5,7 +5,10 @@ use crate::place::{Ending, Placement};
 use crate::replay::LayoutCounts;
 use crate::replay::tests::guest::{Memory, record, replayed};
 use crate::replay::tests::program::{End, Laid, Program, Random};
-use sim::{Geometry, ItlbDescription, Machine, Replacement, SimpleModel};
+use sim::{
+    BranchCounters, BranchPrediction, Direction, Geometry, Held, ItlbDescription, Machine, Replacement, SimpleModel,
+    TargetBufferDescription,
+};
 
 const HANDLER: u64 = 0xffff_ffff_8300_0000;
 const SYSCALL_ENTRY: u64 = 0xffff_ffff_8300_1000;
@@ -113,11 +116,21 @@ fn machines() -> Vec<Machine> {
         branch: None,
         time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
     };
-    vec![
+    let mut machines = vec![
         machine(64, 1, 16, Replacement::Lru),
         machine(128, 4, 32, Replacement::Lru),
         machine(256, 4, 64, Replacement::TreePlru),
-    ]
+    ];
+    let predictors = [
+        (Direction::Static, 0, 1),
+        (Direction::bimodal(16).unwrap(), 8, 2),
+        (Direction::gshare(64, 4).unwrap(), 64, 16),
+    ];
+    for (machine, (direction, entries, return_stack)) in machines.iter_mut().zip(predictors) {
+        let targets = (entries > 0).then(|| TargetBufferDescription::new(entries, 2, Held::Taken).unwrap());
+        machine.branch = Some(BranchPrediction::new(direction, targets, return_stack, None, None).unwrap());
+    }
+    machines
 }
 
 /// All that can be compared: where in the old code a miss began is not known of the new kernel's recording.
@@ -130,6 +143,7 @@ fn without_origins(mut counts: LayoutCounts) -> LayoutCounts {
 fn predicted_is_recorded_to_the_last_counter() {
     let mut random = Random(0x0123_4567_89AB_CDEF);
     let (mut endings, mut changed) = ([0; 4], 0);
+    let mut branches = BranchCounters::default();
     for case in 0..300 {
         let program = Program::random(&mut random);
         let interrupts = [0, 3, 20][case % 3];
@@ -151,6 +165,10 @@ fn predicted_is_recorded_to_the_last_counter() {
         let recorded = without_origins(new_replayed.layouts.remove(0));
         assert_eq!(predicted.amounts.breaks, 0, "case {case}");
         assert_eq!(predicted, recorded, "case {case}");
+        for counters in predicted.machines.iter().filter_map(|machine| machine.branches) {
+            branches += counters.kernel;
+            branches += counters.user;
+        }
         assert_eq!(
             old_replayed.interruptions.unresolved + new_replayed.interruptions.unresolved,
             0,
@@ -160,4 +178,9 @@ fn predicted_is_recorded_to_the_last_counter() {
     }
     assert!(endings.iter().all(|&count| count > 100), "every kind of ending is met: {endings:?}");
     assert!(changed > 200, "layouts change the counts: only {changed} did");
+    let met = [branches.wrong_directions, branches.wrong_returns, branches.misfetches];
+    assert!(
+        met.iter().all(|&count| count > 1000),
+        "every kind of wrong prediction is met: {branches:?}"
+    );
 }
