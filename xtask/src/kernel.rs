@@ -1,4 +1,5 @@
-//! The demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or by clang, kept in the cache outside the checkout.
+//! The demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or by clang, or by gcc with `uml.config` for User Mode
+//! Linux, kept in the cache outside the checkout.
 //!
 //! A tree is built under another name and renamed when it is whole; it is built again when the sources' version, the configuration or the
 //! compiler changed.
@@ -17,13 +18,18 @@ const SOURCE: &str = "/usr/src/linux-source-6.12.tar.xz";
 /// Stands in a whole tree.
 const STAMP: &str = ".kernlane-stamp";
 const CONFIG: &str = include_str!("../demo-kernel.config");
-/// Lines that kbuild prints for the demo kernel with modules; only the progress bar stands on it.
+const UML_CONFIG: &str = include_str!("../uml.config");
+/// Lines that kbuild prints for the demo kernel with modules, and for the one for User Mode Linux; only the progress bar stands on them.
 const EXPECTED_LINES: u64 = 1_950;
+const EXPECTED_UML_LINES: u64 = 1_000;
 
+/// Who builds a demo kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compiler {
     Gcc,
     Clang,
+    /// gcc, for User Mode Linux.
+    GccUserMode,
 }
 
 impl FromStr for Compiler {
@@ -33,7 +39,8 @@ impl FromStr for Compiler {
         match name {
             "gcc" => Ok(Self::Gcc),
             "clang" => Ok(Self::Clang),
-            _ => bail!("{name:?}: the demo kernel is built by gcc or by clang"),
+            "uml" => Ok(Self::GccUserMode),
+            _ => bail!("{name:?}: the demo kernel is built by gcc or by clang, or for User Mode Linux (uml)"),
         }
     }
 }
@@ -43,6 +50,7 @@ impl Compiler {
         match self {
             Self::Gcc => "gcc",
             Self::Clang => "clang",
+            Self::GccUserMode => "uml",
         }
     }
 
@@ -50,12 +58,34 @@ impl Compiler {
         match self {
             Self::Gcc => &[],
             Self::Clang => &["LLVM=-22"],
+            Self::GccUserMode => &["ARCH=um"],
+        }
+    }
+
+    fn config(self) -> &'static str {
+        match self {
+            Self::Gcc | Self::Clang => CONFIG,
+            Self::GccUserMode => UML_CONFIG,
+        }
+    }
+
+    fn targets(self) -> &'static [&'static str] {
+        match self {
+            Self::Gcc | Self::Clang => &["bzImage", "modules"],
+            Self::GccUserMode => &["vmlinux"],
+        }
+    }
+
+    fn expected_lines(self) -> u64 {
+        match self {
+            Self::Gcc | Self::Clang => EXPECTED_LINES,
+            Self::GccUserMode => EXPECTED_UML_LINES,
         }
     }
 
     fn version(self) -> Result<String> {
         let program = match self {
-            Self::Gcc => "gcc",
+            Self::Gcc | Self::GccUserMode => "gcc",
             Self::Clang => "clang-22",
         };
         let output = Command::new(program)
@@ -137,7 +167,7 @@ fn stamp(compiler: Compiler) -> Result<String> {
     let version = String::from_utf8_lossy(&package.stdout).into_owned();
     Ok(format!(
         "linux-source-6.12 {version}\nconfig {}\n{}\n",
-        sha256(CONFIG),
+        sha256(compiler.config()),
         compiler.version()?
     ))
 }
@@ -153,15 +183,32 @@ fn build(part: &Path, compiler: Compiler) -> Result<()> {
         .arg("-C")
         .arg(part)
         .args(["--strip-components=1", "-xf", SOURCE]))?;
+    if compiler == Compiler::GccUserMode {
+        link_from_one_object(part)?;
+    }
     let fragment = part.join(".kernlane-config");
-    fs::write(&fragment, CONFIG)?;
+    fs::write(&fragment, compiler.config())?;
     run(make(part, compiler).args(["-s", "tinyconfig"]))?;
     run(Command::new("scripts/kconfig/merge_config.sh")
         .current_dir(part)
         .args(["-m", ".config", ".kernlane-config"])
         .stdout(Stdio::null()))?;
     run(make(part, compiler).args(["-s", "olddefconfig"]))?;
-    build_with_progress(part, compiler, &["bzImage", "modules"])
+    build_with_progress(part, compiler, compiler.targets())
+}
+
+/// Has kbuild link the kernel from vmlinux.o, as it does with IBT and LTO, and not from the objects that vmlinux.o was made of: behind the C
+/// library's first code they would be aligned otherwise.
+fn link_from_one_object(tree: &Path) -> Result<()> {
+    const CONDITION: &str = "is_enabled CONFIG_X86_KERNEL_IBT; then";
+    let script = tree.join("scripts/link-vmlinux.sh");
+    let text = fs::read_to_string(&script)?;
+    if !text.contains(CONDITION) {
+        bail!("{}: does not choose what to link as it used to", script.display());
+    }
+    let changed = text.replacen(CONDITION, "is_enabled CONFIG_X86_KERNEL_IBT || is_enabled CONFIG_UML; then", 1);
+    // In place: it stays a program.
+    fs::write(&script, changed).with_context(|| script.display().to_string())
 }
 
 fn make(tree: &Path, compiler: Compiler) -> Command {
@@ -185,15 +232,15 @@ fn build_with_progress(part: &Path, compiler: Compiler, targets: &[&str]) -> Res
         .stderr(fs::File::create(&log)?)
         .spawn()
         .context("make cannot be run; run xtask/setup.sh")?;
-    let bar = ProgressBar::new(EXPECTED_LINES);
+    let bar = ProgressBar::new(compiler.expected_lines());
     bar.set_style(ProgressStyle::with_template(
-        "building the demo kernel with {msg} {bar:30} {percent}% {elapsed}",
+        "building the demo kernel ({msg}) {bar:30} {percent}% {elapsed}",
     )?);
     bar.set_message(compiler.name());
     let output = child.stdout.take().context("make's output")?;
     for line in BufReader::new(output).lines() {
         line?;
-        bar.set_position((bar.position() + 1).min(EXPECTED_LINES - 1));
+        bar.set_position((bar.position() + 1).min(compiler.expected_lines() - 1));
     }
     let status = child.wait()?;
     bar.finish_and_clear();

@@ -16,6 +16,7 @@ mod record_test;
 mod relink_test;
 mod services_test;
 mod test;
+mod uml_test;
 mod vm_test;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -43,7 +44,9 @@ cargo xtask page-test RECORDING KERNEL
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask live-test [KERNEL [SCRIPT]]
                                 functions of the running stock kernel are replaced and put back, in guests
-cargo xtask kernel gcc|clang    builds (or finds) a demo kernel and prints where its tree lies
+cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order, does as a program what the original does
+cargo xtask kernel gcc|clang|uml
+                                builds (or finds) a demo kernel and prints where its tree lies
 ";
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         ["live-test"] => live_test::live_test(None, None),
         ["live-test", kernel] => live_test::live_test(Some(kernel.as_ref()), None),
         ["live-test", kernel, script] => live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref())),
+        ["uml-test"] => uml_test::uml_test(),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

@@ -47,7 +47,8 @@ fn results(root: &Path) -> Result<Vec<Vec<u8>>> {
     RESULTS.iter().map(read).collect()
 }
 
-fn layout(build_id: &BuildId) -> Layout {
+/// The original order of a kernel.
+pub fn layout(build_id: &BuildId) -> Layout {
     let (algorithm, profile) = ("original".to_owned(), "none".to_owned());
     Layout {
         build_id: build_id.clone(),

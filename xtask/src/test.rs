@@ -3,7 +3,7 @@
 use crate::kernel::{self, Compiler};
 use crate::{
     check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test, page_test, record_test, relink_test, run,
-    services_test, vm_test,
+    services_test, uml_test, vm_test,
 };
 use anyhow::{Context, Result, ensure};
 use kernlane::comparison;
@@ -44,6 +44,9 @@ pub fn test() -> Result<()> {
 
     step("functions of Debian's running kernel are replaced and put back");
     live_test::live_test(None, None)?;
+
+    step("a kernel for User Mode Linux in a random order does what the original does");
+    uml_test::uml_test()?;
 
     step("the demo kernel, built by clang");
     let clang = kernel::tree(Compiler::Clang)?;

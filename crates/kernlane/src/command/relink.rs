@@ -1,7 +1,7 @@
 //! `kernlane relink`: a layout and a built tree become a kernel.
 
 use crate::emit::install::{self, Kept};
-use crate::emit::kbuild::Tree;
+use crate::emit::kbuild::{Machine, Tree};
 use crate::emit::object::{Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
@@ -113,10 +113,11 @@ pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
 
 fn restore(tree: &Path) -> Result<ExitCode> {
     let tree = fs::canonicalize(tree).with_context(|| format!("{}: no such tree", tree.display()))?;
+    let results = Machine::of(&tree).results();
     let present = fs::read(tree.join("vmlinux"))
         .ok()
         .and_then(|bytes| Linked::read(&bytes).ok().map(|l| l.build_id));
-    if Kept::of(&tree).restore(present.as_ref())? {
+    if Kept::of(&tree, results).restore(present.as_ref())? {
         println!("{}: has its own link again", tree.display());
     } else {
         println!("{}: was built anew since it was relinked, and keeps that link", tree.display());
@@ -139,7 +140,7 @@ impl Originals {
         let present = Linked::read(&now)
             .with_context(|| tree.file("vmlinux").display().to_string())?
             .build_id;
-        let kept = Kept::of(&tree.path);
+        let kept = Kept::of(&tree.path, tree.machine().results());
         let vmlinux = if kept.is_relinked(&present) {
             read(kept.original_of("vmlinux", &present))?
         } else {
@@ -229,7 +230,7 @@ pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
 
 /// Rewrites the tree's object as `layout` says and links it. What is there already, made from the same, is used again.
 pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Result<Report> {
-    let kept = Kept::of(&tree.path).home();
+    let kept = Kept::of(&tree.path, tree.machine().results()).home();
     let directory = match destination {
         Destination::Nowhere => return relink_in(tree, layout, destination, None),
         Destination::Directory(directory) => *directory,
@@ -287,8 +288,10 @@ fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: 
     .to_text();
     tree.ensure_unchanged()?;
     match destination {
-        Destination::Tree => Kept::of(&tree.path).install(scratch.path(), &originals.present, &new.build_id, &map)?,
-        _ => install::into_directory(scratch.path(), home, &map)?,
+        Destination::Tree => {
+            Kept::of(&tree.path, tree.machine().results()).install(scratch.path(), &originals.present, &new.build_id, &map)?
+        }
+        _ => install::into_directory(scratch.path(), home, tree.machine().results(), &map)?,
     }
     report.new_build_id = Some(new.build_id);
     output::write(&home.join(REPORT), &serde_json::to_vec_pretty(&report)?)?;
@@ -319,7 +322,7 @@ fn made_before(tree: &Tree, home: &Path, destination: &Destination<'_>, key: &st
     } else {
         home
     };
-    let there = install::RESULTS.iter().all(|name| root.join(name).is_file()) && home.join(install::MAP).is_file();
+    let there = tree.machine().results().iter().all(|name| root.join(name).is_file()) && home.join(install::MAP).is_file();
     let vmlinux = fs::read(root.join("vmlinux")).ok()?;
     let id = Linked::read(&vmlinux).ok()?.build_id;
     (report.key == key && there && report.new_build_id.as_ref() == Some(&id)).then_some(report)

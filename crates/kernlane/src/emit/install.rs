@@ -10,15 +10,19 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the kernel's own link makes, by where it lies in a tree; `vmlinux` first.
-pub const RESULTS: [&str; 4] = [
+/// What the link of a kernel that a machine boots makes, by where it lies in a tree; `vmlinux` first.
+pub const BOOTABLE: [&str; 4] = [
     "vmlinux",
     "System.map",
     "arch/x86/boot/bzImage",
     "arch/x86/boot/compressed/vmlinux.relocs",
 ];
+/// The same of a kernel that is a program (User Mode Linux).
+pub const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
 /// The last link but one, which has kept its relocations: `check` learns from it what is an address. Not every kernel has it.
 const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
+/// The names of the results of one kind of kernel.
+pub type Results = &'static [&'static str];
 /// Where the map lies beside the results.
 pub const MAP: &str = "vmlinux.klm";
 /// In a tree: everything that is Kernlane's.
@@ -27,17 +31,17 @@ const ORIGINAL: &str = "original";
 const RELINKED: &str = "relinked";
 
 /// Moves the results from `scratch` into `directory`, in the places they have in a tree.
-pub fn into_directory(scratch: &Path, directory: &Path, map: &str) -> Result<()> {
-    for name in existing(scratch) {
+pub fn into_directory(scratch: &Path, directory: &Path, results: Results, map: &str) -> Result<()> {
+    for name in existing(scratch, results) {
         move_file(&scratch.join(name), &directory.join(name))?;
     }
     output::write(&directory.join(MAP), map.as_bytes())
 }
 
 /// The results, with the optional one if it is there.
-fn existing(root: &Path) -> impl Iterator<Item = &'static str> + use<> {
+fn existing(root: &Path, results: Results) -> impl Iterator<Item = &'static str> + use<> {
     let optional = Some(LINK_WITH_RELOCATIONS).filter(|name| root.join(name).exists());
-    RESULTS.into_iter().chain(optional)
+    results.iter().copied().chain(optional)
 }
 
 /// Moves a file to another name in the same file system, making the directory.
@@ -50,11 +54,13 @@ fn move_file(from: &Path, to: &Path) -> Result<()> {
 /// A tree's own link, kept while a relinked kernel lies in its place.
 pub struct Kept {
     tree: PathBuf,
+    results: Results,
 }
 
 impl Kept {
-    pub fn of(tree: &Path) -> Kept {
-        Kept { tree: tree.to_owned() }
+    pub fn of(tree: &Path, results: Results) -> Kept {
+        let tree = tree.to_owned();
+        Kept { tree, results }
     }
 
     /// The directory in the tree that is Kernlane's.
@@ -91,7 +97,7 @@ impl Kept {
             self.keep_original()?;
         }
         output::write(&self.home().join(RELINKED), format!("{}\n", new.0).as_bytes())?;
-        let moved = existing(scratch).try_for_each(|name| move_file(&scratch.join(name), &self.tree.join(name)));
+        let moved = existing(scratch, self.results).try_for_each(|name| move_file(&scratch.join(name), &self.tree.join(name)));
         let done = moved.and_then(|()| output::write(&self.home().join(MAP), map.as_bytes()));
         if let Err(error) = done {
             self.put_back()
@@ -105,7 +111,7 @@ impl Kept {
     fn keep_original(&self) -> Result<()> {
         let partial = self.home().join("original.partial");
         remove_directory(&partial)?;
-        for name in existing(&self.tree) {
+        for name in existing(&self.tree, self.results) {
             copy_file(&self.tree.join(name), &partial.join(name))?;
         }
         remove_directory(&self.original())?;
@@ -140,10 +146,10 @@ impl Kept {
     fn put_back(&self) -> Result<()> {
         let fresh = self.home().join("restoring");
         remove_directory(&fresh)?;
-        for name in existing(&self.original()) {
+        for name in existing(&self.original(), self.results) {
             copy_file(&self.original().join(name), &fresh.join(name))?;
         }
-        existing(&self.original()).try_for_each(|name| move_file(&fresh.join(name), &self.tree.join(name)))?;
+        existing(&self.original(), self.results).try_for_each(|name| move_file(&fresh.join(name), &self.tree.join(name)))?;
         remove_directory(&fresh)
     }
 }
@@ -176,7 +182,7 @@ mod tests {
     fn tree(content: &str, new: &str) -> (tempfile::TempDir, PathBuf) {
         let tree = tempfile::tempdir().unwrap();
         let scratch = tree.path().join(HOME).join("scratch");
-        for name in RESULTS {
+        for name in BOOTABLE {
             for (root, text) in [(tree.path(), content), (scratch.as_path(), new)] {
                 fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
                 fs::write(root.join(name), format!("{text} {name}")).unwrap();
@@ -186,7 +192,7 @@ mod tests {
     }
 
     fn holds(tree: &Path, content: &str) -> bool {
-        RESULTS
+        BOOTABLE
             .iter()
             .all(|name| fs::read_to_string(tree.join(name)).unwrap() == format!("{content} {name}"))
     }
@@ -198,7 +204,7 @@ mod tests {
     #[test]
     fn what_was_put_into_a_tree_is_taken_out_again() {
         let (tree, scratch) = tree("old", "new");
-        let kept = Kept::of(tree.path());
+        let kept = Kept::of(tree.path(), &BOOTABLE);
         let time = |name: &str| fs::metadata(tree.path().join(name)).unwrap().modified().unwrap();
         let before = time("vmlinux");
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
@@ -213,11 +219,25 @@ mod tests {
     }
 
     #[test]
+    fn a_program_is_put_into_a_tree_and_taken_out_without_a_boot_image() {
+        let (tree, scratch) = tree("old", "new");
+        for name in BOOTABLE.into_iter().filter(|name| !PROGRAM.contains(name)) {
+            fs::remove_file(tree.path().join(name)).unwrap();
+            fs::remove_file(scratch.join(name)).unwrap();
+        }
+        let kept = Kept::of(tree.path(), &PROGRAM);
+        kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
+        assert_eq!(fs::read_to_string(tree.path().join("vmlinux")).unwrap(), "new vmlinux");
+        assert!(kept.restore(Some(&id("bb"))).unwrap());
+        assert_eq!(fs::read_to_string(tree.path().join("System.map")).unwrap(), "old System.map");
+    }
+
+    #[test]
     fn a_second_relink_keeps_the_first_original() {
         let (tree, scratch) = tree("old", "new");
-        let kept = Kept::of(tree.path());
+        let kept = Kept::of(tree.path(), &BOOTABLE);
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
-        for name in RESULTS {
+        for name in BOOTABLE {
             fs::write(scratch.join(name), format!("newer {name}")).unwrap();
         }
         kept.install(&scratch, &id("bb"), &id("cc"), "map").unwrap();
@@ -229,8 +249,8 @@ mod tests {
     #[test]
     fn a_failure_midway_leaves_the_tree_as_it_was() {
         let (tree, scratch) = tree("old", "new");
-        fs::remove_file(scratch.join(RESULTS[2])).unwrap();
-        let kept = Kept::of(tree.path());
+        fs::remove_file(scratch.join(BOOTABLE[2])).unwrap();
+        let kept = Kept::of(tree.path(), &BOOTABLE);
         assert!(kept.install(&scratch, &id("aa"), &id("bb"), "map").is_err());
         assert!(holds(tree.path(), "old"));
     }
@@ -238,9 +258,9 @@ mod tests {
     #[test]
     fn a_tree_that_was_built_anew_keeps_its_own_link() {
         let (tree, scratch) = tree("old", "new");
-        let kept = Kept::of(tree.path());
+        let kept = Kept::of(tree.path(), &BOOTABLE);
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
-        for name in RESULTS {
+        for name in BOOTABLE {
             fs::write(tree.path().join(name), format!("rebuilt {name}")).unwrap();
         }
         assert!(!kept.restore(Some(&id("dd"))).unwrap());

@@ -1,9 +1,10 @@
 //! The kernel's own final link, over a rewritten object.
 //!
 //! Takes a built kernel tree and a `vmlinux.o`; gives `vmlinux`, `System.map` and `bzImage` as kbuild makes them from it: kallsyms, sorted tables,
-//! KASLR relocations and all. The link runs in a scratch tree made of symbolic links to the tree, in which only what kbuild writes is real:
+//! KASLR relocations and all. A kernel for User Mode Linux is its `vmlinux`, a program: it has no `bzImage`. The link runs in a scratch tree made of symbolic links to the tree, in which only what kbuild writes is real:
 //! the tree itself is never written to, whatever happens.
 
+use crate::emit::install;
 use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -17,8 +18,35 @@ pub struct Tree {
     pub path: PathBuf,
     /// Arguments for make that the tree was built with (`LLVM=1`), and the user's.
     make_arguments: Vec<String>,
+    machine: Machine,
     /// When vmlinux.o and vmlinux were made.
     times: [SystemTime; 2],
+}
+
+/// What a kernel is built for (`ARCH=`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    X86,
+    /// A process of another Linux (arch/um).
+    UserMode,
+}
+
+impl Machine {
+    /// What the kernel's own link makes, by where it lies in a tree; `vmlinux` first.
+    pub fn results(self) -> &'static [&'static str] {
+        match self {
+            Machine::X86 => &install::BOOTABLE,
+            Machine::UserMode => &install::PROGRAM,
+        }
+    }
+
+    /// What the kernel in a tree is built for.
+    pub fn of(tree: &Path) -> Machine {
+        match has_option(tree, "CONFIG_UML=y") {
+            true => Machine::UserMode,
+            false => Machine::X86,
+        }
+    }
 }
 
 /// Directories that kbuild writes to while it links; copied, while all others are linked to.
@@ -37,13 +65,13 @@ const REMADE: [&str; 9] = [
 ];
 
 /// What is put before kbuild's own makefiles: a goal that is its final link and nothing else. The two recipes are those of the top-level
-/// Makefile's `vmlinux` and of arch/x86/Makefile's `bzImage`.
+/// Makefile's `vmlinux` and of arch/x86/Makefile's `bzImage`, which User Mode Linux has not.
 const GOAL: &str = "\
 ifdef sub_make_done
 .PHONY: kernlane-link
 kernlane-link:
 \t+$(Q)$(if $(KERNLANE_PAHOLE),PAHOLE=$(KERNLANE_PAHOLE)) LDFLAGS_vmlinux='$(LDFLAGS_vmlinux)' $(MAKE) -f $(srctree)/scripts/Makefile.vmlinux
-\t+$(Q)$(MAKE) $(build)=$(boot) $(KBUILD_IMAGE)
+\t+$(Q)$(if $(CONFIG_UML),:,$(MAKE) $(build)=$(boot) $(KBUILD_IMAGE))
 endif
 ";
 
@@ -57,13 +85,10 @@ impl Tree {
             "{}: not a Linux kernel tree; give the directory in which the kernel was built",
             path.display()
         );
-        for file in [
-            "vmlinux",
-            "vmlinux.o",
-            ".vmlinux.cmd",
-            "include/config/auto.conf",
-            "arch/x86/boot/bzImage",
-        ] {
+        let machine = Machine::of(&path);
+        let image = (machine == Machine::X86).then_some("arch/x86/boot/bzImage");
+        let needed = ["vmlinux", "vmlinux.o", ".vmlinux.cmd", "include/config/auto.conf"];
+        for file in needed.into_iter().chain(image) {
             ensure!(
                 path.join(file).exists(),
                 "{}: the kernel is not built ({file} is missing); build it with make, or point --tree to where it was built",
@@ -76,11 +101,14 @@ impl Tree {
             "{}: no scripts/Makefile.vmlinux; kernels from 6.1 on have it, older ones cannot be relinked",
             path.display()
         );
-        let make_arguments = toolchain_of(&path)?.into_iter().chain(make_arguments.iter().cloned()).collect();
+        let architecture = (machine == Machine::UserMode).then(|| "ARCH=um".to_owned());
+        let found_out = toolchain_of(&path)?.into_iter().chain(architecture);
+        let make_arguments = found_out.chain(make_arguments.iter().cloned()).collect();
         let times = times_of(&path)?;
         let tree = Tree {
             path,
             make_arguments,
+            machine,
             times,
         };
         tree.refuse_while_built()?;
@@ -126,18 +154,21 @@ impl Tree {
         self.refuse_while_built()
     }
 
+    /// What the kernel is built for.
+    pub fn machine(&self) -> Machine {
+        self.machine
+    }
+
     /// Whether the final link takes `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
-    fn links_archive(&self) -> Result<bool> {
-        let config = fs::read_to_string(self.file("include/config/auto.conf")).context("include/config/auto.conf: cannot be read")?;
-        Ok(!config
-            .lines()
-            .any(|line| matches!(line, "CONFIG_LTO_CLANG=y" | "CONFIG_X86_KERNEL_IBT=y")))
+    fn links_archive(&self) -> bool {
+        !["CONFIG_LTO_CLANG=y", "CONFIG_X86_KERNEL_IBT=y"]
+            .iter()
+            .any(|option| has_option(&self.path, option))
     }
 
     /// Whether the kernel has its own types with it (BTF).
     pub fn has_types(&self) -> bool {
-        let config = fs::read_to_string(self.file("include/config/auto.conf")).unwrap_or_default();
-        config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF=y")
+        has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
     }
 
     /// Links the kernel from `object` in the empty directory `scratch`, with these types (BTF). The results lie in it as they would in the
@@ -145,7 +176,7 @@ impl Tree {
     pub fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
         self.fill(scratch)?;
         fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
-        if self.links_archive()? {
+        if self.links_archive() {
             let status = Command::new("ar")
                 .args(["rcs", "vmlinux.a", "vmlinux.o"])
                 .current_dir(scratch)
@@ -268,6 +299,12 @@ impl Tree {
     }
 }
 
+/// Whether a line of the configuration that the tree was built with is `option`.
+fn has_option(tree: &Path, option: &str) -> bool {
+    let config = fs::read_to_string(tree.join("include/config/auto.conf")).unwrap_or_default();
+    config.lines().any(|line| line == option)
+}
+
 fn time_of(path: &Path) -> Result<SystemTime> {
     fs::metadata(path)
         .and_then(|m| m.modified())
@@ -369,6 +406,51 @@ fn toolchain_of(path: &Path) -> Result<Vec<String>> {
 mod tests {
     use super::*;
     use object::{Object, ObjectSection};
+
+    /// A tree that looks built, with this configuration; no bzImage.
+    fn built(config: &str) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        for directory in ["include/config", "scripts"] {
+            fs::create_dir_all(tree.path().join(directory)).unwrap();
+        }
+        for (file, text) in [
+            ("Makefile", ""),
+            ("scripts/Makefile.vmlinux", ""),
+            ("include/config/auto.conf", config),
+            (
+                ".vmlinux.cmd",
+                "savedcmd_vmlinux := scripts/link-vmlinux.sh \"ld\" \"\" \"\"; true\n",
+            ),
+            ("vmlinux.o", ""),
+            ("vmlinux", ""),
+        ] {
+            fs::write(tree.path().join(file), text).unwrap();
+        }
+        tree
+    }
+
+    #[test]
+    fn a_kernel_for_user_mode_linux_is_a_program() {
+        let tree = built("CONFIG_UML=y\n");
+        let opened = Tree::open(tree.path(), &["KBUILD_VERBOSE=1".to_owned()]).unwrap();
+        assert_eq!(opened.machine(), Machine::UserMode);
+        assert_eq!(opened.make_arguments, ["ARCH=um", "KBUILD_VERBOSE=1"]);
+        assert_eq!(opened.machine().results(), ["vmlinux", "System.map"]);
+        assert!(opened.links_archive());
+    }
+
+    #[test]
+    fn another_kernel_needs_its_boot_image() {
+        let tree = built("CONFIG_X86_KERNEL_IBT=y\n");
+        let error = Tree::open(tree.path(), &[]).err().unwrap().to_string();
+        assert!(error.contains("arch/x86/boot/bzImage is missing"), "{error}");
+        let boot = tree.path().join("arch/x86/boot");
+        fs::create_dir_all(&boot).unwrap();
+        fs::write(boot.join("bzImage"), "").unwrap();
+        let opened = Tree::open(tree.path(), &[]).unwrap();
+        assert_eq!(opened.machine(), Machine::X86);
+        assert!(opened.make_arguments.is_empty() && !opened.links_archive());
+    }
 
     #[test]
     fn a_kernel_is_given_the_types_that_it_had() {

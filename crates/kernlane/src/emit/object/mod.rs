@@ -150,7 +150,12 @@ fn movables(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Movable> {
             lead_named: p.lead > 0 && object.functions[p.function as usize].lead_named,
             gap: p.gap,
             align: if hot && p.align <= ENTRY_ALIGNMENT { 1 } else { p.align },
-            residue: if hot && p.align <= ENTRY_ALIGNMENT { 0 } else { p.residue },
+            // The piece knows of its place in the section only, which need not lie at a page's start.
+            residue: if hot && p.align <= ENTRY_ALIGNMENT {
+                0
+            } else {
+                ((base.0 + u64::from(p.residue)) % u64::from(p.align)) as u32
+            },
             exit: exit(p.exit),
             tail: p.tail,
             pinned: p.pinned,

@@ -167,6 +167,36 @@ fn reversed(count: usize) -> Vec<u32> {
     (0..count as u32).rev().collect()
 }
 
+/// A kernel for User Mode Linux has the C library's first code in front of its own, and describes its functions to debuggers.
+#[test]
+fn text_that_does_not_begin_a_page_stays_as_it_is() {
+    let mut b = builder();
+    let text = b.code;
+    b.object.add_symbol(Symbol {
+        name: b"inside_f".to_vec(),
+        value: 5,
+        size: 0,
+        kind: SymbolKind::Label,
+        scope: SymbolScope::Compilation,
+        weak: false,
+        section: SymbolSection::Section(text),
+        flags: SymbolFlags::None,
+    });
+    b.table(".eh_frame", &[0; 16], &[(0, 0), (8, 0x10)]);
+    let data = b.object.write().unwrap();
+    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    assert!(object.functions[0].whole.is_some());
+    let order = in_order(object.pieces.len());
+    let plan = Plan {
+        order: &order,
+        hot: 0,
+        base: LinkAddr(0x6002_0d80),
+        names: PartNames::Readable,
+    };
+    let summary = rewrite(&object, &plan).unwrap().summary;
+    assert_eq!(summary.text_after, summary.text_before);
+}
+
 #[test]
 fn functions_are_cut_where_control_comes_and_goes() {
     let data = bytes();

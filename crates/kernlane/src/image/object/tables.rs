@@ -102,6 +102,9 @@ fn layout_of(name: &str) -> Layout {
         | ".discard.noendbr"
         | ".discard.ibt_endbr_noseal" => Layout::Uniform(Instruction),
         ".discard.addressable" | ".discard.func_stack_frame_non_standard" | "_kprobe_blacklist" => Layout::Uniform(Control),
+        // Unwinding as the compiler describes it to debuggers, one entry a function (kernels for User Mode Linux have it): nothing in a kernel
+        // reads it, and it says nothing of a function's other parts.
+        ".eh_frame" => Layout::Uniform(Control),
         ".orc_unwind_ip" => Layout::Uniform(Regenerated),
         _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => Layout::Uniform(Middle),
         _ if [".rodata", ".data", ".init.data", ".init.rodata", ".ref.data", "__tracepoints"]
