@@ -4,9 +4,11 @@
 
 #[path = "../crates/layout/tests/generator/mod.rs"]
 mod generator;
+mod processor_time;
 
 use generator::{DISTRIBUTION, KERNEL, KernelShape, kernel};
 use kernlane_layout::{Algorithm, order, score};
+use processor_time::processor_time;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -52,22 +54,15 @@ fn bench(shape: KernelShape) {
 /// The shortest of three runs: the others were disturbed. What is quick is repeated, for the clock only moves with the scheduler's ticks.
 fn fastest<T>(mut work: impl FnMut() -> T) -> Duration {
     let mut repeated = |times: u32| {
-        let start = processor_time();
+        let start = processor_time().expect("the kernel's count of this thread's time");
         (0..times).for_each(|_| drop(black_box(work())));
-        processor_time() - start
+        processor_time().expect("the same again") - start
     };
     let mut times = 1;
     while repeated(times) < Duration::from_millis(200) {
         times *= 2;
     }
     (0..3).map(|_| repeated(times)).min().unwrap_or_default() / times
-}
-
-/// What this thread has had of a processor: other work on the machine does not count.
-fn processor_time() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("/proc/thread-self/schedstat");
-    let nanoseconds = text.split(' ').next().and_then(|first| first.parse().ok());
-    Duration::from_nanos(nanoseconds.expect("schedstat begins with nanoseconds"))
 }
 
 /// The most memory that this process ever had.

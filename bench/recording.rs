@@ -4,9 +4,12 @@
 //! named. Every figure is a ratio of two runs of one guest with the same flags: the shortest of `RUNS` each, in turns, so that other work on
 //! the machine troubles both alike. CPU time is user and system time of all of QEMU's threads.
 
+mod processor_time;
+
 use anyhow::{Context, Result, ensure};
 use kernlane::command::attribution::Attribution;
 use kernlane::guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin, Workload};
+use processor_time::processor_time;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,10 +68,10 @@ fn main() -> Result<()> {
         let (without, with) = (without.context("no run")?, with.context("no run")?);
         let totals = read(&bench.trace)?;
         let whole = with.seconds() / without.seconds();
-        let services = processor_time(|| {
-            let attribution = Attribution::open(&bench.kernel.vmlinux, None, &[])?;
-            attribution.table(directory.path()).map(drop)
-        })?;
+        let start = processor_time()?;
+        let attribution = Attribution::open(&bench.kernel.vmlinux, None, &[])?;
+        attribution.table(directory.path())?;
+        let services = (processor_time()? - start).as_secs_f64();
         let with_services = (with.seconds() + services) / without.seconds();
         let counted = (with.seconds() - idle.seconds()) / (without.seconds() - idle.seconds());
         let bits = 8.0 * std::fs::metadata(&bench.trace)?.len() as f64 / totals.instructions() as f64;
@@ -86,18 +89,6 @@ fn main() -> Result<()> {
     );
     ensure!(within, "recording costs more than it may");
     Ok(())
-}
-
-/// Seconds that this thread had of a processor meanwhile: the first number of proc(5)'s schedstat, in nanoseconds.
-fn processor_time(work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let now = || -> Result<f64> {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-        let first = text.split_ascii_whitespace().next().context("schedstat is empty")?;
-        Ok(first.parse::<u64>()? as f64 / 1e9)
-    };
-    let before = now()?;
-    work()?;
-    Ok(now()? - before)
 }
 
 struct Bench {

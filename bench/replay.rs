@@ -2,8 +2,11 @@
 //!
 //! `cargo bench -p kernlane --bench replay [-- RECORDING]`. Without a recording (a directory), a generated one of 100 M instructions.
 
+mod processor_time;
+
 use anyhow::{Context, Result};
 use kernlane::{machine, replay};
+use processor_time::processor_time;
 use sim::Machine;
 use std::hint::black_box;
 use std::path::Path;
@@ -135,12 +138,4 @@ fn fastest<T>(mut work: impl FnMut() -> Result<T>) -> Result<Duration> {
         shortest = shortest.min(processor_time()? - start);
     }
     Ok(shortest)
-}
-
-/// What this thread has had of a processor: other work on the machine does not count.
-fn processor_time() -> Result<Duration> {
-    let path = "/proc/thread-self/schedstat";
-    let text = std::fs::read_to_string(path).context(path)?;
-    let nanoseconds = text.split(' ').next().unwrap_or_default().parse().context(path)?;
-    Ok(Duration::from_nanos(nanoseconds))
 }

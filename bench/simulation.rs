@@ -5,10 +5,13 @@
 //! instructions. Every figure is processor time, user and system, the shortest of `RUNS` runs taken in turns. What QEMU takes from the
 //! checkpoint to the workload's end is counted wholly, its restoring of the checkpoint too.
 
+mod processor_time;
+
 use anyhow::{Context, Result, ensure};
 use kernlane::command::attribution::Attribution;
 use kernlane::guest::checkpoint::{self, Checkpoint};
 use kernlane::guest::{self, End, Kernel, Plugin, Qemu, Request, Workload};
+use processor_time::processor_time;
 use sim::Machine;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -52,8 +55,9 @@ fn main() -> Result<()> {
         let recorded = guest::record::record(&request("recording")?, Some(&from), &mut |_, _| {})?;
         recording = recording.min(recorded.cost.cpu_time.as_secs_f64());
         instructions = recorded.summary.totals.instructions;
-        let spent = processor_time(|| attribution.table(&directory.path().join("recording")).map(drop))?;
-        simulating = simulating.min(spent);
+        let start = processor_time()?;
+        attribution.table(&directory.path().join("recording"))?;
+        simulating = simulating.min((processor_time()? - start).as_secs_f64());
     }
 
     println!(
@@ -120,16 +124,4 @@ fn cache_plugin(library: &Path, machine: &Machine) -> Result<Plugin> {
         library: PathBuf::from(library),
         arguments,
     })
-}
-
-/// Seconds that this thread had of a processor meanwhile: the first number of proc(5)'s schedstat, in nanoseconds.
-fn processor_time(work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let now = || -> Result<f64> {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-        let first = text.split_ascii_whitespace().next().context("schedstat is empty")?;
-        Ok(first.parse::<u64>()? as f64 / 1e9)
-    };
-    let before = now()?;
-    work()?;
-    Ok(now()? - before)
 }

@@ -27,6 +27,15 @@ struct Seen {
     entered_apart: u64,
 }
 
+/// One frame of a sampled stack.
+#[derive(Clone, Copy)]
+struct Frame {
+    /// None outside of the kernel's functions: in a module, say.
+    function: Option<usize>,
+    /// Whether the frame around it called it by its name, not through a pointer.
+    called_directly: bool,
+}
+
 /// The roots, the one with most samples first. `stacks`: link addresses, the innermost first. `fits` says whether a function can be replaced.
 ///
 /// # Errors
@@ -37,19 +46,31 @@ pub fn choose(
     least_share: f64,
     fits: &mut dyn FnMut(usize) -> Result<bool>,
 ) -> Result<Vec<Root>> {
+    let frames = |stack: &Vec<LinkAddr>| -> Vec<Frame> {
+        (0..stack.len())
+            .map(|depth| Frame {
+                function: function(kernel, stack, depth),
+                called_directly: stack.get(depth + 1).is_some_and(|&returns_to| is_direct(kernel, returns_to)),
+            })
+            .collect()
+    };
+    let stacks: Vec<Vec<Frame>> = stacks.iter().map(frames).collect();
+    choose_from(&stacks, least_share, fits)
+}
+
+fn choose_from(stacks: &[Vec<Frame>], least_share: f64, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<Vec<Root>> {
     let mut seen: HashMap<usize, Seen> = HashMap::new();
     let mut fit: HashMap<usize, bool> = HashMap::new();
     for stack in stacks {
-        let functions: Vec<Option<usize>> = (0..stack.len()).map(|depth| function(kernel, stack, depth)).collect();
-        for (depth, &index) in functions.iter().enumerate() {
-            let Some(index) = index else { continue };
+        for (depth, frame) in stack.iter().enumerate() {
+            let Some(index) = frame.function else { continue };
+            let around = &stack[depth + 1..];
             // A function that calls itself counts once a stack, where it was entered first.
-            if functions[depth + 1..].contains(&Some(index)) {
+            if around.iter().any(|frame| frame.function == Some(index)) {
                 continue;
             }
-            let caller = functions.get(depth + 1).copied().flatten();
-            let apart = match caller {
-                Some(caller) => !known(&mut fit, caller, fits)? || !is_direct(kernel, stack[depth + 1]),
+            let apart = match around.first().and_then(|caller| caller.function) {
+                Some(caller) => !frame.called_directly || !known(&mut fit, caller, fits)?,
                 None => true,
             };
             let seen = seen.entry(index).or_default();
@@ -88,4 +109,61 @@ fn is_direct(kernel: &LinkedKernel<'_>, returns_to: LinkAddr) -> bool {
     let site = LinkAddr(returns_to.0.wrapping_sub(CALL));
     let opcode = kernel.bytes(site, CALL as usize).map(|bytes| bytes[0]);
     opcode == Some(0xe8) && kernel.tables.retpolines.binary_search(&site.0).is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRY: usize = 0;
+    const ROOT: usize = 1;
+    const CALLEE: usize = 2;
+    const HANDLER: usize = 3;
+
+    /// The innermost first; `false`: called through a pointer.
+    fn stack(frames: &[(usize, bool)]) -> Vec<Frame> {
+        let frame = |&(function, called_directly): &(usize, bool)| Frame {
+            function: Some(function),
+            called_directly,
+        };
+        frames.iter().map(frame).collect()
+    }
+
+    /// All but the kernel's entry can be replaced.
+    fn chosen(stacks: &[Vec<Frame>], least_share: f64) -> Vec<(usize, f64)> {
+        let roots = choose_from(stacks, least_share, &mut |index| Ok(index != ENTRY)).expect("nothing fails");
+        roots.into_iter().map(|root| (root.function, root.share)).collect()
+    }
+
+    #[test]
+    fn roots_are_where_counting_cannot_come_from() {
+        let stacks = [
+            stack(&[(CALLEE, true), (ROOT, true), (ENTRY, false)]),
+            stack(&[(HANDLER, false), (CALLEE, true), (ROOT, true), (ENTRY, false)]),
+        ];
+        // The entry cannot be replaced, so what it calls is a root; a callee of a root is none, but what that calls through a pointer is.
+        assert_eq!(chosen(&stacks, 0.0), [(ROOT, 1.0), (HANDLER, 0.5)]);
+        assert_eq!(chosen(&stacks, 0.6), [(ROOT, 1.0)]);
+    }
+
+    #[test]
+    fn what_is_mostly_called_directly_is_no_root() {
+        let direct = stack(&[(CALLEE, true), (ROOT, false)]);
+        let apart = stack(&[(CALLEE, false), (ROOT, false)]);
+        assert_eq!(chosen(&[direct.clone(), direct.clone(), apart.clone()], 0.0), [(ROOT, 1.0)]);
+        assert_eq!(chosen(&[direct, apart], 0.0), [(ROOT, 1.0), (CALLEE, 1.0)]);
+    }
+
+    #[test]
+    fn what_calls_itself_counts_once_where_it_was_entered_first() {
+        let recursive = stack(&[(CALLEE, true), (CALLEE, true), (CALLEE, false), (ROOT, false)]);
+        assert_eq!(chosen(&[recursive], 0.0), [(ROOT, 1.0), (CALLEE, 1.0)]);
+    }
+
+    #[test]
+    fn a_caller_outside_of_the_kernel_is_no_caller() {
+        let mut in_a_module = stack(&[(CALLEE, true), (ROOT, false)]);
+        in_a_module[1].function = None;
+        assert_eq!(chosen(&[in_a_module], 0.0), [(CALLEE, 1.0)]);
+    }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A prime, so that sampling does not beat with the kernel's own clocks.
 const HERTZ: u64 = 997;
-/// Pages of each CPU's ring: about 300 stacks of the usual depth, read ten times a second.
+/// Pages of each CPU's ring, which is read ten times a second: room for the hundred stacks of that time if each has 300 frames.
 const RING_PAGES: usize = 64;
 const PAGE: usize = 4096;
 /// Marks in a stack between its parts (PERF_CONTEXT_…, linux/perf_event.h) are the last page of addresses.

@@ -64,20 +64,21 @@ pub struct ApplyArgs {
 }
 
 pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
-    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
-    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
-    let running = RunningKernel::open(&kernel)?;
-    let profile = args.profile.as_deref().map(|path| read_profile(path, &kernel)).transpose()?;
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| apply(args, kernel, running))
+}
+
+fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
+    let profile = args.profile.as_deref().map(|path| read_profile(path, kernel)).transpose()?;
     let mut chosen = Vec::new();
     for name in &args.function {
-        chosen.push(find(&kernel, name)?);
+        chosen.push(find(kernel, name)?);
     }
     if let Some(profile) = &profile {
         for root in &args.root {
             chosen.extend(crate::live::hot::group(
-                &kernel,
+                kernel,
                 profile,
-                find(&kernel, root)?,
+                find(kernel, root)?,
                 args.threshold / 100.0,
             ));
         }
@@ -88,8 +89,8 @@ pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
     );
     chosen.sort_unstable();
     chosen.dedup();
-    refuse_owned(&kernel, &chosen)?;
-    let group = Group::new(&kernel, &running, &chosen)?;
+    refuse_owned(kernel, &chosen)?;
+    let group = Group::new(kernel, running, &chosen)?;
     for &(index, reason) in &group.left_out {
         let name = kernel.function_name(&kernel.functions[index]);
         ensure!(
@@ -98,12 +99,12 @@ pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
         );
         eprintln!("left out: {name}: {reason}");
     }
-    let prepared = lay_out(&group, &running, profile.as_ref(), args.algorithm, args.seed)?;
+    let prepared = lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
     if let Some(path) = &args.keep_module {
         crate::output::write(path, &prepared.module.bytes)?;
     }
     if args.dry_run {
-        print_plan(&group, &running, &prepared);
+        print_plan(&group, running, &prepared);
         return Ok(ExitCode::SUCCESS);
     }
     prepared.install(&group, &Device::open()?)?;

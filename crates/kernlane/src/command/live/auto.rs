@@ -105,19 +105,20 @@ struct Gain {
 }
 
 pub fn run(args: &AutoArgs) -> Result<ExitCode> {
-    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
-    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
-    let auto = Auto {
-        running: &RunningKernel::open(&kernel)?,
-        kernel: &kernel,
-        device: Device::open()?,
-        args,
-    };
-    crate::interrupt::catch()?;
-    super::cache::ask()?;
-    let roots = args.roots.choose(&kernel, auto.running)?;
-    let plan = auto.planned(&roots)?;
-    auto.install(plan)
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
+        let device = Device::open()?;
+        crate::interrupt::catch()?;
+        super::cache::ask()?;
+        let auto = Auto {
+            args,
+            kernel,
+            running,
+            device,
+        };
+        let roots = args.roots.choose(kernel, running)?;
+        let plan = auto.planned(&roots)?;
+        auto.install(plan)
+    })
 }
 
 /// What is done, and to which kernel.

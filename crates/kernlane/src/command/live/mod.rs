@@ -9,6 +9,8 @@ mod time;
 mod undo;
 mod watch;
 
+use crate::image::linked::LinkedKernel;
+use crate::live::running::RunningKernel;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use memmap2::Mmap;
@@ -50,6 +52,17 @@ pub fn run(args: &LiveArgs) -> Result<ExitCode> {
         LiveCommand::Status(args) => undo::status(args),
         LiveCommand::Undo(args) => undo::run(args),
     }
+}
+
+/// Reads the running kernel's vmlinux and the running kernel itself, and works on both.
+///
+/// # Errors
+/// There is no vmlinux, it is not that of the running kernel, or the running kernel cannot be read; those of the work.
+fn on_running_kernel<T>(vmlinux: Option<&Path>, work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel) -> Result<T>) -> Result<T> {
+    let (path, bytes) = map_vmlinux(vmlinux)?;
+    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
+    let running = RunningKernel::open(&kernel)?;
+    work(&kernel, &running)
 }
 
 /// Maps the vmlinux that was given, or that of the running kernel where distributions put it.

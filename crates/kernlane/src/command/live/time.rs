@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Measure how long invocations of functions take
 ///
 /// From entry to return, with what they call; with and without the time in which the task was switched out. Probes are put in and taken out again;
-/// each costs the same on every call (some 100 ns), so compare two runs of this, and do not add up.
+/// each costs the same on every call, so compare two runs of this, and do not add up.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live time tcp_v4_rcv,vfs_read --time 5")]
 pub struct TimeArgs {
@@ -43,14 +43,15 @@ struct Row<'a> {
 }
 
 pub fn run(args: &TimeArgs) -> Result<ExitCode> {
-    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
-    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
-    let running = RunningKernel::open(&kernel)?;
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| print_times(args, kernel, running))
+}
+
+fn print_times(args: &TimeArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
     let chosen: Vec<usize> = (args.functions.iter())
-        .map(|name| super::apply::find(&kernel, name))
+        .map(|name| super::apply::find(kernel, name))
         .collect::<Result<_>>()?;
     let time = Duration::try_from_secs_f64(args.time).context("--time")?;
-    let times = measure(&kernel, &running, &Device::open()?, &chosen, time)?;
+    let times = measure(kernel, running, &Device::open()?, &chosen, time)?;
     let rows: Vec<Row<'_>> = (chosen.iter().zip(times))
         .map(|(&index, time)| Row {
             function: kernel.function_name(&kernel.functions[index]),

@@ -64,16 +64,17 @@ pub struct CountArgs {
 }
 
 pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
-    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
-    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
-    let running = RunningKernel::open(&kernel)?;
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| watch_roots(args, kernel, running))
+}
+
+fn watch_roots(args: &WatchArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
     let device = Device::open()?;
     crate::interrupt::catch()?;
     super::cache::ask()?;
-    let roots = args.roots.choose(&kernel, &running)?;
-    let found = count_from(&kernel, &running, &device, &roots, args.time, args.depth)?;
+    let roots = args.roots.choose(kernel, running)?;
+    let found = count_from(kernel, running, &device, &roots, args.time, args.depth)?;
     crate::output::write(&args.output, found.profile.to_json().as_bytes())?;
-    super::cache::draw_profile(&kernel, &running, &found.profile, &roots, args.threshold / 100.0)?;
+    super::cache::draw_profile(kernel, running, &found.profile, &roots, args.threshold / 100.0)?;
     print_counted(&found);
     Ok(ExitCode::SUCCESS)
 }
@@ -111,13 +112,14 @@ pub(super) fn print_counted(found: &Watched) {
 }
 
 pub fn count(args: &CountArgs) -> Result<ExitCode> {
-    let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
-    let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
-    let running = RunningKernel::open(&kernel)?;
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| count_blocks(args, kernel, running))
+}
+
+fn count_blocks(args: &CountArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
     let device = Device::open()?;
     crate::interrupt::catch()?;
-    let function = super::roots::named(&kernel, &running, std::slice::from_ref(&args.function))?;
-    let found = count_from(&kernel, &running, &device, &function, args.time, 0)?;
+    let function = super::roots::named(kernel, running, std::slice::from_ref(&args.function))?;
+    let found = count_from(kernel, running, &device, &function, args.time, 0)?;
     ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
     if args.json {
         let rows: Vec<(String, u64)> = found.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect();
