@@ -3,7 +3,7 @@
 serve
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
 cd /sys/devices/system/cpu/vulnerabilities
-check "the kernel says: $(cat /kl/mitigation)" grep -q -F "$(cat /kl/mitigation)" retbleed
+check "the kernel says: $(cat /kl/mitigation)" grep -q -F "$(cat /kl/mitigation)" retbleed spec_rstack_overflow
 cd /tmp
 for cycle in 1 2; do
     apply $FUNCTIONS $cycle >/tmp/out 2>&1 || failed "installed, cycle $cycle" "$(tail -n 3 /tmp/out)"

@@ -56,6 +56,14 @@ const MACHINES: &[Tried] = &[
         mitigation: "Mitigation: Stuffing",
         ..Tried::new(Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]), "mitigated.sh")
     },
+    // Safe returns against speculative return stack overflow.
+    Tried {
+        mitigation: "Safe RET",
+        ..Tried::new(
+            Machine::new("EPYC", 1, "EPYC-Milan", &["spec_rstack_overflow=safe-ret"]),
+            "mitigated.sh",
+        )
+    },
 ];
 
 /// `kernel` is Debian's own if not given. With `script`, for trials, only that runs, on the first machine; it may source the other scripts in `/kl`.
