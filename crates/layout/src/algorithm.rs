@@ -13,6 +13,7 @@ use crate::graph::{Graph, Ordered};
 use crate::joint::{JointParameters, joint};
 use crate::kerninst::{KernInstParameters, kerninst};
 use crate::opts::{LoopArea, OptSParameters, opts};
+use crate::packed::{PackedParameters, packed};
 use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
 use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
 use crate::validate::InputError;
@@ -58,11 +59,13 @@ pub enum Algorithm {
     ExtTspGlobal,
     /// The same with joint misses: code that misses together in one line.
     Joint,
+    /// Segments of one ext-TSP, those needed in the same stretches of time in the same lines.
+    Packed,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 18] = [
+    pub const ALL: [Algorithm; 19] = [
         Algorithm::Original,
         Algorithm::Reverse,
         Algorithm::ReverseFunctions,
@@ -81,6 +84,7 @@ impl Algorithm {
         Algorithm::Codestitcher,
         Algorithm::ExtTspGlobal,
         Algorithm::Joint,
+        Algorithm::Packed,
     ];
 
     /// What it is called in commands and files.
@@ -104,6 +108,7 @@ impl Algorithm {
             Algorithm::Codestitcher => "codestitcher",
             Algorithm::ExtTspGlobal => "ext-tsp-global",
             Algorithm::Joint => "joint",
+            Algorithm::Packed => "packed",
         }
     }
 
@@ -176,6 +181,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
         Algorithm::Codestitcher => codestitcher(graph, &CodestitcherParameters::default()),
         Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
         Algorithm::Joint => joint(graph, &JointParameters::default()),
+        Algorithm::Packed => packed(graph, &PackedParameters::default()),
     }
 }
 

@@ -21,7 +21,7 @@ pub fn ext_tsp_global(graph: &Graph, parameters: &ExtTspParameters) -> Result<Or
 /// All pieces that ran, as the nodes of one graph.
 pub(crate) struct Whole<'g> {
     pub hot: Hot<'g>,
-    pieces: Vec<PieceId>,
+    pub pieces: Vec<PieceId>,
 }
 
 impl<'g> Whole<'g> {

@@ -78,6 +78,15 @@ pub struct Alternation {
     pub count: u64,
 }
 
+/// In which *turnovers* a block ran: stretches of the execution in each of which an ideal cache of the size of a real one fetched as many bytes
+/// as it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Presence {
+    pub block: BlockId,
+    /// Bit n % 64 of word n / 64 is set when it ran in turnover n. Words that are missing at the end are 0.
+    pub turnovers: Vec<u64>,
+}
+
 /// An image and its profile, as arrays indexed by `BlockId` and `FunctionId`.
 ///
 /// Counts need not balance: a profile may know of a block what it does not know of its edges, and the other way round.
@@ -100,6 +109,8 @@ pub struct Graph {
     pub joint_misses: Vec<JointMiss>,
     /// Several may name the same two chunks; their counts add up. May be empty: only `gloy-smith` uses them.
     pub alternations: Vec<Alternation>,
+    /// Several may name the same block: it ran in the turnovers of each. May be empty: only `packed` uses them.
+    pub presences: Vec<Presence>,
 }
 
 impl BlockId {

@@ -30,6 +30,8 @@ mod hot;
 pub mod joint;
 pub mod kerninst;
 pub mod opts;
+pub mod packed;
+mod packing;
 pub mod pettis_hansen;
 mod pieces;
 pub mod random;
@@ -41,6 +43,6 @@ pub mod validate;
 
 pub use algorithm::{Algorithm, order};
 pub use check::{OrderError, check};
-pub use graph::{Alternation, BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered, Seed, SeedClass};
+pub use graph::{Alternation, BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered, Presence, Seed, SeedClass};
 pub use score::{Score, score};
 pub use validate::{InputError, validate};

@@ -36,6 +36,8 @@ pub enum InputError {
     JointMissBlock { joint_miss: usize, block: BlockId, blocks: usize },
     #[error("alternation {alternation} names block {block:?}, but there are {blocks} blocks")]
     AlternationBlock { alternation: usize, block: BlockId, blocks: usize },
+    #[error("presence {presence} names block {block:?}, but there are {blocks} blocks")]
+    PresenceBlock { presence: usize, block: BlockId, blocks: usize },
     #[error("parameter `{parameter}` is {value}, but must be a finite number of at least {least}")]
     Parameter { parameter: &'static str, value: f64, least: f64 },
 }
@@ -140,6 +142,10 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
             });
         }
     }
+    if let Some((presence, p)) = graph.presences.iter().enumerate().find(|(_, p)| missing(&p.block)) {
+        let block = p.block;
+        return Err(InputError::PresenceBlock { presence, block, blocks });
+    }
     for (seed, s) in graph.seeds.iter().enumerate() {
         if missing(&s.block) {
             return Err(InputError::SeedBlock {
@@ -155,7 +161,7 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Alternation, Call, Edge, JointMiss, Seed, SeedClass};
+    use crate::graph::{Alternation, Call, Edge, JointMiss, Presence, Seed, SeedClass};
 
     fn two_functions() -> Graph {
         Graph {
@@ -189,6 +195,10 @@ mod tests {
                 a: BlockId(0),
                 b: BlockId(2),
                 count: 1,
+            }],
+            presences: vec![Presence {
+                block: BlockId(2),
+                turnovers: vec![1],
             }],
         }
     }
@@ -304,6 +314,14 @@ mod tests {
             AlternationBlock {
                 alternation: 0,
                 block: BlockId(4),
+                blocks: 3
+            }
+        );
+        assert_eq!(
+            broken(|g| g.presences[0].block = BlockId(3)),
+            PresenceBlock {
+                presence: 0,
+                block: BlockId(3),
                 blocks: 3
             }
         );

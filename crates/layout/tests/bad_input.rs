@@ -14,7 +14,7 @@ use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, check, order, validat
 fn damage(graph: &mut Graph, random: &mut SplitMix64) {
     let number = [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next_u64() as u32][random.below(7) as usize];
     let pick = |length: usize, random: &mut SplitMix64| random.below(length.max(1) as u64) as usize;
-    match random.below(13) {
+    match random.below(14) {
         0 => graph.sizes.truncate(pick(graph.len(), random)),
         1 => graph.counts.push(u64::MAX),
         2 => graph.glued.clear(),
@@ -27,6 +27,7 @@ fn damage(graph: &mut Graph, random: &mut SplitMix64) {
         9 => graph.edges.iter_mut().for_each(|edge| edge.kind = EdgeKind::FallThrough),
         10 => graph.calls.iter_mut().for_each(|call| call.from = BlockId(number)),
         11 => graph.joint_misses.iter_mut().for_each(|joint| joint.a = BlockId(number)),
+        12 => graph.presences.iter_mut().for_each(|presence| presence.block = BlockId(number)),
         _ => graph.seeds.iter_mut().for_each(|seed| seed.block = BlockId(number)),
     }
 }

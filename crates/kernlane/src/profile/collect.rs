@@ -270,6 +270,7 @@ impl<'a> Collector<'a> {
             alternations: self
                 .alternations
                 .map_or_else(BTreeMap::new, |alternations| alternations.counts(self.image)),
+            presences: self.joint.presences(self.image),
             ..Profile::empty(BuildId(header.build_id))
         };
         let summing = Summing {

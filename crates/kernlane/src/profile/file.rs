@@ -2,7 +2,7 @@
 
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
-use crate::profile::{Merge, Process, Profile, Source};
+use crate::profile::{Merge, Presences, Process, Profile, Source};
 use layout::graph::{EdgeKind, SeedClass};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,12 +15,14 @@ pub enum ProfileError {
     Format(u32),
     #[error("\"{0}\" is no hexadecimal address")]
     Address(String),
+    #[error("\"{0}\" are no turnovers in words of 16 hexadecimal digits, as many words in each row")]
+    Turnovers(String),
     #[error("\"{0}\" is neither a kind of edge nor a class of seed")]
     Name(String),
 }
 
-/// 2: joint misses; 3: alternations.
-const FORMAT: u32 = 3;
+/// 2: joint misses; 3: alternations; 4: in which turnovers blocks ran.
+const FORMAT: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -34,6 +36,7 @@ struct Document {
     seeds: Vec<(String, String, u64)>,
     joint_misses: Vec<(String, String, u64)>,
     alternations: Vec<(String, String, u64)>,
+    presences: Vec<(String, String)>,
     processes: Vec<ProcessRow>,
     outside: Vec<(String, u64)>,
 }
@@ -78,6 +81,7 @@ impl Profile {
                 .collect(),
             joint_misses: pair_rows(&self.joint_misses),
             alternations: pair_rows(&self.alternations),
+            presences: presence_rows(&self.presences),
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
         };
@@ -117,6 +121,7 @@ impl Profile {
             seeds: document.seeds.into_iter().map(seed).collect::<Result<_, ProfileError>>()?,
             joint_misses: pairs(document.joint_misses)?,
             alternations: pairs(document.alternations)?,
+            presences: presences(document.presences)?,
             processes: document.processes.into_iter().map(process).collect::<Result<_, ProfileError>>()?,
             outside: counts(document.outside)?,
         })
@@ -148,6 +153,27 @@ fn pairs(rows: Vec<(String, String, u64)>) -> Result<BTreeMap<(LinkAddr, LinkAdd
 
 fn counts(rows: Vec<(String, u64)>) -> Result<BTreeMap<LinkAddr, u64>, ProfileError> {
     rows.into_iter().map(|(text, count)| Ok((address(&text)?, count))).collect()
+}
+
+fn presence_rows(presences: &Presences) -> Vec<(String, String)> {
+    let row = |words: &Vec<u64>| words.iter().map(|word| format!("{word:016x}")).collect();
+    presences.blocks.iter().map(|(addr, words)| (hex(*addr), row(words))).collect()
+}
+
+fn presences(rows: Vec<(String, String)>) -> Result<Presences, ProfileError> {
+    let mut found = Presences {
+        words: rows.first().map_or(0, |(_, row)| row.len() / 16),
+        ..Presences::default()
+    };
+    for (addr, row) in rows {
+        let word = |digits: &[u8]| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        let words: Option<Vec<u64>> = row.as_bytes().chunks(16).map(word).collect();
+        match words.filter(|words| words.len() == found.words && row.len() == 16 * found.words) {
+            Some(words) => found.blocks.insert(address(&addr)?, words),
+            None => return Err(ProfileError::Turnovers(row)),
+        };
+    }
+    Ok(found)
 }
 
 fn hex(addr: LinkAddr) -> String {
@@ -191,6 +217,10 @@ pub(super) mod tests {
             seeds: BTreeMap::from([((LinkAddr(0x1000), SeedClass::SystemCall), 3)]),
             joint_misses: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 4)]),
             alternations: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 6)]),
+            presences: Presences {
+                words: 1,
+                blocks: BTreeMap::from([(LinkAddr(0x1000), vec![0b101])]),
+            },
             processes: BTreeMap::from([("sh".to_owned(), Process::default())]),
             outside: BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 9)]),
         }
@@ -214,7 +244,9 @@ pub(super) mod tests {
     fn broken_rows_are_named() {
         let broken = |from: &str, to: &str| Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string();
         assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
+        assert!(broken("0000000000000005", "00000000000000g5").contains("are no turnovers"));
+        assert!(broken("0000000000000005", "5").contains("are no turnovers"));
         assert!(broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is no hexadecimal address"));
-        assert!(broken("\"kernlane_profile\":3", "\"kernlane_profile\":1").contains("format 1"));
+        assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":1").contains("format 1"));
     }
 }

@@ -5,7 +5,7 @@ use crate::image::{BlockIndex, Function, Image};
 use crate::order::{Layout, Run};
 use crate::profile::Profile;
 use anyhow::{Context, Result, bail};
-use layout::graph::{Alternation, BlockId, Call, Edge, Graph, JointMiss, Order, Seed};
+use layout::graph::{Alternation, BlockId, Call, Edge, Graph, JointMiss, Order, Presence, Seed};
 
 /// The code of an image, or that part of it which is movable, as the layout algorithms see it. Graph block n is image block `to_image[n]`.
 pub struct Movable {
@@ -65,6 +65,12 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
     for ((a, b), &count) in &profile.alternations {
         if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
             graph.alternations.push(Alternation { a, b, count });
+        }
+    }
+    for (block, turnovers) in &profile.presences.blocks {
+        if let Some(block) = find(block)? {
+            let turnovers = turnovers.clone();
+            graph.presences.push(Presence { block, turnovers });
         }
     }
     for ((block, class), &count) in &profile.seeds {

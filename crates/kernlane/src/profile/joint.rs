@@ -7,7 +7,9 @@
 
 use crate::image::Image;
 use crate::image::address::LinkAddr;
+use crate::profile::Presences;
 use crate::profile::ideal::{IdealCache, Unit, Units};
+use crate::profile::turnovers::Turnovers;
 use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of the ideal cache: the L1 instruction cache of most processors of today.
@@ -22,6 +24,7 @@ pub struct JointMisses {
     /// The block that missed last.
     last: Option<Unit>,
     counts: HashMap<(Unit, Unit), u64>,
+    turnovers: Turnovers,
 }
 
 impl JointMisses {
@@ -32,6 +35,7 @@ impl JointMisses {
             units: Units::new(LINE, padding),
             last: None,
             counts: HashMap::new(),
+            turnovers: Turnovers::new(cache_bytes),
         }
     }
 
@@ -46,13 +50,20 @@ impl JointMisses {
     #[inline]
     pub fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
-            if self.cache.fetch(unit) || self.units.block(unit).is_none() {
+            let hit = self.cache.fetch(unit);
+            self.turnovers.ran(unit, if hit { 0 } else { self.units.bytes(unit) });
+            if hit || self.units.block(unit).is_none() {
                 continue;
             }
             if let Some(last) = self.last.replace(unit).filter(|&last| last != unit) {
                 *self.counts.entry((last.min(unit), last.max(unit))).or_insert(0) += 1;
             }
         }
+    }
+
+    /// In which turnovers of the cache each block ran.
+    pub fn presences(&self, image: &Image) -> Presences {
+        self.turnovers.presences(&self.units, image)
     }
 
     /// The pairs, the lower address first.

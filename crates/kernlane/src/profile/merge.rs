@@ -1,6 +1,6 @@
 //! Several profiles of one kernel become one: their sum, or Torrellas' average.
 
-use crate::profile::{Process, Profile};
+use crate::profile::{Presences, Process, Profile};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
@@ -64,6 +64,7 @@ fn add(merged: &mut Profile, other: Profile) {
     add_counts(&mut merged.seeds, other.seeds);
     add_counts(&mut merged.joint_misses, other.joint_misses);
     add_counts(&mut merged.alternations, other.alternations);
+    append(&mut merged.presences, other.presences);
     add_counts(&mut merged.outside, other.outside);
     for (ends, (kind, count)) in other.edges {
         merged.edges.entry(ends).or_insert((kind, 0)).1 += count;
@@ -74,6 +75,18 @@ fn add(merged: &mut Profile, other: Profile) {
         row.user_instructions += process.user_instructions;
         add_counts(&mut row.blocks, process.blocks);
     }
+}
+
+/// Turnovers are no counts: those of each recording stand behind those of the ones before, whatever is done with the counts.
+fn append(to: &mut Presences, from: Presences) {
+    let words = to.words + from.words;
+    for (block, row) in from.blocks {
+        let turnovers = to.blocks.entry(block).or_default();
+        turnovers.resize(to.words, 0);
+        turnovers.extend(row);
+    }
+    to.words = words;
+    to.blocks.values_mut().for_each(|row| row.resize(words, 0));
 }
 
 fn add_counts<K: Ord>(to: &mut BTreeMap<K, u64>, from: BTreeMap<K, u64>) {
@@ -98,6 +111,8 @@ mod tests {
         assert_eq!(sum.edges.values().next().unwrap().1, 10);
         assert_eq!(sum.joint_misses.values().copied().collect::<Vec<_>>(), [8]);
         assert_eq!(sum.alternations.values().copied().collect::<Vec<_>>(), [12]);
+        assert_eq!(sum.presences.words, 2);
+        assert_eq!(sum.presences.blocks[&LinkAddr(0x1000)], [0b101, 0b101]);
         // 12 and 6 blocks: the second profile counts twice.
         let average = merge(vec![example(), other], Merge::Average).unwrap();
         assert_eq!(average.blocks[&LinkAddr(0x1000)], 7 + 2);

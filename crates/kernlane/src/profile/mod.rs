@@ -12,6 +12,7 @@ pub mod ideal;
 mod joint;
 mod merge;
 pub mod noise;
+mod turnovers;
 
 pub use file::ProfileError;
 pub use merge::{Merge, merge};
@@ -42,6 +43,15 @@ pub struct Process {
     pub blocks: BTreeMap<LinkAddr, u64>,
 }
 
+/// In which turnovers blocks ran (`turnovers.rs`), those of one recording behind those of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Presences {
+    /// Words of each row.
+    pub words: usize,
+    /// Bit n % 64 of word n / 64 is set when the block ran in turnover n.
+    pub blocks: BTreeMap<LinkAddr, Vec<u64>>,
+}
+
 /// The counts of one kernel. All maps are by the link addresses of blocks' first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -61,6 +71,7 @@ pub struct Profile {
     /// How often one chunk of code ran between two runs of the other (`alternations.rs`); each by its first block, the lower address first. Empty where
     /// they were not asked for.
     pub alternations: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    pub presences: Presences,
     pub processes: BTreeMap<String, Process>,
     /// Kernel instructions that belong to no block of a named function, by the address of the translation.
     pub outside: BTreeMap<LinkAddr, u64>,
@@ -79,6 +90,7 @@ impl Profile {
             seeds: BTreeMap::new(),
             joint_misses: BTreeMap::new(),
             alternations: BTreeMap::new(),
+            presences: Presences::default(),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
         }

@@ -305,6 +305,7 @@ mod tests {
             seeds: Vec::new(),
             joint_misses: Vec::new(),
             alternations: Vec::new(),
+            presences: Vec::new(),
         }
     }
 

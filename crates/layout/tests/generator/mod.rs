@@ -5,7 +5,7 @@
 
 use kernlane_layout::chunks::first_of_chunk;
 use kernlane_layout::random::SplitMix64;
-use kernlane_layout::{Alternation, BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Seed, SeedClass};
+use kernlane_layout::{Alternation, BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Presence, Seed, SeedClass};
 use std::collections::{BTreeMap, HashMap};
 
 const CLASSES: [SeedClass; 4] = [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other];
@@ -90,6 +90,12 @@ fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut Split
             a: BlockId(random.below(u64::from(blocks)) as u32),
             b: BlockId(random.below(u64::from(blocks)) as u32),
             count: count(random),
+        });
+    }
+    for _ in 0..random.below(u64::from(blocks)) {
+        graph.presences.push(Presence {
+            block: BlockId(random.below(u64::from(blocks)) as u32),
+            turnovers: (0..random.below(3)).map(|_| random.next_u64()).collect(),
         });
     }
 }
@@ -207,6 +213,7 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
         entered[seed] += 1;
         steps += one_walk(graph, ends, seeds[seed].0, &mut transfers, &mut (&mut misses, &mut recent), random);
     }
+    graph.presences = misses.presences();
     graph.joint_misses = misses.joint();
     graph.alternations = recent.alternations();
     for (&(function, class), &count) in seeds.iter().zip(&entered) {
@@ -241,22 +248,39 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
     }
 }
 
-/// A cache of as many blocks as a real one holds, and what missed in it one after the other.
+/// A cache of as many blocks as a real one holds, what missed in it one after the other, and what ran in its turnovers.
 #[derive(Default)]
 struct Misses {
     slots: HashMap<u32, u32>,
     last: Option<u32>,
     pairs: BTreeMap<(u32, u32), u64>,
+    missed: usize,
+    /// By block: the turnovers in which it ran, of the first 512.
+    turnovers: BTreeMap<u32, Vec<u64>>,
 }
 
 impl Misses {
     fn run(&mut self, block: u32) {
-        if self.slots.insert(block % 1021, block) == Some(block) {
+        let hit = self.slots.insert(block % 1021, block) == Some(block);
+        self.missed += usize::from(!hit);
+        let turnover = self.missed / 1021;
+        if turnover < 512 {
+            self.turnovers.entry(block).or_insert_with(|| vec![0; 8])[turnover / 64] |= 1 << (turnover % 64);
+        }
+        if hit {
             return;
         }
         if let Some(last) = self.last.replace(block).filter(|&last| last != block) {
             *self.pairs.entry((last.min(block), last.max(block))).or_default() += 1;
         }
+    }
+
+    fn presences(&self) -> Vec<Presence> {
+        let row = |(&block, turnovers): (&u32, &Vec<u64>)| Presence {
+            block: BlockId(block),
+            turnovers: turnovers.clone(),
+        };
+        self.turnovers.iter().map(row).collect()
     }
 
     fn joint(self) -> Vec<JointMiss> {

@@ -1,0 +1,83 @@
+//! Packed by time: code that is needed in the same stretches of time shares cache lines.
+//!
+//! Takes a graph with presences; gives its order. `docs/algorithms/packed.md` tells the idea; what an order costs stands in `packing.rs`.
+
+use crate::ext_tsp::ExtTspParameters;
+use crate::global::{Whole, ext_tsp_global};
+use crate::graph::{Graph, Ordered};
+use crate::packing::Packing;
+use crate::pieces::PieceId;
+use crate::validate::{InputError, at_least, validate};
+
+/// The defaults are measured: `docs/algorithms/packed.md`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PackedParameters {
+    /// How the chains are made that segments are cut from. The parameters for functions are not used.
+    pub transfers: ExtTspParameters,
+    /// Bytes of a cache line: pieces as far apart as this share none.
+    pub line_bytes: u64,
+    /// Neighbours in a chain stay neighbours if control runs from one into the other in at least this share of the executions of either.
+    pub cut_share: f64,
+    /// For how many others, those that are most often needed with its end, it is considered that they follow a segment.
+    pub candidates: usize,
+    /// How many moves the search tries, for each segment.
+    pub moves: u64,
+    /// Seed of the search.
+    pub seed: u64,
+}
+
+impl Default for PackedParameters {
+    fn default() -> Self {
+        PackedParameters {
+            transfers: ExtTspParameters::default(),
+            line_bytes: 64,
+            cut_share: 0.3,
+            candidates: 40,
+            moves: 100,
+            seed: 1,
+        }
+    }
+}
+
+/// Arranges all blocks that ran: segments of the chains of one ext-TSP, in the order that wastes least of the lines. What never ran goes behind, as it
+/// was. A graph without presences is arranged by [`ext_tsp_global`].
+pub fn packed(graph: &Graph, parameters: &PackedParameters) -> Result<Ordered, InputError> {
+    parameters.transfers.validate()?;
+    at_least("line_bytes", parameters.line_bytes as f64, 1.0)?;
+    at_least("cut_share", parameters.cut_share, 0.0)?;
+    if graph.presences.is_empty() {
+        return ext_tsp_global(graph, &parameters.transfers);
+    }
+    validate(graph)?;
+    let whole = Whole::new(graph);
+    let chains = whole.arrange(&whole.transfers(), &parameters.transfers);
+    let packing = Packing::new(&whole, segments(&whole, &chains, parameters.cut_share), parameters.line_bytes);
+    let mut order = packing.paths(parameters.candidates);
+    packing.improve(&mut order, parameters.moves, parameters.seed);
+    let segments = order.iter().flat_map(|&segment| packing.segment(segment));
+    Ok(whole.hot.finish(segments.map(|&node| whole.pieces[node as usize]).collect()))
+}
+
+/// The chains, cut where control seldom runs from one piece into the next; as nodes.
+fn segments(whole: &Whole, chains: &[PieceId], cut_share: f64) -> Vec<Vec<u32>> {
+    let hot = &whole.hot;
+    let mut behind = vec![None; hot.pieces.len()];
+    chains.windows(2).for_each(|pair| behind[pair[0].index()] = Some(pair[1]));
+    let mut falls = vec![0u64; hot.pieces.len()];
+    for flow in hot
+        .flows()
+        .iter()
+        .filter(|flow| flow.may_fall && behind[flow.from.index()] == Some(flow.to))
+    {
+        let fall = &mut falls[flow.from.index()];
+        *fall = fall.saturating_add(flow.count);
+    }
+    let entry = |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize] > 1;
+    let together = |&a: &PieceId, &b: &PieceId| {
+        let executions = hot.count(a).max(hot.count(b));
+        // Nothing runs into an entry: padding lies before it.
+        !entry(b) && falls[a.index()] > 0 && falls[a.index()] as f64 >= cut_share * executions as f64
+    };
+    let nodes = |chunk: &[PieceId]| chunk.iter().map(|&piece| whole.node(piece)).collect();
+    chains.chunk_by(together).map(nodes).collect()
+}

@@ -1,0 +1,389 @@
+//! What an order of segments costs a cache, and an order that costs little.
+//!
+//! Takes pieces with sizes and the turnovers in which they ran, in segments that stay whole; gives an order of the segments.
+//!
+//! In each turnover a cache has to fetch every line of which a byte is needed. How many these are depends on where lines begin, which an order does not say: on
+//! the average over all beginnings it is the bytes needed plus the *waste*, in lines. The waste is, for each stretch of bytes that are not needed
+//! between two that are, its length, but at most a line less one byte; for a longer stretch is fetched only at its ends.
+//!
+//! ```text
+//! piece     a     b     c         needed in a turnover: a, c
+//! bytes   |40   |16   |30   |     waste: 16, the bytes of b
+//! ```
+
+use crate::global::Whole;
+use crate::random::SplitMix64;
+use std::ops::Range;
+
+/// Half of the moves go no farther than this many segments, the others no farther than `FAR`.
+const NEAR: u64 = 10;
+const FAR: u64 = 200;
+
+pub(crate) struct Packing {
+    /// Bytes of each node.
+    sizes: Vec<u64>,
+    /// Words for each node.
+    words: usize,
+    /// Node by node: the turnovers in which it ran.
+    turnovers: Vec<u64>,
+    segments: Vec<Vec<u32>>,
+    /// Bytes of each segment.
+    bytes: Vec<u64>,
+    /// The most bytes between two others that are fetched with them.
+    reach: u64,
+}
+
+impl Packing {
+    /// `segments`: of the nodes of `whole`, each in one.
+    pub fn new(whole: &Whole, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
+        let hot = &whole.hot;
+        let words = hot
+            .graph
+            .presences
+            .iter()
+            .map(|presence| presence.turnovers.len())
+            .max()
+            .unwrap_or(0);
+        let mut turnovers = vec![0; words * whole.pieces.len()];
+        for presence in &hot.graph.presences {
+            let piece = hot.pieces.of_block(presence.block);
+            if hot.ran(piece) {
+                let row = &mut turnovers[words * whole.node(piece) as usize..][..words];
+                row.iter_mut().zip(&presence.turnovers).for_each(|(to, from)| *to |= from);
+            }
+        }
+        let sizes: Vec<u64> = whole.pieces.iter().map(|piece| hot.sizes[piece.index()]).collect();
+        let bytes = segments
+            .iter()
+            .map(|nodes| nodes.iter().map(|&node| sizes[node as usize]).sum())
+            .collect();
+        Packing {
+            sizes,
+            words,
+            turnovers,
+            segments,
+            bytes,
+            reach: line_bytes - 1,
+        }
+    }
+
+    /// The nodes of a segment.
+    pub fn segment(&self, segment: u32) -> &[u32] {
+        &self.segments[segment as usize]
+    }
+
+    fn turnovers(&self, node: u32) -> &[u64] {
+        &self.turnovers[self.words * node as usize..][..self.words]
+    }
+
+    /// Joins segments to paths, always the end and the beginning that save most waste (greedy matching, as for a travelling salesman), until no
+    /// join saves any; the paths whose bytes are needed most often come first.
+    pub fn paths(&self, candidates: usize) -> Vec<u32> {
+        let mut paths: Vec<Vec<u32>> = (0..self.segments.len() as u32).map(|segment| vec![segment]).collect();
+        loop {
+            let before = paths.len();
+            paths = self.joined(paths, candidates);
+            if paths.len() == before {
+                break;
+            }
+        }
+        paths.sort_by(|a, b| self.need(b).total_cmp(&self.need(a)));
+        paths.concat()
+    }
+
+    /// One round: each end is offered to its likeliest beginnings only, so that some may be left over for the next.
+    fn joined(&self, paths: Vec<Vec<u32>>, candidates: usize) -> Vec<Vec<u32>> {
+        let mut joins = self.joins(&paths, candidates);
+        joins.sort_unstable_by_key(|&(saved, from, to)| (std::cmp::Reverse(saved), from, to));
+        let mut next: Vec<Option<u32>> = vec![None; paths.len()];
+        let mut has_previous = vec![false; paths.len()];
+        // The first path of the row that ends here, and the last of the one that begins here.
+        let mut first: Vec<u32> = (0..paths.len() as u32).collect();
+        let mut last = first.clone();
+        for (_, from, to) in joins {
+            let (at, behind) = (from as usize, to as usize);
+            if next[at].is_some() || has_previous[behind] || first[at] == to {
+                continue;
+            }
+            (next[at], has_previous[behind]) = (Some(to), true);
+            let (begin, end) = (first[at], last[behind]);
+            (first[end as usize], last[begin as usize]) = (begin, end);
+        }
+        let begins = (0..paths.len() as u32).filter(|&path| !has_previous[path as usize]);
+        let row = |begin| std::iter::successors(Some(begin), |&path: &u32| next[path as usize]);
+        begins
+            .map(|begin| row(begin).flat_map(|path| paths[path as usize].iter().copied()).collect())
+            .collect()
+    }
+
+    /// How often a byte of some segments is needed, on the average.
+    fn need(&self, segments: &[u32]) -> f64 {
+        let nodes = segments.iter().flat_map(|&segment| self.segment(segment));
+        let needed: u64 = nodes.map(|&node| self.sizes[node as usize] * ones(self.turnovers(node))).sum();
+        let bytes: u64 = segments.iter().map(|&segment| self.bytes[segment as usize]).sum();
+        needed as f64 / bytes.max(1) as f64
+    }
+
+    /// What it saves to lay one path behind another, for the likeliest pairs: (bytes of waste saved, the first, the second). Among equals those are
+    /// likeliest that come next in the order of the paths.
+    fn joins(&self, paths: &[Vec<u32>], candidates: usize) -> Vec<(u64, u32, u32)> {
+        let nodes: Vec<Vec<u32>> = paths.iter().map(|path| self.nodes(path)).collect();
+        let heads: Vec<Vec<u64>> = nodes.iter().map(|nodes| self.any(nodes.iter())).collect();
+        let mut joins = Vec::new();
+        for (from, own) in nodes.iter().enumerate() {
+            let tail = self.any(own.iter().rev());
+            let others = (from + 1..heads.len()).chain(0..from);
+            let shared = others.enumerate().map(|(distance, to)| (both(&tail, &heads[to]), distance, to));
+            let mut shared: Vec<(u64, usize, usize)> = shared.filter(|&(both, ..)| both > 0).collect();
+            if shared.len() > candidates {
+                shared.select_nth_unstable_by_key(candidates, |&(both, distance, _)| (std::cmp::Reverse(both), distance));
+                shared.truncate(candidates);
+            }
+            let saved = |(_, _, to): (u64, usize, usize)| (self.saved(own, &nodes[to]), from as u32, to as u32);
+            joins.extend(shared.into_iter().map(saved).filter(|&(saved, ..)| saved > 0));
+        }
+        joins
+    }
+
+    fn nodes(&self, segments: &[u32]) -> Vec<u32> {
+        segments.iter().flat_map(|&segment| self.segment(segment)).copied().collect()
+    }
+
+    /// The turnovers in which any of the first nodes ran, as far as one line reaches.
+    fn any<'n>(&self, nodes: impl Iterator<Item = &'n u32>) -> Vec<u64> {
+        let (mut any, mut before) = (vec![0; self.words], 0);
+        for &node in nodes {
+            if before >= self.reach.max(1) {
+                break;
+            }
+            any.iter_mut().zip(self.turnovers(node)).for_each(|(any, ran)| *any |= ran);
+            before += self.sizes[node as usize];
+        }
+        any
+    }
+
+    /// Bytes of waste that are saved when `to` lies behind `from` and not far from it.
+    fn saved(&self, from: &[u32], to: &[u32]) -> u64 {
+        let mut saved = 0;
+        let mut nearer = vec![0u64; self.words];
+        let mut behind = 0;
+        for &node in from.iter().rev() {
+            if behind >= self.reach {
+                break;
+            }
+            let ran = self.turnovers(node);
+            let mut waiting: Vec<u64> = ran.iter().zip(&nearer).map(|(ran, nearer)| ran & !nearer).collect();
+            let mut gap = behind;
+            for &node in to {
+                if gap >= self.reach {
+                    break;
+                }
+                saved += (self.reach - gap) * meet(&mut waiting, self.turnovers(node));
+                gap += self.sizes[node as usize];
+            }
+            nearer.iter_mut().zip(ran).for_each(|(nearer, ran)| *nearer |= ran);
+            behind += self.sizes[node as usize];
+        }
+        saved
+    }
+
+    /// The waste of nodes in this order, over all turnovers.
+    fn waste(&self, nodes: &[u32]) -> u64 {
+        let mut waiting = vec![0u64; self.words];
+        let from = |at: usize| {
+            waiting.copy_from_slice(self.turnovers(nodes[at]));
+            let (mut waste, mut gap) = (0, 0);
+            for &node in &nodes[at + 1..] {
+                if gap >= self.reach {
+                    break;
+                }
+                waste += gap * meet(&mut waiting, self.turnovers(node));
+                gap += self.sizes[node as usize];
+            }
+            waste + self.reach * ones(&waiting)
+        };
+        (0..nodes.len()).map(from).sum()
+    }
+
+    /// Tries `moves` moves for each segment: to another place, or to change places with another. Those stay that waste less.
+    pub fn improve(&self, order: &mut [u32], moves: u64, seed: u64) {
+        let count = order.len() as u64;
+        let mut random = SplitMix64::new(seed);
+        for _ in 0..moves.saturating_mul(count) {
+            let from = random.below(count);
+            let farthest = if random.below(2) == 0 { NEAR } else { FAR };
+            let far = 1 + random.below(farthest);
+            let to = match random.below(2) {
+                0 => from.saturating_sub(far),
+                _ => (from + far).min(count - 1),
+            };
+            let swap = random.below(2) == 0;
+            if from != to {
+                self.attempt(order, from as usize, to as usize, swap);
+            }
+        }
+    }
+
+    fn attempt(&self, order: &mut [u32], from: usize, to: usize, swap: bool) {
+        let (low, high) = (from.min(to), from.max(to));
+        let (near_low, near_high) = (self.around(order, low), self.around(order, high));
+        // What lies between two places far apart stays as it was; it only gives way by one place when a segment moves past it.
+        let apart = near_low.end < near_high.start;
+        let stretches = match apart {
+            true => [near_low.clone(), near_high.clone()],
+            false => [near_low.start..near_high.end, 0..0],
+        };
+        let moved = match (apart && !swap, from < to) {
+            (false, _) => stretches.clone(),
+            (true, true) => [near_low.start..near_low.end - 1, near_high.start - 1..near_high.end],
+            (true, false) => [near_low.start..near_low.end + 1, near_high.start + 1..near_high.end],
+        };
+        let waste = |order: &[u32], stretches: [Range<usize>; 2]| -> u64 {
+            let one = |range: Range<usize>| self.waste(&self.nodes(&order[range]));
+            stretches.into_iter().map(one).sum()
+        };
+        let before = waste(order, stretches);
+        apply(order, from, to, swap);
+        let after = waste(order, moved);
+        if after >= before {
+            match swap {
+                true => apply(order, from, to, true),
+                false => apply(order, to, from, false),
+            }
+        }
+    }
+
+    /// The segments from a line before a place to a line behind it.
+    fn around(&self, order: &[u32], at: usize) -> Range<usize> {
+        let reach = |segments: &mut dyn Iterator<Item = &u32>| {
+            let mut bytes = 0;
+            let mut within = 0;
+            for &segment in segments {
+                within += 1;
+                bytes += self.bytes[segment as usize];
+                if bytes >= self.reach {
+                    break;
+                }
+            }
+            within
+        };
+        at - reach(&mut order[..at].iter().rev())..at + 1 + reach(&mut order[at + 1..].iter())
+    }
+}
+
+fn apply(order: &mut [u32], from: usize, to: usize, swap: bool) {
+    match (swap, from < to) {
+        (true, _) => order.swap(from, to),
+        (false, true) => order[from..=to].rotate_left(1),
+        (false, false) => order[to..=from].rotate_right(1),
+    }
+}
+
+fn ones(turnovers: &[u64]) -> u64 {
+    turnovers.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+fn both(a: &[u64], b: &[u64]) -> u64 {
+    a.iter().zip(b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
+}
+
+/// In how many turnovers both ran; these do not wait any more.
+fn meet(waiting: &mut [u64], ran: &[u64]) -> u64 {
+    let mut met = 0;
+    for (waiting, &ran) in waiting.iter_mut().zip(ran) {
+        met += u64::from((*waiting & ran).count_ones());
+        *waiting &= !ran;
+    }
+    met
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Segments of one to three nodes each, of random sizes, in 64 random turnovers.
+    fn packing(random: &mut SplitMix64, count: u32) -> Packing {
+        let mut nodes = 0;
+        let mut segments = Vec::new();
+        for _ in 0..count {
+            let next = nodes + 1 + random.below(3) as u32;
+            segments.push((nodes..next).collect::<Vec<u32>>());
+            nodes = next;
+        }
+        let sizes: Vec<u64> = (0..nodes).map(|_| 1 + random.below(40)).collect();
+        let bytes = segments
+            .iter()
+            .map(|nodes| nodes.iter().map(|&node| sizes[node as usize]).sum())
+            .collect();
+        Packing {
+            sizes,
+            words: 1,
+            turnovers: (0..nodes).map(|_| random.next_u64() & random.next_u64()).collect(),
+            segments,
+            bytes,
+            reach: 63,
+        }
+    }
+
+    /// Bytes that are fetched on the average over all beginnings of lines: by counting lines.
+    fn fetched(packing: &Packing, nodes: &[u32]) -> u64 {
+        let one = |turnover: u32, shift: u64| {
+            let mut at = shift;
+            let mut lines = std::collections::BTreeSet::new();
+            for &node in nodes {
+                let end = at + packing.sizes[node as usize];
+                if packing.turnovers(node)[0] >> turnover & 1 == 1 {
+                    lines.extend(at / 64..=(end - 1) / 64);
+                }
+                at = end;
+            }
+            lines.len() as u64
+        };
+        (0..64)
+            .flat_map(|turnover| (0..64).map(move |shift| (turnover, shift)))
+            .map(|(t, s)| one(t, s))
+            .sum()
+    }
+
+    #[test]
+    fn the_waste_and_what_is_needed_are_the_lines_that_are_fetched() {
+        let mut random = SplitMix64::new(1);
+        for count in [1, 2, 7, 30] {
+            let packing = packing(&mut random, count);
+            let nodes = packing.nodes(&(0..count).collect::<Vec<_>>());
+            let needed: u64 = nodes
+                .iter()
+                .map(|&node| packing.sizes[node as usize] * ones(packing.turnovers(node)))
+                .sum();
+            assert_eq!(needed + packing.waste(&nodes), fetched(&packing, &nodes));
+        }
+    }
+
+    #[test]
+    fn what_a_join_saves_is_what_the_waste_falls_by() {
+        let mut random = SplitMix64::new(2);
+        let packing = packing(&mut random, 60);
+        for pair in (0..60).collect::<Vec<u32>>().chunks(2) {
+            let (from, to) = (packing.segment(pair[0]), packing.segment(pair[1]));
+            let apart = packing.waste(from) + packing.waste(to);
+            assert_eq!(packing.waste(&[from, to].concat()), apart - packing.saved(from, to));
+        }
+    }
+
+    #[test]
+    fn paths_hold_every_segment_once_and_no_move_adds_waste() {
+        let mut random = SplitMix64::new(3);
+        for count in [1, 2, 3, 40, 300] {
+            let packing = packing(&mut random, count);
+            let mut order = packing.paths(4);
+            for seed in 0..20 {
+                let before = packing.waste(&packing.nodes(&order));
+                packing.improve(&mut order, 1, seed);
+                assert!(packing.waste(&packing.nodes(&order)) <= before);
+            }
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..count).collect::<Vec<_>>());
+        }
+    }
+}

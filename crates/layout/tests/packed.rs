@@ -1,0 +1,93 @@
+//! What presences do to an order.
+
+use kernlane_layout::global::ext_tsp_global;
+use kernlane_layout::packed::{PackedParameters, packed};
+use kernlane_layout::{BlockId, Edge, EdgeKind, Graph, Presence};
+
+/// Six blocks of 32 bytes that nothing joins.
+fn apart() -> Graph {
+    Graph {
+        sizes: vec![32; 6],
+        counts: vec![90, 80, 70, 9, 8, 7],
+        glued: vec![false; 6],
+        alignments: vec![1; 6],
+        functions: std::iter::once(0..6).collect(),
+        ..Graph::default()
+    }
+}
+
+/// By block: the turnovers in which it ran, one a bit.
+fn present(turnovers: [u64; 6]) -> Vec<Presence> {
+    let row = |(block, &turnovers): (usize, &u64)| Presence {
+        block: BlockId(block as u32),
+        turnovers: vec![turnovers],
+    };
+    turnovers.iter().enumerate().map(row).collect()
+}
+
+fn order(graph: &Graph) -> Vec<u32> {
+    let ordered = packed(graph, &PackedParameters::default()).unwrap();
+    ordered.order.0.iter().map(|b| b.0).collect()
+}
+
+fn distance(order: &[u32], a: u32, b: u32) -> usize {
+    let place = |block: u32| order.iter().position(|&found| found == block).unwrap();
+    place(a).abs_diff(place(b))
+}
+
+#[test]
+fn what_is_needed_together_is_laid_together() {
+    let mut graph = apart();
+    graph.presences = present([0b000111, 0b111000, 0b010101 << 8, 0b111000, 0b010101 << 8, 0b000111]);
+    let order = order(&graph);
+    for (a, b) in [(0, 5), (1, 3), (2, 4)] {
+        assert_eq!(distance(&order, a, b), 1, "{order:?}");
+    }
+}
+
+#[test]
+fn what_is_needed_most_often_comes_first() {
+    let mut graph = apart();
+    graph.presences = present([0b1, 0, 0b1111_0000, 0b1111_0000, 0, 0b1]);
+    let order = order(&graph);
+    assert!(order[..2].contains(&2) && order[..2].contains(&3), "{order:?}");
+    assert!(order[2..4].contains(&0) && order[2..4].contains(&5), "{order:?}");
+}
+
+/// Blocks 0 and 1 are one segment as long as control runs from one into the other often enough, although 0 is needed with 3.
+#[test]
+fn a_fall_through_that_runs_often_is_not_broken() {
+    let mut graph = apart();
+    graph.presences = present([0b11, 0b100, 0, 0b11, 0b100, 0]);
+    let mut fall = |count| {
+        graph.edges = vec![Edge {
+            from: BlockId(0),
+            to: BlockId(1),
+            count,
+            kind: EdgeKind::FallThrough,
+        }];
+        order(&graph)
+    };
+    let kept = fall(80);
+    assert_eq!(
+        kept.iter().position(|&b| b == 1),
+        kept.iter().position(|&b| b == 0).map(|at| at + 1),
+        "{kept:?}"
+    );
+    let cut = fall(1);
+    assert_eq!((distance(&cut, 0, 3), distance(&cut, 1, 4)), (1, 1), "{cut:?}");
+}
+
+#[test]
+fn the_search_is_the_same_every_time() {
+    let mut graph = apart();
+    graph.presences = present([0b1010, 0b0110, 0b0011, 0b1001, 0b1100, 0b0101]);
+    assert_eq!(order(&graph), order(&graph));
+}
+
+#[test]
+fn without_presences_it_is_one_ext_tsp() {
+    let graph = apart();
+    let parameters = PackedParameters::default();
+    assert_eq!(packed(&graph, &parameters), ext_tsp_global(&graph, &parameters.transfers));
+}
