@@ -32,6 +32,12 @@ command -v cargo >/dev/null 2>&1 || {
     packages="$packages rustc-web cargo-web"
 }
 
+# Python's reader of the exported tables comes by pip.
+python3 -m pip --version >/dev/null 2>&1 || {
+    missing="$missing python3-pip"
+    packages="$packages python3-pip"
+}
+
 if [ -n "$missing" ]; then
     echo "installing:$missing"
     [ "$(id -u)" = 0 ] || { echo "setup: not root; run as root: xtask/setup.sh" >&2; exit 1; }

@@ -16,7 +16,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// As `write`, and what `work` gives.
-pub fn write_with<T>(path: &Path, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+pub fn write_with<T>(path: &Path, work: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>) -> Result<T> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

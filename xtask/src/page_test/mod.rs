@@ -2,14 +2,15 @@
 //! what the page shows.
 //!
 //! The page must load without a complaint, sort, search, zoom and change its theme when it is clicked on, be readable in both themes, and show names that
-//! are HTML as text. `callgrind_annotate`, the sums of the folded stacks and those of the events over time must give the page's number of instructions. Prints a line a test.
+//! are HTML as text. `callgrind_annotate`, the sums of the folded stacks, those of the events over time and what pyarrow reads of the tables must give the page's number of
+//! instructions. Prints a line a test.
 
 mod browser;
 
 use anyhow::{Context, Result, ensure};
 use browser::Browser;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const EVIL: &str = "</script><img src=x onerror='window.hacked=1'>";
@@ -106,7 +107,76 @@ fn exports(kernlane: &Path, recording: &Path, kernel: &Path, directory: &Path, d
     let sum: u64 = spans.filter_map(|span| span["args"]["instructions"].as_u64()).sum();
     ensure!(sum == expected, "the events over time hold {sum} instructions, the page {expected}");
     println!("passed: the events over time hold as many");
+    tables(&export("parquet")?, expected)
+}
+
+/// What a user's Python sees of the tables: pyarrow, Apache's own reader.
+fn tables(directory: &Path, expected: u64) -> Result<()> {
+    let output = Command::new("python3")
+        .arg("-c")
+        .arg(READ_TABLES)
+        .arg(directory)
+        .env("PYTHONPATH", pyarrow()?)
+        .output()
+        .context("python3 cannot be run")?;
+    ensure!(
+        output.status.success(),
+        "pyarrow cannot read the tables: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let said: Value = serde_json::from_slice(&output.stdout).context("pyarrow's answer")?;
+    for name in ["services", "functions", "chains", "invocations"] {
+        let sum = &said[name]["instructions"];
+        ensure!(*sum == expected, "pyarrow sees {sum} instructions in {name}, the page {expected}");
+        let machine = &said[name]["machine"];
+        ensure!(machine == "server-32k", "the machine of {name} is {machine}");
+    }
+    let misses = |name: &str| said[name]["l1i_misses"].as_u64().filter(|misses| *misses > 0);
+    ensure!(
+        misses("services").is_some() && misses("services") == misses("functions") && misses("services") == misses("chains"),
+        "the tables differ in their misses: {said}"
+    );
+    ensure!(
+        said["nameless"] == 0,
+        "{} tasks of invocations are not in the table of tasks",
+        said["nameless"]
+    );
+    println!("passed: pyarrow reads the tables, each with the page's instructions");
     Ok(())
+}
+
+const READ_TABLES: &str = "
+import json, sys
+import pyarrow.compute as compute, pyarrow.parquet as parquet
+found = {}
+for name in ['services', 'functions', 'chains', 'invocations', 'tasks']:
+    table = parquet.read_table(f'{sys.argv[1]}/{name}.parquet')
+    found[name] = {column: compute.sum(table[column]).as_py() for column in ['instructions', 'l1i_misses'] if column in table.column_names}
+    found[name]['machine'] = table.schema.metadata[b'machine'].decode()
+    if name == 'invocations': used = set(table['task'].to_pylist())
+    if name == 'tasks': found['nameless'] = len(used - set(table['task'].to_pylist()))
+print(json.dumps(found))
+";
+
+/// Where pyarrow is: from PyPI, once.
+fn pyarrow() -> Result<PathBuf> {
+    let directory = crate::kernel::cache()?.join("pyarrow-26");
+    if !directory.exists() {
+        let partial = tempfile::tempdir_in(crate::kernel::cache()?)?;
+        let mut pip = Command::new("python3");
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--only-binary=:all:",
+            "pyarrow==26.0.1",
+            "--target",
+        ]);
+        crate::run(pip.arg(partial.path())).context("pyarrow cannot be installed")?;
+        std::fs::rename(partial.path(), &directory)?;
+    }
+    Ok(directory)
 }
 
 /// The table of the section with this heading.

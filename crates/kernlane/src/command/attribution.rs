@@ -1,7 +1,7 @@
 //! What the commands share that ask a recording for services: its kernel's symbols, the annotations, the machines, and the walk.
 
 use crate::command::profile::{self, vmlinux_path};
-use crate::exchange::{callgrind::Events, perfetto::TraceEvents};
+use crate::exchange::{callgrind::Events, parquet::Invocations, perfetto::TraceEvents};
 use crate::image::Image;
 use crate::machine;
 use crate::misses::{self, table::MissTable};
@@ -50,6 +50,23 @@ impl Observed {
         let machine = machine.map_or(String::new(), |machine| format!(", machine {} (simulated)", machine.name));
         format!("workload {workload}, kernel {kernel}, seed {seed}{machine}")
     }
+
+    pub fn conditions_by_name(&self) -> [(&'static str, String); 4] {
+        let ServiceTable {
+            workload, kernel, seed, ..
+        } = &self.table;
+        by_name(workload, kernel, *seed, self.table.machines.first().map(|machine| &*machine.name))
+    }
+}
+
+/// What numbers depend on, for files that keep it by name; `machine`: that was simulated.
+fn by_name(workload: &str, kernel: &str, seed: u64, machine: Option<&str>) -> [(&'static str, String); 4] {
+    [
+        ("workload", workload.to_owned()),
+        ("kernel", kernel.to_owned()),
+        ("seed", seed.to_string()),
+        ("machine", machine.unwrap_or("none").to_owned()),
+    ]
 }
 
 /// A kernel's symbols, with what they mean.
@@ -157,17 +174,20 @@ impl Attribution {
     pub fn trace_events(&self, recording: &Path, window: Range<u64>, out: &mut dyn Write) -> Result<u64> {
         read(recording, "services", |reader| {
             let header = reader.header();
-            let conditions = [
-                ("workload", header.workload.clone()),
-                ("kernel", header.build_id.clone()),
-                ("seed", header.seed.to_string()),
-                (
-                    "machine",
-                    self.machines.first().map_or("none".to_owned(), |machine| machine.name.clone()),
-                ),
-            ];
+            let machine = self.machines.first().map(|machine| &*machine.name);
+            let conditions = by_name(&header.workload, &header.build_id, header.seed, machine);
             let events = TraceEvents::new(out, &conditions, window)?;
             services::attribute_in_time(reader, &self.symbols, &self.binding, &self.machines, events)?
+                .1
+                .finish()
+        })
+    }
+
+    /// Writes every invocation of a service as a Parquet table; the bytes of the table of tasks.
+    pub fn invocations(&self, recording: &Path, out: &mut (dyn Write + Send), conditions: &[(&str, String)]) -> Result<Vec<u8>> {
+        read(recording, "invocations", |reader| {
+            let invocations = Invocations::new(out, conditions)?;
+            services::attribute_in_time(reader, &self.symbols, &self.binding, &[], invocations)?
                 .1
                 .finish()
         })

@@ -3,7 +3,7 @@
 use crate::command::attribution::{self, Attribution};
 use crate::command::layout::{Ground, besides, parse_algorithm};
 use crate::command::profile::{Input, vmlinux_path};
-use crate::exchange::{Format, Subject, bolt, callgrind, folded, linker, llvm_samples, propeller};
+use crate::exchange::{Format, Subject, bolt, callgrind, folded, linker, llvm_samples, parquet, propeller};
 use crate::output;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail, ensure};
@@ -24,7 +24,8 @@ use trace::{Chunk, Reader};
   llvm-bolt-22 ~/linux/vmlinux -p net.preagg -pa -o vmlinux.bolt --reorder-blocks=ext-tsp
   kernlane export net.rec --kernel ~/linux --machine server-32k --format callgrind -o callgrind.out.net
   kernlane export net.rec --kernel ~/linux --format folded -o net.folded && inferno-flamegraph net.folded >net.svg
-  kernlane export net.rec --kernel ~/linux --machine server-32k --format perfetto --until 0.1 -o net.json       open in ui.perfetto.dev")]
+  kernlane export net.rec --kernel ~/linux --machine server-32k --format perfetto --until 0.1 -o net.json       open in ui.perfetto.dev
+  kernlane export net.rec --kernel ~/linux --format parquet -o net.tables && duckdb -c \"FROM 'net.tables/services.parquet'\"")]
 pub struct ExportArgs {
     #[command(flatten)]
     pub input: Input,
@@ -45,14 +46,16 @@ pub struct ExportArgs {
     #[arg(long, value_name = "FILE.toml")]
     pub annotations: Option<PathBuf>,
 
-    /// Where to write it
-    #[arg(long, short, value_name = "FILE")]
+    /// Where to write it; of parquet a directory, which is made if there is none
+    #[arg(long, short, value_name = "FILE|DIR")]
     pub output: PathBuf,
 }
 
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
-    if args.format == Format::Perfetto {
-        return over_time(args);
+    match args.format {
+        Format::Perfetto => return over_time(args),
+        Format::Parquet => return tables(args),
+        _ => {}
     }
     let text = match args.format.is_of_calls() {
         true => of_calls(args)?,
@@ -107,12 +110,46 @@ fn instructions<R: Read>(reader: &mut Reader<R>) -> Result<u64> {
     bail!("the recording is cut off: how long it is is not known")
 }
 
-fn of_calls(args: &ExportArgs) -> Result<String> {
-    let recording = recording(args)?;
+/// Each table is a file in the directory; the invocations are written as the recording is read.
+fn tables(args: &ExportArgs) -> Result<ExitCode> {
+    let recording = whole_recording(args)?;
+    let attribution = attribution(args)?;
+    let observed = attribution.observed(recording)?;
+    let (events, conditions) = (observed.events(), observed.conditions_by_name());
+    output::in_directory(&args.output, |directory| {
+        let path = |schema: &parquet::Schema| directory.join(format!("{}.parquet", schema.name));
+        let tasks = output::write_with(&path(&parquet::INVOCATIONS), |out| {
+            attribution.invocations(recording, out, &conditions)
+        })?;
+        let calls = &observed.calls;
+        for (schema, bytes) in [
+            (parquet::SERVICES, parquet::services(&observed.table, calls, events, &conditions)?),
+            (parquet::FUNCTIONS, parquet::functions(calls, events, &conditions)?),
+            (parquet::CHAINS, parquet::chains(calls, events, &conditions)?),
+            (parquet::TASKS, tasks),
+        ] {
+            output::write(&path(&schema), &bytes)?;
+        }
+        Ok(())
+    })?;
+    println!(
+        "{}: services, functions, chains, invocations, tasks (docs/exchange.md)",
+        args.output.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As `recording`, of a format that takes no part of one.
+fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     ensure!(
         args.input.part.is_whole(),
         "calls are followed through a whole recording: leave out --from and --until"
     );
+    recording(args)
+}
+
+fn of_calls(args: &ExportArgs) -> Result<String> {
+    let recording = whole_recording(args)?;
     let observed = attribution(args)?.observed(recording)?;
     Ok(match args.format {
         Format::Callgrind => callgrind::callgrind(&observed.calls, observed.events(), &observed.conditions()),
@@ -142,6 +179,6 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
         Format::LlvmSamples => llvm_samples::sample_profile(&subject)?,
         Format::PropellerCc => propeller::clusters(&subject, &layout()?)?.cc_profile(),
         Format::PropellerLd => propeller::clusters(&subject, &layout()?)?.ld_profile(),
-        Format::Callgrind | Format::Folded | Format::Perfetto => bail!("{:?} is made of calls", args.format),
+        Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet => bail!("{:?} is made of calls", args.format),
     })
 }

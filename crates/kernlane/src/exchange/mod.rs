@@ -11,6 +11,7 @@ pub mod callgrind;
 pub mod folded;
 pub mod linker;
 pub mod llvm_samples;
+pub mod parquet;
 pub mod perf;
 pub mod perfetto;
 pub mod propeller;
@@ -44,12 +45,14 @@ pub enum Format {
     Folded,
     /// Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)
     Perfetto,
+    /// A directory of Parquet tables: services, functions, chains of calls, invocations (pandas, Polars, DuckDB)
+    Parquet,
 }
 
 impl Format {
     /// Whether it is made of a recording's services and chains of calls, not of counts.
     pub fn is_of_calls(self) -> bool {
-        matches!(self, Format::Callgrind | Format::Folded | Format::Perfetto)
+        matches!(self, Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet)
     }
 }
 

@@ -1,8 +1,13 @@
-//! Chains of calls and what went on over time, as other tools take them.
+//! What other tools are given of executions that are written down by hand.
 
 use super::{Run, at, kernel};
-use crate::exchange::{callgrind, folded, perfetto};
-use trace::Reader;
+use crate::exchange::{callgrind, folded, parquet as tables, perfetto};
+use crate::services;
+use crate::services::table::ServiceTable;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::record::Row;
+use std::io::Write;
+use trace::{Header, Reader};
 
 /// A read in which a page fault comes upon its function, with a jump to another function and a call through a thunk.
 fn nested() -> Run {
@@ -77,7 +82,7 @@ fn trace_events(run: &Run, machines: &[sim::Machine], window: std::ops::Range<u6
     let (bytes, mut out) = (run.recording(), Vec::new());
     let events = perfetto::TraceEvents::new(&mut out, &[("workload", "a\"b\n".to_owned())], window).unwrap();
     let reader = &mut Reader::new(&bytes[..]).unwrap();
-    let (_, events) = crate::services::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
+    let (_, events) = services::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
     let count = events.finish().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["otherData"]["workload"], "a\"b\n");
@@ -158,4 +163,89 @@ fn perfettos_events_nest_and_add_up_to_the_services() {
         2,
         "ten instructions of user mode, and the turn in which they are: {spans:?}"
     );
+}
+
+/// What a reader finds in a table: its rows, and its conditions.
+fn read_back(bytes: &[u8]) -> (Vec<Row>, Vec<(String, Option<String>)>) {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let facts = reader.metadata().file_metadata().key_value_metadata().unwrap();
+    let facts = facts.iter().map(|fact| (fact.key.clone(), fact.value.clone())).collect();
+    (reader.get_row_iter(None).unwrap().map(Result::unwrap).collect(), facts)
+}
+
+fn total(rows: &[Row], wanted: &str) -> i64 {
+    let column = |row: &Row| row.get_column_iter().find(|(name, _)| *name == wanted).unwrap().1.clone();
+    rows.iter()
+        .map(|row| match column(row) {
+            ::parquet::record::Field::Long(count) => count,
+            other => panic!("{wanted} is {other}"),
+        })
+        .sum()
+}
+
+/// The tables of a run: services, functions, chains, invocations, tasks.
+fn tables_of(run: &Run, machines: &[sim::Machine]) -> [Vec<u8>; 5] {
+    let ((symbols, binding), bytes) = (kernel(), run.recording());
+    let reader = || Reader::new(&bytes[..]).unwrap();
+    let (books, calls, _) = services::attribute_with_calls(&mut reader(), &symbols, &binding, machines).unwrap();
+    let table = ServiceTable::new(&Header::default(), &books, Vec::new(), machines);
+    let events = match machines {
+        [] => callgrind::Events::Instructions,
+        _ => callgrind::Events::Fetches,
+    };
+    let facts = [("workload", "a\"b".to_owned())];
+    let mut invocations = Vec::new();
+    let track = tables::Invocations::new(&mut invocations, &facts).unwrap();
+    let (_, track) = services::attribute_in_time(&mut reader(), &symbols, &binding, &[], track).unwrap();
+    let tasks = track.finish().unwrap();
+    [
+        tables::services(&table, &calls, events, &facts).unwrap(),
+        tables::functions(&calls, events, &facts).unwrap(),
+        tables::chains(&calls, events, &facts).unwrap(),
+        invocations,
+        tasks,
+    ]
+}
+
+#[test]
+fn parquets_tables_hold_every_instruction_and_miss_once() {
+    let run = nested();
+    let mut machine = crate::machine::find("server-32k").unwrap();
+    machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
+    let books = run.books_on(std::slice::from_ref(&machine));
+    let accounts = || books.ledger.accounts.iter().map(|account| &account.totals);
+    let misses: u64 = accounts().filter_map(|totals| Some(totals.machines.first()?.l1i_misses)).sum();
+    let files = tables_of(&run, std::slice::from_ref(&machine));
+    assert!(files == tables_of(&run, &[machine]), "the same recording gave other bytes");
+    for (file, has_misses) in files[..4].iter().zip([true, true, true, false]) {
+        let (rows, facts) = read_back(file);
+        assert_eq!(total(&rows, "instructions"), books.instructions as i64);
+        assert!(!has_misses || (total(&rows, "l1i_misses") == misses as i64 && misses > 0));
+        assert_eq!(facts, [("workload".to_owned(), Some("a\"b".to_owned()))]);
+    }
+    let calls: u64 = accounts().map(|totals| totals.calls).sum();
+    let rows = |file: usize| read_back(&files[file]).0;
+    assert_eq!(total(&rows(0), "calls"), calls as i64);
+    assert_eq!(rows(3).len() as u64, calls, "an invocation a row");
+    let shown: Vec<String> = rows(2).iter().map(Row::to_string).collect();
+    let chain = r#"{kind: "system call", service: "read", chain: "entry_SYSCALL_64;do_syscall_64;__x64_sys_read", depth: 3, calls: 1, instructions: 3,"#;
+    assert!(shown.iter().any(|row| row.starts_with(chain)), "{shown:#?}");
+    let user: Vec<String> = rows(1).iter().map(Row::to_string).filter(|row| row.contains("user")).collect();
+    assert!(
+        user.len() == 1 && user[0].starts_with(r#"{kind: "user", service: "sh", function: null, calls: 0, instructions: 17,"#),
+        "{user:?}"
+    );
+    let tasks: Vec<String> = rows(4).iter().map(Row::to_string).collect();
+    assert_eq!(tasks.last().unwrap(), r#"{task: 1, name: "sh", pid: 1}"#, "{tasks:?}");
+}
+
+#[test]
+fn without_a_machine_parquets_misses_are_null() {
+    let rows = read_back(&tables_of(&nested(), &[])[0]).0;
+    assert!(rows.iter().all(|row| {
+        row.to_string()
+            .contains("l1i_misses: null, l1d_misses: null, l2_misses: null, cycles: null")
+    }));
 }
