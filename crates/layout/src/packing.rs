@@ -76,29 +76,16 @@ impl Packing {
         &self.turnovers[self.words * node as usize..][..self.words]
     }
 
-    /// Joins segments to paths, always the end and the beginning that save most waste (greedy matching, as for a travelling salesman), in rounds until
-    /// one joins less than a fiftieth; the paths whose bytes are needed most often come first.
+    /// Joins segments to paths, always the end and the beginning that save most waste (greedy matching, as for a travelling salesman); each end is
+    /// offered to its likeliest beginnings only. The paths whose bytes are needed most often come first.
     pub fn paths(&self, candidates: usize) -> Vec<u32> {
-        let mut paths: Vec<Vec<u32>> = (0..self.segments.len() as u32).map(|segment| vec![segment]).collect();
-        loop {
-            let before = paths.len();
-            paths = self.joined(paths, candidates);
-            if before - paths.len() <= before / 50 {
-                break;
-            }
-        }
-        paths.sort_by(|a, b| self.need(b).total_cmp(&self.need(a)));
-        paths.concat()
-    }
-
-    /// One round: each end is offered to its likeliest beginnings only, so that some may be left over for the next.
-    fn joined(&self, paths: Vec<Vec<u32>>, candidates: usize) -> Vec<Vec<u32>> {
-        let mut joins = self.joins(&paths, candidates);
+        let count = self.segments.len();
+        let mut joins = self.joins(candidates);
         joins.sort_unstable_by_key(|&(saved, from, to)| (std::cmp::Reverse(saved), from, to));
-        let mut next: Vec<Option<u32>> = vec![None; paths.len()];
-        let mut has_previous = vec![false; paths.len()];
-        // The first path of the row that ends here, and the last of the one that begins here.
-        let mut first: Vec<u32> = (0..paths.len() as u32).collect();
+        let mut next: Vec<Option<u32>> = vec![None; count];
+        let mut has_previous = vec![false; count];
+        // The first segment of the path that ends here, and the last of the one that begins here.
+        let mut first: Vec<u32> = (0..count as u32).collect();
         let mut last = first.clone();
         for (_, from, to) in joins {
             let (at, behind) = (from as usize, to as usize);
@@ -109,11 +96,11 @@ impl Packing {
             let (begin, end) = (first[at], last[behind]);
             (first[end as usize], last[begin as usize]) = (begin, end);
         }
-        let begins = (0..paths.len() as u32).filter(|&path| !has_previous[path as usize]);
-        let row = |begin| std::iter::successors(Some(begin), |&path: &u32| next[path as usize]);
-        begins
-            .map(|begin| row(begin).flat_map(|path| paths[path as usize].iter().copied()).collect())
-            .collect()
+        let begins = (0..count as u32).filter(|&segment| !has_previous[segment as usize]);
+        let path = |begin| std::iter::successors(Some(begin), |&segment: &u32| next[segment as usize]).collect();
+        let mut paths: Vec<Vec<u32>> = begins.map(path).collect();
+        paths.sort_by(|a, b| self.need(b).total_cmp(&self.need(a)));
+        paths.concat()
     }
 
     /// How often a byte of some segments is needed, on the average.
@@ -124,22 +111,20 @@ impl Packing {
         needed as f64 / bytes.max(1) as f64
     }
 
-    /// What it saves to lay one path behind another, for the likeliest pairs: (bytes of waste saved, the first, the second). Among equals those are
-    /// likeliest that come next in the order of the paths.
-    fn joins(&self, paths: &[Vec<u32>], candidates: usize) -> Vec<(u64, u32, u32)> {
-        let nodes: Vec<Vec<u32>> = paths.iter().map(|path| self.nodes(path)).collect();
-        let heads: Vec<Vec<u64>> = nodes.iter().map(|nodes| self.any(nodes.iter())).collect();
+    /// What it saves to lay one segment behind another, for the likeliest pairs: (bytes of waste saved, the first, the second).
+    fn joins(&self, candidates: usize) -> Vec<(u64, u32, u32)> {
+        let heads: Vec<Vec<u64>> = self.segments.iter().map(|nodes| self.any(nodes.iter())).collect();
         let mut joins = Vec::new();
-        for (from, own) in nodes.iter().enumerate() {
-            let tail = self.any(own.iter().rev());
-            let others = (from + 1..heads.len()).chain(0..from);
-            let shared = others.enumerate().map(|(distance, to)| (both(&tail, &heads[to]), distance, to));
-            let mut shared: Vec<(u64, usize, usize)> = shared.filter(|&(both, ..)| both > 0).collect();
+        for (from, nodes) in self.segments.iter().enumerate() {
+            let tail = self.any(nodes.iter().rev());
+            let others = (0..heads.len()).filter(|&to| to != from);
+            let shared = others.map(|to| (both(&tail, &heads[to]), to));
+            let mut shared: Vec<(u64, usize)> = shared.filter(|&(both, _)| both > 0).collect();
             if shared.len() > candidates {
-                shared.select_nth_unstable_by_key(candidates, |&(both, distance, _)| (std::cmp::Reverse(both), distance));
+                shared.select_nth_unstable_by_key(candidates, |&(both, to)| (std::cmp::Reverse(both), to));
                 shared.truncate(candidates);
             }
-            let saved = |(_, _, to): (u64, usize, usize)| (self.saved(own, &nodes[to]), from as u32, to as u32);
+            let saved = |(_, to): (u64, usize)| (self.saved(nodes, &self.segments[to]), from as u32, to as u32);
             joins.extend(shared.into_iter().map(saved).filter(|&(saved, ..)| saved > 0));
         }
         joins
