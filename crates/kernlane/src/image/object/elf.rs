@@ -68,6 +68,11 @@ impl Symbol {
         self.info >> 4 == elf::STB_LOCAL
     }
 
+    /// No other object's definition can take its place, as the C library's `abort` does that of a kernel for User Mode Linux.
+    pub fn is_strong(&self) -> bool {
+        self.info >> 4 == elf::STB_GLOBAL
+    }
+
     /// The section it is defined in, if it is in one.
     pub fn section(&self) -> Option<SectionId> {
         (self.index != elf::SHN_UNDEF && self.index < elf::SHN_LORESERVE).then(|| SectionId(u32::from(self.index)))

@@ -44,10 +44,10 @@ impl<'a> Linked<'a> {
             .transpose()
     }
 
-    /// Where a section of the object lies: all its global symbols agree on it. `None` when it has none that the kernel kept.
+    /// Where a section of the object lies: all its global symbols that are not weak agree on it. `None` when it has none that the kernel kept.
     pub fn base_of(&self, object: &KernelObject<'_>, section: SectionId) -> Result<Option<LinkAddr>> {
         let mut base = None;
-        for symbol in object.elf.symbols.iter().filter(|s| !s.is_local() && s.section() == Some(section)) {
+        for symbol in object.elf.symbols.iter().filter(|s| s.is_strong() && s.section() == Some(section)) {
             let name = object.elf.name(symbol);
             let Some(&address) = self.addresses.get(name) else { continue };
             let here = address.wrapping_sub(symbol.value);
@@ -63,14 +63,14 @@ impl<'a> Linked<'a> {
     }
 
     /// How far the linker put a rewritten `.text` from where the placement, made for one at `base`, expected it; 0 as long as what lies in
-    /// front of it is the same. Every global symbol must lie where the placement says.
+    /// front of it is the same. Every global symbol that is not weak must lie where the placement says.
     pub fn text_shift(&self, object: &KernelObject<'_>, placement: &Placement, base: LinkAddr) -> Result<u64> {
         let mut shift = None;
         for symbol in object
             .elf
             .symbols
             .iter()
-            .filter(|s| !s.is_local() && s.section() == Some(object.text))
+            .filter(|s| s.is_strong() && s.section() == Some(object.text))
         {
             let name = object.elf.name(symbol);
             let Some(&address) = self.addresses.get(name) else { continue };
