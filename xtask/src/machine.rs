@@ -49,3 +49,15 @@ pub fn is_complaint(line: &str) -> bool {
     ];
     words.iter().any(|word| line.contains(word)) && !line.contains(NO_MICROCODE)
 }
+
+/// Two guests at once: each keeps one CPU of this machine busy.
+pub fn side_by_side<T: Send>(first: impl FnOnce() -> T + Send, second: impl FnOnce() -> T) -> (T, T) {
+    std::thread::scope(|scope| {
+        let first = scope.spawn(first);
+        let second = second();
+        match first.join() {
+            Ok(first) => (first, second),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}

@@ -1,16 +1,16 @@
 //! `cargo xtask live-test KERNEL`: replacing functions in a running stock kernel, in virtual machines.
 //!
 //! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package of the same version; builds `kmod/`, boots the kernel on each
-//! machine, and runs the machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first machine
+//! machine, two at once, and runs the machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first machine
 //! on which one did.
 
 mod debian;
 mod proof;
 
-use crate::machine::{self, Machine};
+use crate::machine::{self, Machine, side_by_side};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
-use kernlane::guest::{self, Contents, End, Kernel};
+use kernlane::guest::{self, Contents, End, Kernel, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -72,10 +72,19 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     if let Some(path) = script {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         guest.contents.file("/kl/trial.sh", 0o644, text);
-        return guest.run(&Tried::new(Machine::new("1 CPU", 1, "max", &[]), "trial.sh"));
+        let trial = Tried::new(Machine::new("1 CPU", 1, "max", &[]), "trial.sh");
+        return judge(&trial, &guest.run(&trial)?);
     }
     proof::proof(&std::fs::read(&guest.vmlinux)?)?;
-    MACHINES.iter().try_for_each(|tried| guest.run(tried))
+    // Several CPUs of a guest are emulated in turns, on one of this machine's.
+    for pair in MACHINES.chunks(2) {
+        let run = |n: usize| pair.get(n).map(|tried| (tried, guest.run(tried)));
+        let (first, second) = side_by_side(|| run(0), || run(1));
+        for (tried, outcome) in first.into_iter().chain(second) {
+            judge(tried, &outcome?)?;
+        }
+    }
+    Ok(())
 }
 
 /// The kernel, and everything that guests need.
@@ -134,29 +143,34 @@ impl Guest {
         })
     }
 
-    fn run(&mut self, tried: &Tried) -> Result<()> {
-        let Tried { machine, .. } = tried;
-        self.contents.file("/kl/script", 0o644, tried.script);
-        self.contents.file("/kl/mitigation", 0o644, tried.mitigation);
-        let outcome = guest::run(&self.kernel.boot_image, &self.contents, |boot| {
-            machine.describe(boot, &[]);
+    fn run(&self, tried: &Tried) -> Result<Outcome> {
+        let mut contents = self.contents.clone();
+        contents.file("/kl/script", 0o644, tried.script);
+        contents.file("/kl/mitigation", 0o644, tried.mitigation);
+        guest::run(&self.kernel.boot_image, &contents, |boot| {
+            tried.machine.describe(boot, &[]);
             boot.memory_mb = 1024;
-        })?;
-        println!("-- {}, {:.0} s", machine.name, outcome.elapsed.as_secs_f64());
-        print!("{}", outcome.output);
-        let ended = outcome.end == End::Exited(0);
-        ensure!(
-            ended && !outcome.output.contains("FAILED"),
-            "{}: {:?}; the kernel's last words:\n{}",
-            machine.name,
-            outcome.end,
-            last_lines(&outcome.console, 40)
-        );
-        if let Some(line) = outcome.console.lines().find(|line| machine::is_complaint(line)) {
-            bail!("{}: the kernel says {line}\n{}", machine.name, last_lines(&outcome.console, 60));
-        }
-        Ok(())
+        })
     }
+}
+
+/// Every test passed, the guest came to its end, and its kernel complained of nothing.
+fn judge(tried: &Tried, outcome: &Outcome) -> Result<()> {
+    let machine = &tried.machine;
+    println!("-- {}, {:.0} s", machine.name, outcome.elapsed.as_secs_f64());
+    print!("{}", outcome.output);
+    let ended = outcome.end == End::Exited(0);
+    ensure!(
+        ended && !outcome.output.contains("FAILED"),
+        "{}: {:?}; the kernel's last words:\n{}",
+        machine.name,
+        outcome.end,
+        last_lines(&outcome.console, 40)
+    );
+    if let Some(line) = outcome.console.lines().find(|line| machine::is_complaint(line)) {
+        bail!("{}: the kernel says {line}\n{}", machine.name, last_lines(&outcome.console, 60));
+    }
+    Ok(())
 }
 
 /// Where the build id stands in the file, for a test to damage it.

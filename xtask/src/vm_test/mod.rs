@@ -6,7 +6,7 @@
 
 mod compare;
 
-use crate::machine::{self, Machine};
+use crate::machine::{self, Machine, side_by_side};
 use anyhow::{Context, Result, bail};
 use compare::Tests;
 use kernlane::check::kernel::Kernel as Vmlinux;
@@ -132,18 +132,6 @@ pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
         bail!("the new kernel is not as good as the old one");
     }
     Ok(())
-}
-
-/// Two guests at once: each keeps one CPU of this machine busy.
-fn side_by_side<T: Send>(first: impl FnOnce() -> T + Send, second: impl FnOnce() -> T) -> (T, T) {
-    std::thread::scope(|scope| {
-        let first = scope.spawn(first);
-        let second = second();
-        match first.join() {
-            Ok(first) => (first, second),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
 }
 
 #[derive(Default)]

@@ -34,6 +34,7 @@ const DOCUMENTATION: [&str; 6] = [
 ];
 
 /// What is to be in the guest.
+#[derive(Clone)]
 pub struct Contents {
     packages: Vec<String>,
     leave_out: Vec<String>,
