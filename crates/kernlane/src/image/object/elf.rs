@@ -68,9 +68,8 @@ impl Symbol {
         self.info >> 4 == elf::STB_LOCAL
     }
 
-    /// No other object's definition can take its place, as the C library's `abort` does that of a kernel for User Mode Linux.
-    pub fn is_strong(&self) -> bool {
-        self.info >> 4 == elf::STB_GLOBAL
+    pub fn is_weak(&self) -> bool {
+        self.info >> 4 == elf::STB_WEAK
     }
 
     /// The section it is defined in, if it is in one.

@@ -4,7 +4,7 @@
 //! lies where the object says, and every byte of code that the linker does not fill in is equal. Never changes anything.
 
 use super::KernelObject;
-use super::elf::SectionId;
+use super::elf::{SectionId, Symbol};
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
 use crate::place::Placement;
@@ -17,7 +17,13 @@ pub struct Linked<'a> {
     elf: object::File<'a>,
     pub build_id: BuildId,
     /// Symbols whose name occurs once.
-    addresses: HashMap<&'a str, u64>,
+    globals: HashMap<&'a str, Global>,
+}
+
+#[derive(Clone, Copy)]
+struct Global {
+    address: u64,
+    weak: bool,
 }
 
 impl<'a> Linked<'a> {
@@ -25,15 +31,26 @@ impl<'a> Linked<'a> {
         let elf = object::File::parse(bytes).context("not an ELF file")?;
         let id = elf.build_id().context("its notes cannot be read")?.context("it has no build id")?;
         let build_id = BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect());
-        let mut addresses: HashMap<&str, Option<u64>> = HashMap::new();
+        let mut globals: HashMap<&str, Option<Global>> = HashMap::new();
         for symbol in elf.symbols().filter(|s| s.is_global()) {
             if let Ok(name) = symbol.name() {
-                addresses.entry(name).and_modify(|a| *a = None).or_insert(Some(symbol.address()));
+                let global = Global {
+                    address: symbol.address(),
+                    weak: symbol.is_weak(),
+                };
+                globals.entry(name).and_modify(|a| *a = None).or_insert(Some(global));
             }
         }
-        ensure!(!addresses.is_empty(), "it has no symbols (was it stripped?)");
-        let addresses = addresses.into_iter().filter_map(|(name, address)| Some((name, address?))).collect();
-        Ok(Linked { elf, build_id, addresses })
+        ensure!(!globals.is_empty(), "it has no symbols (was it stripped?)");
+        let globals = globals.into_iter().filter_map(|(name, global)| Some((name, global?))).collect();
+        Ok(Linked { elf, build_id, globals })
+    }
+
+    /// Where the linker put a global symbol of the object. `None` if the kernel did not keep it, or if another object's definition took a weak
+    /// one's place, as the C library's `abort` does that of a kernel for User Mode Linux.
+    fn address_of(&self, object: &KernelObject<'_>, symbol: &Symbol) -> Option<u64> {
+        let global = self.globals.get(object.elf.name(symbol))?;
+        (symbol.is_weak() == global.weak).then_some(global.address)
     }
 
     /// The bytes of the kernel's types (BTF), if it has them.
@@ -44,12 +61,12 @@ impl<'a> Linked<'a> {
             .transpose()
     }
 
-    /// Where a section of the object lies: all its global symbols that are not weak agree on it. `None` when it has none that the kernel kept.
+    /// Where a section of the object lies: all its global symbols agree on it. `None` when it has none that the kernel kept.
     pub fn base_of(&self, object: &KernelObject<'_>, section: SectionId) -> Result<Option<LinkAddr>> {
         let mut base = None;
-        for symbol in object.elf.symbols.iter().filter(|s| s.is_strong() && s.section() == Some(section)) {
+        for symbol in object.elf.symbols.iter().filter(|s| !s.is_local() && s.section() == Some(section)) {
+            let Some(address) = self.address_of(object, symbol) else { continue };
             let name = object.elf.name(symbol);
-            let Some(&address) = self.addresses.get(name) else { continue };
             let here = address.wrapping_sub(symbol.value);
             match base {
                 None => base = Some(here),
@@ -63,17 +80,17 @@ impl<'a> Linked<'a> {
     }
 
     /// How far the linker put a rewritten `.text` from where the placement, made for one at `base`, expected it; 0 as long as what lies in
-    /// front of it is the same. Every global symbol that is not weak must lie where the placement says.
+    /// front of it is the same. Every global symbol must lie where the placement says.
     pub fn text_shift(&self, object: &KernelObject<'_>, placement: &Placement, base: LinkAddr) -> Result<u64> {
         let mut shift = None;
         for symbol in object
             .elf
             .symbols
             .iter()
-            .filter(|s| s.is_strong() && s.section() == Some(object.text))
+            .filter(|s| !s.is_local() && s.section() == Some(object.text))
         {
+            let Some(address) = self.address_of(object, symbol) else { continue };
             let name = object.elf.name(symbol);
-            let Some(&address) = self.addresses.get(name) else { continue };
             let Some(expected) = placement.new_address(LinkAddr(base.0 + symbol.value)) else {
                 continue;
             };
