@@ -34,6 +34,7 @@ fn main() -> Result<()> {
         Ok(Request {
             workload: Workload::open(name)?,
             kernel: Kernel::open(Path::new(tree), None)?,
+            files: Vec::new(),
             output: directory.path().join(output),
             seed: 1,
             data: true,

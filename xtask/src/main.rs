@@ -8,6 +8,7 @@ mod export_test;
 mod guest_test;
 mod kernel;
 mod layout_test;
+mod live_gain;
 mod live_test;
 mod machine;
 mod memory_test;
@@ -44,6 +45,8 @@ cargo xtask page-test RECORDING KERNEL
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask live-test [KERNEL [SCRIPT]]
                                 functions of the running stock kernel are replaced and put back, in guests
+cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
+                                what replacing hot functions of the running stock kernel brings: recordings before and after, tables, gain.json
 cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order, does as a program what the original does
 cargo xtask kernel gcc|clang|uml
                                 builds (or finds) a demo kernel and prints where its tree lies
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         ["live-test"] => live_test::live_test(None, None),
         ["live-test", kernel] => live_test::live_test(Some(kernel.as_ref()), None),
         ["live-test", kernel, script] => live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref())),
+        ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["uml-test"] => uml_test::uml_test(),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());

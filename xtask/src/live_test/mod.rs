@@ -4,7 +4,7 @@
 //! machine, two at once, and runs the machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first machine
 //! on which one did.
 
-mod debian;
+pub mod debian;
 mod proof;
 
 use crate::machine::{self, Machine, side_by_side};
@@ -104,8 +104,7 @@ impl Guest {
             None => Kernel::open(&debian::kernel()?, None)?,
         };
         let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
-        let vmlinux = directory.path().join("vmlinux");
-        run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
+        let tool = make_tool(&kernel, directory.path())?;
         let modules = kernel.modules(&["loop".to_owned()])?;
         let mut contents = Contents::of_script("exec sh /kl/$(cat /kl/script)", modules);
         contents.package("libc6");
@@ -115,23 +114,18 @@ impl Guest {
             contents.file(&format!("/kl/{name}"), permissions, bytes);
             Ok(())
         };
-        add("vmlinux", 0o644, &vmlinux)?;
-        let stripped = directory.path().join("kernlane");
-        run(Command::new("strip").arg("-o").arg(&stripped).arg(crate::kernlane()?))?;
-        add("kernlane", 0o755, &stripped)?;
-        for (name, source) in [("kernlane.ko", "kmod"), ("provoke.ko", "xtask/src/live_test/provoke")] {
-            add(
-                name,
-                0o644,
-                &build_module(&kernel.release, source.as_ref(), directory.path())?.join(name),
-            )?;
+        for (name, permissions, path) in &tool {
+            add(name, *permissions, path)?;
         }
+        let provoke = build_module(&kernel.release, "xtask/src/live_test/provoke".as_ref(), directory.path())?;
+        add("provoke.ko", 0o644, &provoke.join("provoke.ko"))?;
         for (name, source) in PROGRAMS {
             contents.file(&format!("/kl/{name}"), 0o755, crate::bare::compile(name, source)?);
         }
         for (name, text) in SCRIPTS {
             contents.file(&format!("/kl/{name}"), 0o644, text);
         }
+        let vmlinux = directory.path().join("vmlinux");
         let build_id_at = build_id_at(&std::fs::read(&vmlinux)?, &kernel.build_id.0)?;
         contents.file("/kl/build-id-at", 0o644, build_id_at.to_string());
         contents.file("/etc/passwd", 0o644, "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n");
@@ -171,6 +165,20 @@ fn judge(tried: &Tried, outcome: &Outcome) -> Result<()> {
         bail!("{}: the kernel says {line}\n{}", machine.name, last_lines(&outcome.console, 60));
     }
     Ok(())
+}
+
+/// What a guest needs to replace functions of its kernel, made in `directory`: the name in `/kl`, the permissions, and where it lies.
+/// The vmlinux has no debug information.
+pub fn make_tool(kernel: &Kernel, directory: &Path) -> Result<[(&'static str, u32, PathBuf); 3]> {
+    let (vmlinux, stripped) = (directory.join("vmlinux"), directory.join("kernlane"));
+    run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
+    run(Command::new("strip").arg("-o").arg(&stripped).arg(crate::kernlane()?))?;
+    let module = build_module(&kernel.release, "kmod".as_ref(), directory)?.join("kernlane.ko");
+    Ok([
+        ("vmlinux", 0o644, vmlinux),
+        ("kernlane", 0o755, stripped),
+        ("kernlane.ko", 0o644, module),
+    ])
 }
 
 /// Where the build id stands in the file, for a test to damage it.

@@ -127,6 +127,7 @@ impl Road<'_> {
         let request = Request {
             workload: Workload::open(&self.args.workload)?,
             kernel: Kernel::open(kernel, vmlinux)?,
+            files: Vec::new(),
             output: directory.clone(),
             seed: self.args.seed,
             data: false,

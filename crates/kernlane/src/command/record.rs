@@ -75,6 +75,7 @@ impl GuestArgs {
         Ok(Request {
             workload: Workload::open(&self.workload)?,
             kernel: Kernel::open(&self.kernel, self.vmlinux.as_deref())?,
+            files: Vec::new(),
             output: self.output.clone(),
             seed: self.seed,
             data: false,

@@ -18,6 +18,8 @@ use std::time::Duration;
 pub struct Request {
     pub workload: Workload,
     pub kernel: Kernel,
+    /// What the guest has besides: path, permissions, content. Such a guest is not kept in the cache, but made beside the output (`OUTPUT.guest`).
+    pub files: Vec<(String, u32, Vec<u8>)>,
     /// The directory to make. Its parents are made, too.
     pub output: PathBuf,
     pub seed: u64,
@@ -54,7 +56,15 @@ impl Request {
     pub fn prepare(&self, qemu: &Qemu, state: Option<State>) -> Result<(Boot, Conditions)> {
         let (workload, kernel) = (&self.workload, &self.kernel);
         let cache = cache::directory()?;
-        let initramfs = Contents::of_workload(workload, kernel)?.build(&cache, &cache.join("guest"))?;
+        let mut contents = Contents::of_workload(workload, kernel)?;
+        for (path, permissions, content) in &self.files {
+            contents.file(path, *permissions, content.as_slice());
+        }
+        let place = match self.files.is_empty() {
+            true => cache.join("guest"),
+            false => self.output.with_extension("guest"),
+        };
+        let initramfs = contents.build(&cache, &place)?;
         let mut boot = Boot::new(kernel.boot_image.clone(), initramfs.path.clone());
         boot.clock = Clock::Instructions { seed: self.seed };
         boot.memory_mb = self.memory_mb.unwrap_or(workload.memory_mb);

@@ -1,0 +1,143 @@
+//! What `kernlane live auto` brings, seen from outside: each load on Debian's stock 6.12 kernel as it is and after its hot functions were replaced.
+//!
+//! To add one: a workload beside this file that runs `/kl/load` and sources `/kl/optimize.sh` and `/kl/tell.sh`, and its line in `BENCHMARKS`.
+//!
+//! Takes a directory; makes there two recordings a benchmark and `gain.json`, and prints tables as the paper's (Tamches 2001, figures 3 and 4). Both guests
+//! do the same up to the installing: the one that is to stay as it is counts, too, and installs nothing (`--dry-run`). What is there is not
+//! recorded again.
+
+mod measure;
+mod names;
+mod tables;
+
+use crate::live_test::{debian, make_tool};
+use anyhow::{Context, Result, ensure};
+use kernlane::guest::{Kernel, Request, Workload, record};
+use measure::{Gain, Side};
+use names::Told;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub struct Benchmark {
+    pub name: &'static str,
+    /// What the workload does so many times.
+    pub operation: &'static str,
+    pub operations: u64,
+}
+
+const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "tcp",
+        operation: "file fetched",
+        operations: 340,
+    },
+    Benchmark {
+        name: "ping-pong",
+        operation: "round trip",
+        operations: 4000,
+    },
+    Benchmark {
+        name: "files",
+        operation: "file stated and read",
+        operations: 4000,
+    },
+];
+
+/// What is simulated: a server of today, and the processor of the paper.
+const MACHINES: [&str; 2] = ["server-32k", "ultrasparc-16k"];
+
+const OPTIMIZE: &str = include_str!("optimize.sh");
+const TELL: &str = include_str!("tell.sh");
+
+/// Of `kernlane live auto`, by the file that names it.
+const SIDES: [(&str, &str); 2] = [("before", "--dry-run"), ("after", "")];
+
+/// `names`: of benchmarks; all without one.
+pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        ensure!(BENCHMARKS.iter().any(|b| b.name == *name), "there is no benchmark {name}");
+    }
+    let kernel = debian::kernel()?;
+    let tool = tool(&Kernel::open(&kernel, None)?)?;
+    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    let mut gains = Vec::new();
+    for benchmark in BENCHMARKS.iter().filter(|b| names.is_empty() || names.contains(&b.name)) {
+        let recordings = SIDES.map(|(side, _)| directory.join(format!("{}-{side}", benchmark.name)));
+        std::thread::scope(|scope| {
+            let made: Vec<_> = (SIDES.iter().zip(&recordings))
+                .map(|(&(_, how), output)| scope.spawn(|| make(benchmark, &kernel, &tool, how, output)))
+                .collect();
+            made.into_iter()
+                .try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a recording's thread has panicked"))?)
+        })?;
+        let gain = measured(benchmark, &Kernel::open(&kernel, None)?, &recordings)?;
+        print!("{}", tables::tables(&gain));
+        gains.push(gain);
+    }
+    let mut text = serde_json::to_string_pretty(&gains)?;
+    text.push('\n');
+    let path = directory.join("gain.json");
+    kernlane::output::write(&path, text.as_bytes())?;
+    println!("written: {}", path.display());
+    Ok(())
+}
+
+/// Files of the guest: path, permissions, content.
+fn tool(kernel: &Kernel) -> Result<Vec<(String, u32, Vec<u8>)>> {
+    let directory = tempfile::Builder::new().prefix("kernlane-live-gain-").tempdir()?;
+    let made = make_tool(kernel, directory.path())?;
+    let read = |(name, permissions, path): &(&str, u32, PathBuf)| {
+        let content = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        Ok((format!("/kl/{name}"), *permissions, content))
+    };
+    made.iter().map(read).collect()
+}
+
+fn make(benchmark: &Benchmark, kernel: &Path, tool: &[(String, u32, Vec<u8>)], how: &str, output: &Path) -> Result<()> {
+    if output.is_dir() {
+        return Ok(());
+    }
+    println!("recording {}", output.display());
+    let mut files = tool.to_vec();
+    for (path, text) in [("/kl/optimize.sh", OPTIMIZE), ("/kl/tell.sh", TELL), ("/kl/how", how)] {
+        files.push((path.into(), 0o644, text.into()));
+    }
+    let request = Request {
+        workload: Workload::open(&format!("xtask/src/live_gain/{}.toml", benchmark.name))?,
+        kernel: Kernel::open(kernel, None)?,
+        files,
+        output: output.to_owned(),
+        seed: 1,
+        data: false,
+        memory_mb: None,
+        time_limit: Duration::from_secs(7200),
+        force: false,
+    };
+    let made = record::record(&request, None, &mut |_, _| {});
+    let guest = output.with_extension("guest");
+    if guest.is_dir() {
+        std::fs::remove_dir_all(&guest).with_context(|| format!("removing {}", guest.display()))?;
+    }
+    made.map(drop).with_context(|| output.display().to_string())
+}
+
+fn measured(benchmark: &Benchmark, kernel: &Kernel, recordings: &[PathBuf; 2]) -> Result<Gain> {
+    let [before, after] = recordings;
+    let (told_before, told) = (Told::read(before)?, Told::read(after)?);
+    ensure!(told_before.copies.is_empty(), "{}: something is installed", before.display());
+    ensure!(!told.copies.is_empty(), "{}: nothing is installed", after.display());
+    let roots: Vec<String> = told.report.roots.iter().map(|root| root.function.clone()).collect();
+    let side = |recording: &Path, told: &Told| -> Result<Side> {
+        let symbols = names::symbols(kernel, told)?;
+        MACHINES.iter().map(|name| measure::on(recording, name, &symbols, &roots)).collect()
+    };
+    Ok(Gain {
+        benchmark: benchmark.name.into(),
+        kernel: kernel.release.clone(),
+        operation: benchmark.operation.into(),
+        operations: benchmark.operations,
+        before: side(before, &told_before)?,
+        after: side(after, &told)?,
+        group: told.report.functions,
+    })
+}

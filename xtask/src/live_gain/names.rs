@@ -1,0 +1,156 @@
+//! What a guest said after its run, and the names of its kernel's code, the copies' included.
+//!
+//! Takes a recording; gives what `kernlane live auto` reported, and symbols in which a replaced function is entered at its copy: what is left of
+//! the original (a jump) is no entry, else a call would be counted twice.
+
+use anyhow::{Context, Result, ensure};
+use kernlane::guest::Kernel;
+use kernlane::live::chunks::Chunks;
+use kernlane::services::symbols::Symbols;
+use serde::Deserialize;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+use std::path::Path;
+
+#[derive(Deserialize)]
+pub struct Report {
+    pub roots: Vec<Root>,
+    pub functions: Vec<Chunks>,
+}
+
+#[derive(Deserialize)]
+pub struct Root {
+    pub function: String,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    functions: Vec<Copied>,
+}
+
+/// A replaced function. Without KASLR the addresses are those of the link.
+#[derive(Clone, Copy, Deserialize)]
+pub struct Copied {
+    entry: u64,
+    copy: u64,
+}
+
+pub struct Told {
+    pub report: Report,
+    pub copies: Vec<Copied>,
+    /// Lines of `/proc/kallsyms`.
+    modules: String,
+}
+
+impl Told {
+    pub fn read(recording: &Path) -> Result<Told> {
+        let path = recording.join("output.log");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        Told::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    fn parse(text: &str) -> Result<Told> {
+        let part = |name: &str| {
+            let begin = format!("-- {name}\n");
+            let rest = text.split_once(&begin).map(|(_, rest)| rest);
+            let part = rest.and_then(|rest| rest.split_once("\n-- "));
+            part.map(|(part, _)| part).with_context(|| format!("the guest told no {name}"))
+        };
+        let groups: Vec<Group> = serde_json::from_str(part("status")?).context("the status")?;
+        Ok(Told {
+            report: serde_json::from_str(part("report")?).context("the report")?,
+            copies: groups.into_iter().flat_map(|group| group.functions).collect(),
+            modules: part("modules")?.to_owned(),
+        })
+    }
+}
+
+/// Behind the last symbol of the modules there is nothing of theirs for sure.
+const BEHIND: u64 = 1 << 20;
+
+pub fn symbols(kernel: &Kernel, told: &Told) -> Result<Symbols> {
+    let path = kernel.vmlinux.with_file_name(format!("System.map-{}", kernel.release));
+    let map = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), with_copies(&map, told)?)?;
+    Symbols::read(file.path())
+}
+
+fn with_copies(map: &str, told: &Told) -> Result<String> {
+    let copies: HashMap<u64, u64> = told.copies.iter().map(|f| (f.entry, f.copy)).collect();
+    let mut text = String::with_capacity(map.len() + told.modules.len());
+    let mut named = HashSet::new();
+    for line in map.lines() {
+        let mut words = line.split(' ');
+        let (Some(at), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        match u64::from_str_radix(at, 16).ok().and_then(|at| copies.get(&at)) {
+            Some(copy) if matches!(kind, "t" | "T" | "w" | "W") => {
+                // A part of a function is no entry.
+                let _ = writeln!(text, "{at} t {name}.cold");
+                let _ = writeln!(text, "{copy:016x} t {name}");
+                named.insert(*copy);
+            }
+            _ => {
+                let _ = writeln!(text, "{line}");
+            }
+        }
+    }
+    ensure!(named.len() == told.copies.len(), "not every replaced function is in the System.map");
+    let mut last = 0;
+    for line in told.modules.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(at), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        last = last.max(u64::from_str_radix(at, 16).with_context(|| format!("{line:?}: no address"))?);
+        let name = name.replacen(".kernlane", ".cold", 1);
+        let _ = writeln!(text, "{at} {kind} {name}");
+    }
+    let _ = writeln!(text, "{:016x} d behind_the_modules", last.saturating_add(BEHIND));
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernlane::image::address::LinkAddr;
+
+    const OUTPUT: &str = "noise\n-- report\n{\"roots\": [{\"function\": \"f\"}], \"functions\": []}\n-- status\n\
+        [{\"functions\": [{\"entry\": 18446744071578845200, \"copy\": 18446744072635809840}]}]\n-- modules\n\
+        ffffffffc0000020 t f.kernlane.1\t[kernlane_1]\nffffffffc0000030 t f.kernlane\t[kernlane_1]\n-- auto\nx\n-- end\n";
+    const MAP: &str = "ffffffff81000000 T _stext\nffffffff81000010 T f\nffffffff81000020 T g\nffffffff81000030 T h\n";
+
+    /// The symbol that holds an address, and whether it is entered there.
+    fn name(symbols: &Symbols, at: u64) -> (Option<&str>, bool) {
+        let symbol = symbols.containing(LinkAddr(at));
+        let is_entry = symbol.is_some_and(|s| s.base_name().is_some() && s.addr.0 == at);
+        (symbol.map(|s| s.name.as_str()), is_entry)
+    }
+
+    #[test]
+    fn a_replaced_function_is_entered_at_its_copy() {
+        let told = Told::parse(OUTPUT).unwrap();
+        assert_eq!(told.report.roots[0].function, "f");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), with_copies(MAP, &told).unwrap()).unwrap();
+        let symbols = Symbols::read(file.path()).unwrap();
+        assert_eq!(name(&symbols, 0xffff_ffff_8100_0010), (Some("f.cold"), false));
+        assert_eq!(name(&symbols, 0xffff_ffff_8100_0020), (Some("g"), true));
+        assert_eq!(name(&symbols, 0xffff_ffff_c000_0030), (Some("f"), true));
+        assert_eq!(name(&symbols, 0xffff_ffff_c000_0020), (Some("f.cold.1"), false));
+        assert_eq!(name(&symbols, 0xffff_ffff_c000_0100).0, Some("f"));
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        for part in ["report", "status", "modules"] {
+            let damaged = OUTPUT.replace(&format!("-- {part}"), "-- other");
+            let error = Told::parse(&damaged).err().map(|error| error.to_string()).unwrap();
+            assert!(error.contains(part), "{error}");
+        }
+        let told = Told::parse(OUTPUT).unwrap();
+        assert!(with_copies("ffffffff81000000 T _stext\n", &told).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! Gains as text: the group as in Tamches 2001, figure 3, and what it brought as in figure 4.
+
+use crate::live_gain::measure::{Gain, Invocations, OnMachine};
+use kernlane::live::chunks;
+use std::fmt::Write;
+
+pub fn tables(gain: &Gain) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "\n== {}: Linux {}, {} times \"{}\"\n\n{}",
+        gain.benchmark,
+        gain.kernel,
+        gain.operations,
+        gain.operation,
+        chunks::Table(&gain.group)
+    );
+    for (before, after) in gain.before.iter().zip(&gain.after) {
+        machine(&mut text, gain, before, after);
+    }
+    text
+}
+
+fn machine(text: &mut String, gain: &Gain, before: &OnMachine, after: &OnMachine) {
+    let _ = writeln!(text, "\nthe kernel per {}, {} simulated", gain.operation, before.machine);
+    let _ = writeln!(text, "{:32} {:>12} {:>12} {:>8}", "", "original", "optimized", "change");
+    let per_operation = |value: f64| value / gain.operations as f64;
+    let rows: [(&str, fn(&OnMachine) -> f64); 6] = [
+        ("instructions (recorded)", |on| on.instructions as f64),
+        ("taken jumps (recorded)", |on| on.jumps as f64),
+        ("L1I misses", |on| on.l1i_misses as f64),
+        ("L1I stall, cycles", |on| on.stall),
+        ("cycles", |on| on.cycles),
+        ("iTLB misses", |on| on.itlb_misses as f64),
+    ];
+    for (name, value) in rows {
+        row(text, name, per_operation(value(before)), per_operation(value(after)));
+    }
+    for (before, after) in before.functions.iter().zip(&after.functions) {
+        function(text, before, after);
+    }
+}
+
+fn function(text: &mut String, before: &Invocations, after: &Invocations) {
+    if before.calls == 0 || after.calls == 0 {
+        // A tail call whose jump the layout dropped runs on into its callee.
+        let _ = writeln!(
+            text,
+            "{}: entered by calls and jumps {} and {} times, so nothing can be compared",
+            before.function, before.calls, after.calls
+        );
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "per invocation of {} ({} and {} calls)",
+        before.function, before.calls, after.calls
+    );
+    let rows: [(&str, fn(&Invocations) -> f64); 4] = [
+        ("  instructions (recorded)", |f| f.instructions as f64),
+        ("  L1I misses", |f| f.l1i_misses as f64),
+        ("  L1I stall, cycles", |f| f.stall),
+        ("  cycles", |f| f.cycles),
+    ];
+    for (name, value) in rows {
+        let each = |f: &Invocations| value(f) / f.calls as f64;
+        row(text, name, each(before), each(after));
+    }
+}
+
+fn row(text: &mut String, name: &str, before: f64, after: f64) {
+    let change = match before > 0.0 {
+        true => format!("{:+.1} %", 100.0 * (after / before - 1.0)),
+        false => "-".into(),
+    };
+    let _ = writeln!(text, "{name:32} {before:>12.2} {after:>12.2} {change:>8}");
+}
