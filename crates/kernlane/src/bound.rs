@@ -49,7 +49,7 @@ pub fn bound<R: Read>(mut reader: Reader<R>, image: &Image, cut: &mut Cut, machi
                             translation: TranslationId(id),
                             instructions,
                         } => (id, instructions),
-                        Event::Task(_) | Event::Marker(_) | Event::Woken(_) => continue,
+                        Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
                     };
                     // The same again is no fetch.
                     let new = units.fetched(translation, reached);

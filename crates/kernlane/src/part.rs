@@ -105,7 +105,7 @@ impl Cut {
         let ran = match *event {
             Event::Executed(id) => of(id),
             Event::Left { instructions, .. } => instructions,
-            Event::Task(_) | Event::Marker(_) | Event::Woken(_) => return true,
+            Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => return true,
         };
         let inside = (self.from..self.until).contains(&self.at);
         self.at += u64::from(ran);

@@ -179,7 +179,7 @@ impl Caches {
             let (id, left) = match event {
                 Event::Executed(id) => (id, 0),
                 Event::Left { translation, instructions } => (translation, instructions),
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) => continue,
+                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
             };
             let party = Party::of(self.codes[id.0 as usize].side());
             for at in self.lines_of(id, left) {

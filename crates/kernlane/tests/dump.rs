@@ -70,7 +70,12 @@ fn recording() -> Vec<u8> {
         instructions: 2,
     };
     writer
-        .stream(&stream(&[left, Event::Task(TaskId(1)), Event::Executed(patched)]))
+        .stream(&stream(&[
+            left,
+            Event::Clock(1234),
+            Event::Task(TaskId(1)),
+            Event::Executed(patched),
+        ]))
         .unwrap();
     writer.end().unwrap().0
 }
@@ -171,7 +176,7 @@ fn sections_and_limits_leave_the_rest_alone() {
     let expected: Vec<&str> = all
         .lines()
         .filter(|line| {
-            !["translation ", "executed ", "left  ", "switch ", "marker "]
+            !["translation ", "executed ", "left  ", "switch ", "marker ", "clock "]
                 .iter()
                 .any(|start| line.starts_with(start))
         })

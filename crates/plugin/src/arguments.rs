@@ -37,6 +37,8 @@ pub struct Arguments {
     pub tasks: Option<TaskPlaces>,
     pub on_error: OnError,
     pub verify: bool,
+    /// The kernel's readings of the processor's clock are recorded, too.
+    pub clock: bool,
     pub data: Option<Data>,
     /// Variables of the kernel, eight bytes each, whose values are told as conditions when recording begins: name and address.
     pub values: Vec<(String, u64)>,
@@ -131,7 +133,7 @@ impl Arguments {
         let mut header = Header::default();
         let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) = (None, None, None, None, None);
         let mut wakes = [0; MOST_WAKES];
-        let (mut on_error, mut verify, mut data, mut page_offset_base) = (OnError::Stop, false, false, None);
+        let (mut on_error, mut verify, mut clock, mut data, mut page_offset_base) = (OnError::Stop, false, false, false, None);
         let (mut frames, mut values) = (None, Vec::new());
         for argument in arguments {
             let (key, value) = argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
@@ -176,6 +178,7 @@ impl Arguments {
                     }
                 }
                 "verify" => verify = switch()?,
+                "clock" => clock = switch()?,
                 "data" => data = switch()?,
                 "page_offset_base" => page_offset_base = Some(number()?),
                 "frames" => frames = Some(FrameFacts::parse(value).ok_or_else(|| wrong("eleven numbers with + between them"))?),
@@ -204,6 +207,7 @@ impl Arguments {
             tasks,
             on_error,
             verify,
+            clock,
             data: data.then_some(Data { page_offset_base, frames }),
             values,
         })
@@ -237,6 +241,7 @@ mod tests {
             "pid=0x4b8",
             "on_error=continue",
             "verify=on",
+            "clock=on",
             "data=on",
             "page_offset_base=0xffffffff81d091d8",
             "frames=1+2+8+24+48+52+12+0xf5+0xf2+8+96",
@@ -259,6 +264,7 @@ mod tests {
             }),
             on_error: OnError::Continue,
             verify: true,
+            clock: true,
             data: Some(Data {
                 page_offset_base: Some(0xffff_ffff_81d0_91d8),
                 frames: FrameFacts::parse("1+2+8+24+48+52+12+0xf5+0xf2+8+96"),

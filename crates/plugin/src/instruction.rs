@@ -26,6 +26,8 @@ pub struct Traits {
     /// It may drop mappings of pages: the only instructions after which the same address can lie elsewhere (Intel SDM volume 3,
     /// section 4.10.4.1).
     pub drops_mappings: bool,
+    /// It reads the processor's clock (TSC).
+    pub reads_clock: bool,
 }
 
 /// Decodes one instruction in 64-bit mode.
@@ -36,6 +38,7 @@ pub fn traits(code: &[u8]) -> Traits {
         may_leave: !stays(&instruction),
         repeats,
         drops_mappings: drops_mappings(&instruction),
+        reads_clock: matches!(instruction.mnemonic(), Mnemonic::Rdtsc | Mnemonic::Rdtscp),
     }
 }
 

@@ -33,6 +33,7 @@
 //! each line beginning with `kernlane: `.
 
 mod arguments;
+mod clock;
 mod frames;
 mod instruction;
 mod mappings;

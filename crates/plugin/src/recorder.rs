@@ -45,6 +45,8 @@ struct Known {
     instructions: u16,
     /// The address of its last instruction, if that repeats.
     repeats_at: Option<u64>,
+    /// Its last instruction reads the processor's clock.
+    reads_clock: bool,
 }
 
 /// One recording in the making.
@@ -95,6 +97,7 @@ impl<S: Sink> Recorder<S> {
             self.known.push(Known {
                 instructions: lengths.len() as u16,
                 repeats_at,
+                reads_clock: false,
             });
             self.translations.push(Translation {
                 id,
@@ -104,6 +107,36 @@ impl<S: Sink> Recorder<S> {
             });
         }
         id
+    }
+
+    /// The translation's last instruction reads the processor's clock.
+    pub fn reads_clock(&mut self, id: TranslationId) {
+        if let Some(known) = self.known.get_mut(id.0 as usize) {
+            known.reads_clock = true;
+        }
+    }
+
+    /// Whether the execution just before the one that is being recorded came to its end, and that is a reading of the clock.
+    pub fn is_behind_reading(&self) -> bool {
+        let (before, of_left) = match self.words[..] {
+            [.., first, before, _] => (before, Event::is_left(first)),
+            [before, _] => (before, false),
+            _ => return false,
+        };
+        !of_left && self.known.get(before as usize).is_some_and(|known| known.reads_clock)
+    }
+
+    /// The clock went on by so many ticks up to the reading with which the execution before ended.
+    pub fn clock(&mut self, ticks: u64) {
+        let mut left = ticks;
+        loop {
+            let part = left.min(Event::MOST_TICKS.into());
+            self.before_current(Event::Clock(part as u32));
+            left -= part;
+            if left == 0 {
+                return;
+            }
+        }
     }
 
     /// A translation is entered, and the one before came to its end.
@@ -336,6 +369,29 @@ mod tests {
             batches[0].tasks.iter().map(|task| (task.pointer.0, task.pid)).collect::<Vec<_>>(),
             [(1, None), (2, Some(7))]
         );
+    }
+
+    #[test]
+    fn a_reading_of_the_clock_stands_behind_the_code_that_read_it() {
+        let mut recorder = recorder();
+        let reads = recorder.define(A, &[2], &[0x0f, 0x31], false, [None; 2]);
+        let next = recorder.define(RunAddr(A.0 + 2), &[1], &[0x90], false, [None; 2]);
+        recorder.reads_clock(reads);
+        recorder.executed(reads);
+        assert!(!recorder.is_behind_reading(), "it is the reading");
+        recorder.executed(next);
+        assert!(recorder.is_behind_reading());
+        recorder.clock(2 * u64::from(Event::MOST_TICKS) + 5);
+        recorder.executed(next);
+        assert!(!recorder.is_behind_reading(), "come to by another way");
+        recorder.executed(reads);
+        recorder.left(1);
+        recorder.executed(next);
+        assert!(!recorder.is_behind_reading(), "left: read again later");
+        let (batches, _) = finish(recorder);
+        let most = Event::Clock(Event::MOST_TICKS);
+        let expected = [Event::Executed(reads), most, most, Event::Clock(5), Event::Executed(next)];
+        assert_eq!(all_events(&batches)[..5], expected);
     }
 
     #[test]

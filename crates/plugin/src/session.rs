@@ -4,6 +4,7 @@
 //! whatever runs from then on is translated anew, at its real address, with the recorder's callbacks in it. The end drops them again.
 
 use crate::arguments::{Arguments, Data, OnError, TaskPlaces};
+use crate::clock::Clock;
 use crate::frames::Frames;
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
 use crate::mappings::Mappings;
@@ -31,6 +32,7 @@ struct Session {
     header: Header,
     on_error: OnError,
     verify: bool,
+    clock: bool,
     data: Option<Data>,
     values: Vec<(String, u64)>,
     tasks: Option<TaskWatch>,
@@ -48,6 +50,8 @@ struct Recording {
     progress: Cell,
     recorder: Recorder<Output>,
     verify: Option<Verify>,
+    /// Only where readings of the clock are recorded.
+    clock: Option<Clock>,
     /// Only where data accesses are recorded.
     mappings: Option<Mappings>,
     /// Only where what frames are used for is recorded.
@@ -65,6 +69,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
         tasks,
         on_error,
         verify,
+        clock,
         data,
         values,
     } = arguments;
@@ -76,6 +81,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
         header,
         on_error,
         verify,
+        clock,
         data,
         values,
         tasks,
@@ -230,6 +236,7 @@ mod waiting {
                     progress: Cell::new(),
                     recorder,
                     verify: session.verify.then(Verify::new),
+                    clock: session.clock.then(Clock::default),
                     mappings: session.data.map(|data| Mappings::new(data.page_offset_base)),
                     frames,
                     lengths: Vec::new(),
@@ -264,7 +271,7 @@ mod recording {
         fn instrument(&mut self, translation: Translating, places: Option<TaskPlaces>) {
             self.lengths.clear();
             self.code.clear();
-            let (mut may_leave, mut repeats) = (Vec::new(), false);
+            let (mut may_leave, mut repeats, mut reads_clock) = (Vec::new(), false, false);
             let instructions: Vec<_> = translation.instructions().collect();
             for (i, instruction) in instructions.iter().enumerate() {
                 let start = self.code.len();
@@ -273,6 +280,7 @@ mod recording {
                 may_leave.push(traits.may_leave);
                 // What repeats is always the last: QEMU ends a translation with it.
                 repeats = traits.repeats;
+                reads_clock = traits.reads_clock;
                 if let Some(verify) = &self.verify {
                     verify.count(*instruction);
                 }
@@ -298,6 +306,15 @@ mod recording {
                 repeats,
                 physical.unwrap_or([None; 2]),
             );
+            if let (Some(clock), true) = (&mut self.clock, translation.addr().is_kernel()) {
+                if reads_clock {
+                    clock.read_before(translation.addr().0.wrapping_add(size));
+                    self.recorder.reads_clock(id);
+                }
+                if let (Some(first), true) = (instructions.first(), clock.is_behind(translation.addr().0)) {
+                    first.at_execution(on_clock, Reads::Registers, 0);
+                }
+            }
             if self.verify.is_some() {
                 let checked = Checked {
                     addr: translation.addr(),
@@ -411,6 +428,17 @@ mod recording {
             }
         }
         recording.recorder.access(site, addr);
+    }
+
+    /// Comes behind the callback that records the execution.
+    unsafe extern "C" fn on_clock(_: c_uint, _: *mut c_void) {
+        guarded_recording(|_, recording| {
+            if recording.recorder.is_behind_reading()
+                && let Some(ticks) = recording.clock.as_mut().and_then(Clock::ticks)
+            {
+                recording.recorder.clock(ticks);
+            }
+        });
     }
 
     /// Comes before the instruction; until it has been executed there is no access.

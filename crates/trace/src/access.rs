@@ -295,7 +295,7 @@ impl<'a> Walk<'a> {
         match event {
             Event::Executed(id) => self.execution(id, false),
             Event::Left { translation, .. } => self.execution(translation, true),
-            Event::Task(_) | Event::Marker(_) | Event::Woken(_) => (&[], self.at),
+            Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => (&[], self.at),
         }
     }
 }

@@ -50,7 +50,7 @@ impl AccessesIn {
             let (id, left) = match event {
                 Event::Executed(id) => (id, false),
                 Event::Left { translation, .. } => (translation, true),
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) => continue,
+                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
             };
             if others.next == Some(execution) {
                 self.other(id, &mut others, tally)?;

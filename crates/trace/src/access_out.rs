@@ -54,7 +54,7 @@ impl AccessesOut {
             let (translation, left) = match event {
                 Event::Executed(id) => (id, false),
                 Event::Left { translation, .. } => (translation, true),
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) => continue,
+                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
             };
             let Some(first) = start else {
                 return wrong("an execution has no start");

@@ -59,7 +59,7 @@ pub enum Violation {
 pub enum ReadError {
     #[error("not a recording: it does not begin with the magic number")]
     Magic,
-    #[error("format version {found}; this reader knows versions 1 and {}", crate::FORMAT_VERSION)]
+    #[error("format version {found}; this reader knows versions 1, 3, 4 and {}", crate::FORMAT_VERSION)]
     Version { found: u32 },
     #[error("cut off in chunk {chunk} at offset {offset}: the file ends before the clean end")]
     CutOff { chunk: u64, offset: u64 },

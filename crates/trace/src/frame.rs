@@ -13,9 +13,11 @@ use std::fmt;
 /// The first bytes of every recording. The first has bit 7 set, and the line ends give away a transfer as text.
 pub const MAGIC: [u8; 8] = *b"\x89KLT\r\n\x1a\n";
 /// The newest version, that of recordings with data accesses. Raised whenever an old reader would misunderstand a new file.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 6;
 /// The version of recordings without.
-pub(crate) const VERSION_WITHOUT_DATA: u32 = 1;
+pub(crate) const VERSION_WITHOUT_DATA: u32 = 4;
+/// The same without readings of the clock, with data accesses and without.
+pub(crate) const VERSIONS_WITHOUT_CLOCK: [u32; 2] = [3, 1];
 /// Bytes before a chunk's payload.
 pub(crate) const FRAME_SIZE: usize = 16;
 /// No chunk's payload unpacks to more.

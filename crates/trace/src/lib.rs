@@ -23,7 +23,7 @@
 //!                 match event {
 //!                     Event::Executed(t) => instructions += u64::from(lengths[t.0 as usize]),
 //!                     Event::Left { instructions: reached, .. } => instructions += u64::from(reached),
-//!                     Event::Task(_) | Event::Marker(_) | Event::Woken(_) => {}
+//!                     Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
 //!                 }
 //!             }
 //!         }

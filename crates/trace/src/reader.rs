@@ -3,7 +3,9 @@
 use crate::access::{Accesses, Patterns};
 use crate::access_in::AccessesIn;
 use crate::error::{ReadError, Violation};
-use crate::frame::{ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT, VERSION_WITHOUT_DATA};
+use crate::frame::{
+    ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT, VERSION_WITHOUT_DATA, VERSIONS_WITHOUT_CLOCK,
+};
 use crate::tally::{self, Tally};
 use crate::{Header, Task, Totals, Translation, payload};
 use std::io::{ErrorKind, Read};
@@ -25,6 +27,7 @@ pub enum Chunk {
 pub struct Reader<R: Read> {
     from: R,
     header: Header,
+    version: u32,
     tally: Tally,
     unpacker: zstd::bulk::Decompressor<'static>,
     packed: Vec<u8>,
@@ -80,15 +83,20 @@ impl<R: Read> Reader<R> {
                 offset: prefix.len() as u64,
             });
         };
-        let data = match u32::from_le_bytes(*version) {
+        let version = u32::from_le_bytes(*version);
+        let [with_data, without_data] = VERSIONS_WITHOUT_CLOCK;
+        let data = match version {
             VERSION_WITHOUT_DATA => DataIn::Absent,
             FORMAT_VERSION => DataIn::Decoded(Box::default()),
+            old if old == without_data => DataIn::Absent,
+            old if old == with_data => DataIn::Decoded(Box::default()),
             found => return Err(ReadError::Version { found }),
         };
         let mut reader = Reader {
             from,
             header: Header::default(),
-            tally: Tally::default(),
+            version,
+            tally: Tally::new(!VERSIONS_WITHOUT_CLOCK.contains(&version)),
             unpacker: zstd::bulk::Decompressor::new().map_err(io)?,
             packed: Vec::new(),
             chunk: 0,
@@ -149,10 +157,7 @@ impl<R: Read> Reader<R> {
 
     /// The version of the format that the recording has.
     pub fn version(&self) -> u32 {
-        match self.data {
-            DataIn::Absent => VERSION_WITHOUT_DATA,
-            DataIn::Ignored | DataIn::Decoded(_) => FORMAT_VERSION,
-        }
+        self.version
     }
 
     /// The next chunk; `None` after the clean end. After an error every further call gives `None`.
@@ -189,7 +194,7 @@ impl<R: Read> Reader<R> {
         match &mut self.data {
             DataIn::Absent => Err(Violation::Misplaced {
                 found: kind,
-                expected: "what a recording of version 1 has",
+                expected: "what a recording without data accesses has",
             }),
             DataIn::Ignored => Ok(()),
             DataIn::Decoded(data) if kind == ChunkKind::Patterns => data.accesses.define(&payload::take_patterns(&payload)?, &self.tally),
@@ -234,7 +239,7 @@ impl<R: Read> Reader<R> {
                 Ok(Chunk::Stream(words))
             }
             ChunkKind::End => {
-                let mut totals = payload::take_totals(payload, self.version() == FORMAT_VERSION)?;
+                let mut totals = payload::take_totals(payload, !matches!(self.data, DataIn::Absent))?;
                 self.tally.check(&totals)?;
                 match &self.data {
                     DataIn::Absent => {}

@@ -7,6 +7,7 @@
 //!      1  0  0  1 id       task `id` is switched to; holds for what follows
 //!      1  0  1  0 n        the workload executed marker n
 //!      1  0  1  1 id       task `id` became able to run
+//!      1  1  0  0 n        the clock of the guest's processor is n ticks later than at the last such word
 //! ```
 //!
 //! Gives events for words and words for events; whether ids are defined is `tally`'s concern.
@@ -18,10 +19,11 @@ const LEFT: u32 = 0x8000_0000;
 const TASK: u32 = 0x9000_0000;
 const MARKER: u32 = 0xa000_0000;
 const WOKEN: u32 = 0xb000_0000;
+const CLOCK: u32 = 0xc000_0000;
 
 /// Ids of translations are below this.
 pub(crate) const TRANSLATIONS: u32 = 0x8000_0000;
-/// Ids of tasks, numbers of markers and counts of instructions are below this.
+/// Ids of tasks, numbers of markers, counts of instructions and of ticks are below this.
 pub(crate) const OPERANDS: u32 = 0x1000_0000;
 
 /// One thing that happened in the guest.
@@ -38,9 +40,20 @@ pub enum Event {
     Marker(u32),
     /// A task became able to run. Stands before the translation in which it did.
     Woken(TaskId),
+    /// The kernel has read the processor's clock (TSC), behind the translation that did: so many ticks more than at the event of this kind before, 0 in the
+    /// first. More than [`Event::MOST_TICKS`] are several events.
+    Clock(u32),
 }
 
 impl Event {
+    /// What an event of the clock holds at most.
+    pub const MOST_TICKS: u32 = OPERANDS - 1;
+
+    /// Whether a word is the first of the two of a translation that was left.
+    pub fn is_left(word: u32) -> bool {
+        word & KIND == LEFT
+    }
+
     /// Appends the event's words. Operands that do not fit their field are the caller's error and give another event; the
     /// [`Writer`](crate::Writer) refuses what was not defined.
     pub fn append_to(self, words: &mut Vec<u32>) {
@@ -52,6 +65,7 @@ impl Event {
             Event::Task(id) => words.push(TASK | id.0 & !KIND),
             Event::Marker(number) => words.push(MARKER | number & !KIND),
             Event::Woken(id) => words.push(WOKEN | id.0 & !KIND),
+            Event::Clock(ticks) => words.push(CLOCK | ticks & !KIND),
         }
     }
 }
@@ -107,6 +121,7 @@ impl Iterator for Events<'_> {
             TASK => Some(Event::Task(TaskId(operand))),
             MARKER => Some(Event::Marker(operand)),
             WOKEN => Some(Event::Woken(TaskId(operand))),
+            CLOCK => Some(Event::Clock(operand)),
             _ => self.stop(),
         }
     }
@@ -136,10 +151,11 @@ mod tests {
             Event::Task(TaskId(OPERANDS - 1)),
             Event::Marker(0xffff),
             Event::Woken(TaskId(5)),
+            Event::Clock(Event::MOST_TICKS),
         ];
         let mut words = Vec::new();
         given.iter().for_each(|event| event.append_to(&mut words));
-        assert_eq!(words.len(), 7);
+        assert_eq!(words.len(), 8);
         assert_eq!(events(&words).collect::<Vec<_>>(), given);
     }
 
@@ -158,7 +174,7 @@ mod tests {
 
     #[test]
     fn words_that_no_writer_makes_end_the_iteration() {
-        for bad in [&[LEFT | 1][..], &[LEFT | 1, TASK], &[0xc000_0000, 1], &[0xffff_ffff, 1]] {
+        for bad in [&[LEFT | 1][..], &[LEFT | 1, TASK], &[0xd000_0000, 1], &[0xffff_ffff, 1]] {
             let words = [&[5, 6], bad].concat();
             let expected = [Event::Executed(TranslationId(5)), Event::Executed(TranslationId(6))];
             assert_eq!(events(&words).collect::<Vec<_>>(), expected, "{bad:x?}");

@@ -12,6 +12,8 @@ const KERNEL: u16 = 1 << 15;
 pub(crate) struct Tally {
     translations: Vec<u16>,
     tasks: u32,
+    /// The format's version has no readings of the clock.
+    without_clock: bool,
     totals: Totals,
     /// Of the definitions in their order and of the stream in its own: where the one stands in the other is the writer's choice.
     defined: OrderHash,
@@ -19,6 +21,14 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// `has_clock`: the format's version has readings of the clock, as those that are written have.
+    pub fn new(has_clock: bool) -> Tally {
+        Tally {
+            without_clock: !has_clock,
+            ..Tally::default()
+        }
+    }
+
     pub fn next_translation(&self) -> u32 {
         self.translations.len() as u32
     }
@@ -93,7 +103,8 @@ impl Tally {
             let mut events = events(rest);
             match events.next() {
                 None if rest.is_empty() => break,
-                None => {
+                Some(Event::Clock(_)) if !self.without_clock => {}
+                None | Some(Event::Clock(_)) => {
                     return Err(Violation::UnknownWord {
                         at: words.len() - rest.len(),
                     });
@@ -146,7 +157,7 @@ impl Tally {
                 Ok(())
             }
             Event::Task(id) | Event::Woken(id) if id.0 >= self.tasks => Err(Violation::UndefinedTask { id }),
-            Event::Task(_) | Event::Marker(_) | Event::Woken(_) => Ok(()),
+            Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@ mod frames;
 mod sample;
 
 use frames::{Random, boundaries, file, file_of, framed, framed_as, pieces};
-use kernlane_trace::{Chunk, Event, ReadError, Reader, Task, TaskId, Translation, TranslationId, Violation, events};
+use kernlane_trace::{Chunk, Event, ReadError, Reader, Task, TaskId, Translation, TranslationId, Violation, Writer, events};
 
 /// The chunks up to the first error, and the error.
 fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
@@ -133,8 +133,34 @@ fn other_files_are_not_recordings() {
     assert!(matches!(read(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0").1, Some(ReadError::Magic)));
     assert!(matches!(read(b"x").1, Some(ReadError::Magic)));
     let (mut bytes, _) = sample::bytes();
-    bytes[8] = 4;
-    assert!(matches!(read(&bytes).1, Some(ReadError::Version { found: 4 })));
+    for found in [0, 2, 5] {
+        bytes[8] = found;
+        let error = read(&bytes).1;
+        assert!(
+            matches!(error, Some(ReadError::Version { found: said }) if said == u32::from(found)),
+            "{error:?}"
+        );
+    }
+}
+
+/// Recordings made before the clock was read have no readings, and are read as ever.
+#[test]
+fn versions_without_the_clock_are_read_and_have_none() {
+    let read_as = |version: u32, words: &[u32]| {
+        let mut writer = Writer::new(Vec::new(), &sample::header()).unwrap();
+        writer.translations(&[sample::translation(0, 0x1000, &[1])]).unwrap();
+        writer.stream(words).unwrap();
+        let (mut bytes, _) = writer.end().unwrap();
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        read(&bytes)
+    };
+    let clock = sample::words(&[Event::Executed(TranslationId(0)), Event::Clock(3)]);
+    assert!(read_as(1, &[0, 0]).1.is_none());
+    assert!(read_as(4, &clock).1.is_none());
+    match read_as(1, &clock).1 {
+        Some(ReadError::Chunk { violation, .. }) => assert_eq!(violation, Violation::UnknownWord { at: 1 }),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A chunk with a right checksum, whatever the payload is.
@@ -142,7 +168,7 @@ const EMPTY_HEADER: [u8; 20] = [0; 20];
 
 /// The violation of a file whose second chunk this is.
 fn violation(kind: &[u8; 4], payload: &[u8]) -> Violation {
-    match read(&file(1, &[framed(b"HEAD", &EMPTY_HEADER), framed(kind, payload)])).1 {
+    match read(&file(4, &[framed(b"HEAD", &EMPTY_HEADER), framed(kind, payload)])).1 {
         Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
         other => panic!("{other:?}"),
     }
@@ -164,7 +190,7 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
         violation(b"STRM", &0xb000_0000u32.to_le_bytes()),
         Violation::UndefinedTask { id: TaskId(0) }
     );
-    assert_eq!(violation(b"STRM", &0xc000_0000u32.to_le_bytes()), Violation::UnknownWord { at: 0 });
+    assert_eq!(violation(b"STRM", &0xd000_0000u32.to_le_bytes()), Violation::UnknownWord { at: 0 });
     assert_eq!(violation(b"TRAN", &[0; 9]), Violation::Short { what: "a translation" });
     assert_eq!(
         violation(b"TRAN", &[&address[..], &[0, 0]].concat()),
@@ -193,7 +219,7 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
 
 #[test]
 fn headers_that_break_a_rule_are_refused() {
-    let refused = |kind: &[u8; 4], payload: &[u8]| match read(&file(1, &[framed(kind, payload)])).1 {
+    let refused = |kind: &[u8; 4], payload: &[u8]| match read(&file(4, &[framed(kind, payload)])).1 {
         Some(ReadError::Chunk {
             chunk: 0,
             offset: 12,
@@ -213,7 +239,7 @@ fn headers_that_break_a_rule_are_refused() {
 
 #[test]
 fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
-    let lies = |chunk: Vec<u8>| match read(&file(1, &[framed(b"HEAD", &EMPTY_HEADER), chunk])).1 {
+    let lies = |chunk: Vec<u8>| match read(&file(4, &[framed(b"HEAD", &EMPTY_HEADER), chunk])).1 {
         Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
         other => panic!("{other:?}"),
     };
@@ -246,7 +272,7 @@ fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule()
             let at = random.below(damaged.len());
             random.damage(&mut damaged[at].1);
         }
-        let (chunks, error) = read(&file_of(1, &damaged));
+        let (chunks, error) = read(&file_of(4, &damaged));
         refused += u32::from(error.is_some());
         given += chunks.len();
         follow_the_rules(&chunks);
@@ -279,7 +305,7 @@ fn follow_the_rules(chunks: &[Chunk]) {
                         Event::Executed(id) => assert!((id.0 as usize) < sizes.len()),
                         Event::Left { translation, instructions } => assert!(instructions < sizes[translation.0 as usize]),
                         Event::Task(id) | Event::Woken(id) => assert!((id.0 as usize) < tasks),
-                        Event::Marker(_) => {}
+                        Event::Marker(_) | Event::Clock(_) => {}
                     }
                 }
             }

@@ -229,7 +229,7 @@ fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
 fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule() {
     let (bytes, _) = sample::data_bytes();
     let good = pieces(&bytes);
-    assert_eq!(file_of(3, &good).len(), file_of(3, &pieces(&file_of(3, &good))).len());
+    assert_eq!(file_of(6, &good).len(), file_of(6, &pieces(&file_of(6, &good))).len());
     let mut random = Random(20_200_101);
     let (mut refused, mut given) = (0, 0);
     for _ in 0..5_000 {
@@ -247,7 +247,7 @@ fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule(
             };
             random.damage(&mut damaged[at].1);
         }
-        let (all, error) = read(&file_of(3, &damaged));
+        let (all, error) = read(&file_of(6, &damaged));
         refused += u32::from(error.is_some());
         given += all.len();
         for (told, accesses) in &all {
@@ -288,17 +288,17 @@ fn chunks_out_of_place_are_refused() {
         pieces
     };
     assert!(matches!(
-        refused(&without(b"DATA"), 3),
+        refused(&without(b"DATA"), 6),
         Violation::Misplaced { expected: "DATA", .. }
     ));
     assert!(matches!(
-        refused(&without(b"STRM"), 3),
+        refused(&without(b"STRM"), 6),
         Violation::Misplaced { expected: "STRM", .. }
     ));
-    assert!(matches!(refused(&twice(b"DATA"), 3), Violation::Misplaced { expected: "STRM", .. }));
-    assert!(matches!(refused(&twice(b"PATT"), 3), Violation::SecondPattern { .. }));
-    assert!(matches!(refused(&good, 1), Violation::Misplaced { .. }));
-    assert!(matches!(refused(&without(b"PATT"), 3), Violation::Surplus { .. }));
+    assert!(matches!(refused(&twice(b"DATA"), 6), Violation::Misplaced { expected: "STRM", .. }));
+    assert!(matches!(refused(&twice(b"PATT"), 6), Violation::SecondPattern { .. }));
+    assert!(matches!(refused(&good, 4), Violation::Misplaced { .. }));
+    assert!(matches!(refused(&without(b"PATT"), 6), Violation::Surplus { .. }));
 }
 
 /// A group that says it repeats for ever, and a pattern of more accesses than there are bytes.
@@ -309,7 +309,7 @@ fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
     let group = [&[0, 1][..], &[0xff; 9], &[1, 1, 0, 0, 0, 0]].concat();
     let sizes = [(group.len() as u32).to_le_bytes(), [0; 4], [0; 4]].concat();
     damaged[at].1 = [sizes, group].concat();
-    match read(&file_of(3, &damaged)).1 {
+    match read(&file_of(6, &damaged)).1 {
         Some(ReadError::Chunk { violation, .. }) => assert_eq!(
             violation,
             Violation::TooLong {

@@ -249,6 +249,6 @@ fn events_and_their_words_agree_with_the_chunks() {
         })
         .flatten()
         .collect();
-    assert_eq!(streams.len(), 10);
+    assert_eq!(streams.len(), 12);
     assert_eq!(streams[8], Event::Task(TaskId(1)));
 }

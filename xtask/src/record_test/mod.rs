@@ -99,6 +99,7 @@ impl Machine {
             ("switch_to".to_owned(), format!("{:#x}", task.switch_to.0)),
             ("set_comm".to_owned(), format!("{:#x}", set_comm.0)),
             ("comm".to_owned(), task.comm.to_string()),
+            ("clock".to_owned(), "on".to_owned()),
         ];
         arguments.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
         Ok(Plugin {

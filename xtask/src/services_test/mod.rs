@@ -19,6 +19,10 @@ const SEED: u64 = 3;
 const PAGES: u64 = 200;
 const FORKS: u64 = 31;
 const PAGES_OF_CHILDREN: u64 = 30 * 5;
+const SLEEPS: u64 = 10;
+/// Nanoseconds that each takes, and how much longer it may: the kernel joins timers that are 50 µs apart, and the rest is work.
+const SLEEP: f64 = 1e6;
+const SLEEP_MORE: f64 = 1e5;
 /// At most so much of the kernel's work may have no service.
 const MOST_OTHER: f64 = 0.01;
 
@@ -96,9 +100,30 @@ pub fn services_test(kernel: &Path) -> Result<()> {
             100.0 * table.other_share
         );
     }
+    failed += u32::from(!sleeps_take_their_time(&inner)?);
     failed += machine.system_calls()?;
     ensure!(failed == 0, "{failed} counts are not the guest's");
     Ok(())
+}
+
+/// A sleep is time in which the processor is halted: no instruction says how long.
+fn sleeps_take_their_time(table: &ServiceTable) -> Result<bool> {
+    let mut rows = table.rows.iter();
+    let sleep = rows.find(|row| row.kind == Kind::SystemCall && row.name == "nanosleep");
+    let sleep = sleep.context("no nanosleep is recorded")?;
+    let halted = table.halted.context("the recording has no clock")? as f64;
+    let (latency, blocked) = (sleep.latency.total, sleep.latency.blocked.unwrap_or(0.0));
+    let right = sleep.calls == SLEEPS
+        && (SLEEP..SLEEP + SLEEP_MORE).contains(&latency)
+        && blocked <= latency
+        && SLEEPS as f64 * blocked >= 0.9 * halted
+        && halted >= 0.9 * SLEEPS as f64 * SLEEP;
+    println!(
+        "{}: {} sleeps of {SLEEP:.0} ns take {latency:.0} ns each, {blocked:.0} blocked; the processor was halted for {halted:.0} ns",
+        if right { "passed" } else { "FAILED" },
+        sleep.calls
+    );
+    Ok(right)
 }
 
 fn begun(table: &ServiceTable, kind: Kind) -> u64 {
@@ -199,6 +224,7 @@ impl Machine {
             ("seed", SEED.to_string()),
             ("switch_to", format!("{:#x}", task.switch_to.0)),
             ("comm", task.comm.to_string()),
+            ("clock", "on".to_owned()),
         ];
         arguments.extend(task.set_comm.map(|set_comm| ("set_comm", format!("{:#x}", set_comm.0))));
         let wakes: Vec<String> = task.wakes.iter().map(|addr| format!("{:#x}", addr.0)).collect();

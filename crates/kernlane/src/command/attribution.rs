@@ -170,7 +170,7 @@ impl Attribution {
         })
     }
 
-    /// Writes what ran over time as Chrome's trace events, those that touch the window (in instructions); how many events.
+    /// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds of the guest's clock); how many events.
     pub fn trace_events(&self, recording: &Path, window: Range<u64>, out: &mut dyn Write) -> Result<u64> {
         read(recording, "services", |reader| {
             let header = reader.header();

@@ -11,7 +11,7 @@ use clap::Args;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use trace::{Chunk, Reader};
+use trace::{Chunk, Event, Reader, events};
 
 /// Write what ran as a file for the tools of others: counts for BOLT, clang, Propeller and lld, calls for profile viewers
 ///
@@ -92,7 +92,7 @@ fn over_time(args: &ExportArgs) -> Result<ExitCode> {
     let window = match args.input.part.is_whole() {
         true => 0..u64::MAX,
         false => {
-            let all = attribution::read(recording, "length", instructions)? as f64;
+            let all = attribution::read(recording, "length", length)? as f64;
             (args.input.part.from * all) as u64..(args.input.part.until * all).ceil() as u64
         }
     };
@@ -101,10 +101,20 @@ fn over_time(args: &ExportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn instructions<R: Read>(reader: &mut Reader<R>) -> Result<u64> {
+/// Nanoseconds of the guest's clock.
+fn length<R: Read>(reader: &mut Reader<R>) -> Result<u64> {
+    let mut ticks = 0;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        if let Chunk::End(totals) = chunk {
-            return Ok(totals.instructions());
+        match chunk {
+            Chunk::Stream(words) => {
+                let ticked = events(&words).map(|event| match event {
+                    Event::Clock(ticks) => u64::from(ticks),
+                    _ => 0,
+                });
+                ticks += ticked.sum::<u64>();
+            }
+            Chunk::End(totals) => return Ok(totals.instructions().max(ticks)),
+            Chunk::Translations(_) | Chunk::Tasks(_) => {}
         }
     }
     bail!("the recording is cut off: how long it is is not known")

@@ -1,7 +1,7 @@
 //! Chrome's trace events ("Trace Event Format"), which Perfetto's user interface and chrome://tracing open: services over time, and misses.
 //!
-//! A track a task, on which invocations of services lie in one another, and one of the processor with the tasks that had it. An instruction of the
-//! guest is a nanosecond of its clock. `args.instructions` are an event's own: their sum over a service's events is what the service table says. Written
+//! A track a task, on which invocations of services lie in one another, and one of the processor with the tasks that had it. Times are of the guest's
+//! clock, of which an instruction takes a nanosecond. `args.instructions` are an event's own: their sum over a service's events is what the service table says. Written
 //! as it comes: nothing is held but what waits to be told.
 
 use crate::exchange::folded::service_title;
@@ -30,20 +30,20 @@ pub struct TraceEvents<W> {
     /// Of the current interval.
     misses: [u64; LEVELS.len()],
     interval: u64,
-    /// The levels that have missed.
-    missed: [bool; LEVELS.len()],
+    /// What was told of each level last.
+    told: [u64; LEVELS.len()],
     events: u64,
     error: Option<io::Error>,
 }
 
 impl<W: Write> TraceEvents<W> {
-    /// `conditions`: name and value of what the numbers depend on; `window`: what is written, in instructions since the recording began.
+    /// `conditions`: name and value of what the numbers depend on; `window`: what is written, in nanoseconds since the recording began.
     pub fn new(mut out: W, conditions: &[(&str, String)], window: Range<u64>) -> Result<Self> {
         let mut about = serde_json::Map::new();
         about.insert("producer".to_owned(), concat!("kernlane ", env!("CARGO_PKG_VERSION")).into());
         about.insert(
             "time".to_owned(),
-            "an instruction of the guest is 1 ns; ts and dur are in microseconds".into(),
+            "of the guest's clock, of which an instruction takes 1 ns; ts and dur are in microseconds".into(),
         );
         about.insert("misses".to_owned(), format!("of each {} us, simulated", INTERVAL / 1000).into());
         about.extend(conditions.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().into())));
@@ -57,7 +57,7 @@ impl<W: Write> TraceEvents<W> {
             window,
             misses: [0; LEVELS.len()],
             interval: 0,
-            missed: [false; LEVELS.len()],
+            told: [0; LEVELS.len()],
             events: 0,
             error: None,
         };
@@ -99,8 +99,9 @@ impl<W: Write> TraceEvents<W> {
         let begin = self.interval;
         for (at, level) in LEVELS.iter().enumerate() {
             let misses = std::mem::take(&mut self.misses[at]);
-            self.missed[at] |= misses > 0;
-            if self.missed[at] && self.is_shown(begin, begin + INTERVAL - 1) {
+            // A value holds until the next: of a long halt one zero is enough.
+            if (misses, self.told[at]) != (0, 0) && self.is_shown(begin, begin + INTERVAL - 1) {
+                self.told[at] = misses;
                 let ts = Microseconds(begin);
                 self.write(format_args!(
                     r#"{{"ph":"C","name":"{level}","pid":{PROCESSOR},"ts":{ts},"args":{{"misses":{misses}}}}}"#
@@ -152,9 +153,10 @@ impl<W: Write> Track for TraceEvents<W> {
         let all = [misses.l1i, misses.l1d, misses.l2];
         let mut put = [0; LEVELS.len()];
         loop {
+            // Between two stretches the processor may have been halted: intervals without misses.
             let until = end.min(self.interval + INTERVAL);
             for ((sum, put), all) in self.misses.iter_mut().zip(&mut put).zip(all) {
-                let by_now = u128::from(all) * u128::from(until - begin) / u128::from((end - begin).max(1));
+                let by_now = u128::from(all) * u128::from(until.saturating_sub(begin)) / u128::from((end - begin).max(1));
                 *sum += by_now as u64 - *put;
                 *put = by_now as u64;
             }

@@ -161,6 +161,7 @@ fn told(library: PathBuf, trace: &Path, request: &Request, conditions: &Conditio
         add("wakes", wakes.join("+"));
     }
     add("comm", task.comm.to_string());
+    add("clock", "on".into());
     if let Some(pid) = task.pid {
         add("pid", pid.to_string());
     }

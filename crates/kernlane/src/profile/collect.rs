@@ -147,7 +147,7 @@ impl<'a> Collector<'a> {
                 instructions,
             } => self.left(id, instructions),
             Event::Task(TaskId(task)) => self.current = self.table_of_task.get(task as usize).copied().unwrap_or(0),
-            Event::Marker(_) | Event::Woken(_) => {}
+            Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
         }
     }
 

@@ -172,7 +172,7 @@ impl DataFlow {
                     self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process);
                     continue;
                 }
-                Event::Marker(_) | Event::Woken(_) => continue,
+                Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
             };
             let (sites, first) = stream.walk.execution(translation, left != 0);
             let addresses = &stream.addresses[first..first + sites.len()];

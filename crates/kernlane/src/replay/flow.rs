@@ -150,7 +150,7 @@ impl Flow {
             match event {
                 Event::Executed(id) => self.executed(id, None, ran)?,
                 Event::Left { translation, instructions } => self.executed(translation, Some(instructions as u16), ran)?,
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) => {}
+                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
             }
         }
         Ok(())

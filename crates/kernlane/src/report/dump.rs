@@ -12,8 +12,8 @@ use trace::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Text,
-    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, `woken`, `use`, `mapping`, `load`,
-    /// `store`, `pattern`, last `totals`.
+    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, `woken`, `clock`, `use`, `mapping`,
+    /// `load`, `store`, `pattern`, last `totals`.
     Json,
 }
 
@@ -145,6 +145,7 @@ impl<W: Write> Printer<'_, W> {
                 Event::Task(id) => json!({ "switch": id.0 }),
                 Event::Marker(number) => json!({ "marker": number }),
                 Event::Woken(id) => json!({ "woken": id.0 }),
+                Event::Clock(ticks) => json!({ "clock": ticks }),
             };
             return writeln!(self.out, "{event}");
         }
@@ -160,6 +161,7 @@ impl<W: Write> Printer<'_, W> {
             Event::Task(id) => writeln!(self.out, "switch      {:>8} {}", id.0, self.tasks[id.0 as usize].escape_debug()),
             Event::Marker(number) => writeln!(self.out, "marker      {number:>8}"),
             Event::Woken(id) => writeln!(self.out, "woken       {:>8} {}", id.0, self.tasks[id.0 as usize].escape_debug()),
+            Event::Clock(ticks) => writeln!(self.out, "clock       {ticks:>8} ticks more"),
         }
     }
 

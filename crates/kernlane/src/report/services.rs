@@ -24,7 +24,18 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         part(services.kernel_instructions),
         part(services.idle_instructions),
     );
-    text += "times in instructions of the guest, a nanosecond each; latency by calls that ended\n\n";
+    text += "times in nanoseconds of the guest's clock, of which an instruction takes one; latency by calls that ended\n";
+    text += &match services.halted {
+        Some(halted) => {
+            let all = (services.instructions + halted) as f64;
+            format!(
+                "the processor was halted for {:.6} s of {:.6} s\n\n",
+                halted as f64 * 1e-9,
+                all * 1e-9
+            )
+        }
+        None => "how long the processor was halted is not recorded, and in no latency\n\n".to_owned(),
+    };
     let mut titles = vec![
         "service",
         "share",

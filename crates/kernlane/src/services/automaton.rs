@@ -16,9 +16,11 @@ use crate::replay::data::Stream;
 use crate::services::annotations::{Kind, fit};
 use crate::services::binding::{Binding, OfCallee};
 use crate::services::code::{Action, Codes, FunctionId, Word};
-use crate::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, ServiceId, Times, add_machines};
+use crate::services::halts::Halts;
+use crate::services::ledger::{Distribution, Invocation, Ledger, ServiceId, Times, add_machines};
 use crate::services::meter::{Booked, Meter};
 use crate::services::symbols::Symbols;
+use crate::services::tasks::{Moment, Open, Task, Until};
 use anyhow::Result;
 use std::collections::HashMap;
 use trace::{Accesses, Event, Patterns, Task as TaskRecord, TaskPointer, Translation, events};
@@ -27,62 +29,6 @@ use trace::{Accesses, Event, Patterns, Task as TaskRecord, TaskPointer, Translat
 const DEEPEST: usize = 4096;
 /// So many translations at most lie between a call through a pointer and the callee's first instruction.
 const LONGEST_THUNK: u32 = 8;
-
-/// What closes an open service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Until {
-    /// The return from an interruption.
-    InterruptReturn,
-    /// The return of the function: fewer open calls than there were.
-    Return,
-    /// User mode only.
-    UserMode,
-}
-
-/// An open service.
-#[derive(Clone, Debug)]
-struct Open {
-    service: ServiceId,
-    kind: Kind,
-    until: Until,
-    /// Open calls when it began.
-    calls: usize,
-    began: Moment,
-    instructions: u64,
-    machines: Vec<MachineCounts>,
-}
-
-/// A task's clocks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Moment {
-    clock: u64,
-    ran: u64,
-    blocked: u64,
-    waiting: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Task {
-    name: String,
-    /// Its user mode.
-    user: Option<ServiceId>,
-    open: Vec<Open>,
-    /// Return addresses of open calls.
-    calls: Vec<u64>,
-    /// When it was switched to, while it runs; when it was switched away from, while it does not.
-    since: u64,
-    /// When it became able to run, while it does not.
-    woken: Option<u64>,
-    ran: u64,
-    blocked: u64,
-    waiting: u64,
-    /// What it does was not seen to begin.
-    unknown: bool,
-    /// Its clocks when it was switched away from last.
-    last: Moment,
-    /// It has been switched to since the innermost service began.
-    switched: bool,
-}
 
 /// What the last translation leaves to be seen at the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +51,8 @@ pub struct Attributed {
     pub between_interrupts: Distribution,
     /// The recording says when tasks became able to run, so that being blocked and waiting for the processor are told apart.
     pub wakes_seen: bool,
+    /// Nanoseconds in which the processor was halted; `None`: the recording has no clock, and such time is not in any latency.
+    pub halted: Option<u64>,
 }
 
 pub struct Automaton<'a, M> {
@@ -121,6 +69,7 @@ pub struct Automaton<'a, M> {
     /// Instructions so far, and those of them that are in the books.
     clock: u64,
     booked: u64,
+    halts: Halts,
     /// Flags that a translation needs no look for; see `Word`.
     usual: u32,
     awaited: Awaited,
@@ -155,6 +104,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             in_user_mode: false,
             clock: 0,
             booked: 0,
+            halts: Halts::default(),
             usual: 0,
             awaited: Awaited::Nothing,
             callee: None,
@@ -224,6 +174,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 }
                 Event::Task(id) => self.switch(id.0 as usize),
                 Event::Woken(id) => self.wake(id.0 as usize),
+                Event::Clock(ticks) => self.clock_read(ticks),
                 Event::Marker(_) => {}
             }
         }
@@ -243,6 +194,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             context_switches: self.context_switches,
             between_interrupts: self.between_interrupts,
             wakes_seen: self.wakes_seen,
+            halted: self.halts.total(),
         };
         (attributed, self.meter)
     }
@@ -314,6 +266,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
             self.awaited = Awaited::Return;
         } else if flags & Word::INTERRUPT_RETURN != 0 {
             self.awaited = Awaited::InterruptReturn(self.codes.places[id as usize].end);
+        } else if flags & Word::HALT != 0 {
+            self.halts.halt(self.clock);
         }
         if flags & Word::NOTED != 0
             && let Some(calls) = &self.codes.notes(id).calls
@@ -548,8 +502,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
     fn now(&self) -> Moment {
         let task = &self.tasks[self.current];
         Moment {
-            clock: self.clock,
-            ran: task.ran + (self.clock - task.since),
+            clock: self.halts.time(self.clock),
+            ran: task.ran + (self.clock - task.runs_since),
             blocked: task.blocked,
             waiting: task.waiting,
         }
@@ -625,12 +579,13 @@ impl<'a, M: Meter> Automaton<'a, M> {
         let (to, name) = &self.task_of[id];
         let (to, name) = (*to, name.clone());
         self.book();
-        let clock = self.clock;
         if to != self.current {
+            self.halts.forget();
+            let now = self.halts.time(self.clock);
             self.context_switches += u64::from(self.current != 0);
             let from = &mut self.tasks[self.current];
-            from.ran += clock - from.since;
-            (from.since, from.woken) = (clock, None);
+            from.ran += self.clock - from.runs_since;
+            (from.since, from.woken) = (now, None);
             let task = &mut self.tasks[to];
             task.last = Moment {
                 clock: task.since,
@@ -640,8 +595,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
             };
             let woken = task.woken.take().unwrap_or(task.since);
             task.blocked += woken - task.since;
-            task.waiting += clock - woken;
-            (task.since, task.switched) = (clock, true);
+            task.waiting += now - woken;
+            (task.since, task.runs_since, task.switched) = (now, self.clock, true);
             self.current = to;
             self.meter.switched(to);
         }
@@ -659,8 +614,25 @@ impl<'a, M: Meter> Automaton<'a, M> {
         let (at, _) = self.task_of[id];
         self.wakes_seen = true;
         if at != self.current {
-            self.tasks[at].woken.get_or_insert(self.clock);
+            self.tasks[at].woken.get_or_insert(self.halts.time(self.clock));
         }
+    }
+
+    /// The kernel has read the clock: what began since a halt began later by the time that was halted.
+    fn clock_read(&mut self, ticks: u32) {
+        let Some(halt) = self.halts.read(self.clock, ticks) else { return };
+        self.book();
+        let open = self.tasks[self.current].open.iter_mut().rev();
+        let mut later = 0;
+        for open in open.take_while(|open| open.began.clock >= halt.at) {
+            open.began.clock += halt.nanoseconds;
+            later += 1;
+        }
+        let woken = self.tasks.iter_mut().filter_map(|task| task.woken.as_mut());
+        woken
+            .filter(|woken| **woken >= halt.at)
+            .for_each(|woken| *woken += halt.nanoseconds);
+        self.meter.halted(halt.nanoseconds, later);
     }
 
     /// Puts what ran since the last time into the books, under what was running.

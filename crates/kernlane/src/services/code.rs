@@ -10,6 +10,7 @@ use crate::services::binding::{Binding, Event, OfCallee, in_range, in_sorted_ran
 use crate::services::ledger::{Ledger, ServiceId};
 use crate::services::symbols::Symbols;
 use anyhow::Result;
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use sim::BranchKind;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -32,6 +33,8 @@ impl Word {
     pub const INTERRUPT_RETURN: u32 = 1 << 19;
     /// Something is noted about it.
     pub const NOTED: u32 = 1 << 20;
+    /// Ends with the processor halted.
+    pub const HALT: u32 = 1 << 21;
     /// Never in a translation: the automaton waits to see where control goes.
     pub const AWAITED: u32 = 1 << 31;
 
@@ -137,6 +140,7 @@ impl<'a> Codes<'a> {
             Last::Call { .. } | Last::Taken(BranchKind::IndirectCall) => Word::CALL,
             Last::Taken(BranchKind::Return) => Word::RETURN,
             Last::InterruptReturn => Word::INTERRUPT_RETURN,
+            _ if halts(translation) => Word::HALT,
             _ => 0,
         };
         let start = translation.addr.0;
@@ -189,6 +193,17 @@ impl<'a> Codes<'a> {
         }
         notes
     }
+}
+
+/// Whether the last instruction waits for an interrupt.
+fn halts(translation: &Translation) -> bool {
+    let last = translation.code_by_instruction().last();
+    last.is_some_and(|(_, bytes)| {
+        matches!(
+            Decoder::new(64, bytes, DecoderOptions::NONE).decode().mnemonic(),
+            Mnemonic::Hlt | Mnemonic::Mwait
+        )
+    })
 }
 
 fn action(event: &Event, ledger: &mut Ledger) -> Action {

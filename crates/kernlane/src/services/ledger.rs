@@ -85,7 +85,7 @@ impl std::ops::AddAssign for Times {
     }
 }
 
-/// What a service came to. Times are in instructions of the guest, which are nanoseconds of its clock while it is not idle.
+/// What a service came to. Times are in nanoseconds of the guest's clock, of which an instruction takes one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Invocations. Of idle and of a kernel thread: how often it was switched to; of user mode: stays.

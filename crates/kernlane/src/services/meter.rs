@@ -42,6 +42,8 @@ pub trait Meter {
     fn opened(&mut self, _calls: usize) {}
     /// The innermost open service of a task is over, and this it was.
     fn settled(&mut self, _task: usize, _service: ServiceId, _invocation: &Invocation, _ledger: &Ledger) {}
+    /// The processor was halted so many nanoseconds: what was booked last came before, the current task's `later` innermost open services behind it.
+    fn halted(&mut self, _nanoseconds: u64, _later: usize) {}
     /// So many instructions went to the innermost open service, or to user mode; before the one or the other ends, and after `take`.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}
 }

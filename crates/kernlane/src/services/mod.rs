@@ -14,6 +14,7 @@ pub mod calls;
 mod code;
 pub mod difference;
 pub mod functions;
+mod halts;
 pub mod ledger;
 pub mod locality;
 mod machines;
@@ -24,6 +25,7 @@ pub mod share;
 pub mod spans;
 pub mod symbols;
 pub mod table;
+mod tasks;
 #[cfg(test)]
 mod tests;
 pub mod timeline;

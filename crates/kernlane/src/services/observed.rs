@@ -96,6 +96,11 @@ impl Meter for Observed<'_> {
         self.calls.settled(task, service);
     }
 
+    /// An instruction takes a nanosecond of the guest's clock: in cycles, the machine has as many.
+    fn halted(&mut self, nanoseconds: u64, _: usize) {
+        self.timeline.add(Mode::Idle, nanoseconds as f64, 0.0);
+    }
+
     fn booked(&mut self, instructions: u64, under: Booked) {
         let (mode, user) = match under {
             Booked::User(service) => (Mode::User, Some(service)),

@@ -1,6 +1,6 @@
 //! What ran from when to when: every invocation of a service, every stay in user mode, every turn of a task on the processor, and the misses meanwhile.
 //!
-//! Takes what the automaton follows; tells of it as it ends, so that only what is open is held in memory. Times are in instructions of the guest since the
+//! Takes what the automaton follows; tells of it as it ends, so that only what is open is held in memory. Times are in nanoseconds of the guest's clock, of which an instruction takes one, since the
 //! recording began. Keeps nothing that was told.
 
 use crate::replay::data::Stream;
@@ -179,6 +179,12 @@ impl<T: Track> Meter for Spans<T> {
         if open.begun.is_empty() || open.ended.len() >= WAITING {
             self.tell(task);
         }
+    }
+
+    fn halted(&mut self, nanoseconds: u64, later: usize) {
+        self.clock += nanoseconds;
+        let begun = self.tasks[self.current].begun.iter_mut().rev();
+        begun.take(later).for_each(|begun| *begun += nanoseconds);
     }
 
     fn booked(&mut self, instructions: u64, under: Booked) {

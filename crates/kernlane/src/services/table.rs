@@ -25,6 +25,8 @@ pub struct ServiceTable {
     pub instructions: u64,
     pub user_instructions: u64,
     pub idle_instructions: u64,
+    /// Nanoseconds of the guest's clock in which the processor was halted; `None`: the recording has no clock, and they are in no latency.
+    pub halted: Option<u64>,
     /// All but user mode and idle.
     pub kernel_instructions: u64,
     /// Part of the kernel's instructions in code that no annotation gives a service.
@@ -43,7 +45,7 @@ pub struct ServiceTable {
     pub rows: Vec<ServiceRow>,
 }
 
-/// A service. Times are in instructions.
+/// A service. Times are in nanoseconds of the guest's clock, of which an instruction takes one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServiceRow {
     pub kind: Kind,
@@ -105,7 +107,7 @@ pub struct OnMachine {
     pub branches: Option<Predictions>,
 }
 
-/// Mean times per call, from its begin to its end, in instructions of the guest.
+/// Mean times per call, from its begin to its end, in nanoseconds of the guest's clock: an instruction takes one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     pub total: f64,
@@ -165,6 +167,7 @@ impl ServiceTable {
             instructions: attributed.instructions,
             user_instructions: sum(&|kind| kind == Kind::User),
             idle_instructions: sum(&|kind| kind == Kind::Idle),
+            halted: attributed.halted,
             kernel_instructions,
             other_share: sum(&|kind| kind == Kind::Other) as f64 / kernel_instructions.max(1) as f64,
             context_switches: attributed.context_switches,

@@ -22,7 +22,7 @@ pub struct Parts {
     pub user_stall: f64,
     pub kernel: f64,
     pub kernel_stall: f64,
-    /// Of the idle loop, with its stalls; time in which the processor is halted is not recorded.
+    /// Of the idle loop, with its stalls, and time in which the processor was halted: a nanosecond of the guest's is an instruction, or a cycle.
     pub idle: f64,
 }
 

@@ -74,6 +74,8 @@ pub fn chunks() -> Vec<Chunk> {
                 translation: TranslationId(0),
                 instructions: 1,
             },
+            Event::Clock(0),
+            Event::Clock(Event::MOST_TICKS),
         ])),
     ]
 }
@@ -152,6 +154,7 @@ pub fn data_streams() -> Vec<WithData> {
         executed(1),
         executed(0),
         Event::Marker(7),
+        Event::Clock(0),
         left(0, 2),
         executed(1),
     ]);

@@ -1,6 +1,6 @@
 //! What other tools are given of executions that are written down by hand.
 
-use super::{Run, at, kernel};
+use super::{Run, at, halted, kernel};
 use crate::exchange::{callgrind, folded, parquet as tables, perfetto};
 use crate::services;
 use crate::services::table::ServiceTable;
@@ -248,4 +248,31 @@ fn without_a_machine_parquets_misses_are_null() {
         row.to_string()
             .contains("l1i_misses: null, l1d_misses: null, l2_misses: null, cycles: null")
     }));
+}
+
+#[test]
+fn perfettos_times_are_the_clocks() {
+    let run = halted();
+    let mut machine = crate::machine::find("server-32k").unwrap();
+    machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
+    let events = trace_events(&run, &[machine], 0..u64::MAX);
+    let span = |name: &str| {
+        let found = events.iter().find(|event| event["ph"] == "X" && event["name"] == name).unwrap();
+        [&found["ts"], &found["dur"], &found["args"]["off_cpu_ns"]].map(|time| time.as_f64().unwrap())
+    };
+    assert_eq!(span("system call read"), [0.001, 1.045, 1018.0]);
+    assert_eq!(span("interrupt apic_timer_interrupt"), [1.018, 0.006, 0.0]);
+    let last = events
+        .iter()
+        .filter(|event| event["ph"] == "X")
+        .map(|event| nanoseconds(&event["ts"]) + nanoseconds(&event["dur"]));
+    assert_eq!(last.max(), Some(1048));
+    let shown = run
+        .observed()
+        .2
+        .buckets
+        .iter()
+        .map(crate::services::timeline::Parts::total)
+        .sum::<f64>();
+    assert!((shown - 1048.0).abs() < 1e-6, "{shown}");
 }

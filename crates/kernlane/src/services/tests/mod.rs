@@ -8,6 +8,7 @@ use crate::services::automaton::Attributed;
 use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
 use crate::services::symbols::Symbols;
+use crate::services::timeline::Timeline;
 use trace::{Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer};
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
@@ -135,6 +136,11 @@ impl Run {
         self
     }
 
+    fn clock(&mut self, ticks: u32) -> &mut Run {
+        self.events.push(Event::Clock(ticks));
+        self
+    }
+
     /// `read` up to the first instruction of its function: 2 + 3 instructions.
     fn enter_read(&mut self) -> &mut Run {
         self.call(at("entry_SYSCALL_64"), 2, "do_syscall_64");
@@ -171,12 +177,15 @@ impl Run {
         writer.end().unwrap().0
     }
 
-    /// The chains of calls, the instructions of which are those of the services.
-    fn calls(&self) -> CallTree {
+    fn observed(&self) -> (Attributed, CallTree, Timeline) {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
-        let (books, calls, timeline) =
-            crate::services::attribute_with_calls(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, &[]).unwrap();
+        crate::services::attribute_with_calls(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, &[]).unwrap()
+    }
+
+    /// The chains of calls, the instructions of which are those of the services.
+    fn calls(&self) -> CallTree {
+        let (books, calls, timeline) = self.observed();
         for service in &calls.services {
             let sum: u64 = service.costs.iter().map(|(_, cost)| cost.instructions).sum();
             let mut accounts = books.ledger.accounts.iter();
@@ -496,6 +505,42 @@ fn idle_is_told_from_kernel_threads_by_its_name() {
             (Kind::User, "sh", 1, 1),
         ],
     );
+}
+
+/// `sh` blocks in `read`, the processor is halted for 1000 ns, an interrupt wakes `sh`.
+fn halted() -> Run {
+    let (schedule, tick) = (at("__schedule"), at("asm_sysvec_apic_timer_interrupt"));
+    let mut run = Run::new();
+    run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
+    run.plain(schedule, 1).clock(0).call(schedule + 1, 3, "__switch_to");
+    run.switch(0, "swapper/0").ret(at("__switch_to"), 3);
+    // 13 instructions between the readings.
+    run.push(schedule + 0x80, 2, &[0xf4]).plain(tick, 4).clock(1013);
+    run.wake(1).iret(tick + 4, 2).call(schedule + 0x90, 2, "__schedule");
+    run.call(schedule, 4, "__switch_to").switch(1, "sh").ret(at("__switch_to"), 3);
+    run.ret(schedule + 8, 5).plain(at("__x64_sys_read") + 6, 1).leave_read().user(2);
+    run
+}
+
+#[test]
+fn a_halt_is_time_of_those_who_wait_and_of_idle() {
+    let books = halted().books();
+    let times = |kind: Kind, name: &str| {
+        let mut accounts = books.ledger.accounts.iter();
+        accounts
+            .find(|account| account.kind == kind && account.name == name)
+            .unwrap()
+            .totals
+            .times
+    };
+    assert_eq!(books.halted, Some(1000));
+    let read = times(Kind::SystemCall, "read");
+    assert_eq!((read.latency, read.ran, read.blocked, read.waiting), (1045, 27, 1010, 8));
+    let tick = times(Kind::Interrupt, "apic_timer_interrupt");
+    assert_eq!((tick.latency, tick.ran), (6, 6), "it began when the halt was over");
+    let idle = times(Kind::Idle, "idle");
+    assert_eq!((idle.latency, idle.ran), (1018, 18));
+    assert_eq!(Run::new().user(1).books().halted, None, "no clock");
 }
 
 /// Whatever runs in whatever order: every instruction has a service, and nothing panics.
