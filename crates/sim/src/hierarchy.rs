@@ -246,11 +246,20 @@ impl Hierarchy {
     /// Translates the address of a fetch in this page.
     #[inline]
     pub fn fetch_page(&mut self, page: Line) {
-        if let Some(itlb) = &mut self.itlb
-            && itlb.access(page)
-        {
-            self.counters.get_mut(self.side).itlb += 1;
+        if self.fetch_page_ahead(page) {
+            self.fetch_page_missed();
         }
+    }
+
+    /// As [`Hierarchy::fetch_ahead`]: the instruction TLB's part; true when it missed.
+    #[inline]
+    pub fn fetch_page_ahead(&mut self, page: Line) -> bool {
+        self.itlb.as_mut().is_some_and(|itlb| itlb.access(page))
+    }
+
+    /// Counts a miss of the instruction TLB.
+    pub fn fetch_page_missed(&mut self) {
+        self.counters.get_mut(self.side).itlb += 1;
     }
 
     /// Translates the address of a load or store in this page.

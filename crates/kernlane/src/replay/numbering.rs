@@ -4,7 +4,7 @@
 //! cache has sets are numbered in the order in which they are first seen, and a line's number is frame × lines in a frame + its place.
 
 use anyhow::{Context, Result};
-use sim::{Line, Side};
+use sim::{ItlbDescription, Line, Side};
 use std::collections::HashMap;
 use trace::RunAddr;
 
@@ -22,6 +22,14 @@ pub enum Unit {
 const KERNEL_IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
 
 impl Unit {
+    /// The pages whose addresses this TLB translates.
+    pub fn of_pages(itlb: &ItlbDescription) -> Unit {
+        Unit::Pages {
+            kernel: itlb.kernel_page,
+            other: itlb.user_page,
+        }
+    }
+
     /// log2 of the unit's size at an address. Sizes are powers of two, checked where the machine was read.
     fn shift(self, addr: RunAddr) -> u32 {
         match self {

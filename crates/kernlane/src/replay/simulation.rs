@@ -11,10 +11,7 @@ use crate::replay::moved::{self, Moved};
 use crate::replay::numbering::{Numbering, Unit};
 use anyhow::Result;
 use rayon::prelude::*;
-use sim::{
-    BranchCounters, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide, PhysAddr, Side, TakenBranches,
-    Tlb,
-};
+use sim::{BranchCounters, Counters, Hierarchy, InstructionCache, Line, Machine, Party, PerSide, PhysAddr, Side, TakenBranches, Tlb};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use trace::{Patterns, RunAddr, TranslationId};
 
@@ -258,7 +255,7 @@ impl<'a> Simulation<'a> {
             hierarchy: Hierarchy::new(machine),
             data_misses: HashMap::new(),
             lines: index_of(lines_of(machine)).unwrap_or_default(),
-            pages: machine.itlb.and_then(|itlb| index_of(pages_of(&itlb))),
+            pages: machine.itlb.and_then(|itlb| index_of(Unit::of_pages(&itlb))),
             misses: Vec::new(),
             predicting: match asked {
                 Asked::Caches => None,
@@ -402,15 +399,8 @@ fn lines_of(machine: &Machine) -> Unit {
     Unit::Lines(machine.l1i_line)
 }
 
-fn pages_of(itlb: &ItlbDescription) -> Unit {
-    Unit::Pages {
-        kernel: itlb.kernel_page,
-        other: itlb.user_page,
-    }
-}
-
 /// What has to be numbered for a machine, and the sets of the cache that takes it.
 fn units(machine: &Machine) -> impl Iterator<Item = (Unit, u32)> {
-    let pages = machine.itlb.map(|itlb| (pages_of(&itlb), itlb.geometry.sets()));
+    let pages = machine.itlb.map(|itlb| (Unit::of_pages(&itlb), itlb.geometry.sets()));
     std::iter::once((lines_of(machine), machine.l1i.sets())).chain(pages)
 }

@@ -53,7 +53,7 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         titles.extend(["share", "cycles", "CPI", "L1I stall"]);
         titles.extend(match machine.kernel_stalls {
             None => &["of misses"][..],
-            Some(_) => &["L1D", "L2", "stalls I", "stalls D"],
+            Some(_) => &["L1D", "L2", "TLB", "stalls I", "stalls D"],
         });
         titles.extend((at > 0).then_some("faster"));
     }
@@ -151,9 +151,9 @@ fn cells(row: &ServiceRow) -> Vec<String> {
         cells.push(format!("{:.0}", on.mean_cycles));
         cells.push(format!("{:.2}", on.cpi));
         cells.push(format!("{:.2}", on.l1i_stall));
-        match (on.l1d_stall, on.l2_stall) {
-            (Some(l1d), Some(l2)) => {
-                cells.extend([format!("{l1d:.2}"), format!("{l2:.2}")]);
+        match (on.l1d_stall, on.l2_stall, on.tlb_stall) {
+            (Some(l1d), Some(l2), Some(tlb)) => {
+                cells.extend([l1d, l2, tlb].map(|stall| format!("{stall:.2}")));
                 let shares = on
                     .stall_shares
                     .map_or(["-".to_owned(), "-".to_owned()], |shares| shares.map(percent));

@@ -5,7 +5,6 @@
 
 use crate::place::Placement;
 use crate::replay::branches::{Branches, Predicting};
-use crate::replay::data::Stream;
 use crate::replay::flow::{Flow, FragmentId};
 use crate::replay::moved;
 use crate::services::ledger::MachineCounts;
@@ -13,7 +12,7 @@ use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use anyhow::Result;
 use sim::Machine;
-use trace::{Event, Patterns, Task, Translation, TranslationId};
+use trace::{Event, Translation, TranslationId};
 
 pub struct WithBranches {
     machines: Machines,
@@ -77,16 +76,8 @@ impl Meter for WithBranches {
         self.machines.define(translation)
     }
 
-    fn define_tasks(&mut self, tasks: &[Task]) {
-        self.machines.define_tasks(tasks);
-    }
-
-    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
-        self.machines.accesses(words, stream, patterns)
-    }
-
-    fn accesses_end(&mut self, stream: Stream<'_>) {
-        self.machines.accesses_end(stream);
+    fn machines(&mut self) -> Option<&mut Machines> {
+        Some(&mut self.machines)
     }
 
     fn comes(&mut self, translation: u32, reached: Option<u32>) {

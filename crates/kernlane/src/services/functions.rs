@@ -3,14 +3,13 @@
 //! Takes executions; gives totals by name, functions of one name together. Code without a symbol (modules) is together, too.
 
 use crate::image::address::LinkAddr;
-use crate::replay::data::Stream;
 use crate::services::ledger::MachineCounts;
 use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use crate::services::symbols::{Symbol, Symbols};
 use anyhow::Result;
 use std::collections::{BTreeMap, HashMap};
-use trace::{Patterns, Task, Translation};
+use trace::Translation;
 
 /// What code without a symbol is called.
 pub const NAMELESS: &str = "(code without a symbol)";
@@ -92,16 +91,8 @@ impl Functions<'_> {
 impl Meter for Functions<'_> {
     const TAKES_DATA: bool = Machines::TAKES_DATA;
 
-    fn define_tasks(&mut self, tasks: &[Task]) {
-        self.machines.define_tasks(tasks);
-    }
-
-    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
-        self.machines.accesses(words, stream, patterns)
-    }
-
-    fn accesses_end(&mut self, stream: Stream<'_>) {
-        self.machines.accesses_end(stream);
+    fn machines(&mut self) -> Option<&mut Machines> {
+        Some(&mut self.machines)
     }
 
     fn define(&mut self, translation: &Translation) -> Result<()> {

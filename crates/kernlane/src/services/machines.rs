@@ -12,7 +12,7 @@ use crate::replay::numbering::{Numbering, Unit};
 use crate::services::ledger::MachineCounts;
 use crate::services::meter::{LevelMisses, Meter};
 use anyhow::Result;
-use sim::{Cause, Counters, Hierarchy, InstructionCache, Line, Machine, Party, PerSide, PhysAddr, Side};
+use sim::{Cause, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide, PhysAddr, Side};
 use trace::{Patterns, RunAddr, Task, Translation, TranslationId};
 
 /// The caches of some machines: the L1I, and of a recording with data accesses all that a machine describes.
@@ -85,10 +85,54 @@ struct Running {
     /// The first address in each of `lines` that is fetched.
     addrs: Vec<RunAddr>,
     physical: Vec<PhysAddr>,
+    pages: Option<Pages>,
     /// Since they were taken last, and before.
     l1i_misses: u64,
     l1i_taken: u64,
     ahead: Ahead,
+}
+
+/// The pages that the instruction TLB translates.
+struct Pages {
+    numbering: Numbering,
+    /// Of each translation: the first and the last, and how many bytes lie in the first.
+    of: Vec<(Line, Line, u32)>,
+    /// Where the last execution ended: while fetches stay there, the TLB has nothing to do.
+    current: Option<Line>,
+}
+
+impl Pages {
+    fn new(itlb: &ItlbDescription) -> Pages {
+        Pages {
+            numbering: Numbering::new(Unit::of_pages(itlb), itlb.geometry.sets()),
+            of: Vec::new(),
+            current: None,
+        }
+    }
+
+    fn define(&mut self, translation: &Translation) -> Result<()> {
+        let mut units = Vec::new();
+        self.numbering.units(translation.addr, translation.code.len() as u32, &mut units)?;
+        if let (Some(&(first, _)), Some(&(last, behind))) = (units.first(), units.last()) {
+            self.of.push((first, last, behind.0.wrapping_sub(translation.addr.0) as u32));
+        }
+        Ok(())
+    }
+
+    /// Translates what an execution fetches, all of it or as many bytes as are given; gives the number of misses.
+    #[inline]
+    fn fetch(&mut self, translation: u32, bytes: impl FnOnce() -> Option<u64>, hierarchy: &mut Hierarchy) -> u32 {
+        let (first, last, in_first) = self.of[translation as usize];
+        if first == last && self.current == Some(first) {
+            return 0;
+        }
+        let reaches_last = first != last && bytes().is_none_or(|bytes| bytes > in_first.into());
+        let last = if reaches_last { last } else { first };
+        let misses = u32::from(self.current != Some(first) && hierarchy.fetch_page_ahead(first))
+            + u32::from(reaches_last && hierarchy.fetch_page_ahead(last));
+        self.current = Some(last);
+        misses
+    }
 }
 
 /// The lines of a translation: `count` from `at` on.
@@ -130,6 +174,7 @@ impl Machines {
             lines: Vec::new(),
             addrs: Vec::new(),
             physical: Vec::new(),
+            pages: machine.itlb.as_ref().map(Pages::new),
             l1i_misses: 0,
             l1i_taken: 0,
             ahead: Ahead::default(),
@@ -190,13 +235,14 @@ impl Running {
         }
     }
 
-    /// Asks the L1s and the TLB for all that is to come.
+    /// Asks the L1s and the TLBs for all that is to come.
     fn look_ahead(&mut self, shorts: &[Short], codes: &[Code], flow: &DataFlow) {
         let Some(mut hierarchy) = self.hierarchy.take() else { return };
         self.ahead.fetches.clear();
         self.ahead.data.clear();
         (self.ahead.fetches_done, self.ahead.data_done) = (0, 0);
         for (number, execution) in flow.executions.iter().enumerate() {
+            self.translate(&mut hierarchy, number as u32, execution, shorts, codes);
             let span = self.spans[execution.translation.0 as usize];
             if span.count > 2 || !hierarchy.fetched_last(span.first) || !hierarchy.fetched_last(span.last) {
                 self.fetch_ahead(&mut hierarchy, number as u32, execution, shorts, codes);
@@ -204,6 +250,22 @@ impl Running {
         }
         self.ahead.access(&mut hierarchy, shorts, flow);
         self.hierarchy = Some(hierarchy);
+    }
+
+    /// The instruction TLB's part of [`Running::fetch_ahead`].
+    #[inline]
+    fn translate(&mut self, hierarchy: &mut Hierarchy, number: u32, execution: &Execution, shorts: &[Short], codes: &[Code]) {
+        let Some(pages) = &mut self.pages else { return };
+        let id = execution.translation.0;
+        let bytes = || (execution.left != 0).then(|| codes[id as usize].bytes_of(execution.left.into()));
+        for _ in 0..pages.fetch(id, bytes, hierarchy) {
+            self.ahead.fetches.push(Missed {
+                execution: number,
+                party: shorts[id as usize].party(execution.process),
+                cause: None,
+                physical: PhysAddr::default(),
+            });
+        }
     }
 
     fn fetch_ahead(&mut self, hierarchy: &mut Hierarchy, number: u32, execution: &Execution, shorts: &[Short], codes: &[Code]) {
@@ -240,7 +302,10 @@ impl Running {
                 (Some(fetch), _) => {
                     ahead.fetches_done += 1;
                     hierarchy.runs(fetch.party);
-                    fetch.cause.map(|cause| hierarchy.fetch_missed(cause, fetch.physical));
+                    match fetch.cause {
+                        Some(cause) => drop(hierarchy.fetch_missed(cause, fetch.physical)),
+                        None => hierarchy.fetch_page_missed(),
+                    }
                 }
                 (None, Some(data)) => {
                     ahead.data_done += 1;
@@ -344,6 +409,9 @@ impl Meter for Machines {
                 let count = units.len() as u32;
                 running.spans.push(Span { first, last, at, count });
             }
+            if let Some(pages) = &mut running.pages {
+                pages.define(translation)?;
+            }
         }
         let code = Code::new(translation)?;
         self.shorts.push(Short::of(&code));
@@ -351,44 +419,8 @@ impl Meter for Machines {
         Ok(())
     }
 
-    fn define_tasks(&mut self, tasks: &[Task]) {
-        match &mut self.data {
-            Some(data) => data.flow.define_tasks(tasks),
-            None => self.tasks.extend_from_slice(tasks),
-        }
-    }
-
-    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
-        self.count();
-        let (machines, tasks, running) = (&self.machines, &self.tasks, &mut self.running);
-        let data = self.data.get_or_insert_with(|| {
-            for (running, machine) in running.iter_mut().zip(machines) {
-                running.hierarchy = Hierarchy::new(machine);
-            }
-            let mut flow = DataFlow::new(machines);
-            flow.define_tasks(tasks);
-            Data {
-                flow,
-                ran: 0,
-                counted: 0,
-                located: Vec::new(),
-                plain: machines.iter().any(|machine| machine.memory.is_none()),
-            }
-        });
-        data.flow.forget(data.flow.executions.len());
-        (data.ran, data.counted) = (0, 0);
-        data.flow.follow(words, stream);
-        data.locate(running, &self.codes, patterns);
-        for running in running {
-            running.look_ahead(&self.shorts, &self.codes, &data.flow);
-        }
-        Ok(())
-    }
-
-    fn accesses_end(&mut self, stream: Stream<'_>) {
-        if let Some(data) = &mut self.data {
-            data.flow.finish(stream);
-        }
+    fn machines(&mut self) -> Option<&mut Machines> {
+        Some(self)
     }
 
     #[inline]
@@ -421,6 +453,49 @@ impl Meter for Machines {
 }
 
 impl Machines {
+    /// Learns the next tasks.
+    pub fn define_tasks(&mut self, tasks: &[Task]) {
+        match &mut self.data {
+            Some(data) => data.flow.define_tasks(tasks),
+            None => self.tasks.extend_from_slice(tasks),
+        }
+    }
+
+    /// What the words accessed that will be executed next; from the first time on the machines have caches for data.
+    pub fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
+        self.count();
+        let (machines, tasks, running) = (&self.machines, &self.tasks, &mut self.running);
+        let data = self.data.get_or_insert_with(|| {
+            for (running, machine) in running.iter_mut().zip(machines) {
+                running.hierarchy = Hierarchy::new(machine);
+            }
+            let mut flow = DataFlow::new(machines);
+            flow.define_tasks(tasks);
+            Data {
+                flow,
+                ran: 0,
+                counted: 0,
+                located: Vec::new(),
+                plain: machines.iter().any(|machine| machine.memory.is_none()),
+            }
+        });
+        data.flow.forget(data.flow.executions.len());
+        (data.ran, data.counted) = (0, 0);
+        data.flow.follow(words, stream);
+        data.locate(running, &self.codes, patterns);
+        for running in running {
+            running.look_ahead(&self.shorts, &self.codes, &data.flow);
+        }
+        Ok(())
+    }
+
+    /// The accesses of a chunk are done with.
+    pub fn accesses_end(&mut self, stream: Stream<'_>) {
+        if let Some(data) = &mut self.data {
+            data.flow.finish(stream);
+        }
+    }
+
     /// What the first machine has counted since the beginning; nothing where there is none.
     pub fn misses(&mut self) -> LevelMisses {
         self.count();

@@ -5,6 +5,7 @@
 use crate::replay::data::Stream;
 use crate::services::annotations::Kind;
 use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
+use crate::services::machines::Machines;
 use anyhow::Result;
 use trace::{Patterns, Task, Translation};
 
@@ -13,13 +14,28 @@ pub trait Meter {
     const TAKES_DATA: bool = false;
     /// Learns the next translation.
     fn define(&mut self, translation: &Translation) -> Result<()>;
-    fn define_tasks(&mut self, _: &[Task]) {}
+    /// The machines that run what runs, if there are any: they are handed tasks and data accesses.
+    fn machines(&mut self) -> Option<&mut Machines> {
+        None
+    }
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        if let Some(machines) = self.machines() {
+            machines.define_tasks(tasks);
+        }
+    }
     /// What the words accessed that will be executed next.
-    fn accesses(&mut self, _: &[u32], _: &mut Stream<'_>, _: &Patterns) -> Result<()> {
-        Ok(())
+    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
+        match self.machines() {
+            Some(machines) => machines.accesses(words, stream, patterns),
+            None => Ok(()),
+        }
     }
     /// The accesses of a chunk are done with.
-    fn accesses_end(&mut self, _: Stream<'_>) {}
+    fn accesses_end(&mut self, stream: Stream<'_>) {
+        if let Some(machines) = self.machines() {
+            machines.accesses_end(stream);
+        }
+    }
     /// What is executed next, which may come before the services know of it; [`Meter::executed`] or [`Meter::left`] follows. Of most executions
     /// only they are told.
     #[inline]

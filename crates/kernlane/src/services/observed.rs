@@ -1,6 +1,5 @@
 //! What is kept of a recording for the page and for other tools' files: machines, chains of calls, and what went on over time, in one reading.
 
-use crate::replay::data::Stream;
 use crate::services::annotations::Kind;
 use crate::services::binding::Binding;
 use crate::services::calls::{CallStacks, CallTree};
@@ -12,7 +11,7 @@ use crate::services::table;
 use crate::services::timeline::{Mode, Timeline};
 use anyhow::Result;
 use sim::Machine;
-use trace::{Patterns, Task, Translation};
+use trace::Translation;
 
 /// Cycles or instructions that are worth a bucket of their own.
 const FINEST: f64 = 1000.0;
@@ -48,16 +47,8 @@ impl Meter for Observed<'_> {
         self.machines.define(translation)
     }
 
-    fn define_tasks(&mut self, tasks: &[Task]) {
-        self.machines.define_tasks(tasks);
-    }
-
-    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
-        self.machines.accesses(words, stream, patterns)
-    }
-
-    fn accesses_end(&mut self, stream: Stream<'_>) {
-        self.machines.accesses_end(stream);
+    fn machines(&mut self) -> Option<&mut Machines> {
+        Some(&mut self.machines)
     }
 
     #[inline]

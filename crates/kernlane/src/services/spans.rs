@@ -3,7 +3,6 @@
 //! Takes what the automaton follows; tells of it as it ends, so that only what is open is held in memory. Times are in nanoseconds of the guest's clock, of which an instruction takes one, since the
 //! recording began. Keeps nothing that was told.
 
-use crate::replay::data::Stream;
 use crate::services::annotations::Kind;
 use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
 use crate::services::machines::Machines;
@@ -11,7 +10,7 @@ use crate::services::meter::{Booked, LevelMisses, Meter};
 use anyhow::Result;
 use sim::Machine;
 use std::cmp::Reverse;
-use trace::{Patterns, Task, Translation};
+use trace::{Task, Translation};
 
 /// Invocations of one visit to the kernel that wait for its end, to be told in the order in which they began; of longer visits they are told sooner.
 const WAITING: usize = 4096;
@@ -121,12 +120,8 @@ impl<T: Track> Meter for Spans<T> {
         self.pids.extend(tasks.iter().map(|task| task.pid));
     }
 
-    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
-        self.machines.accesses(words, stream, patterns)
-    }
-
-    fn accesses_end(&mut self, stream: Stream<'_>) {
-        self.machines.accesses_end(stream);
+    fn machines(&mut self) -> Option<&mut Machines> {
+        Some(&mut self.machines)
     }
 
     #[inline]

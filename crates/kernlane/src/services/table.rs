@@ -98,6 +98,9 @@ pub struct OnMachine {
     /// Cycles per instruction for which data stop the machine that the L2 had, and what the L2 had not, instructions and data.
     pub l1d_stall: Option<f64>,
     pub l2_stall: Option<f64>,
+    /// Cycles per instruction in which the TLBs translate an address that they lacked, and such addresses: of instructions, of data.
+    pub tlb_stall: Option<f64>,
+    pub tlb_misses: Option<[u64; 2]>,
     /// Of all cycles in which the kernel stands still for the memory: for instructions, for data.
     pub stall_shares: Option<[f64; 2]>,
     /// Mean cycles on the first machine over mean cycles on this.
@@ -261,6 +264,8 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
             l1i_stall_share: counts.l1i_misses as f64 / all_misses.max(1) as f64,
             l1d_stall: stalls.map(|stalls| per_instruction(stalls.l1d)),
             l2_stall: stalls.map(|stalls| per_instruction(stalls.l2i + stalls.l2d)),
+            tlb_stall: stalls.map(|stalls| per_instruction(stalls.tlb)),
+            tlb_misses: counts.memory.map(|counters| [counters.itlb, counters.dtlb]),
             stall_shares: shares.filter(|_| of_kernel),
             speedup: on
                 .first()
