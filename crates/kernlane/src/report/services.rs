@@ -227,3 +227,93 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
 fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::Attributed;
+    use crate::services::annotations::Kind;
+    use crate::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, Times};
+    use sim::{BranchCounters, BranchPrediction, Counters, Direction, Machine};
+
+    /// 1000 instructions of a read on a machine with data caches and prediction, and on one that has neither.
+    fn read() -> ServiceTable {
+        let branch = BranchPrediction::new(Direction::Static, None, 16, Some(10.0), None).unwrap();
+        let first = Machine {
+            branch: Some(branch),
+            ..crate::machine::find("server-32k").unwrap()
+        };
+        let machines = [first, crate::machine::find("torrellas-8k").unwrap()];
+        let mut memory = Counters {
+            instructions: 1000,
+            itlb: 3,
+            dtlb: 7,
+            ..Counters::default()
+        };
+        memory.l1i.cold = 4;
+        let branches = BranchCounters {
+            wrong_directions: 6,
+            wrong_returns: 2,
+            ..BranchCounters::default()
+        };
+        let mut ledger = Ledger::default();
+        let service = ledger.service(Kind::SystemCall, "read");
+        let counts = |memory, branches| MachineCounts {
+            l1i_misses: 4,
+            memory,
+            branches,
+        };
+        let invocation = Invocation {
+            instructions: 1000,
+            machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
+            times: Times {
+                latency: 2_001_000,
+                ran: 1000,
+                blocked: 2_000_000,
+                waiting: 0,
+            },
+        };
+        ledger.add(service, &invocation);
+        let attributed = Attributed {
+            ledger,
+            counters: Vec::new(),
+            instructions: 1000,
+            context_switches: 0,
+            between_interrupts: Distribution::default(),
+            wakes_seen: true,
+            halted: Some(1_999_000),
+        };
+        ServiceTable::new(&trace::Header::default(), &attributed, Vec::new(), &machines)
+    }
+
+    fn words<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
+        let line = text.lines().find(|line| line.trim_start().starts_with(start));
+        line.unwrap_or_else(|| panic!("no {start:?} in\n{text}"))
+            .split_whitespace()
+            .collect()
+    }
+
+    #[test]
+    fn a_latency_has_the_halt_and_a_stall_both_tlbs() {
+        let text = table(&read(), 5);
+        assert!(text.contains("the processor was halted for 0.001999 s of 0.002000 s"), "{text}");
+        let row = words(&text, "system call read");
+        // What the first machine's file says of a TLB's miss: 7 cycles, 10 times, in 1000 instructions.
+        let expected = ["1", "1000000", "1000", "2001000", "1000", "0", "2000000", "2000000", "0"];
+        assert_eq!(row[5..14], expected, "{text}");
+        assert!(words(&text, "service").contains(&"TLB") && row.contains(&"0.07"), "{text}");
+    }
+
+    #[test]
+    fn wrong_predictions_stand_beside_the_machine_that_has_none() {
+        let text = table(&read(), 5);
+        let text = text.split("wrong predictions").nth(1).unwrap();
+        let predicted = ["6.00", "0.00", "2.00", "8.00", "0.00", "0.08"];
+        for (row, before) in [("system call read", 4), ("all", 2), ("the kernel", 3)] {
+            let cells = words(text, row);
+            assert_eq!(cells[before..before + 6], predicted, "{text}");
+            assert_eq!(cells[before + 6..], ["-"; 6], "{text}");
+        }
+        assert!(text.contains("torrellas-8k: not simulated, as its file has no table [branch]"));
+    }
+}
