@@ -4,61 +4,16 @@
 //!
 //! Newell and Pupyrev, "Improved basic block reordering" (IEEE Transactions on Computers 2020), section 4. Two chains X and Y join as
 //! X Y, or, X being cut into X1 and X2, as X1 Y X2, Y X2 X1 or X2 X1 Y. The gain of a pair changes only when one of the two does, so gains
-//! are computed when a chain is made and wait in a heap; a chain's version tells stale ones. Merging shifts whole segments: of the jumps
-//! within X only those that cross the cut change their distance, by the same amount wherever the cut is. They are collected once for each
-//! version of a chain, not for each pair.
+//! wait in a heap. Before its gain, a pair waits there with a bound of it, which seldom changes; the gain is computed when no pair has a
+//! higher bound, which most pairs never come to. Merging shifts whole segments: of the jumps
+//! within X only those that cross the cut change their distance, by the same amount wherever the cut is. What that does to the score is summed
+//! once for each version of a chain, not for each pair. The jumps between X and Y add no more than when all of them are as short as can be: where
+//! that does not make up for the cut, they are not looked at.
 
 use crate::ext_tsp::ExtTspParameters;
-use std::borrow::Cow;
+use crate::jumps::{Jump, JumpKind, Node};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
-
-pub(crate) struct Node {
-    pub size: u64,
-    pub count: u64,
-}
-
-/// A jump between two different nodes.
-pub(crate) struct Jump {
-    pub from: u32,
-    pub to: u32,
-    /// Bytes from the start of `from` to where the jump leaves it.
-    pub from_end: u64,
-    /// Bytes from the start of `to` to where it is reached.
-    pub to_start: u64,
-    pub count: u64,
-    pub kind: JumpKind,
-}
-
-/// What a jump is worth, by its distance.
-#[derive(Clone, Copy)]
-pub(crate) enum JumpKind {
-    /// Control that goes from one node to the other.
-    Control { may_fall: bool, conditional: bool },
-    /// No jump at all: two nodes of so many bytes together that miss one after the other. They are worth `worth` for each count when they
-    /// touch, in either order, and less with each byte between them, down to nothing at `reach` bytes.
-    Together { bytes: u64, worth: f64, reach: u64 },
-}
-
-impl Jump {
-    /// What it adds to the score when it goes over `distance` bytes.
-    pub fn score(&self, distance: i64, parameters: &ExtTspParameters) -> f64 {
-        let count = self.count as f64;
-        match self.kind {
-            JumpKind::Control { may_fall, conditional } => parameters.jump_score(distance, count, may_fall, conditional),
-            JumpKind::Together { bytes, worth, reach } => {
-                // A distance backward reaches from the end of the later node to the start of the earlier one.
-                let back = distance.unsigned_abs().saturating_sub(bytes);
-                let between = if distance >= 0 { distance.unsigned_abs() } else { back };
-                worth * count * (1.0 - between as f64 / reach as f64).max(0.0)
-            }
-        }
-    }
-
-    fn may_fall(&self) -> bool {
-        matches!(self.kind, JumpKind::Control { may_fall: true, .. })
-    }
-}
 
 /// How two chains X and Y are joined; X is cut before the node at the given position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,14 +28,26 @@ struct Chain {
     nodes: Vec<u32>,
     /// Jumps within the chain.
     jumps: Vec<u32>,
-    /// Jumps to and from each other chain.
-    neighbours: BTreeMap<u32, Vec<u32>>,
+    /// The pair that it is with each other chain that jumps lead to or come from.
+    neighbours: BTreeMap<u32, u32>,
     /// What each cut does to the jumps within, by the position behind it; empty for a chain that is not cut everywhere.
     cuts: Vec<Cut>,
+    /// The most that a cut raises the score of the jumps within; of a chain that is not cut everywhere it is taken to be 0.
+    slack: f64,
+    /// The pairs whose gains were computed since they or it changed.
+    computed: Vec<u32>,
     size: u64,
     count: f64,
-    /// Raised whenever the chain changes; `None` when it has gone into another.
-    version: Option<u32>,
+}
+
+/// Two chains, and the jumps between them; none when they were joined, or became the same pair as others.
+#[derive(Default)]
+struct Pair {
+    jumps: Vec<u32>,
+    /// The most that its jumps can add to the score.
+    most: f64,
+    /// Raised when what waits in the heap for it is no longer true.
+    version: u32,
 }
 
 impl Chain {
@@ -89,22 +56,38 @@ impl Chain {
     }
 }
 
-/// A place between two nodes of a chain.
-#[derive(Clone, Default)]
+/// What the jumps across a place between two nodes of a chain add to the score.
+#[derive(Clone, Copy, Default)]
 struct Cut {
-    /// The jumps that cross it, with their distances now.
-    crossing: Vec<(u32, i64)>,
-    /// What they add to the score now.
+    /// Now.
     kept: f64,
-    /// What they would add if the two sides changed places.
+    /// If the two sides changed places.
     swapped: f64,
+    /// If there were a byte between the two sides. With more bytes it is never more.
+    parted: f64,
 }
 
+impl Cut {
+    fn add(&mut self, jump: &Cut) {
+        self.kept += jump.kept;
+        self.swapped += jump.swapped;
+        self.parted += jump.parted;
+    }
+}
+
+/// What a pair waits in the heap with.
 struct Gain {
     gain: f64,
+    pair: u32,
+    version: u32,
+    /// `None` when the gain is a bound.
+    join: Option<Join>,
+}
+
+/// How a pair is joined.
+struct Join {
     x: u32,
     y: u32,
-    versions: (u32, u32),
     /// The first nodes of x and y.
     fronts: (u32, u32),
     merge: Merge,
@@ -114,9 +97,10 @@ struct Gain {
 const LEAST_GAIN: f64 = 1e-8;
 
 impl Ord for Gain {
-    /// The largest gain first; among equals the pair whose first nodes are the lowest.
+    /// The largest gain first; among equals bounds, for the gain may be as high, then the pair whose first nodes are the lowest.
     fn cmp(&self, other: &Self) -> Ordering {
-        self.gain.total_cmp(&other.gain).then(other.fronts.cmp(&self.fronts))
+        let fronts = |gain: &Gain| gain.join.as_ref().map(|join| join.fronts);
+        self.gain.total_cmp(&other.gain).then(fronts(other).cmp(&fronts(self)))
     }
 }
 
@@ -149,6 +133,7 @@ struct Chains<'a> {
     entry: Option<u32>,
     parameters: &'a ExtTspParameters,
     chains: Vec<Chain>,
+    pairs: Vec<Pair>,
     chain_of: Vec<u32>,
     /// Position of each node in its chain, and bytes before it.
     positions: Vec<usize>,
@@ -165,22 +150,22 @@ impl<'a> Chains<'a> {
             jumps: Vec::new(),
             neighbours: BTreeMap::new(),
             cuts: Vec::new(),
+            slack: 0.0,
+            computed: Vec::new(),
             size: node.size,
             count: node.count as f64,
-            version: Some(0),
         };
         let mut chains: Vec<Chain> = nodes.iter().enumerate().map(chain).collect();
+        let mut pairs: Vec<Pair> = Vec::new();
         for (number, jump) in jumps.iter().enumerate() {
-            chains[jump.from as usize]
-                .neighbours
-                .entry(jump.to)
-                .or_default()
-                .push(number as u32);
-            chains[jump.to as usize]
-                .neighbours
-                .entry(jump.from)
-                .or_default()
-                .push(number as u32);
+            let pair = *chains[jump.from as usize].neighbours.entry(jump.to).or_insert(pairs.len() as u32);
+            chains[jump.to as usize].neighbours.insert(jump.from, pair);
+            if pair as usize == pairs.len() {
+                pairs.push(Pair::default());
+            }
+            let pair = &mut pairs[pair as usize];
+            pair.jumps.push(number as u32);
+            pair.most += jump.most(parameters);
         }
         Chains {
             nodes,
@@ -188,6 +173,7 @@ impl<'a> Chains<'a> {
             entry,
             parameters,
             chains,
+            pairs,
             chain_of: (0..nodes.len() as u32).collect(),
             positions: vec![0; nodes.len()],
             offsets: vec![0; nodes.len()],
@@ -205,19 +191,58 @@ impl<'a> Chains<'a> {
     }
 
     fn join_best(&mut self) {
-        for x in 0..self.chains.len() as u32 {
-            let neighbours: Vec<u32> = self.chains[x as usize].neighbours.range(x..).map(|(&y, _)| y).collect();
-            neighbours.into_iter().for_each(|y| self.consider_both(x, y));
-        }
+        (0..self.pairs.len() as u32).for_each(|pair| self.wait(pair));
         while let Some(best) = self.heap.pop() {
-            let versions = (self.chains[best.x as usize].version, self.chains[best.y as usize].version);
-            if versions != (Some(best.versions.0), Some(best.versions.1)) {
+            let pair = &self.pairs[best.pair as usize];
+            if pair.jumps.is_empty() || pair.version != best.version {
                 continue;
             }
-            self.join(best.x, best.y, best.merge);
-            let neighbours: Vec<u32> = self.chains[best.x as usize].neighbours.keys().copied().collect();
-            neighbours.into_iter().for_each(|y| self.consider_both(best.x, y));
+            match best.join {
+                None => self.compute(best.pair),
+                Some(join) => {
+                    let chain = self.join(join.x, join.y, join.merge);
+                    self.wait_again(chain);
+                }
+            }
         }
+    }
+
+    /// Puts a pair that has jumps into the heap, with a bound of its gain.
+    fn wait(&mut self, pair: u32) {
+        if self.pairs[pair as usize].jumps.is_empty() {
+            return;
+        }
+        let (x, y) = self.chains_of(pair);
+        let slack = self.chains[x as usize].slack.max(self.chains[y as usize].slack);
+        let pair_of = &mut self.pairs[pair as usize];
+        pair_of.version += 1;
+        self.heap.push(Gain {
+            gain: pair_of.most + slack,
+            pair,
+            version: pair_of.version,
+            join: None,
+        });
+    }
+
+    /// Lets those pairs of a chain wait whose gains, or bounds, are others since it changed.
+    fn wait_again(&mut self, chain: u32) {
+        let changed = &mut self.chains[chain as usize];
+        let mut pairs = std::mem::take(&mut changed.computed);
+        if changed.nodes.len() >= self.parameters.max_chain {
+            return;
+        }
+        if changed.slack > 0.0 {
+            pairs.extend(changed.neighbours.values());
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs.into_iter().for_each(|pair| self.wait(pair));
+    }
+
+    /// The two chains of a pair that has jumps.
+    fn chains_of(&self, pair: u32) -> (u32, u32) {
+        let jump = &self.jumps[self.pairs[pair as usize].jumps[0] as usize];
+        (self.chain_of[jump.from as usize], self.chain_of[jump.to as usize])
     }
 
     /// Joins what greedy merging left apart because the densities differ too much, but where one chain's last node goes on at the first
@@ -247,7 +272,7 @@ impl<'a> Chains<'a> {
     fn concatenate(self) -> Vec<u32> {
         let entry = self.entry.map(|node| self.chain_of[node as usize]);
         let mut order: Vec<u32> = (0..self.chains.len() as u32)
-            .filter(|&c| self.chains[c as usize].version.is_some())
+            .filter(|&c| !self.chains[c as usize].nodes.is_empty())
             .collect();
         let density = |c: u32| self.chains[c as usize].density();
         order.sort_by(|&a, &b| {
@@ -261,62 +286,63 @@ impl<'a> Chains<'a> {
             .collect()
     }
 
-    fn consider_both(&mut self, x: u32, y: u32) {
-        self.consider(x, y);
-        self.consider(y, x);
-    }
-
-    /// Puts the best way to join x and y (x may be cut, y may not) into the heap, if it gains anything.
-    fn consider(&mut self, x: u32, y: u32) {
+    /// Puts a pair into the heap with the better of the two ways to join it (either may be cut), if that gains anything.
+    fn compute(&mut self, pair: u32) {
+        let (x, y) = self.chains_of(pair);
         let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
-        let (Some(version_x), Some(version_y)) = (chain_x.version, chain_y.version) else {
-            return;
-        };
         if chain_x.nodes.len() + chain_y.nodes.len() > self.parameters.max_chain {
             return;
         }
-        let (low, high) = (chain_x.density().min(chain_y.density()), chain_x.density().max(chain_y.density()));
-        if high > low * self.parameters.max_density_ratio {
+        self.chains[x as usize].computed.push(pair);
+        self.chains[y as usize].computed.push(pair);
+        let (density_x, density_y) = (self.chains[x as usize].density(), self.chains[y as usize].density());
+        if density_x.max(density_y) > density_x.min(density_y) * self.parameters.max_density_ratio {
             return;
         }
+        let gains = [(x, y), (y, x)].map(|(x, y)| {
+            let (gain, merge) = self.best_merge(x, y, &self.pairs[pair as usize])?;
+            let fronts = (self.chains[x as usize].nodes[0], self.chains[y as usize].nodes[0]);
+            Some(Gain {
+                gain,
+                pair,
+                version: self.pairs[pair as usize].version,
+                join: Some(Join { x, y, fronts, merge }),
+            })
+        });
+        self.heap.extend(gains.into_iter().flatten().max());
+    }
+
+    /// The best way to join x and y, and what it gains: more than nothing.
+    fn best_merge(&self, x: u32, y: u32, pair: &Pair) -> Option<(f64, Merge)> {
+        let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
         let mut best: Option<(f64, Merge)> = None;
-        let mut attempt = |merge: Merge, within: f64| {
-            if self.entry_stays(chain_x.nodes[0], chain_y.nodes[0], merge) {
-                let gain = self.between(x, y, merge) + within;
-                if gain > best.map_or(0.0, |(gain, _)| gain) + LEAST_GAIN {
+        let better = |gain: f64, best: Option<(f64, Merge)>| gain > best.map_or(0.0, |(gain, _)| gain) + LEAST_GAIN;
+        let mut attempt = |merge: Merge, most_within: f64, within: &dyn Fn() -> f64| {
+            if better(pair.most + most_within, best) && self.entry_stays(chain_x.nodes[0], chain_y.nodes[0], merge) {
+                let gain = self.between(x, y, merge, pair) + within();
+                if better(gain, best) {
                     best = Some((gain, merge));
                 }
             }
         };
-        attempt(Merge::XY, 0.0);
-        for at in self.cut_positions(x, y) {
+        attempt(Merge::XY, 0.0, &|| 0.0);
+        let attempt_cut = |at: usize| {
             let cut = self.cut(chain_x, at);
-            attempt(Merge::X1YX2(at), self.apart(&cut, chain_y.size) - cut.kept);
-            attempt(Merge::YX2X1(at), cut.swapped - cut.kept);
-            attempt(Merge::X2X1Y(at), cut.swapped - cut.kept);
-        }
-        if let Some((gain, merge)) = best {
-            self.heap.push(Gain {
-                gain,
-                x,
-                y,
-                versions: (version_x, version_y),
-                fronts: (chain_x.nodes[0], chain_y.nodes[0]),
-                merge,
-            });
-        }
-    }
-
-    /// Where x is cut for y: everywhere in a short chain; in a long one only where a jump to the front or from the back of y would become
-    /// a fall-through.
-    fn cut_positions(&self, x: u32, y: u32) -> Vec<usize> {
-        let chain_x = &self.chains[x as usize];
-        let mut cuts = match chain_x.cuts.is_empty() {
-            false => (1..chain_x.nodes.len()).collect(),
-            true => self.cuts_at_jumps(chain_x, y),
+            if self.forced[chain_x.nodes[at - 1] as usize] != Some(chain_x.nodes[at]) {
+                let swapped = cut.swapped - cut.kept;
+                attempt(Merge::X1YX2(at), cut.parted - cut.kept, &|| {
+                    self.apart(chain_x, at, chain_y.size) - cut.kept
+                });
+                attempt(Merge::YX2X1(at), swapped, &|| swapped);
+                attempt(Merge::X2X1Y(at), swapped, &|| swapped);
+            }
         };
-        cuts.retain(|&cut| self.forced[chain_x.nodes[cut - 1] as usize] != Some(chain_x.nodes[cut]));
-        cuts
+        // A short chain is cut everywhere; a long one only where a jump to the front or from the back of y would become a fall-through.
+        match self.cut_everywhere(chain_x) {
+            true => (1..chain_x.nodes.len()).for_each(attempt_cut),
+            false => self.cuts_at_jumps(chain_x, chain_y, pair).into_iter().for_each(attempt_cut),
+        }
+        best
     }
 
     /// Whether the entry, if one of two chains begins with it, also begins what they become.
@@ -329,10 +355,13 @@ impl<'a> Chains<'a> {
         }
     }
 
-    fn cuts_at_jumps(&self, chain_x: &Chain, y: u32) -> Vec<usize> {
-        let nodes_y = &self.chains[y as usize].nodes;
-        let (first, last) = (nodes_y[0], nodes_y[nodes_y.len() - 1]);
-        let between = chain_x.neighbours.get(&y).into_iter().flatten();
+    fn cut_everywhere(&self, chain: &Chain) -> bool {
+        chain.nodes.len() <= self.parameters.split_threshold
+    }
+
+    fn cuts_at_jumps(&self, chain_x: &Chain, chain_y: &Chain, pair: &Pair) -> Vec<usize> {
+        let (first, last) = (chain_y.nodes[0], chain_y.nodes[chain_y.nodes.len() - 1]);
+        let between = pair.jumps.iter();
         let mut cuts: Vec<usize> = between
             .filter_map(|&jump| {
                 let jump = &self.jumps[jump as usize];
@@ -348,7 +377,7 @@ impl<'a> Chains<'a> {
     }
 
     /// What the jumps between x and y add to the score when the two are joined.
-    fn between(&self, x: u32, y: u32, merge: Merge) -> f64 {
+    fn between(&self, x: u32, y: u32, merge: Merge, pair: &Pair) -> f64 {
         let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
         let (size_x, size_y) = (chain_x.size as i64, chain_y.size as i64);
         let bytes_before = |cut: usize| self.offsets[chain_x.nodes[cut] as usize] as i64;
@@ -367,42 +396,36 @@ impl<'a> Chains<'a> {
             };
             self.offsets[node as usize] as i64 + shift
         };
-        let jumps = chain_x.neighbours.get(&y).into_iter().flatten();
+        let jumps = pair.jumps.iter();
         jumps.map(|&jump| self.jump_score(jump, self.distance(jump, place))).sum()
     }
 
     /// What the jumps across a cut add to the score when `size` bytes come between.
-    fn apart(&self, cut: &Cut, size: u64) -> f64 {
-        let apart = |distance: i64| {
-            if distance >= 0 {
-                distance + size as i64
-            } else {
-                distance - size as i64
-            }
-        };
-        cut.crossing
-            .iter()
-            .map(|&(jump, distance)| self.jump_score(jump, apart(distance)))
+    fn apart(&self, chain: &Chain, at: usize, size: u64) -> f64 {
+        let crossing = chain.jumps.iter().filter(|&&jump| self.crossed(jump).contains(&at));
+        crossing
+            .map(|&jump| self.jump_score(jump, parted(self.distance_now(jump), size)))
             .sum()
     }
 
     /// One cut of a chain.
-    fn cut<'c>(&self, chain: &'c Chain, at: usize) -> Cow<'c, Cut> {
-        if let Some(cut) = chain.cuts.get(at) {
-            return Cow::Borrowed(cut);
+    fn cut(&self, chain: &Chain, at: usize) -> Cut {
+        if let Some(&cut) = chain.cuts.get(at) {
+            return cut;
         }
         let mut cut = Cut::default();
         for &jump in chain.jumps.iter().filter(|&&jump| self.crossed(jump).contains(&at)) {
-            self.cross(&mut cut, jump, chain.size);
+            cut.add(&self.cut_of(jump, chain.size));
         }
-        Cow::Owned(cut)
+        cut
     }
 
-    /// All cuts of a chain.
+    /// All cuts of a chain, by the position behind each.
     fn cuts(&self, chain: &Chain) -> Vec<Cut> {
         let mut cuts = vec![Cut::default(); chain.nodes.len()];
         for &jump in &chain.jumps {
-            self.crossed(jump).for_each(|at| self.cross(&mut cuts[at], jump, chain.size));
+            let alone = self.cut_of(jump, chain.size);
+            cuts[self.crossed(jump)].iter_mut().for_each(|cut| cut.add(&alone));
         }
         cuts
     }
@@ -414,14 +437,21 @@ impl<'a> Chains<'a> {
         from.min(to) + 1..=from.max(to)
     }
 
-    fn cross(&self, cut: &mut Cut, jump: u32, size: u64) {
-        let distance = self.distance(jump, |node| self.offsets[node as usize] as i64);
+    /// A cut that one jump alone crosses, in a chain of `size` bytes.
+    fn cut_of(&self, jump: u32, size: u64) -> Cut {
+        let distance = self.distance_now(jump);
         let ends = &self.jumps[jump as usize];
         let forward = self.positions[ends.from as usize] < self.positions[ends.to as usize];
         let swapped = if forward { distance - size as i64 } else { distance + size as i64 };
-        cut.crossing.push((jump, distance));
-        cut.kept += self.jump_score(jump, distance);
-        cut.swapped += self.jump_score(jump, swapped);
+        Cut {
+            kept: self.jump_score(jump, distance),
+            swapped: self.jump_score(jump, swapped),
+            parted: self.jump_score(jump, parted(distance, 1)),
+        }
+    }
+
+    fn distance_now(&self, jump: u32) -> i64 {
+        self.distance(jump, |node| self.offsets[node as usize] as i64)
     }
 
     /// Bytes from where a jump leaves to where it goes, when each node starts at `place`.
@@ -434,8 +464,10 @@ impl<'a> Chains<'a> {
         self.jumps[jump as usize].score(distance, self.parameters)
     }
 
-    /// Joins y into x, which becomes a new version.
-    fn join(&mut self, x: u32, y: u32, merge: Merge) {
+    /// Joins two chains to one, which has the number of that with more neighbours, so that a chain with many is never gone through again.
+    fn join(&mut self, x: u32, y: u32, merge: Merge) -> u32 {
+        let more = |a: u32, b: u32| self.chains[a as usize].neighbours.len() >= self.chains[b as usize].neighbours.len();
+        let (kept, gone) = if more(x, y) { (x, y) } else { (y, x) };
         let nodes_y = std::mem::take(&mut self.chains[y as usize].nodes);
         let nodes_x = std::mem::take(&mut self.chains[x as usize].nodes);
         let cut = |cut: usize| nodes_x.split_at(cut);
@@ -448,39 +480,84 @@ impl<'a> Chains<'a> {
         let nodes = segments.concat();
         let mut offset = 0;
         for (position, &node) in nodes.iter().enumerate() {
-            self.chain_of[node as usize] = x;
+            self.chain_of[node as usize] = kept;
             self.positions[node as usize] = position;
             self.offsets[node as usize] = offset;
             offset += self.nodes[node as usize].size;
         }
-        self.join_jumps(x, y);
-        let gone = &mut self.chains[y as usize];
-        let (size, count) = (gone.size, gone.count);
-        gone.version = None;
-        gone.cuts = Vec::new();
-        let chain = &mut self.chains[x as usize];
+        let jumps = self.join_jumps(x, y);
+        let merged = self.join_neighbours(kept, gone, kept == x);
+        let computed = std::mem::take(&mut self.chains[gone as usize].computed);
+        let count = self.chains[gone as usize].count;
+        let chain = &mut self.chains[kept as usize];
         chain.nodes = nodes;
-        chain.size += size;
+        chain.jumps = jumps;
+        chain.size = offset;
         chain.count += count;
-        chain.version = chain.version.map(|v| v + 1);
-        let chain = &self.chains[x as usize];
-        let everywhere = chain.nodes.len() <= self.parameters.split_threshold;
-        self.chains[x as usize].cuts = if everywhere { self.cuts(chain) } else { Vec::new() };
+        chain.computed.extend(computed);
+        chain.computed.extend(merged);
+        self.measure_cuts(kept);
+        kept
     }
 
-    /// Hands the jumps of y to x: those between the two are now within x, the others lead from x to y's neighbours.
-    fn join_jumps(&mut self, x: u32, y: u32) {
-        let mut neighbours = std::mem::take(&mut self.chains[y as usize].neighbours);
-        let mut within = std::mem::take(&mut self.chains[y as usize].jumps);
-        within.extend(neighbours.remove(&x).unwrap_or_default());
-        self.chains[x as usize].jumps.extend(within);
-        self.chains[x as usize].neighbours.remove(&y);
-        for (other, jumps) in neighbours {
+    fn measure_cuts(&mut self, chain: u32) {
+        let measured = &self.chains[chain as usize];
+        let cuts = if self.cut_everywhere(measured) {
+            self.cuts(measured)
+        } else {
+            Vec::new()
+        };
+        let raised = |cut: &Cut| cut.swapped.max(cut.parted) - cut.kept;
+        let slack = cuts.iter().map(raised).fold(0.0, f64::max);
+        let measured = &mut self.chains[chain as usize];
+        (measured.cuts, measured.slack) = (cuts, slack);
+    }
+
+    /// The jumps within what x and y become.
+    fn join_jumps(&mut self, x: u32, y: u32) -> Vec<u32> {
+        let pair = self.chains[x as usize].neighbours.get(&y);
+        let between = pair.map(|&pair| std::mem::take(&mut self.pairs[pair as usize].jumps));
+        let gone = std::mem::take(&mut self.chains[y as usize].jumps);
+        let mut jumps = std::mem::take(&mut self.chains[x as usize].jumps);
+        jumps.extend(gone);
+        jumps.extend(between.into_iter().flatten());
+        jumps
+    }
+
+    /// Makes the neighbours of a chain those of another; gives the pairs that have become one with another. `behind`: whether the jumps that come
+    /// are named behind those that are there.
+    fn join_neighbours(&mut self, kept: u32, gone: u32, behind: bool) -> Vec<u32> {
+        let mut merged = Vec::new();
+        self.chains[kept as usize].neighbours.remove(&gone);
+        for (other, pair) in std::mem::take(&mut self.chains[gone as usize].neighbours) {
             let back = &mut self.chains[other as usize].neighbours;
-            let moved = back.remove(&y).unwrap_or_default();
-            back.entry(x).or_default().extend(moved);
-            self.chains[x as usize].neighbours.entry(other).or_default().extend(jumps);
+            back.remove(&gone);
+            if other == kept {
+                continue;
+            }
+            let into = *back.entry(kept).or_insert(pair);
+            self.chains[kept as usize].neighbours.insert(other, into);
+            if into != pair {
+                let mut come = std::mem::take(&mut self.pairs[pair as usize]);
+                let there = &mut self.pairs[into as usize];
+                if !behind {
+                    std::mem::swap(&mut come.jumps, &mut there.jumps);
+                }
+                there.jumps.extend(come.jumps);
+                there.most += come.most;
+                merged.push(into);
+            }
         }
+        merged
+    }
+}
+
+/// A distance when `size` bytes come between.
+fn parted(distance: i64, size: u64) -> i64 {
+    if distance >= 0 {
+        distance + size as i64
+    } else {
+        distance - size as i64
     }
 }
 
@@ -536,5 +613,78 @@ fn break_cycles(forced: &mut [Option<u32>]) {
                 None => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SplitMix64;
+
+    /// Twelve nodes and jumps of every kind between them.
+    fn graph(random: &mut SplitMix64) -> (Vec<Node>, Vec<Jump>) {
+        let nodes = (0..12).map(|_| Node {
+            size: 1 + random.below(200),
+            count: 1 + random.below(50),
+        });
+        let nodes: Vec<Node> = nodes.collect();
+        let mut jumps = Vec::new();
+        for _ in 0..40 {
+            let (from, to) = (random.below(12) as u32, random.below(12) as u32);
+            let kind = match random.below(3) {
+                0 => JumpKind::Together {
+                    bytes: nodes[from as usize].size + nodes[to as usize].size,
+                    worth: 0.3,
+                    reach: 64,
+                },
+                kind => JumpKind::Control {
+                    may_fall: kind == 1,
+                    conditional: random.below(2) == 0,
+                },
+            };
+            if from != to {
+                jumps.push(Jump {
+                    from,
+                    to,
+                    from_end: nodes[from as usize].size,
+                    to_start: 0,
+                    count: random.below(50),
+                    kind,
+                });
+            }
+        }
+        (nodes, jumps)
+    }
+
+    #[test]
+    fn no_pair_gains_more_than_its_bound() {
+        let mut random = SplitMix64::new(5);
+        let parameters = ExtTspParameters::default();
+        let mut gained = 0;
+        for _ in 0..200 {
+            let (nodes, jumps) = graph(&mut random);
+            let mut chains = Chains::new(&nodes, &jumps, None, &parameters);
+            for _ in 0..random.below(9) {
+                let pair = &chains.pairs[random.below(chains.pairs.len() as u64) as usize];
+                if let Some(&jump) = pair.jumps.first() {
+                    let ends = &jumps[jump as usize];
+                    chains.join(chains.chain_of[ends.from as usize], chains.chain_of[ends.to as usize], Merge::XY);
+                }
+            }
+            for number in 0..chains.pairs.len() as u32 {
+                let pair = &chains.pairs[number as usize];
+                if pair.jumps.is_empty() {
+                    continue;
+                }
+                let (x, y) = chains.chains_of(number);
+                let bound = pair.most + chains.chains[x as usize].slack.max(chains.chains[y as usize].slack);
+                for (x, y) in [(x, y), (y, x)] {
+                    let gain = chains.best_merge(x, y, pair).map_or(0.0, |(gain, _)| gain);
+                    assert!(gain <= bound * (1.0 + 1e-12), "{gain} of at most {bound}");
+                    gained += usize::from(gain > 0.0);
+                }
+            }
+        }
+        assert!(gained > 1000, "{gained}");
     }
 }

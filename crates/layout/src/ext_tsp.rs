@@ -4,9 +4,10 @@
 //! greedy merging itself stands in `chains.rs`.
 
 use crate::c3::{self, C3Parameters};
-use crate::chains::{Jump, JumpKind, Node, arrange};
+use crate::chains::arrange;
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{Flow, Hot};
+use crate::jumps::{Jump, JumpKind, Node};
 use crate::pieces::PieceId;
 use crate::segments::improve;
 use crate::validate::{InputError, at_least, validate};

@@ -2,10 +2,11 @@
 //!
 //! Takes a graph; gives its order. `docs/algorithms/ext-tsp-global.md` tells the idea; the merging stands in `chains.rs`.
 
-use crate::chains::{Jump, JumpKind, Node, arrange};
+use crate::chains::arrange;
 use crate::ext_tsp::ExtTspParameters;
 use crate::graph::{BlockId, Graph, Ordered};
 use crate::hot::Hot;
+use crate::jumps::{Jump, JumpKind, Node};
 use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
 use crate::validate::{InputError, validate};

@@ -2,10 +2,10 @@
 //!
 //! Takes a graph with joint misses; gives its order. `docs/algorithms/joint.md` tells the idea; the merging stands in `chains.rs`.
 
-use crate::chains::{Jump, JumpKind};
 use crate::ext_tsp::ExtTspParameters;
 use crate::global::Whole;
 use crate::graph::{Graph, Ordered};
+use crate::jumps::{Jump, JumpKind};
 use crate::pieces::PieceId;
 use crate::validate::{InputError, at_least, validate};
 use std::collections::BTreeMap;

@@ -28,6 +28,7 @@ pub mod gloy_smith;
 pub mod graph;
 mod hot;
 pub mod joint;
+mod jumps;
 pub mod kerninst;
 pub mod opts;
 pub mod packed;

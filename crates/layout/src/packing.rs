@@ -52,7 +52,12 @@ impl Packing {
                 row.iter_mut().zip(&presence.turnovers).for_each(|(to, from)| *to |= from);
             }
         }
-        let sizes: Vec<u64> = whole.pieces.iter().map(|piece| hot.sizes[piece.index()]).collect();
+        let sizes = whole.pieces.iter().map(|piece| hot.sizes[piece.index()]).collect();
+        Packing::of_nodes(sizes, words, turnovers, segments, line_bytes)
+    }
+
+    /// `turnovers`: `words` for each node, node by node.
+    fn of_nodes(sizes: Vec<u64>, words: usize, turnovers: Vec<u64>, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
         let bytes = segments
             .iter()
             .map(|nodes| nodes.iter().map(|&node| sizes[node as usize]).sum())
@@ -295,19 +300,9 @@ mod tests {
             segments.push((nodes..next).collect::<Vec<u32>>());
             nodes = next;
         }
-        let sizes: Vec<u64> = (0..nodes).map(|_| 1 + random.below(40)).collect();
-        let bytes = segments
-            .iter()
-            .map(|nodes| nodes.iter().map(|&node| sizes[node as usize]).sum())
-            .collect();
-        Packing {
-            sizes,
-            words: 1,
-            turnovers: (0..nodes).map(|_| random.next_u64() & random.next_u64()).collect(),
-            segments,
-            bytes,
-            reach: 63,
-        }
+        let sizes = (0..nodes).map(|_| 1 + random.below(40)).collect();
+        let turnovers = (0..nodes).map(|_| random.next_u64() & random.next_u64()).collect();
+        Packing::of_nodes(sizes, 1, turnovers, segments, 64)
     }
 
     /// Bytes that are fetched on the average over all beginnings of lines: by counting lines.

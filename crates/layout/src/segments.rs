@@ -3,8 +3,8 @@
 //! Takes the nodes of one function in an order, and the jumps between them; gives an order that scores at least as much. Greedy merging
 //! decides between equals by chance; this takes back what chance got wrong.
 
-use crate::chains::{Jump, Node};
 use crate::ext_tsp::ExtTspParameters;
+use crate::jumps::{Jump, Node};
 
 /// Segments of up to so many nodes are moved.
 const LONGEST: usize = 3;
@@ -81,7 +81,7 @@ impl Search<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chains::JumpKind;
+    use crate::jumps::JumpKind;
 
     /// ```text
     ///     0 ──10──▶ 1 ──10──▶ 2      given as 0 2 1

@@ -1,20 +1,11 @@
 //! What joint misses do to an order.
 
+mod apart;
+
+use apart::{apart, distance};
 use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::joint::{JointParameters, joint};
 use kernlane_layout::{BlockId, Edge, EdgeKind, Graph, JointMiss};
-
-/// Six blocks of 32 bytes that nothing joins; the function's last three ran, too, but less often.
-fn apart() -> Graph {
-    Graph {
-        sizes: vec![32; 6],
-        counts: vec![90, 80, 70, 9, 8, 7],
-        glued: vec![false; 6],
-        alignments: vec![1; 6],
-        functions: std::iter::once(0..6).collect(),
-        ..Graph::default()
-    }
-}
 
 fn order(graph: &Graph) -> Vec<u32> {
     let ordered = joint(graph, &JointParameters::default()).unwrap();
@@ -35,9 +26,8 @@ fn what_misses_together_is_laid_together() {
     assert_eq!(order(&graph), [0, 1, 2, 3, 4, 5]);
     graph.joint_misses = vec![together(5, 0, 6), together(2, 3, 5), together(0, 5, 1)];
     let order = order(&graph);
-    let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
-    assert_eq!(place(0).abs_diff(place(5)), 1, "{order:?}");
-    assert_eq!(place(2).abs_diff(place(3)), 1, "{order:?}");
+    assert_eq!(distance(&order, 0, 5), 1, "{order:?}");
+    assert_eq!(distance(&order, 2, 3), 1, "{order:?}");
 }
 
 /// Three blocks that miss together with 0 in the middle: both neighbours share its line, whichever way round.
@@ -46,8 +36,7 @@ fn either_side_is_as_good() {
     let mut graph = apart();
     graph.joint_misses = vec![together(0, 4, 5), together(5, 0, 5)];
     let order = order(&graph);
-    let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
-    assert_eq!((place(4).abs_diff(place(0)), place(5).abs_diff(place(0))), (1, 1), "{order:?}");
+    assert_eq!((distance(&order, 4, 0), distance(&order, 5, 0)), (1, 1), "{order:?}");
 }
 
 /// A fall-through that runs often is not broken for a line that misses seldom, but for one that misses as often it is.
@@ -73,8 +62,7 @@ fn a_fall_through_is_worth_more_than_a_seldom_miss() {
         kind: EdgeKind::Branch,
     });
     let order = order_of(&graph);
-    let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
-    assert_eq!(place(0).abs_diff(place(1)), 2, "{order:?}");
+    assert_eq!(distance(&order, 0, 1), 2, "{order:?}");
 }
 
 /// Chained by control, but one misses a hundred times as often: it goes to its own class, in front.

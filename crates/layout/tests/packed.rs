@@ -1,20 +1,11 @@
 //! What presences do to an order.
 
+mod apart;
+
+use apart::{apart, distance};
 use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::packed::{PackedParameters, packed};
 use kernlane_layout::{BlockId, Edge, EdgeKind, Graph, Presence};
-
-/// Six blocks of 32 bytes that nothing joins.
-fn apart() -> Graph {
-    Graph {
-        sizes: vec![32; 6],
-        counts: vec![90, 80, 70, 9, 8, 7],
-        glued: vec![false; 6],
-        alignments: vec![1; 6],
-        functions: std::iter::once(0..6).collect(),
-        ..Graph::default()
-    }
-}
 
 /// By block: the turnovers in which it ran, one a bit.
 fn present(turnovers: [u64; 6]) -> Vec<Presence> {
@@ -28,11 +19,6 @@ fn present(turnovers: [u64; 6]) -> Vec<Presence> {
 fn order(graph: &Graph) -> Vec<u32> {
     let ordered = packed(graph, &PackedParameters::default()).unwrap();
     ordered.order.0.iter().map(|b| b.0).collect()
-}
-
-fn distance(order: &[u32], a: u32, b: u32) -> usize {
-    let place = |block: u32| order.iter().position(|&found| found == block).unwrap();
-    place(a).abs_diff(place(b))
 }
 
 #[test]
