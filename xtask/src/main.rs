@@ -17,6 +17,7 @@ mod record_test;
 mod relink_test;
 mod services_test;
 mod test;
+mod uml;
 mod uml_test;
 mod vm_test;
 
@@ -47,7 +48,8 @@ cargo xtask live-test [KERNEL [SCRIPT]]
                                 functions of the running stock kernel are replaced and put back, in guests
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 what replacing hot functions of the running stock kernel brings: recordings before and after, tables, gain.json
-cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order, does as a program what the original does
+cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order or with counters, does as a program what the
+                                original does, and has counted it
 cargo xtask kernel gcc|clang|uml
                                 builds (or finds) a demo kernel and prints where its tree lies
 ";

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use kernlane::image::BuildId;
 use kernlane::image::object::linked::Linked;
-use kernlane::order::{Layout, Run};
+use kernlane::order::Layout;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -47,19 +47,6 @@ fn results(root: &Path) -> Result<Vec<Vec<u8>>> {
     RESULTS.iter().map(read).collect()
 }
 
-/// The original order of a kernel.
-pub fn layout(build_id: &BuildId) -> Layout {
-    let (algorithm, profile) = ("original".to_owned(), "none".to_owned());
-    Layout {
-        build_id: build_id.clone(),
-        algorithm,
-        seed: 0,
-        profile,
-        hot: 0,
-        runs: Vec::<Run>::new(),
-    }
-}
-
 fn relink(kernlane: &Path, tree: &Path, layout: &Layout, scratch: &Path, output: &Path) -> Result<Command> {
     let path = scratch.join("layout.kll");
     fs::write(&path, layout.to_text())?;
@@ -77,7 +64,7 @@ fn relink(kernlane: &Path, tree: &Path, layout: &Layout, scratch: &Path, output:
 
 fn original_order(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path, before: &[Vec<u8>]) -> Result<()> {
     let output = scratch.join("original");
-    crate::run(&mut relink(kernlane, tree, &layout(build_id), scratch, &output)?)?;
+    crate::run(&mut relink(kernlane, tree, &Layout::original(build_id.clone()), scratch, &output)?)?;
     for ((name, old), new) in RESULTS.iter().zip(before).zip(results(&output)?) {
         ensure!(*old == new, "the original order gave another {name}");
     }
@@ -86,7 +73,7 @@ fn original_order(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Pa
 
 fn other_kernel(kernlane: &Path, tree: &Path, scratch: &Path) -> Result<()> {
     let output = scratch.join("other");
-    let Output { status, stderr, .. } = relink(kernlane, tree, &layout(&BuildId("00ff".into())), scratch, &output)?.output()?;
+    let Output { status, stderr, .. } = relink(kernlane, tree, &Layout::original(BuildId("00ff".into())), scratch, &output)?.output()?;
     let message = String::from_utf8_lossy(&stderr);
     ensure!(
         status.code() == Some(2) && message.contains("00ff"),
@@ -98,7 +85,7 @@ fn other_kernel(kernlane: &Path, tree: &Path, scratch: &Path) -> Result<()> {
 
 fn interrupted(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path) -> Result<()> {
     let output = scratch.join("interrupted");
-    let mut child = relink(kernlane, tree, &layout(build_id), scratch, &output)?.spawn()?;
+    let mut child = relink(kernlane, tree, &Layout::original(build_id.clone()), scratch, &output)?.spawn()?;
     std::thread::sleep(BEFORE_INTERRUPT);
     ensure!(child.try_wait()?.is_none(), "the relink ended before it could be interrupted");
     crate::run(Command::new("kill").args(["-INT", &child.id().to_string()]))?;

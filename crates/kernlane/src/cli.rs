@@ -3,6 +3,7 @@
 
 use crate::command::check::CheckArgs;
 use crate::command::checkpoint::CheckpointArgs;
+use crate::command::counts::CountsArgs;
 use crate::command::cross_validate::CrossValidateArgs;
 use crate::command::diff::DiffArgs;
 use crate::command::doctor::DoctorArgs;
@@ -42,6 +43,7 @@ pub enum Command {
     Layout(LayoutArgs),
     Live(LiveArgs),
     Relink(RelinkArgs),
+    Counts(CountsArgs),
     Replay(ReplayArgs),
     CrossValidate(CrossValidateArgs),
     Evaluate(EvaluateArgs),

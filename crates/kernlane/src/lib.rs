@@ -5,6 +5,7 @@ pub mod check;
 pub mod cli;
 pub mod command;
 pub mod comparison;
+pub mod counting;
 pub mod emit;
 pub mod estimate;
 pub mod evaluation;

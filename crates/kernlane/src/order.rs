@@ -54,6 +54,18 @@ pub enum LayoutError {
 const MAGIC: &str = "kernlane-layout 1";
 
 impl Layout {
+    /// The order that a kernel has.
+    pub fn original(build_id: BuildId) -> Layout {
+        Layout {
+            build_id,
+            algorithm: "original".into(),
+            seed: 0,
+            profile: "none".into(),
+            hot: 0,
+            runs: Vec::new(),
+        }
+    }
+
     /// The file's text.
     pub fn to_text(&self) -> String {
         let mut text = format!(

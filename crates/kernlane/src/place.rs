@@ -46,8 +46,8 @@ impl Placed {
 /// * by an old unconditional jump: taken when `Same`, nothing when `JumpDropped`.
 ///
 /// The call padding in front of a function is an entry of its own.
-/// A block in which a static key's site grew from two bytes to five appears as two: the first ends with the site. Within one entry an
-/// instruction keeps its distance from the start.
+/// A block in which a static key's site grew from two bytes to five appears as two: the first ends with the site. So does one with a counter: the
+/// first ends with the first byte of the instruction that is counted. Within one entry an instruction keeps its distance from the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     pub blocks: Vec<Placed>,
@@ -102,11 +102,37 @@ pub struct Movable {
     pub pinned: bool,
 }
 
-/// A no-op or jump of two bytes inside a block that has to have five when its target is far.
+/// A place inside a block at which the block becomes longer.
 #[derive(Clone, Copy, Debug)]
 pub struct Growing {
     pub at: LinkAddr,
-    pub target: LinkAddr,
+    pub growth: Growth,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Growth {
+    /// A no-op or jump of two bytes, which has to have five when its target is far.
+    WhenFar(LinkAddr),
+    /// So many bytes of new code in front of what stands there.
+    Always(u8),
+}
+
+impl Growing {
+    /// Bytes that it gains.
+    pub fn bytes(&self) -> u32 {
+        match self.growth {
+            Growth::WhenFar(_) => 3,
+            Growth::Always(bytes) => u32::from(bytes),
+        }
+    }
+
+    /// Bytes of old code from its place on that the map gives with those that it gains: where control goes to is in front of them.
+    fn with(&self) -> u32 {
+        match self.growth {
+            Growth::WhenFar(_) => u32::from(SHORT),
+            Growth::Always(_) => 1,
+        }
+    }
 }
 
 /// Every block's place, by the number of the block.
@@ -140,8 +166,6 @@ pub enum PlaceError {
 const SHORT: u8 = 2;
 const NEAR_JUMP: u8 = 5;
 const NEAR_BRANCH: u8 = 6;
-/// Bytes a growing site gains.
-pub const GROWTH: u32 = 3;
 const NOWHERE: (u32, u32) = (u32::MAX, 0);
 
 /// Places `blocks` (ascending by `at`) in the given order, from `start` on.
@@ -181,18 +205,18 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
         let old_end = LinkAddr(block.at.0 + u64::from(block.size));
         while site < growing.len() && growing[site].at < old_end {
             if places.grown[site] {
-                let len = (growing[site].at.0 + u64::from(SHORT) - old.0) as u32;
+                let len = (growing[site].at.0 + u64::from(growing[site].with()) - old.0) as u32;
                 let part = Placed {
                     old,
                     old_size: len,
                     new,
-                    new_size: len + GROWTH,
+                    new_size: len + growing[site].bytes(),
                     appended: 0,
                     ending: Ending::Same,
                 };
                 found.push(part);
                 old = LinkAddr(old.0 + u64::from(len));
-                new = LinkAddr(new.0 + u64::from(len + GROWTH));
+                new = LinkAddr(new.0 + u64::from(part.new_size));
             }
             site += 1;
         }
@@ -202,7 +226,7 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
             // It ended with a site that grew: the jump stands behind that.
             Some(last) if old_size == 0 && old > block.at => last.appended = appended,
             _ => {
-                let new_size = old_size - u32::from(block.tail) + u32::from(places.tail[i]);
+                let new_size = (old_size + u32::from(places.tail[i])).saturating_sub(u32::from(block.tail));
                 found.push(Placed {
                     old,
                     old_size,
@@ -272,7 +296,11 @@ impl<'a> Work<'a> {
             Exit::Stop | Exit::Runs => Ok(NOWHERE),
         });
         let target = target.collect::<Result<_, _>>()?;
-        let site_target = growing.iter().map(|g| find(g.at, g.target)).collect::<Result<_, _>>()?;
+        let site_target = growing.iter().map(|g| match g.growth {
+            Growth::WhenFar(target) => find(g.at, target),
+            Growth::Always(_) => Ok(NOWHERE),
+        });
+        let site_target = site_target.collect::<Result<_, _>>()?;
         let sites = blocks
             .iter()
             .map(|b| {
@@ -286,7 +314,7 @@ impl<'a> Work<'a> {
             tail: blocks.iter().map(|b| b.tail).collect(),
             appended: vec![0; count],
             keeps_gap: vec![false; count],
-            grown: vec![false; growing.len()],
+            grown: growing.iter().map(|g| matches!(g.growth, Growth::Always(_))).collect(),
             end: start,
         };
         Ok(Self {
@@ -368,9 +396,9 @@ impl<'a> Work<'a> {
     }
 
     fn grown_in(&self, i: usize) -> u64 {
-        let range = &self.sites[i];
-        let grown = &self.places.grown[range.start as usize..range.end as usize];
-        grown.iter().filter(|&&g| g).count() as u64 * u64::from(GROWTH)
+        let sites = self.sites[i].clone().map(|s| s as usize);
+        let grown = sites.filter(|&s| self.places.grown[s]);
+        grown.map(|s| u64::from(self.growing[s].bytes())).sum()
     }
 
     fn length(&self, i: usize) -> u64 {
@@ -417,7 +445,7 @@ impl<'a> Work<'a> {
                     self.places.grown[site] = true;
                     any = true;
                 }
-                earlier += u64::from(self.places.grown[site]) * u64::from(GROWTH);
+                earlier += u64::from(self.places.grown[site]) * u64::from(self.growing[site].bytes());
             }
         }
         any

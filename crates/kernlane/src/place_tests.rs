@@ -124,7 +124,7 @@ fn a_static_key_grows_with_the_distance_and_parts_its_block_in_the_map() {
     ];
     let site = [Growing {
         at: at(4),
-        target: at(310),
+        growth: Growth::WhenFar(at(310)),
     }];
     let result = place(&blocks, &site, &[0, 1, 2], START).unwrap();
     assert!(result.grown[0]);
@@ -138,6 +138,32 @@ fn a_static_key_grows_with_the_distance_and_parts_its_block_in_the_map() {
     );
     let near = place(&blocks, &site, &[0, 2, 1], START).unwrap();
     assert!(!near.grown[0]);
+}
+
+#[test]
+fn a_counter_parts_its_block_and_pushes_branches_out_of_reach() {
+    // Block 0 branches 121 bytes on, over a counter in front of each of the two other blocks.
+    let blocks = vec![
+        block(0, 8, Exit::Branch(at(129)), 2),
+        block(8, 121, Exit::Runs, 0),
+        block(129, 4, Exit::Stop, 0),
+    ];
+    let counter = |offset| Growing {
+        at: at(offset),
+        growth: Growth::Always(7),
+    };
+    let counters = [counter(4), counter(8), counter(129)];
+    let result = place(&blocks, &counters, &[0, 1, 2], START).unwrap();
+    assert_eq!(result.new, [at(0), at(19), at(147)], "the near branch has four bytes more");
+    assert_eq!(result.tail[0], 6);
+    let map = placement(&blocks, &counters, &result);
+    assert_eq!(map.new_address(at(3)), Some(at(3)));
+    assert_eq!(map.new_address(at(4)), Some(at(4)), "what is counted begins with its counter");
+    assert_eq!(map.new_address(at(5)), Some(at(12)), "and goes on behind it");
+    assert_eq!(map.new_address(at(8)), Some(at(19)));
+    assert_eq!(map.new_address(at(9)), Some(at(27)));
+    let sizes: Vec<u32> = map.blocks.iter().map(|b| b.new_size).collect();
+    assert_eq!(sizes, [12, 7, 8, 120, 8, 3]);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::cli::{Cli, Command};
 use crate::command::{
-    check, checkpoint, cross_validate, diff, doctor, dump, evaluate, export, import, layout, live, manual, objtool, optimize, profile,
-    record, relink, replay, report,
+    check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import, layout, live, manual, objtool, optimize,
+    profile, record, relink, replay, report,
 };
 use anyhow::Result;
 use std::process::ExitCode;
@@ -20,6 +20,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Layout(args) => layout::run(&args),
         Command::Live(args) => live::run(&args),
         Command::Relink(args) => relink::run(&args),
+        Command::Counts(args) => counts::run(&args),
         Command::Objtool(args) => objtool::run(&args),
         Command::Man(args) => manual::man(&args),
         Command::Completions(args) => manual::completions(&args),

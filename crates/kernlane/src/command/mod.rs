@@ -3,6 +3,7 @@
 pub mod attribution;
 pub mod check;
 pub mod checkpoint;
+pub mod counts;
 pub mod cross_validate;
 pub mod diff;
 pub mod doctor;

@@ -55,6 +55,7 @@ pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
             hot,
             base,
             names: PartNames::Joinable,
+            counters: &[],
         },
     )?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;

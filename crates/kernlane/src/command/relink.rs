@@ -1,8 +1,10 @@
 //! `kernlane relink`: a layout and a built tree become a kernel.
 
+use crate::counting::plan::ObjectFlow;
+use crate::counting::{self, Counters};
 use crate::emit::install::{self, Kept};
 use crate::emit::kbuild::{Machine, Tree};
-use crate::emit::object::{Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
+use crate::emit::object::{Counter, Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
 use crate::image::object::elf::SectionId;
@@ -26,17 +28,24 @@ use std::time::Instant;
 /// Rewrites vmlinux.o as the layout says and lets the kernel's own build link it. With --output the tree is not written to: the new vmlinux,
 /// arch/x86/boot/bzImage, System.map and the map from old to new addresses come to lie in a directory of their own, which the other
 /// commands take like a tree. Without, they take the place of the tree's own, which --restore puts back.
+///
+/// With --count the kernel keeps its order and counts what it runs, on one CPU; `kernlane counts` makes a profile of that.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  kernlane relink --tree ~/linux --layout net.kll -o net.kernel\n  \
-    kernlane relink --tree ~/linux --layout net.kll\n  kernlane relink --tree ~/linux --restore")]
+    kernlane relink --tree ~/linux --layout net.kll\n  kernlane relink --tree ~/linux --restore\n  \
+    kernlane relink --tree ~/linux-um --count -o counting.kernel")]
 pub struct RelinkArgs {
     /// The directory in which the kernel was built
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
 
     /// The layout, from `kernlane layout`
-    #[arg(long, value_name = "FILE.kll", required_unless_present = "restore")]
+    #[arg(long, value_name = "FILE.kll", required_unless_present_any = ["restore", "count"])]
     pub layout: Option<PathBuf>,
+
+    /// Leave the order as it is and put counters into the code
+    #[arg(long, requires = "output", conflicts_with_all = ["layout", "restore", "dry_run"])]
+    pub count: bool,
 
     /// Where the new kernel comes to lie; without it, in the tree
     #[arg(long, short, value_name = "DIR")]
@@ -59,6 +68,18 @@ pub struct RelinkArgs {
     pub json: bool,
 }
 
+/// What is to become of the code.
+enum Work {
+    Order(Layout),
+    /// The order stays; counters are put in.
+    Count,
+}
+
+fn read_layout(path: &Path) -> Result<Layout> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    Layout::from_text(&text).with_context(|| path.display().to_string())
+}
+
 /// Where the new kernel is to lie.
 pub enum Destination<'a> {
     Nowhere,
@@ -73,6 +94,9 @@ pub struct Report {
     pub key: String,
     pub summary: Summary,
     pub whole: Vec<WholeCount>,
+    /// The counters that were put in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<CounterCount>,
     /// What became of debugging information.
     pub debug: Debug,
     pub rewrite_seconds: f64,
@@ -89,20 +113,30 @@ pub struct WholeCount {
     pub bytes: u64,
 }
 
+/// How many counters there are.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub struct CounterCount {
+    pub all: usize,
+    /// Those that save the flags.
+    pub saving_flags: usize,
+}
+
 pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
     interrupt::catch()?;
-    let Some(layout_path) = args.layout.as_deref().filter(|_| !args.restore) else {
+    if args.restore {
         return restore(&args.tree);
-    };
+    }
     let tree = Tree::open(&args.tree, &args.make)?;
-    let text = fs::read_to_string(layout_path).with_context(|| format!("{}: cannot be read", layout_path.display()))?;
-    let layout = Layout::from_text(&text).with_context(|| layout_path.display().to_string())?;
+    let work = match &args.layout {
+        Some(path) => Work::Order(read_layout(path)?),
+        None => Work::Count,
+    };
     let destination = match &args.output {
         _ if args.dry_run => Destination::Nowhere,
         Some(directory) => Destination::Directory(directory),
         None => Destination::Tree,
     };
-    let report = relink(&tree, &layout, &destination)?;
+    let report = carry_out(&tree, &work, &destination)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -161,11 +195,21 @@ struct Ready<'a> {
     /// Where the old `.text` lies.
     base: LinkAddr,
     rewritten: Rewritten,
+    /// With the pieces that they count.
+    counters: Vec<(Counter, u32)>,
 }
 
 impl<'a> Ready<'a> {
-    fn new(tree: &Tree, layout: &Layout, originals: &'a Originals) -> Result<Ready<'a>> {
+    fn new(tree: &Tree, work: &Work, originals: &'a Originals) -> Result<Ready<'a>> {
         let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+        let in_order;
+        let layout = match work {
+            Work::Order(layout) => layout,
+            Work::Count => {
+                in_order = Layout::original(linked.build_id.clone());
+                &in_order
+            }
+        };
         ensure!(
             linked.build_id == layout.build_id,
             "the layout is for the kernel {}, but {} is {}: the tree was built anew since it was recorded, or is another; record it again",
@@ -183,11 +227,17 @@ impl<'a> Ready<'a> {
         hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let (order, hot) = order_of(layout, &object, base);
+        let counters = match work {
+            Work::Order(_) => Vec::new(),
+            Work::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
+        };
+        let places: Vec<Counter> = counters.iter().map(|&(counter, _)| counter).collect();
         let plan = Plan {
             order: &order,
             hot,
             base,
             names: PartNames::Readable,
+            counters: &places,
         };
         let rewritten = rewrite(&object, &plan).with_context(name)?;
         Ok(Ready {
@@ -195,6 +245,7 @@ impl<'a> Ready<'a> {
             linked,
             base,
             rewritten,
+            counters,
         })
     }
 }
@@ -207,7 +258,8 @@ pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
         linked,
         base,
         rewritten,
-    } = Ready::new(tree, layout, &originals)?;
+        ..
+    } = Ready::new(tree, &Work::Order(layout.clone()), &originals)?;
     let Summary {
         text_before, text_after, ..
     } = rewritten.summary;
@@ -230,20 +282,24 @@ pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
 
 /// Rewrites the tree's object as `layout` says and links it. What is there already, made from the same, is used again.
 pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Result<Report> {
+    carry_out(tree, &Work::Order(layout.clone()), destination)
+}
+
+fn carry_out(tree: &Tree, work: &Work, destination: &Destination<'_>) -> Result<Report> {
     let kept = Kept::of(&tree.path, tree.machine().results()).home();
     let directory = match destination {
-        Destination::Nowhere => return relink_in(tree, layout, destination, None),
+        Destination::Nowhere => return relink_in(tree, work, destination, None),
         Destination::Directory(directory) => *directory,
         Destination::Tree => &kept,
     };
-    output::in_directory(directory, |home| relink_in(tree, layout, destination, Some(home)))
+    output::in_directory(directory, |home| relink_in(tree, work, destination, Some(home)))
 }
 
-/// As `relink`, with the directory that is Kernlane's.
-fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: Option<&Path>) -> Result<Report> {
+/// As `carry_out`, with the directory that is Kernlane's.
+fn relink_in(tree: &Tree, work: &Work, destination: &Destination<'_>, home: Option<&Path>) -> Result<Report> {
     let begun = Instant::now();
     let originals = Originals::read(tree)?;
-    let key = key(layout)?;
+    let key = key(work)?;
     if let Some(report) = home.and_then(|home| made_before(tree, home, destination, &key)) {
         return Ok(report);
     }
@@ -252,7 +308,8 @@ fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: 
         linked,
         base,
         rewritten,
-    } = Ready::new(tree, layout, &originals)?;
+        counters,
+    } = Ready::new(tree, work, &originals)?;
     let types = match tree.has_types() {
         true => Some(
             linked
@@ -266,6 +323,10 @@ fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: 
         key,
         summary: rewritten.summary.clone(),
         whole: whole_counts(&object),
+        counters: matches!(work, Work::Count).then(|| CounterCount {
+            all: counters.len(),
+            saving_flags: counters.iter().filter(|(counter, _)| counter.keeps_flags).count(),
+        }),
         debug: rewritten.debug,
         rewrite_seconds: begun.elapsed().as_secs_f64(),
         link_seconds: None,
@@ -293,6 +354,14 @@ fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: 
         }
         _ => install::into_directory(scratch.path(), home, tree.machine().results(), &map)?,
     }
+    if let Work::Count = work {
+        let block = |&(_, piece): &(Counter, u32)| LinkAddr(base.0 + u64::from(object.pieces[piece as usize].at));
+        let counters = Counters {
+            build_id: linked.build_id.clone(),
+            blocks: counters.iter().map(block).collect(),
+        };
+        output::write(&home.join(COUNTERS), counters.to_text().as_bytes())?;
+    }
     report.new_build_id = Some(new.build_id);
     output::write(&home.join(REPORT), &serde_json::to_vec_pretty(&report)?)?;
     Ok(report)
@@ -302,15 +371,20 @@ fn relink_in(tree: &Tree, layout: &Layout, destination: &Destination<'_>, home: 
 const SCRATCH: &str = ".relink-";
 /// What the last relink into a directory did.
 const REPORT: &str = "relink.json";
+/// The list of counters of a counting kernel.
+pub const COUNTERS: &str = "vmlinux.klc";
 
-/// A hash of what a relink is made from: the layout, which names the kernel, and this program.
-fn key(layout: &Layout) -> Result<String> {
+/// A hash of what a relink is made from: the work, whose layout names the kernel, and this program.
+fn key(work: &Work) -> Result<String> {
     let program = std::env::current_exe()
         .and_then(fs::read)
         .context("this program's own file cannot be read")?;
     let mut hash = Sha256::new();
     hash.update(&program);
-    hash.update(layout.to_text());
+    match work {
+        Work::Order(layout) => hash.update(layout.to_text()),
+        Work::Count => hash.update("count"),
+    }
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -398,6 +472,9 @@ fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) {
     );
     let change = 100.0 * (s.text_after as f64 / s.text_before.max(1) as f64 - 1.0);
     println!(".text {} -> {} bytes ({change:+.1} %)", s.text_before, s.text_after);
+    if let Some(counters) = &report.counters {
+        println!("counters: {}; {} of them save the flags", counters.all, counters.saving_flags);
+    }
     let whole: usize = report.whole.iter().map(|w| w.functions).sum();
     println!("kept whole: {whole} functions");
     for w in &report.whole {

@@ -5,7 +5,7 @@
 use crate::emit::module::Original;
 use crate::image::address::LinkAddr;
 use crate::image::linked::LinkedKernel;
-use crate::image::object::pieces::Exit;
+use crate::image::object::flow;
 use crate::live::eligible::{self, Fit, Unfit};
 use crate::live::explain::explain;
 use crate::profile::Profile;
@@ -168,25 +168,7 @@ impl<'k, 'd> Group<'k, 'd> {
 
     /// The edges between the blocks of the group, as the code has them.
     pub fn edges(&self) -> Vec<(u32, u32, EdgeKind)> {
-        let pieces = &self.original.pieces;
-        let find = |at: u32| pieces.binary_search_by_key(&at, |p| p.at).ok().map(|i| i as u32);
-        let mut edges = Vec::new();
-        for (i, piece) in (0u32..).zip(pieces) {
-            let next = pieces.get(i as usize + 1).filter(|n| n.function == piece.function).map(|_| i + 1);
-            let falls = matches!(piece.exit, Exit::Runs | Exit::Branch(_));
-            if let (true, Some(next)) = (falls, next) {
-                edges.push((i, next, EdgeKind::FallThrough));
-            }
-            match piece.exit {
-                Exit::Jump(to) => edges.extend(find(to).map(|to| (i, to, EdgeKind::Jump))),
-                Exit::Branch(to) => edges.extend(find(to).map(|to| (i, to, EdgeKind::Branch))),
-                Exit::Stop | Exit::Runs => {}
-            }
-            for site in self.original.static_keys_in(piece) {
-                edges.extend(find(site).map(|to| (i, to, EdgeKind::Branch)));
-            }
-        }
-        edges
+        flow::edges(&self.original.pieces, &self.original.sites)
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::image::BuildId;
 use crate::image::address::LinkAddr;
 use crate::image::linked::LinkedKernel;
+use crate::image::object::flow;
 use crate::image::object::instructions::{Kind, NOWHERE};
 use crate::live::counters;
 use crate::live::device::{Device, Undone};
@@ -188,25 +189,17 @@ fn is_closed_in(group: &Group<'_, '_>, block: usize) -> bool {
 }
 
 fn add(group: &Group<'_, '_>, counts: Vec<Option<u64>>, watched: &mut Watched) {
-    use crate::image::object::pieces::Exit;
     let kernel = group.original.kernel;
     let pieces = &group.original.pieces;
     let edges = group.edges();
     let plain: Vec<(u32, u32)> = edges.iter().map(|&(from, to, _)| (from, to)).collect();
     watched.counters += counts.iter().flatten().count();
-    let mut outs = vec![0; pieces.len()];
-    for &(from, _) in &plain {
-        outs[from as usize] += 1;
-    }
+    let leaves = flow::leaves_by_edges(pieces, &edges);
     let mut blocks: Vec<Counted> = (counts.into_iter().enumerate())
         .map(|(n, count)| Counted {
             count,
             closed_in: is_closed_in(group, n),
-            closed_out: match pieces[n].exit {
-                Exit::Stop => false,
-                Exit::Runs | Exit::Jump(_) => outs[n] >= 1,
-                Exit::Branch(_) => outs[n] >= 2,
-            },
+            closed_out: leaves[n],
         })
         .collect();
     let found = derive(&mut blocks, &plain);

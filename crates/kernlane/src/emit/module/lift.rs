@@ -118,12 +118,6 @@ impl Original<'_, '_> {
         &self.sites[self.sites.partition_point(|s| s.at < from)..self.sites.partition_point(|s| s.at < to)]
     }
 
-    /// Where the static keys of a piece jump to when they jump, by offsets in `.text`.
-    pub fn static_keys_in(&self, piece: &Piece) -> impl Iterator<Item = u32> {
-        let keys = self.sites_in(piece.at, piece.end()).iter();
-        keys.filter(|s| matches!(s.kind, SiteKind::StaticKey { .. })).map(|s| s.target)
-    }
-
     fn is_in_alternative(&self, at: LinkAddr) -> bool {
         let all = &self.kernel.tables.alternatives;
         let behind = all.partition_point(|a| a.site <= at.0);

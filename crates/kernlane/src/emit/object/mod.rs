@@ -3,6 +3,7 @@
 //! Takes the object as read and an order of its pieces; gives the new object's bytes and the old → new map. Every relocation, symbol and
 //! side table follows from the one translation; ORC is made anew from it. Never reads or writes a file.
 
+mod counters;
 mod orc;
 mod order;
 mod relocations;
@@ -11,12 +12,13 @@ mod text;
 mod translate;
 mod write;
 
+pub use counters::{COUNTS, Counter};
 pub use order::{cuts_of, order_of, two_regions};
 
 use crate::image::address::LinkAddr;
 use crate::image::object::KernelObject;
 use crate::image::object::pieces::{self, SiteKind};
-use crate::place::{self, Ending, Growing, Movable, Placement};
+use crate::place::{self, Ending, Growing, Growth, Movable, Placement};
 use anyhow::{Context, Result};
 use translate::Translation;
 
@@ -53,6 +55,8 @@ pub struct Plan<'a> {
     /// Where the object's `.text` begins in the linked kernel.
     pub base: LinkAddr,
     pub names: PartNames,
+    /// Ascending by place, at most one for each place.
+    pub counters: &'a [Counter],
 }
 
 /// What the parts of a function behind its first are called.
@@ -79,18 +83,19 @@ pub enum Debug {
 /// Rewrites the object.
 pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> {
     let movables = movables(object, plan);
-    let growing = growing(object, plan.base);
+    let growing = growing(object, plan);
     let head = object.pieces.first().map_or(0, |p| p.at - p.lead);
     let start = LinkAddr(plan.base.0 + u64::from(head));
     let places = place::place(&movables, &growing, plan.order, start)?;
     let size = u32::try_from(places.end.0 - plan.base.0).context("the new .text is larger than 4 GB")?;
-    let translation = Translation::new(object, &places, plan.base, size);
-    let text = text::write(object, &places, &translation, plan.order, head)?;
-    let symbols = symbols::rewrite(object, &places, &translation, plan)?;
+    let translation = Translation::new(object, &places, &growing, plan.base, size);
+    let text = text::write(object, &places, &translation, plan, head)?;
+    let counters = counters::Room::of(object, plan.counters)?;
+    let symbols = symbols::rewrite(object, &places, &translation, plan, counters.as_ref())?;
     let orc = orc::rewrite(object, &places, &translation, plan.order, head)?;
     let debug = debug_of(object, plan);
-    let relocations = relocations::rewrite(object, &translation, plan.order, &symbols, debug)?;
-    let bytes = write::write(object, text, &symbols, orc, relocations, debug)?;
+    let relocations = relocations::rewrite(object, &translation, plan, counters.as_ref(), &symbols, debug)?;
+    let bytes = write::write(object, text, &symbols, orc, relocations, counters.as_ref(), debug)?;
     let count = |ending: Ending| places.ending.iter().filter(|&&e| e == ending).count();
     let summary = Summary {
         functions: object.functions.len(),
@@ -99,7 +104,7 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
         branches_inverted: count(Ending::Inverted),
         jumps_dropped: count(Ending::JumpDropped),
         jumps_added: places.appended.iter().filter(|&&a| a > 0).count(),
-        static_keys_grown: places.grown.iter().filter(|&&g| g).count(),
+        static_keys_grown: places.grown.iter().filter(|&&g| g).count() - plan.counters.len(),
         text_before: object.elf.section(object.text).size,
         text_after: u64::from(size),
     };
@@ -113,7 +118,7 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
 }
 
 fn debug_of(object: &KernelObject<'_>, plan: &Plan<'_>) -> Debug {
-    let unmoved = plan.order.is_sorted();
+    let unmoved = plan.order.is_sorted() && plan.counters.is_empty();
     match object.elf.sections.iter().any(|s| s.is_debug()) {
         false => Debug::None,
         true if unmoved => Debug::Kept,
@@ -163,19 +168,21 @@ fn movables(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Movable> {
         .collect()
 }
 
-/// The sites that may have to grow: static keys of two bytes.
-fn growing(object: &KernelObject<'_>, base: LinkAddr) -> Vec<Growing> {
-    let address = |at: u32| LinkAddr(base.0 + u64::from(at));
+/// The places that grow: static keys of two bytes, which may have to, and those with counters.
+fn growing(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Growing> {
+    let address = |at: u32| LinkAddr(plan.base.0 + u64::from(at));
     let grows = |s: &&pieces::Site| s.len == 2 && matches!(s.kind, SiteKind::StaticKey { .. });
-    object
-        .sites
-        .iter()
-        .filter(grows)
-        .map(|s| Growing {
-            at: address(s.at),
-            target: address(s.target),
-        })
-        .collect()
+    let keys = object.sites.iter().filter(grows).map(|s| Growing {
+        at: address(s.at),
+        growth: Growth::WhenFar(address(s.target)),
+    });
+    let counters = plan.counters.iter().map(|c| Growing {
+        at: address(c.at),
+        growth: Growth::Always(c.bytes()),
+    });
+    let mut growing: Vec<Growing> = keys.chain(counters).collect();
+    growing.sort_by_key(|g| g.at);
+    growing
 }
 
 #[cfg(test)]

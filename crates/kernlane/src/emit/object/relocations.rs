@@ -1,8 +1,9 @@
 //! The new relocations: of `.text`, whose fields moved, and of every section that refers to it.
 
-use super::Debug;
+use super::counters::Room;
 use super::symbols::Symbols;
 use super::translate::Translation;
+use super::{Debug, Plan};
 use crate::image::object::KernelObject;
 use crate::image::object::elf::{Relocation, SectionId};
 use crate::image::object::tables::{Meaning, Reference};
@@ -13,13 +14,19 @@ use rayon::prelude::*;
 pub fn rewrite(
     object: &KernelObject<'_>,
     translation: &Translation<'_>,
-    order: &[u32],
+    plan: &Plan<'_>,
+    counters: Option<&Room>,
     symbols: &Symbols,
     debug: Debug,
 ) -> Result<Vec<Vec<Relocation>>> {
     let mut lists = object.relocations.clone();
     aim(object, translation, symbols, &mut lists)?;
-    move_fields(object, translation, order, &mut lists[object.text.0 as usize])?;
+    let text = &mut lists[object.text.0 as usize];
+    move_fields(object, translation, plan.order, text)?;
+    if let Some(room) = counters {
+        text.extend(room.relocations(object, translation, plan.counters)?);
+        text.sort_by_key(|r| r.offset);
+    }
     if debug == Debug::Kept {
         for id in object.elf.ids().filter(|&id| object.elf.section(id).is_debug()) {
             lists[id.0 as usize] = of_debug(object, translation, id)?;

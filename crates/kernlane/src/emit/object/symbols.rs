@@ -3,6 +3,7 @@
 //! Every symbol of `.text` follows its place. A function in several parts keeps its name and symbol for the part with its entry; each
 //! other part gets a local function symbol that carries the name, so that traces stay readable.
 
+use super::counters::{COUNTS, Room};
 use super::translate::Translation;
 use super::{PartNames, Plan};
 use crate::image::object::KernelObject;
@@ -10,7 +11,7 @@ use crate::image::object::elf::{Symbol, SymbolId};
 use crate::image::object::functions::Function;
 use crate::place::Places;
 use anyhow::{Context, Result};
-use object::elf::{STB_LOCAL, STT_FUNC};
+use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT};
 use std::collections::{HashMap, HashSet};
 
 /// The table, and what the rest of the object needs of it.
@@ -44,7 +45,13 @@ struct Part {
     cold: bool,
 }
 
-pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, plan: &Plan<'_>) -> Result<Symbols> {
+pub fn rewrite(
+    object: &KernelObject<'_>,
+    places: &Places,
+    translation: &Translation<'_>,
+    plan: &Plan<'_>,
+    counters: Option<&Room>,
+) -> Result<Symbols> {
     let elf = &object.elf;
     let parts = parts(object, places, translation, plan);
     let mut entry_sizes: Vec<u32> = vec![0; object.functions.len()];
@@ -77,6 +84,16 @@ pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Transla
             index: object.text.0 as u16,
             value: u64::from(part.from),
             size: u64::from(part.to - part.from),
+        });
+    }
+    if let Some(room) = counters {
+        added.push(Symbol {
+            name: add_string(&mut strings, COUNTS)?,
+            info: (STB_LOCAL << 4) | STT_OBJECT,
+            other: 0,
+            index: room.section.0 as u16,
+            value: room.at,
+            size: room.size,
         });
     }
     let count = added.len() as u32;

@@ -1,6 +1,8 @@
 //! The tests of reading and rewriting objects, on a small object made here: its code is written as bytes with the assembly beside it.
 
 use super::*;
+use crate::counting::callees::through_registers;
+use crate::counting::plan::{ObjectFlow, plan};
 use crate::image::object::elf::Elf;
 use crate::image::object::orc::OrcSections;
 use crate::image::object::{Hints, KernelObject};
@@ -154,6 +156,7 @@ fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
             hot: 0,
             base: BASE,
             names: PartNames::Readable,
+            counters: &[],
         },
     )
     .unwrap()
@@ -192,6 +195,7 @@ fn text_that_does_not_begin_a_page_stays_as_it_is() {
         hot: 0,
         base: LinkAddr(0x6002_0d80),
         names: PartNames::Readable,
+        counters: &[],
     };
     let summary = rewrite(&object, &plan).unwrap().summary;
     assert_eq!(summary.text_after, summary.text_before);
@@ -371,10 +375,99 @@ fn one_thread_and_many_give_the_same_bytes() {
     assert_eq!(one, rewritten(&data, reversed).bytes);
 }
 
+/// The object with room for counts.
+fn countable() -> Vec<u8> {
+    let mut b = builder();
+    let bss = b.object.add_section(Vec::new(), b".bss".to_vec(), SectionKind::UninitializedData);
+    b.object.append_section_bss(bss, 100, 32);
+    b.object.section_symbol(bss);
+    b.object.write().unwrap()
+}
+
+fn counting(object: &KernelObject<'_>, counters: &[Counter]) -> anyhow::Result<Rewritten> {
+    let order = in_order(object.pieces.len());
+    rewrite(
+        object,
+        &Plan {
+            order: &order,
+            hot: 0,
+            base: BASE,
+            names: PartNames::Readable,
+            counters,
+        },
+    )
+}
+
+#[test]
+fn counters_stand_in_the_code_and_their_counts_behind_bss() {
+    let data = countable();
+    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let counter = |at, keeps_flags| Counter { at, keeps_flags };
+    let new = counting(&object, &[counter(5, false), counter(0x10, true)]).unwrap();
+    let elf = Elf::parse(&new.bytes).unwrap();
+    let text = elf.bytes(elf.by_name(".text").unwrap());
+    assert_eq!(text[5..12], [0x48, 0xff, 0x05, 0, 0, 0, 0], "incq 0(%rip)");
+    assert_eq!(
+        text[0xc..0x10],
+        [0x85, 0xff, 0x74, 0x07],
+        "the branch goes to the counter of its target"
+    );
+    assert_eq!(text[0x15..0x17], [0xeb, 0x18], "the jump goes over it");
+    assert_eq!(
+        text[0x17..0x1d],
+        [0x48, 0x8d, 0x64, 0x24, 0x80, 0x9c],
+        "the flags are saved below the red zone"
+    );
+    assert_eq!(text[0x2d..0x30], [0x31, 0xc0, 0xc3]);
+    let relocations = elf.relocations(elf.by_name(".text").unwrap()).unwrap();
+    let of_counts: Vec<(u64, i64)> = (relocations.iter())
+        .filter(|r| elf.symbol(r.symbol).section() == elf.by_name(".bss"))
+        .map(|r| (r.offset, r.addend))
+        .collect();
+    assert_eq!(of_counts, [(8, 128 - 4), (0x20, 136 - 4)]);
+    let room = elf.symbols.iter().find(|s| elf.name(s) == COUNTS).unwrap();
+    assert_eq!((room.value, room.size), (128, 16));
+    assert_eq!(elf.section(elf.by_name(".bss").unwrap()).size, 144);
+    assert_eq!(new.placement.new_address(LinkAddr(BASE.0 + 5)), Some(LinkAddr(BASE.0 + 5)));
+    assert_eq!(new.placement.new_address(LinkAddr(BASE.0 + 7)), Some(LinkAddr(BASE.0 + 14)));
+}
+
+#[test]
+fn without_bss_nothing_can_count() {
+    let data = bytes();
+    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let counter = Counter { at: 5, keeps_flags: false };
+    let error = counting(&object, &[counter]).err().unwrap().to_string();
+    assert!(error.contains("no .bss section"), "{error}");
+}
+
+#[test]
+fn counters_are_planned_where_they_may_stand() {
+    let data = countable();
+    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let flow = ObjectFlow::of(&object);
+    let planned = plan(&object, &flow);
+    // f's entry, whose first instruction is the tracer's; of its two arms and its end two, the end following from the arms or an arm from the end.
+    assert_eq!(planned[0].0, Counter { at: 5, keeps_flags: false });
+    let of_f = planned
+        .iter()
+        .filter(|&&(_, piece)| object.pieces[piece as usize].function == 0)
+        .count();
+    assert_eq!(of_f, 3);
+    let mut counts = vec![None; object.pieces.len()];
+    for &(_, piece) in &planned {
+        counts[piece as usize] = Some([10, 4, 7, 11][(piece as usize).min(3)]);
+    }
+    assert_eq!(flow.flow.fill(&mut counts), 0);
+    assert_eq!(counts[..4], [Some(10), Some(4), Some(7), Some(11)]);
+    let counters: Vec<Counter> = planned.iter().map(|&(counter, _)| counter).collect();
+    assert!(counting(&object, &counters).is_ok());
+}
+
 /// Whatever is damaged: an error or a result, never a panic.
 #[test]
 fn damaged_objects_are_refused_or_rewritten() {
-    let sound = bytes();
+    let sound = countable();
     let mut random = SplitMix64::new(7);
     let mut read = 0;
     for _ in 0..4000 {
@@ -402,8 +495,13 @@ fn damaged_objects_are_refused_or_rewritten() {
                 hot: 0,
                 base: BASE,
                 names: PartNames::Joinable,
+                counters: &[],
             },
         );
+        let flow = ObjectFlow::of(&object);
+        let _ = through_registers(&object, &flow);
+        let counters: Vec<Counter> = plan(&object, &flow).into_iter().map(|(counter, _)| counter).collect();
+        let _ = counting(&object, &counters);
     }
     assert!(read > 400, "most damage was refused before anything was tried: {read}");
 }

@@ -1,5 +1,7 @@
 //! The bytes of the new `.text`.
 
+use super::Plan;
+use super::counters::{self, Counter};
 use super::translate::Translation;
 use crate::emit::branch::{condition_of, write_branch, write_jump};
 use crate::image::object::KernelObject;
@@ -11,18 +13,18 @@ use anyhow::{Context, Result, ensure};
 const FILL: u8 = 0xcc;
 
 /// Writes every piece at its new place. `head` bytes in front of the first piece stay.
-pub fn write(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, order: &[u32], head: u32) -> Result<Vec<u8>> {
+pub fn write(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, plan: &Plan<'_>, head: u32) -> Result<Vec<u8>> {
     let old = object.elf.bytes(object.text);
     let mut out = Vec::with_capacity(translation.size as usize);
     out.extend_from_slice(&old[..head as usize]);
-    for &i in order {
+    for &i in plan.order {
         let i = i as usize;
         let piece = &object.pieces[i];
         let start = (translation.new[i] - piece.lead) as usize;
         ensure!(out.len() <= start, "two pieces at .text+{start:#x}");
         out.resize(start, FILL);
         out.extend_from_slice(&old[(piece.at - piece.lead) as usize..piece.at as usize]);
-        write_body(object, translation, piece, old, &mut out)?;
+        write_body(object, translation, piece, plan.counters, old, &mut out)?;
         write_end(object, places, translation, i, old, &mut out)?;
         if places.keeps_gap[i] {
             out.extend_from_slice(&old[piece.end() as usize..(piece.end() + piece.gap) as usize]);
@@ -33,15 +35,32 @@ pub fn write(object: &KernelObject<'_>, places: &Places, translation: &Translati
     Ok(out)
 }
 
-/// A piece without the branch at its end: its bytes, with the sites aimed anew.
-fn write_body(object: &KernelObject<'_>, translation: &Translation<'_>, piece: &Piece, old: &[u8], out: &mut Vec<u8>) -> Result<()> {
+/// A piece without the branch at its end: its bytes, with the sites aimed anew, and its counters.
+fn write_body(
+    object: &KernelObject<'_>,
+    translation: &Translation<'_>,
+    piece: &Piece,
+    counters: &[Counter],
+    old: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<()> {
     let mut from = piece.at;
+    let mut counters = counters::within(counters, piece).iter().peekable();
+    let mut copy = |from: u32, to: u32, out: &mut Vec<u8>| {
+        let mut from = from;
+        while let Some(counter) = counters.next_if(|c| c.at <= to) {
+            out.extend_from_slice(&old[from as usize..counter.at as usize]);
+            out.extend_from_slice(counter.code());
+            from = counter.at;
+        }
+        out.extend_from_slice(&old[from as usize..to as usize]);
+    };
     for site in object.sites_in(piece) {
-        out.extend_from_slice(&old[from as usize..site.at as usize]);
+        copy(from, site.at, out);
         write_site(translation, site, old, out)?;
         from = site.at + u32::from(site.len);
     }
-    out.extend_from_slice(&old[from as usize..(piece.end() - u32::from(piece.tail)) as usize]);
+    copy(from, piece.end() - u32::from(piece.tail), out);
     Ok(())
 }
 

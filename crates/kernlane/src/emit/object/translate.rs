@@ -2,9 +2,8 @@
 
 use crate::image::address::LinkAddr;
 use crate::image::object::KernelObject;
-use crate::image::object::pieces::SiteKind;
 use crate::image::object::tables::Meaning;
-use crate::place::{GROWTH, Places};
+use crate::place::{Growing, Places};
 use anyhow::{Context, Result};
 
 /// Where everything went, as offsets in the new `.text`.
@@ -16,19 +15,16 @@ pub struct Translation<'a> {
     pub code_end: Vec<u32>,
     /// Per piece: the padding in front of its lead stayed where it was, because the same code is before it.
     keeps_spare: Vec<bool>,
-    /// The old offsets of sites that grew, ascending.
-    grown: Vec<u32>,
+    /// The old offsets of places that grew, ascending, and by how many bytes.
+    grown: Vec<(u32, u32)>,
     /// The size of the new `.text`.
     pub size: u32,
 }
 
 impl<'a> Translation<'a> {
-    pub fn new(object: &'a KernelObject<'a>, places: &Places, base: LinkAddr, size: u32) -> Translation<'a> {
-        let short = object
-            .sites
-            .iter()
-            .filter(|s| s.len == 2 && matches!(s.kind, SiteKind::StaticKey { .. }));
-        let grown = short.zip(&places.grown).filter(|&(_, &grown)| grown).map(|(s, _)| s.at).collect();
+    pub fn new(object: &'a KernelObject<'a>, places: &Places, growing: &[Growing], base: LinkAddr, size: u32) -> Translation<'a> {
+        let grown = growing.iter().zip(&places.grown).filter(|&(_, &grown)| grown);
+        let grown = grown.map(|(g, _)| ((g.at.0 - base.0) as u32, g.bytes())).collect();
         let new: Vec<u32> = places.new.iter().map(|a| (a.0 - base.0) as u32).collect();
         let mut translation = Translation {
             object,
@@ -41,7 +37,10 @@ impl<'a> Translation<'a> {
         translation.code_end = (0..object.pieces.len())
             .map(|i| {
                 let p = &object.pieces[i];
-                translation.inside(i, p.end() - u32::from(p.tail)) + u32::from(places.tail[i])
+                let tail = p.end() - u32::from(p.tail);
+                // What stands in front of the branch at the end is not part of it.
+                let counter = if p.tail > 0 { translation.growth(tail, tail + 1) } else { 0 };
+                translation.inside(i, tail) + counter + u32::from(places.tail[i])
             })
             .collect();
         translation
@@ -49,7 +48,7 @@ impl<'a> Translation<'a> {
 
     /// Whether a static key's site at this old offset grew.
     pub fn grew(&self, at: u32) -> bool {
-        self.grown.binary_search(&at).is_ok()
+        self.grown.binary_search_by_key(&at, |&(at, _)| at).is_ok()
     }
 
     /// The new offset of a byte of piece `index`: its padding, or its code up to the branch at its end. Padding that did not move with it is
@@ -60,9 +59,14 @@ impl<'a> Translation<'a> {
             let padding = piece.lead + if self.keeps_spare[index] { piece.spare } else { 0 };
             return self.new[index] - (piece.at - at).min(padding);
         }
-        let from = self.grown.partition_point(|&g| g < piece.at);
-        let to = self.grown.partition_point(|&g| g < at);
-        self.new[index] + (at - piece.at) + to.saturating_sub(from) as u32 * GROWTH
+        self.new[index] + (at - piece.at) + self.growth(piece.at, at)
+    }
+
+    /// Bytes gained in this range of old offsets.
+    fn growth(&self, from: u32, to: u32) -> u32 {
+        let from = self.grown.partition_point(|&(at, _)| at < from);
+        let gained = self.grown[from..].iter().take_while(|&&(at, _)| at < to);
+        gained.map(|&(_, bytes)| bytes).sum()
     }
 
     /// Where the instruction, or the byte inside one, at `at` went. A place right behind code, where no code begins, is that code's end.

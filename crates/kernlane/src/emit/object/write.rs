@@ -1,6 +1,7 @@
 //! The new object file: the old one's sections in their order, some with new contents.
 
 use super::Debug;
+use super::counters::Room;
 use super::orc::Orc;
 use super::symbols::Symbols;
 use crate::image::object::KernelObject;
@@ -20,6 +21,7 @@ pub fn write(
     symbols: &Symbols,
     orc: Option<Orc>,
     mut relocations: Vec<Vec<Relocation>>,
+    counters: Option<&Room>,
     debug: Debug,
 ) -> Result<Vec<u8>> {
     let file = &object.elf;
@@ -52,12 +54,21 @@ pub fn write(
         let align = section.align.max(1) as usize;
         let offset = if id.0 == 0 { 0 } else { out.len().next_multiple_of(align) };
         let changed = contents.contains_key(&id);
-        let size = if changed { bytes.len() as u64 } else { section.size };
+        let room = counters.filter(|room| room.section == id);
+        let size = match room {
+            Some(room) => room.at + room.size,
+            None if changed => bytes.len() as u64,
+            None => section.size,
+        };
         if !bytes.is_empty() {
             out.resize(offset, 0);
             out.extend_from_slice(bytes);
         }
-        headers.push(section_header(object, id, section, offset as u64, size, symbols)?);
+        let mut header = section_header(object, id, section, offset as u64, size, symbols)?;
+        if room.is_some() {
+            header.sh_addralign = U64::new(Le, section.align.max(Room::ALIGN));
+        }
+        headers.push(header);
     }
     out.resize(out.len().next_multiple_of(8), 0);
     let table = out.len() as u64;

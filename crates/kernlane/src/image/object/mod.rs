@@ -4,6 +4,7 @@
 //! the section's name, where something refers to the inside of code in a way that is not known. Never changes anything.
 
 pub mod elf;
+pub mod flow;
 pub mod functions;
 pub mod instructions;
 pub mod linked;
@@ -19,7 +20,7 @@ use instructions::{Instruction, Kind, NOWHERE};
 use pieces::{Cut, Facts, Piece, Site};
 use rayon::prelude::*;
 use std::collections::HashSet;
-use tables::{Meaning, Reference, SideTables};
+use tables::{Alternative, Meaning, Reference, SideTables};
 
 /// The object and its `.text` in pieces.
 pub struct KernelObject<'a> {
@@ -28,6 +29,8 @@ pub struct KernelObject<'a> {
     /// The relocations of every section, by number; those of code ascending by offset.
     pub relocations: Vec<Vec<Relocation>>,
     pub references: Vec<Reference>,
+    /// Ascending.
+    pub alternatives: Vec<Alternative>,
     pub functions: Vec<Function>,
     /// Ascending and disjoint; with their leads and gaps they cover `.text`.
     pub pieces: Vec<Piece>,
@@ -82,11 +85,13 @@ impl<'a> KernelObject<'a> {
         };
         let Cut { functions, pieces, sites } = pieces::cut(elf.section(text).size as u32, &code, functions, &facts);
         let references = std::mem::take(&mut tables.references);
+        let alternatives = std::mem::take(&mut tables.alternatives);
         Ok(KernelObject {
             elf,
             text,
             relocations,
             references,
+            alternatives,
             functions,
             pieces,
             sites,

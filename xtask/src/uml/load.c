@@ -1,13 +1,14 @@
 /*
  * What a kernel for User Mode Linux is asked to do: few system calls with much work behind each, since its system calls go through
- * ptrace(2) and would hide the kernel's own code. Runs as init: load WORD ROUNDS, with WORD mmsg, uring, pktgen or all.
+ * ptrace(2) and would hide the kernel's own code. Runs as init: load WORD ROUNDS [stay], with WORD mmsg, uring, pktgen or all.
  *
- * Everything that comes back is compared. Prints "passed: WORD" or "failed: WHAT", and powers off.
+ * Everything that comes back is compared. Prints "passed: WORD" or "failed: WHAT", and powers off; with "stay" it prints "staying" when all
+ * passed, and sleeps until the kernel is ended from outside.
  */
 #include "bare.h"
 
 enum {
-	NR_READ = 0, NR_WRITE = 1, NR_OPEN = 2, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16, NR_SOCKET = 41, NR_BIND = 49,
+	NR_READ = 0, NR_WRITE = 1, NR_OPEN = 2, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16, NR_PAUSE = 34, NR_SOCKET = 41, NR_BIND = 49,
 	NR_CONNECT = 42, NR_GETSOCKNAME = 51, NR_SETSOCKOPT = 54, NR_MOUNT = 165, NR_REBOOT = 169, NR_RECVMMSG = 299, NR_SENDMMSG = 307,
 	NR_MEMFD_CREATE = 319, NR_IO_URING_SETUP = 425, NR_IO_URING_ENTER = 426
 };
@@ -289,6 +290,11 @@ void start(ulong *stack)
 	run(arguments[1], "mmsg", mmsg, rounds);
 	run(arguments[1], "uring", uring, rounds);
 	run(arguments[1], "pktgen", pktgen, rounds);
+	if (stack[0] >= 4 && same(arguments[3], "stay")) {
+		print("staying\n");
+		for (;;)
+			call(NR_PAUSE, 0, 0, 0, 0, 0, 0);
+	}
 	power_off();
 }
 

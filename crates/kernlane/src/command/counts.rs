@@ -1,0 +1,116 @@
+//! `kernlane counts`: what a counting kernel counted becomes a profile.
+
+use crate::command::relink::{COUNTERS, Originals, noreturns};
+use crate::counting::profile::{Quality, Subject, profile};
+use crate::counting::{Counters, memory};
+use crate::emit::kbuild::Tree;
+use crate::image::object::linked::Linked;
+use crate::image::object::{Hints, KernelObject};
+use crate::image::vmlinux;
+use crate::output;
+use crate::profile::Profile;
+use anyhow::{Context, Result};
+use clap::Args;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Make a profile of what a counting kernel has run
+///
+/// Reads the counters of a running kernel from `kernlane relink --count`, which is a process (User Mode Linux), and derives the counts of all blocks,
+/// edges and calls. The profile is of the tree's own kernel: `kernlane layout` takes it.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  kernlane counts counting.kernel --tree ~/linux-um --pid 4242 -o net.klp\n  \
+    kernlane layout net.klp --kernel ~/linux-um --algorithm ext-tsp -o net.kll"
+)]
+pub struct CountsArgs {
+    /// The directory of the counting kernel
+    #[arg(value_name = "DIR")]
+    pub counting: PathBuf,
+
+    /// The tree that it was relinked from
+    #[arg(long, value_name = "DIR")]
+    pub tree: PathBuf,
+
+    /// The process that runs the counting kernel: the first of its processes
+    #[arg(long)]
+    pub pid: u32,
+
+    /// What the profile calls that which ran
+    #[arg(long, default_value = "counted")]
+    pub workload: String,
+
+    /// Where to write the profile
+    #[arg(long, short, value_name = "FILE.klp")]
+    pub output: PathBuf,
+
+    /// Print how well the counts determine the profile as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(args: &CountsArgs) -> Result<ExitCode> {
+    // First, because the process may end.
+    let counts = memory::read(args.pid, &args.counting.join("vmlinux"))?;
+    let tree = Tree::open(&args.tree, &[])?;
+    let (profile, quality) = of_counts(&tree, &args.counting, &counts, &args.workload)?;
+    output::write(&args.output, profile.to_json().as_bytes())?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&quality)?);
+    } else {
+        print(&quality, &args.output, &profile);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The profile of what the counters of the counting kernel in a directory hold.
+pub fn of_counts(tree: &Tree, counting: &Path, counts: &[u64], workload: &str) -> Result<(Profile, Quality)> {
+    let path = counting.join(COUNTERS);
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("{}: cannot be read; is it from `kernlane relink --count`?", path.display()))?;
+    let counters = Counters::from_text(&text).with_context(|| path.display().to_string())?;
+    let originals = Originals::read(tree)?;
+    let name = || tree.file("vmlinux.o").display().to_string();
+    let hints = Hints {
+        noreturn: noreturns(tree),
+        cuts: Vec::new(),
+    };
+    let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
+    let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+    let image = vmlinux::parse(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+    let subject = Subject {
+        object: &object,
+        base: linked.text_base(&object).with_context(name)?,
+        image: &image,
+    };
+    profile(&subject, &counters, counts, workload)
+}
+
+fn print(quality: &Quality, output: &Path, profile: &Profile) {
+    let Quality {
+        counters,
+        blocks,
+        unknown_blocks,
+        negative_blocks,
+        edges,
+        bounded_edges,
+        bounded_share,
+        through_registers,
+        through_registers_known,
+    } = quality;
+    println!(
+        "{}: {} blocks ran, {} instructions",
+        output.display(),
+        profile.blocks.len(),
+        profile.kernel_instructions()
+    );
+    println!(
+        "{counters} counters for {blocks} blocks; {unknown_blocks} follow from none, {negative_blocks} came out negative (taken for 0)"
+    );
+    println!(
+        "{edges} edges; {bounded_edges} of those that ran are not known exactly but bounded, {:.2} % of all counts",
+        100.0 * bounded_share
+    );
+    println!("{through_registers} calls through registers, {through_registers_known} of them to functions that the code names");
+}

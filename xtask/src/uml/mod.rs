@@ -1,0 +1,153 @@
+//! User Mode Linux: kernels that are programs, and the loads that they run.
+//!
+//! Takes the built tree; gives it relinked, runs it. A kernel that does not come to its end is killed.
+
+use crate::bare;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const LOAD: &str = include_str!("load.c");
+pub const LOADS: [&str; 3] = ["mmsg", "uring", "pktgen"];
+/// Datagrams, or packets, in each round of a load, and requests in one of io_uring: BATCH and DEPTH in `load.c`.
+pub const DATAGRAMS: u64 = 512;
+pub const REQUESTS: u64 = 256;
+/// Nothing is as slow as this but a kernel that hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Relinks the tree's kernel by `kernlane relink` with these arguments.
+pub fn relinked(kernlane: &Path, tree: &Path, arguments: &[&str], output: PathBuf) -> Result<PathBuf> {
+    let mut command = Command::new(kernlane);
+    command
+        .arg("relink")
+        .arg("--tree")
+        .arg(tree)
+        .args(arguments)
+        .arg("--output")
+        .arg(&output);
+    crate::run(command.stdout(Stdio::null()))?;
+    Ok(output)
+}
+
+/// The root file system of the guests: a directory with the load as its init.
+pub struct Guest {
+    root: PathBuf,
+}
+
+impl Guest {
+    pub fn new(scratch: &Path) -> Result<Guest> {
+        use std::os::unix::fs::PermissionsExt;
+        let root = scratch.join("root");
+        fs::create_dir_all(root.join("proc"))?;
+        let program = root.join("load");
+        fs::write(&program, bare::compile("load", LOAD)?)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        Ok(Guest { root })
+    }
+
+    /// Boots a kernel with these arguments for its load.
+    pub fn boot(&self, kernel: &Path, load: &[&str]) -> Result<Running> {
+        let console = self.root.with_file_name("console");
+        let log = fs::File::create(&console)?;
+        let child = Command::new(kernel)
+            .args([
+                "mem=128M",
+                "con=none",
+                "con0=null,fd:1",
+                "ssl=none",
+                "root=/dev/root",
+                "rw",
+                "rootfstype=hostfs",
+                "init=/load",
+            ])
+            .arg(format!("rootflags={}", self.root.display()))
+            .arg("--")
+            .args(load)
+            // The C library in the kernel would register a restartable sequence, which the kernel's own threads do not have.
+            .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("{} cannot be run", kernel.display()))?;
+        Ok(Running {
+            child,
+            kernel: kernel.to_owned(),
+            console,
+        })
+    }
+}
+
+/// A kernel that runs; killed when this is dropped.
+pub struct Running {
+    child: Child,
+    kernel: PathBuf,
+    console: PathBuf,
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn said(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(&self.console)?).replace('\r', ""))
+    }
+
+    /// Waits for the kernel to end by itself; gives its console.
+    pub fn ended(mut self) -> Result<String> {
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            if let Some(status) = self.child.try_wait()? {
+                let said = self.said()?;
+                ensure!(
+                    status.success(),
+                    "{} ended with {status}; its last words:\n{said}",
+                    self.kernel.display()
+                );
+                return Ok(said);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("{}: hangs; its last words:\n{}", self.kernel.display(), self.said()?)
+    }
+
+    /// Waits until the load has passed and stays.
+    pub fn stays(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            if self.said()?.contains("staying\n") {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} ended with {status}; its last words:\n{}", self.kernel.display(), self.said()?);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("{}: hangs; its last words:\n{}", self.kernel.display(), self.said()?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended already, or does now; its other processes end with it, which traces them.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Fails unless each of the loads says that it passed, and nothing warns.
+pub fn judge(said: &str, loads: &[&str], what: &str) -> Result<()> {
+    for load in loads {
+        ensure!(
+            said.contains(&format!("passed: {load}\n")),
+            "{what}: {load} did not pass; it said:\n{said}"
+        );
+    }
+    for trouble in ["WARNING", "BUG", "Kernel panic", "segfault"] {
+        ensure!(!said.contains(trouble), "{what}: {trouble}:\n{said}");
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask uml-test`: a kernel that is a program (User Mode Linux), relinked.
+//!
+//! The original order gives the original program, byte for byte; a random and the reversed order run the loads of `load.c`, which compares
+//! everything that it gets back. A kernel with counters runs them too, and has counted what they asked for.
+
+use crate::kernel::{self, Compiler};
+use crate::uml::{DATAGRAMS, Guest, LOADS, REQUESTS, judge, relinked};
+use anyhow::{Context, Result, ensure};
+use kernlane::image::vmlinux;
+use kernlane::order::Layout;
+use kernlane::profile::Profile;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Rounds of each load: some tenths of a second.
+const ROUNDS: u64 = 50;
+
+pub fn uml_test() -> Result<()> {
+    let kernlane = crate::kernlane()?;
+    let tree = kernel::tree(Compiler::GccUserMode)?;
+    let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
+    let guest = Guest::new(scratch.path())?;
+    passes(&guest, &tree.join("vmlinux"), "the original kernel")?;
+
+    let original = in_order(&kernlane, &tree, "original", scratch.path())?;
+    for name in ["vmlinux", "System.map"] {
+        ensure!(
+            fs::read(tree.join(name))? == fs::read(original.join(name))?,
+            "the original order gave another {name}"
+        );
+    }
+    println!("passed: the original order gives the original program, byte for byte");
+    for algorithm in ["random", "reverse"] {
+        let kernel = in_order(&kernlane, &tree, algorithm, scratch.path())?;
+        passes(&guest, &kernel.join("vmlinux"), &format!("the kernel in {algorithm} order"))?;
+    }
+    counts(&kernlane, &tree, &guest, scratch.path())
+}
+
+/// The tree's kernel in its original order, or laid out by an algorithm that takes no counts.
+fn in_order(kernlane: &Path, tree: &Path, algorithm: &str, scratch: &Path) -> Result<PathBuf> {
+    let layout = scratch.join(format!("{algorithm}.kll"));
+    let build_id = vmlinux::read(&tree.join("vmlinux"))?.build_id;
+    if algorithm == "original" {
+        fs::write(&layout, Layout::original(build_id).to_text())?;
+    } else {
+        let profile = scratch.join("none.klp");
+        fs::write(&profile, Profile::empty(build_id).to_json())?;
+        let mut command = Command::new(kernlane);
+        command.arg("layout").arg(&profile).arg("--kernel").arg(tree);
+        crate::run(
+            command
+                .args(["--algorithm", algorithm, "--output"])
+                .arg(&layout)
+                .stdout(Stdio::null()),
+        )?;
+    }
+    let layout = layout.to_string_lossy();
+    relinked(kernlane, tree, &["--layout", &layout], scratch.join(format!("{algorithm}.kernel")))
+}
+
+/// Boots a kernel with all loads, and fails unless each passes.
+fn passes(guest: &Guest, kernel: &Path, what: &str) -> Result<()> {
+    let said = guest.boot(kernel, &["all", &ROUNDS.to_string()])?.ended()?;
+    judge(&said, &LOADS, what)?;
+    println!("passed: {what} runs {}", LOADS.join(", "));
+    Ok(())
+}
+
+/// A counting kernel counts to the one what its loads ask for, and what they say of themselves follows from few counters.
+fn counts(kernlane: &Path, tree: &Path, guest: &Guest, scratch: &Path) -> Result<()> {
+    let counting = relinked(kernlane, tree, &["--count"], scratch.join("counting.kernel"))?;
+    let mut running = guest.boot(&counting.join("vmlinux"), &["all", &ROUNDS.to_string(), "stay"])?;
+    running.stays()?;
+    judge(&running.said()?, &LOADS, "the counting kernel")?;
+    let file = scratch.join("counted.klp");
+    let mut command = Command::new(kernlane);
+    command.arg("counts").arg(&counting).arg("--tree").arg(tree);
+    crate::run(command.arg("--pid").arg(running.pid().to_string()).arg("--output").arg(&file))?;
+    let profile = Profile::from_json(&fs::read_to_string(&file)?)?;
+    let image = vmlinux::read(&tree.join("vmlinux"))?;
+    let datagrams = ROUNDS * DATAGRAMS;
+    for (function, expected) in [
+        ("udp_sendmsg", datagrams),
+        ("udp_recvmsg", datagrams),
+        ("udp_queue_rcv_one_skb", datagrams),
+        // UDP's and pktgen's.
+        ("loopback_xmit", 2 * datagrams),
+        ("ip_rcv", 2 * datagrams),
+        // Every other request is a no-op.
+        ("io_nop", ROUNDS * REQUESTS / 2),
+        ("panic", 0),
+    ] {
+        let found = image.functions.iter().find(|f| f.name == function);
+        let found = found.with_context(|| format!("the kernel has no {function}"))?;
+        let count = profile.blocks.get(&found.addr).copied().unwrap_or(0);
+        ensure!(count == expected, "{function} ran {expected} times, {count} were counted");
+    }
+    println!("passed: a kernel with counters has counted what it was asked for");
+    Ok(())
+}
