@@ -1,6 +1,7 @@
 //! What is neither plain cargo nor for users: the demo, the demo kernels, the tests that need a kernel tree or a virtual machine.
 
 mod bare;
+mod bench_uml;
 mod check_test;
 mod demo;
 mod diff_test;
@@ -50,6 +51,8 @@ cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 what replacing hot functions of the running stock kernel brings: recordings before and after, tables, gain.json
 cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order or with counters, does as a program what the
                                 original does, and has counted it
+cargo xtask bench-uml [ROUNDS] [--json]
+                                what layouts bring on this processor: kernels for User Mode Linux by turns, and BOLT's; about a minute a round
 cargo xtask kernel gcc|clang|uml
                                 builds (or finds) a demo kernel and prints where its tree lies
 ";
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         ["live-test", kernel, script] => live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref())),
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["uml-test"] => uml_test::uml_test(),
+        ["bench-uml", ref words @ ..] => bench_uml::bench(words),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())
