@@ -27,6 +27,8 @@ pub struct Prepared {
 }
 
 struct Member {
+    /// Index into the group's functions.
+    function: u32,
     entry: LinkAddr,
     patch_at: u32,
     expected: [u8; 5],
@@ -120,6 +122,7 @@ fn member(group: &Group<'_, '_>, module: &Module, function: u32, patch_at: u32) 
     let mut expected = [0; 5];
     expected.copy_from_slice(original.bytes(function, from, from + 5));
     Member {
+        function,
         entry: original.kernel.link_address(entry),
         patch_at,
         expected,
@@ -131,6 +134,14 @@ impl Prepared {
     /// The members' entries, ascending.
     pub fn entries(&self) -> impl Iterator<Item = LinkAddr> + '_ {
         self.functions.iter().map(|m| m.entry)
+    }
+
+    /// Leaves the entries and callers of all but these functions of the kernel alone: the other copies are entered from copies only.
+    pub fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
+        let entries: Vec<LinkAddr> = roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
+        self.functions.retain(|member| entries.contains(&member.entry));
+        ensure!(!self.functions.is_empty(), "no root is left that can be replaced");
+        Ok(())
     }
 
     /// Loads the module and installs the group. Gives where the copies' `.text` lies.
@@ -158,17 +169,17 @@ impl Prepared {
                 reserved: [0; 2],
             })
             .collect();
-        let outside = self.callers.iter().map(|c| (c.site.0.wrapping_add(slide), c.function));
-        let inside = self.module.calls.iter().filter_map(|&(at, f)| {
-            let member = group.members.iter().position(|&(m, _)| m == f)?;
-            Some((text + u64::from(at), member))
-        });
+        let outside = self.callers.iter().map(|c| (c.site.0.wrapping_add(slide), group.members[c.function].0));
+        let inside = self.module.calls.iter().map(|&(at, f)| (text + u64::from(at), f));
         let calls: Vec<Call> = outside
             .chain(inside)
-            .map(|(site, function)| Call {
-                site,
-                function: function as u32,
-                reserved: 0,
+            .filter_map(|(site, function)| {
+                let member = self.functions.iter().position(|m| m.function == function)?;
+                Some(Call {
+                    site,
+                    function: member as u32,
+                    reserved: 0,
+                })
             })
             .collect();
         device.install(&self.name, &functions, &calls)?;

@@ -15,6 +15,7 @@ pub mod hot;
 pub mod install;
 pub mod occupancy;
 pub mod owners;
+pub mod recount;
 pub mod roots;
 pub mod running;
 pub mod sample;

@@ -11,7 +11,7 @@ use crate::image::object::instructions::{Kind, NOWHERE};
 use crate::live::counters;
 use crate::live::device::{Device, Undone};
 use crate::live::group::Group;
-use crate::live::install;
+use crate::live::install::{self, Prepared};
 use crate::live::running::RunningKernel;
 use crate::profile::edges::{Counted, derive};
 use crate::profile::{Profile, Source};
@@ -20,7 +20,7 @@ use layout::graph::EdgeKind;
 use std::time::{Duration, Instant};
 
 /// Counters that fit into the room that the kernel keeps for the per-CPU data of modules (PERCPU_MODULE_RESERVE, 8 KB, shared with all others).
-const MOST_COUNTERS: usize = 700;
+pub(super) const MOST_COUNTERS: usize = 700;
 
 /// What counting found.
 pub struct Watched {
@@ -112,15 +112,20 @@ impl Watch<'_, '_> {
         );
         let order: Vec<u32> = (0..places.len() as u32).collect();
         let prepared = install::prepare(group, self.running, &order, &places, &install::free_name()?)?;
+        let mut counts = vec![None; places.len()];
+        self.read(group, &prepared, &mut counts)?;
+        add(group, counts, watched);
+        Ok(())
+    }
+
+    /// Installs copies with counters for a while; what was counted goes to `counts`, by block.
+    pub(super) fn read(&self, group: &Group<'_, '_>, prepared: &Prepared, counts: &mut [Option<u64>]) -> Result<()> {
         prepared.install(group, self.device)?;
         let counted = self.wait(&prepared.name, prepared.module.counted.len());
         undo(self.device, &prepared.name)?;
-        let sums = counted?;
-        let mut counts = vec![None; places.len()];
-        for (&piece, &sum) in prepared.module.counted.iter().zip(&sums) {
+        for (&piece, sum) in prepared.module.counted.iter().zip(counted?) {
             counts[piece as usize] = Some(sum);
         }
-        add(group, counts, watched);
         Ok(())
     }
 
@@ -163,7 +168,7 @@ impl Watch<'_, '_> {
 }
 
 /// A block that only runs on into the next, which is entered from nowhere else, counts for both.
-fn leave_out_derivable(group: &Group<'_, '_>, places: &mut [Option<LinkAddr>]) {
+pub(super) fn leave_out_derivable(group: &Group<'_, '_>, places: &mut [Option<LinkAddr>]) {
     let edges = group.edges();
     let mut outs = vec![0; places.len()];
     let mut ins = vec![0; places.len()];
@@ -188,7 +193,7 @@ fn is_closed_in(group: &Group<'_, '_>, block: usize) -> bool {
     !piece.entry && !kernel.tables.exceptions.iter().any(|e| e.fixup == at)
 }
 
-fn add(group: &Group<'_, '_>, counts: Vec<Option<u64>>, watched: &mut Watched) {
+pub(super) fn add(group: &Group<'_, '_>, counts: Vec<Option<u64>>, watched: &mut Watched) {
     let kernel = group.original.kernel;
     let pieces = &group.original.pieces;
     let edges = group.edges();
@@ -257,7 +262,7 @@ fn undo(device: &Device, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn empty(build_id: BuildId) -> Watched {
+pub(super) fn empty(build_id: BuildId) -> Watched {
     let source = Source {
         workload: "live".into(),
         seed: 0,

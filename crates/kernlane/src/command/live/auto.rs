@@ -9,7 +9,7 @@ use crate::live::hot;
 use crate::live::install::{self, Prepared};
 use crate::live::occupancy::Occupancy;
 use crate::live::running::RunningKernel;
-use crate::live::watch::Watched;
+use crate::live::watch::{Watch, Watched};
 use crate::profile::Profile;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -22,7 +22,8 @@ use std::time::Duration;
 /// Make the running kernel's hot paths faster for the load of this moment, as one command
 ///
 /// Asks the hardware counters whether the instruction cache is a bottleneck, samples which functions the kernel is in, counts their blocks and those
-/// of what they call, lays the hot ones out, installs them, and measures what an invocation of each root takes before and after. On a terminal it then waits: q takes everything back, l leaves it installed.
+/// of what they call, lays the hot ones out, counts them once more in the optimized code, entered by the roots only, lays them out again, installs
+/// them, and measures what an invocation of each root takes before and after. On a terminal it then waits: q takes everything back, l leaves it installed.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live auto --time 5")]
 pub struct AutoArgs {
@@ -49,11 +50,15 @@ pub struct AutoArgs {
     #[arg(long, default_value_t = Algorithm::ExtTspGlobal)]
     pub algorithm: Algorithm,
 
+    /// Do not count once more in the optimized code
+    #[arg(long)]
+    pub once: bool,
+
     /// Sample and count, show everything that would be written, and leave the kernel as it is
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Write the counts into this file, too
+    /// Write the counts into this file, too, those of the last time
     #[arg(short, long, value_name = "FILE.klp")]
     pub output: Option<PathBuf>,
 
@@ -71,7 +76,8 @@ struct Report<'a> {
     lines: [u64; 2],
     /// Of these, without room in their set.
     without_room: [u64; 2],
-    counted: Counted,
+    /// What was counted: in the originals, then in the optimized code.
+    counted: Vec<Counted>,
     roots: Vec<Gain>,
     functions: Vec<Chunks>,
 }
@@ -116,8 +122,8 @@ pub fn run(args: &AutoArgs) -> Result<ExitCode> {
             device,
         };
         let roots = args.roots.choose(kernel, running)?;
-        let plan = auto.planned(&roots)?;
-        auto.install(plan)
+        let (plan, counted) = auto.planned(&roots)?;
+        auto.install(plan, counted)
     })
 }
 
@@ -137,23 +143,43 @@ struct Plan<'k, 'd> {
     order: Vec<u32>,
     /// Numbers of its hot blocks, ascending.
     hot: Vec<usize>,
-    counted: Counted,
 }
 
 impl<'k, 'd> Auto<'k, 'd> {
-    /// Counts and lays out.
-    fn planned(&self, roots: &[usize]) -> Result<Plan<'k, 'd>> {
-        let AutoArgs { time, depth, output, .. } = self.args;
-        let counted = super::watch::count_from(self.kernel, self.running, &self.device, roots, *time, *depth)?;
-        super::watch::print_counted(&counted);
-        if let Some(path) = output {
-            crate::output::write(path, counted.profile.to_json().as_bytes())?;
+    /// Counts, lays out, and does both once more in what came of it.
+    fn planned(&self, roots: &[usize]) -> Result<(Plan<'k, 'd>, Vec<Counted>)> {
+        let Auto {
+            kernel,
+            running,
+            device,
+            args,
+        } = self;
+        let mut watch = Watch {
+            kernel,
+            running,
+            device,
+            time: Duration::try_from_secs_f64(args.time).context("--time")?,
+            told: &mut |what| eprintln!("{what}"),
+        };
+        let mut watched = watch.from_roots(roots, args.depth)?;
+        super::watch::print_counted(&watched);
+        let mut counted = vec![Counted::new(&watched)];
+        let mut plan = self.plan(&watched.profile, roots)?;
+        if !args.once {
+            watched = watch.again(&plan.group, &plan.order, &plan.roots)?;
+            super::watch::print_counted(&watched);
+            counted.push(Counted::new(&watched));
+            let first = plan;
+            plan = self.plan(&watched.profile, &first.roots)?;
+            print_again(&first, &plan);
         }
-        self.plan(&counted, roots)
+        if let Some(path) = &args.output {
+            crate::output::write(path, watched.profile.to_json().as_bytes())?;
+        }
+        Ok((plan, counted))
     }
 
-    fn plan(&self, watched: &Watched, roots: &[usize]) -> Result<Plan<'k, 'd>> {
-        let profile = &watched.profile;
+    fn plan(&self, profile: &Profile, roots: &[usize]) -> Result<Plan<'k, 'd>> {
         let threshold = self.args.threshold / 100.0;
         let roots = entered(self.kernel, profile, roots)?;
         let group = Group::new(self.kernel, self.running, &hot::groups(self.kernel, profile, &roots, threshold))?;
@@ -161,21 +187,14 @@ impl<'k, 'd> Auto<'k, 'd> {
         Ok(Plan {
             order: super::apply::order(&group, Some(profile), self.args.algorithm, 0)?,
             hot: hot::blocks(&group, profile, limit),
-            counted: Counted::new(watched),
             group,
             roots,
         })
     }
 
-    fn install(&self, plan: Plan<'_, '_>) -> Result<ExitCode> {
+    fn install(&self, plan: Plan<'_, '_>, counted: Vec<Counted>) -> Result<ExitCode> {
         let Auto { running, device, args, .. } = self;
-        let Plan {
-            roots,
-            group,
-            order,
-            hot,
-            counted,
-        } = plan;
+        let Plan { roots, group, order, hot } = plan;
         let prepared = install::prepare(&group, *running, &order, &[], &install::free_name()?)?;
         let cache = super::cache::geometry()?;
         let before = super::cache::draw_original(&group, running, cache, &hot);
@@ -256,6 +275,16 @@ fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Res
         "no root was called while it was counted: run this under the load that it is meant for, or count longer (--time)"
     );
     Ok(found)
+}
+
+fn print_again(first: &Plan<'_, '_>, second: &Plan<'_, '_>) {
+    println!(
+        "counted once more in the optimized code, entered by the roots only: {} functions of {}, {} hot blocks of {}",
+        second.group.members.len(),
+        first.group.members.len(),
+        second.hot.len(),
+        first.hot.len()
+    );
 }
 
 fn print_gain(roots: &[Gain]) {
