@@ -34,6 +34,9 @@ for cycle in $(seq 1 "${CYCLES:-3}"); do
     check "load after undo, cycle $cycle" load
 done
 
+. /kl/endure.sh
+endure 6 2 3
+
 # The rest of the kernel.
 T=/sys/kernel/tracing
 apply vfs_read,ksys_read,vfs_write 3 >/dev/null

@@ -13,11 +13,14 @@ use anyhow::{Context, Result, bail, ensure};
 use kernlane::guest::{self, Contents, End, Kernel, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 4] = [
+const SCRIPTS: [(&str, &str); 6] = [
     ("prelude.sh", include_str!("prelude.sh")),
+    ("endure.sh", include_str!("endure.sh")),
+    ("cycles.sh", include_str!("cycles.sh")),
     ("guest.sh", include_str!("guest.sh")),
     ("neighbours.sh", include_str!("neighbours.sh")),
     ("mitigated.sh", include_str!("mitigated.sh")),
@@ -66,6 +69,15 @@ const MACHINES: &[Tried] = &[
     },
 ];
 
+/// On which a large group is installed and undone many times.
+const LOADED: [Tried; 2] = [
+    Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "cycles.sh"),
+    Tried::new(Machine::new("4 CPUs, preemptible", 4, "max", &["preempt=full"]), "cycles.sh"),
+];
+
+/// Of many cycles, beside other work.
+const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
+
 /// `kernel` is Debian's own if not given. With `script`, for trials, only that runs, on the first machine; it may source the other scripts in `/kl`.
 pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     let mut guest = Guest::new(kernel)?;
@@ -85,6 +97,16 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Installs and undoes a large group so many times under load.
+pub fn cycles(count: u32) -> Result<()> {
+    let mut guest = Guest::new(None)?;
+    guest.contents.file("/kl/cycles", 0o644, count.to_string());
+    let run = |tried| guest.run_for(tried, CYCLES_LIMIT);
+    let (first, second) = side_by_side(|| run(&LOADED[0]), || run(&LOADED[1]));
+    judge(&LOADED[0], &first?)?;
+    judge(&LOADED[1], &second?)
 }
 
 /// The kernel, and everything that guests need.
@@ -138,31 +160,35 @@ impl Guest {
     }
 
     fn run(&self, tried: &Tried) -> Result<Outcome> {
+        self.run_for(tried, machine::TIME_LIMIT)
+    }
+
+    fn run_for(&self, tried: &Tried, time_limit: Duration) -> Result<Outcome> {
         let mut contents = self.contents.clone();
         contents.file("/kl/script", 0o644, tried.script);
         contents.file("/kl/mitigation", 0o644, tried.mitigation);
         guest::run(&self.kernel.boot_image, &contents, |boot| {
             tried.machine.describe(boot, &[]);
             boot.memory_mb = 1024;
+            boot.time_limit = time_limit;
         })
     }
 }
 
 /// Every test passed, the guest came to its end, and its kernel complained of nothing.
 fn judge(tried: &Tried, outcome: &Outcome) -> Result<()> {
-    let machine = &tried.machine;
-    println!("-- {}, {:.0} s", machine.name, outcome.elapsed.as_secs_f64());
+    let machine = tried.machine.name;
+    println!("-- {machine}, {:.0} s", outcome.elapsed.as_secs_f64());
     print!("{}", outcome.output);
     let ended = outcome.end == End::Exited(0);
     ensure!(
         ended && !outcome.output.contains("FAILED"),
-        "{}: {:?}; the kernel's last words:\n{}",
-        machine.name,
+        "{machine}: {:?}; the kernel's last words:\n{}",
         outcome.end,
         last_lines(&outcome.console, 40)
     );
     if let Some(line) = outcome.console.lines().find(|line| machine::is_complaint(line)) {
-        bail!("{}: the kernel says {line}\n{}", machine.name, last_lines(&outcome.console, 60));
+        bail!("{machine}: the kernel says {line}\n{}", last_lines(&outcome.console, 60));
     }
     Ok(())
 }

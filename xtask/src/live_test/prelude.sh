@@ -12,10 +12,13 @@ FUNCTIONS=$FUNCTIONS,__ip_queue_xmit,ip_finish_output2,sock_def_readable,sock_re
 cd /tmp
 
 # Compilers make parts and copies of functions as they please: those that exist, once.
-FUNCTIONS=$(echo $FUNCTIONS | tr , '\n' | awk '
-    NR == FNR { wanted[$1]; next }
-    $2 ~ /^[tT]$/ && $3 in wanted { seen[$3]++ }
-    END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }' - /proc/kallsyms)
+existing() { # FUNCTIONS
+    echo "$1" | tr , '\n' | awk '
+        NR == FNR { wanted[$1]; next }
+        $2 ~ /^[tT]$/ && $3 in wanted { seen[$3]++ }
+        END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }' - /proc/kallsyms
+}
+FUNCTIONS=$(existing $FUNCTIONS)
 
 passed() { echo "passed: $1"; }
 failed() { echo "FAILED: $1: $2"; }
@@ -36,7 +39,11 @@ refused() { # NAME WORDS COMMAND…
         failed "$name" "status $status: $(tail -n 3 /tmp/out)"
     fi
 }
-apply() { $K apply $V --function "$1" --algorithm random --seed "$2" --skip-unfit; }
+apply() { # FUNCTIONS SEED [OPTION]…
+    functions=$1 seed=$2
+    shift 2
+    $K apply $V --function "$functions" --algorithm random --seed "$seed" --skip-unfit "$@"
+}
 # Reads, writes and receives in the current directory, and compares. serve comes first.
 load() {
     dd if=/tmp/data of=copy bs=3000 2>/dev/null || return 1

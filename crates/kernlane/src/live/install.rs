@@ -13,7 +13,9 @@ use crate::live::device::{Call, Device, Function};
 use crate::live::group::{Group, Memory};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::ffi::CString;
+use std::time::Duration;
 
 /// What modules of groups are called, before a number.
 const PREFIX: &str = "kernlane_";
@@ -24,6 +26,16 @@ pub struct Prepared {
     pub module: Module,
     pub callers: Vec<Caller>,
     functions: Vec<Member>,
+}
+
+/// A group that was installed: where it lies, and what it took of the processor.
+pub struct Installed {
+    /// The address of the copies' `.text`.
+    pub text: u64,
+    /// What the kernel's loader took.
+    pub loading: Duration,
+    /// What comparing, diverting and writing took; waiting for tasks takes none.
+    pub patching: Duration,
 }
 
 struct Member {
@@ -144,10 +156,12 @@ impl Prepared {
         Ok(())
     }
 
-    /// Loads the module and installs the group. Gives where the copies' `.text` lies.
-    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<u64> {
+    /// Loads the module and installs the group.
+    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installed> {
+        let begun = processor_time();
         load(&self.name, &self.module.bytes)?;
-        let installed = self.install_loaded(group, device);
+        let loading = processor_time() - begun;
+        let installed = self.install_loaded(group, device, loading);
         if installed.is_err() {
             // It cannot be in use: nothing was diverted to it.
             let _ = unload(&self.name);
@@ -155,7 +169,7 @@ impl Prepared {
         installed
     }
 
-    fn install_loaded(&self, group: &Group<'_, '_>, device: &Device) -> Result<u64> {
+    fn install_loaded(&self, group: &Group<'_, '_>, device: &Device, loading: Duration) -> Result<Installed> {
         let text = text_of(&self.name)?;
         let slide = group.original.slide;
         let functions: Vec<Function> = self
@@ -169,7 +183,10 @@ impl Prepared {
                 reserved: [0; 2],
             })
             .collect();
-        let outside = self.callers.iter().map(|c| (c.site.0.wrapping_add(slide), group.members[c.function].0));
+        let outside = self
+            .callers
+            .iter()
+            .map(|c| (c.site.0.wrapping_add(slide), group.members[c.function].0));
         let inside = self.module.calls.iter().map(|&(at, f)| (text + u64::from(at), f));
         let calls: Vec<Call> = outside
             .chain(inside)
@@ -182,9 +199,20 @@ impl Prepared {
                 })
             })
             .collect();
+        let begun = processor_time();
         device.install(&self.name, &functions, &calls)?;
-        Ok(text)
+        Ok(Installed {
+            text,
+            loading,
+            patching: processor_time() - begun,
+        })
     }
+}
+
+/// What this thread has had of the processor, in the kernel included.
+pub fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// A name that no module has.

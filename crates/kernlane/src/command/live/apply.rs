@@ -54,6 +54,10 @@ pub struct ApplyArgs {
     #[arg(long)]
     pub dry_run: bool,
 
+    /// Install, undo, and so on, so many times, as a trial; in the end nothing is installed
+    #[arg(long, value_name = "N", conflicts_with = "dry_run")]
+    pub cycles: Option<u32>,
+
     /// Leave out what cannot be replaced, with a word, instead of refusing
     #[arg(long)]
     pub skip_unfit: bool,
@@ -107,8 +111,18 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         print_plan(&group, running, &prepared);
         return Ok(ExitCode::SUCCESS);
     }
-    prepared.install(&group, &Device::open()?)?;
+    let device = Device::open()?;
+    if let Some(cycles) = args.cycles {
+        print_summary(&group, &prepared);
+        return super::cycles::run(&group, &prepared, &device, cycles);
+    }
+    let installed = prepared.install(&group, &device)?;
     print_summary(&group, &prepared);
+    println!(
+        "processor time: {:.2} ms for loading the module, {:.2} ms for patching",
+        installed.loading.as_secs_f64() * 1e3,
+        installed.patching.as_secs_f64() * 1e3
+    );
     Ok(ExitCode::SUCCESS)
 }
 

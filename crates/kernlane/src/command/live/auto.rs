@@ -216,7 +216,7 @@ impl<'k, 'd> Auto<'k, 'd> {
             return Ok(ExitCode::SUCCESS);
         }
         let times_before = self.measure(&roots)?;
-        let text = prepared.install(&group, device)?;
+        let text = prepared.install(&group, device)?.text;
         super::apply::print_summary(&group, &prepared);
         let place = |&n: &usize| (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1);
         let after = Occupancy::of(cache, hot.iter().map(place));

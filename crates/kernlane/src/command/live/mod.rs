@@ -4,6 +4,7 @@ mod analyze;
 mod apply;
 mod auto;
 mod cache;
+mod cycles;
 mod roots;
 mod time;
 mod undo;

@@ -1,0 +1,98 @@
+//! `kernlane live apply --cycles N`: a group is installed and undone again and again, before a kernel is trusted with it.
+//!
+//! Takes a group that is prepared; prints how often tasks held it up, and what the steps took of the processor. Leaves the kernel original.
+
+use crate::live::device::{Device, Undone};
+use crate::live::group::Group;
+use crate::live::install::{self, Prepared, processor_time};
+use anyhow::{Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fmt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long the load runs in the copies.
+const STAY: Duration = Duration::from_millis(50);
+/// How long tasks may take to leave the copies.
+const LEAVE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+
+pub(super) fn run(group: &Group<'_, '_>, prepared: &Prepared, device: &Device, cycles: u32) -> Result<ExitCode> {
+    crate::interrupt::catch()?;
+    let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}")?;
+    let bar = ProgressBar::new(cycles.into()).with_style(style).with_message("cycles");
+    let (mut loading, mut patching, mut undoing) = (Spent::default(), Spent::default(), Spent::default());
+    let mut held_up = 0;
+    for _ in 0..cycles {
+        crate::interrupt::check()?;
+        let installed = prepared.install(group, device)?;
+        std::thread::sleep(STAY);
+        let begun = processor_time();
+        held_up += u32::from(!left(device, &prepared.name)?);
+        loading.add(installed.loading);
+        patching.add(installed.patching);
+        undoing.add(processor_time() - begun);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    println!("installed and undone {cycles} times; a task in a copy held up {held_up} of them");
+    println!("processor time, ms     mean     most");
+    for (step, spent) in [("loading the module", loading), ("patching", patching), ("undoing", undoing)] {
+        println!("{step:18} {spent}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Undoes a group and sees it leave; whether that came at once.
+fn left(device: &Device, name: &str) -> Result<bool> {
+    if device.undo(name)? == Undone::Clean && install::unload(name)? {
+        return Ok(true);
+    }
+    let begun = Instant::now();
+    while !install::unload(name)? {
+        ensure!(
+            begun.elapsed() < LEAVE,
+            "{name}: every byte is restored, but for {} s some task has been in a copy; `kernlane live undo` removes the module when it has gone",
+            LEAVE.as_secs()
+        );
+        std::thread::sleep(POLL);
+    }
+    Ok(false)
+}
+
+#[derive(Default)]
+struct Spent {
+    sum: Duration,
+    most: Duration,
+    times: u32,
+}
+
+impl Spent {
+    fn add(&mut self, time: Duration) {
+        self.sum += time;
+        self.most = self.most.max(time);
+        self.times += 1;
+    }
+}
+
+impl fmt::Display for Spent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        write!(f, "{:>8.2} {:>8.2}", ms(self.sum / self.times.max(1)), ms(self.most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mean_and_most_are_in_milliseconds() {
+        let mut spent = Spent::default();
+        assert_eq!(spent.to_string(), "    0.00     0.00");
+        for microseconds in [500, 1500, 4000] {
+            spent.add(Duration::from_micros(microseconds));
+        }
+        assert_eq!(spent.to_string(), "    2.00     4.00");
+    }
+}

@@ -1,0 +1,60 @@
+# What must be as before after many cycles of installing and undoing under load.
+
+MANY=$FUNCTIONS,path_init,may_open,touch_atime,atime_needs_update,terminate_walk,complete_walk,nd_jump_root,set_root,alloc_fd,fd_install,init_file
+MANY=$MANY,vfs_fstatat,vfs_getattr_nosec,tcp_data_queue,tcp_rcv_space_adjust,tcp_queue_rcv,tcp_current_mss,tcp_send_mss,skb_copy_datagram_iter
+MANY=$MANY,sk_reset_timer,__do_fault,filemap_map_pages,folio_add_lru,lock_vma_under_rcu,do_wp_page,copy_page_range,free_pgtables
+MANY=$(existing $MANY)
+
+# Kilobytes: free for programs, of the slabs, of vmalloc (modules' code lies there), per CPU; after caches are dropped.
+memory() {
+    sync
+    echo 3 >/proc/sys/vm/drop_caches
+    sleep 1
+    awk '/^(MemAvailable|Slab|VmallocUsed|Percpu):/ { printf "%s %s ", $1, $2 } END { print "" }' /proc/meminfo
+}
+
+# Loads that find a wrong checksum say so.
+loads() { # PROCESSES
+    rm -f /tmp/enough
+    loading=
+    for n in $(seq "$1"); do
+        mkdir -p /tmp/load$n
+        (cd /tmp/load$n; while [ ! -e /tmp/enough ]; do load && echo >>rounds || echo "FAILED: the load in process $n"; done) &
+        loading="$loading $!"
+    done
+}
+
+# The functions of MANY, so many cycles in all, an order for each of the parts.
+endure() { # CYCLES PROCESSES CYCLES-PER-PART
+    rm -rf /tmp/load*
+    modules=$(cut -d ' ' -f 1 /proc/modules)
+    # What is taken once and kept (slabs, stacks) is taken now.
+    apply "$MANY" 1 --cycles 2 >/tmp/out 2>&1 || failed "cycles" "$(tail -n 3 /tmp/out)"
+    grep ' functions, ' /tmp/out
+    [ "$(sed -n 's/.*: \([0-9]*\) functions, .*/\1/p' /tmp/out)" -ge 60 ] || failed "the group has 60 functions" "$(head -n 1 /tmp/out)"
+    load || failed "the load before all cycles" "$?"
+    before=$(memory)
+    loads "$2"
+    left=$1 order=1
+    while [ "$left" -gt 0 ]; do
+        part=$3
+        [ "$part" -le "$left" ] || part=$left
+        order=$((order + 1))
+        apply "$MANY" $order --cycles $part >/tmp/out 2>&1 || { failed "cycles with order $order" "$(tail -n 3 /tmp/out)"; break; }
+        grep 'installed and undone' /tmp/out | sed "s/^/order $order: /"
+        left=$((left - part))
+    done
+    sed -n '/processor time/,$p' /tmp/out
+    touch /tmp/enough
+    wait $loading
+    rounds=$(cat /tmp/load*/rounds | wc -l)
+    rm -rf /tmp/load*
+    [ "$left" = 0 ] && passed "$1 cycles under load in $2 processes, which went round $rounds times"
+    after=$(memory)
+    echo "kilobytes before: $before"
+    echo "kilobytes after:  $after"
+    # A module that were kept each time, or a page of one, would show.
+    echo "$before $after" | awk '{ exit !($2 - $10 < 8192 && $12 - $4 < 4096 && $14 - $6 < 1024 && $16 - $8 < 1024) }' &&
+        passed "memory is back to what it was" || failed "memory is back to what it was" "$before; $after"
+    [ "$(cut -d ' ' -f 1 /proc/modules)" = "$modules" ] && passed "no module is left" || failed "no module is left" "$(lsmod)"
+}
