@@ -32,6 +32,8 @@ struct Chain {
     neighbours: BTreeMap<u32, u32>,
     /// What each cut does to the jumps within, by the position behind it; empty for a chain that is not cut everywhere.
     cuts: Vec<Cut>,
+    /// The first and the last cut that each of the jumps within crosses; empty like `cuts`.
+    spans: Vec<(u32, u32)>,
     /// The most that a cut raises the score of the jumps within; of a chain that is not cut everywhere it is taken to be 0.
     slack: f64,
     /// The pairs whose gains were computed since they or it changed.
@@ -150,6 +152,7 @@ impl<'a> Chains<'a> {
             jumps: Vec::new(),
             neighbours: BTreeMap::new(),
             cuts: Vec::new(),
+            spans: Vec::new(),
             slack: 0.0,
             computed: Vec::new(),
             size: node.size,
@@ -402,9 +405,13 @@ impl<'a> Chains<'a> {
 
     /// What the jumps across a cut add to the score when `size` bytes come between.
     fn apart(&self, chain: &Chain, at: usize, size: u64) -> f64 {
-        let crossing = chain.jumps.iter().filter(|&&jump| self.crossed(jump).contains(&at));
+        let crosses = |number: usize, jump: u32| match chain.spans.get(number) {
+            Some(&(first, last)) => first as usize <= at && at <= last as usize,
+            None => self.crossed(jump).contains(&at),
+        };
+        let crossing = chain.jumps.iter().enumerate().filter(|&(number, &jump)| crosses(number, jump));
         crossing
-            .map(|&jump| self.jump_score(jump, parted(self.distance_now(jump), size)))
+            .map(|(_, &jump)| self.jump_score(jump, parted(self.distance_now(jump), size)))
             .sum()
     }
 
@@ -420,14 +427,17 @@ impl<'a> Chains<'a> {
         cut
     }
 
-    /// All cuts of a chain, by the position behind each.
-    fn cuts(&self, chain: &Chain) -> Vec<Cut> {
+    /// All cuts of a chain, by the position behind each, and which of them each jump crosses.
+    fn cuts(&self, chain: &Chain) -> (Vec<Cut>, Vec<(u32, u32)>) {
         let mut cuts = vec![Cut::default(); chain.nodes.len()];
-        for &jump in &chain.jumps {
-            let alone = self.cut_of(jump, chain.size);
-            cuts[self.crossed(jump)].iter_mut().for_each(|cut| cut.add(&alone));
-        }
-        cuts
+        let spans = chain.jumps.iter().map(|&jump| {
+            let (crossed, alone) = (self.crossed(jump), self.cut_of(jump, chain.size));
+            let span = (*crossed.start() as u32, *crossed.end() as u32);
+            cuts[crossed].iter_mut().for_each(|cut| cut.add(&alone));
+            span
+        });
+        let spans = spans.collect();
+        (cuts, spans)
     }
 
     /// The cuts between the two ends of a jump within a chain.
@@ -502,15 +512,12 @@ impl<'a> Chains<'a> {
 
     fn measure_cuts(&mut self, chain: u32) {
         let measured = &self.chains[chain as usize];
-        let cuts = if self.cut_everywhere(measured) {
-            self.cuts(measured)
-        } else {
-            Vec::new()
-        };
+        let everywhere = self.cut_everywhere(measured);
+        let (cuts, spans) = if everywhere { self.cuts(measured) } else { Default::default() };
         let raised = |cut: &Cut| cut.swapped.max(cut.parted) - cut.kept;
         let slack = cuts.iter().map(raised).fold(0.0, f64::max);
         let measured = &mut self.chains[chain as usize];
-        (measured.cuts, measured.slack) = (cuts, slack);
+        (measured.cuts, measured.spans, measured.slack) = (cuts, spans, slack);
     }
 
     /// The jumps within what x and y become.
