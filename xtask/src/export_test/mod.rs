@@ -8,7 +8,7 @@ use kernlane::image::address::LinkAddr;
 use kernlane::image::{End, Image, vmlinux};
 use kernlane::profile::Profile;
 use kernlane_layout::EdgeKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SOURCE: &str = include_str!("work.c");
@@ -39,6 +39,7 @@ pub fn export_test() -> Result<()> {
     test.call_graph()?;
     test.symbol_order()?;
     test.llvm_samples()?;
+    test.llvm_samples_back(&image)?;
     test.propeller()?;
     test.perf_script(&image)
 }
@@ -144,6 +145,50 @@ impl Test {
         Ok(())
     }
 
+    /// A sample profile that goes out comes back with the same counts of blocks, as text and as what `llvm-profdata` makes of it.
+    fn llvm_samples_back(&self, image: &Image) -> Result<()> {
+        let mut sent = profile(image);
+        for (number, function) in image.functions.iter().enumerate() {
+            let blocks = function.blocks.clone().map(|block| image.blocks[block as usize].addr);
+            sent.blocks.extend(blocks.map(|addr| (addr, 100 * (number as u64 + 1))));
+        }
+        std::fs::write(self.path("work.klp"), sent.to_json())?;
+        let text = self.export("llvm-samples")?;
+        let binary = self.path("work.extbinary");
+        let mut profdata = Command::new("llvm-profdata-22");
+        profdata.args(["merge", "--sample", "--extbinary"]).arg(&text);
+        crate::run(profdata.arg("-o").arg(&binary))?;
+        for file in [&text, &binary] {
+            let back = self.import(file)?;
+            let lost = sent.blocks.iter().filter(|&(addr, count)| back.blocks.get(addr) != Some(count));
+            let lost = lost.count();
+            ensure!(
+                lost == 0,
+                "{}: {lost} of {} blocks came back otherwise",
+                file.display(),
+                sent.blocks.len()
+            );
+            ensure!(
+                !back.calls.is_empty() && !back.edges.is_empty(),
+                "{}: no edges or calls",
+                file.display()
+            );
+        }
+        std::fs::write(self.path("work.klp"), profile(image).to_json())?;
+        println!(
+            "passed: {} blocks go out and come back as a sample profile, text and binary",
+            sent.blocks.len()
+        );
+        Ok(())
+    }
+
+    fn import(&self, file: &Path) -> Result<Profile> {
+        let mut kernlane = Command::new(&self.kernlane);
+        kernlane.arg("import").arg(file).arg("--kernel").arg(self.path("work"));
+        crate::run(kernlane.arg("--output").arg(self.path("back.klp")))?;
+        Ok(Profile::from_json(&std::fs::read_to_string(self.path("back.klp"))?)?)
+    }
+
     fn propeller(&self) -> Result<()> {
         let (clusters, order) = (self.export("propeller-cc")?, self.export("propeller-ld")?);
         let list = format!("-fbasic-block-sections=list={}", clusters.display());
@@ -176,14 +221,7 @@ impl Test {
             }
         }
         std::fs::write(self.path("branches.txt"), text)?;
-        let mut kernlane = Command::new(&self.kernlane);
-        kernlane
-            .arg("import")
-            .arg(self.path("branches.txt"))
-            .arg("--kernel")
-            .arg(self.path("work"));
-        crate::run(kernlane.arg("--output").arg(self.path("back.klp")))?;
-        let back = Profile::from_json(&std::fs::read_to_string(self.path("back.klp"))?)?;
+        let back = self.import(&self.path("branches.txt"))?;
         ensure!(back.build_id == image.build_id, "the import has build id {}", back.build_id.0);
         ensure!(
             back.edges.len() + back.calls.len() == branches,

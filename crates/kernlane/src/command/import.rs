@@ -1,24 +1,26 @@
-//! `kernlane import`: branches that others sampled become a profile.
+//! `kernlane import`: what others sampled becomes a profile.
 
 use crate::command::profile::vmlinux_path;
-use crate::exchange::branches::{self, Branches, Imported};
-use crate::exchange::perf;
-use crate::image::vmlinux;
+use crate::exchange::branches::{self, Branches};
+use crate::exchange::{perf, samples_import};
+use crate::image::{Image, vmlinux};
 use crate::output;
+use crate::profile::Profile;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use object::{Object, ObjectSymbol};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make a profile of branches that perf sampled
+/// Make a profile of branches that perf sampled, or of LLVM's sample profile
 ///
-/// Takes a perf.data file of `perf record -b`, or what `perf script -F brstack` prints. Counts are of samples, and know nothing of where
-/// the kernel was entered; a recording knows both.
+/// Takes a perf.data file of `perf record -b`, what `perf script -F brstack` prints, or a sample profile by source lines of llvm-profgen or create_llvm_prof
+/// (AutoFDO), as text or binary; for that the kernel needs DWARF. Counts are of samples, and know nothing of where the kernel was entered; a recording knows
+/// both.
 #[derive(Args)]
 #[command(after_help = "Example:\n  perf record -b -a -e cycles:k -- sleep 10\n  kernlane import perf.data --kernel ~/linux -o perf.klp")]
 pub struct ImportArgs {
-    /// A perf.data file, or text of `perf script -F brstack`
+    /// A perf.data file, text of `perf script -F brstack`, or LLVM's sample profile
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -44,32 +46,79 @@ fn parse_hex(text: &str) -> Result<u64, String> {
     u64::from_str_radix(digits, 16).map_err(|_| format!("\"{text}\" is no hexadecimal number"))
 }
 
+/// A profile, and what of the file it was made of.
+struct Imported {
+    profile: Profile,
+    /// What the file counts: branches or lines.
+    counts: &'static str,
+    used: u64,
+    all: u64,
+    /// Of branches.
+    slide: Option<u64>,
+}
+
 pub fn run(args: &ImportArgs) -> Result<ExitCode> {
     let path = vmlinux_path(&args.kernel);
     let image = vmlinux::read(&path)?;
-    let (branches, slide) = read(args, &path).with_context(|| args.file.display().to_string())?;
-    let name = args.file.file_name().unwrap_or_default().to_string_lossy();
-    let imported = branches::profile(&branches, &image, slide, &name);
-    if imported.branches_used == 0 {
-        bail!(
-            "{}: none of its {} branches is one of {}: another kernel, or another slide than {slide:#x}",
-            args.file.display(),
-            imported.branches,
-            path.display()
-        );
-    }
+    let named = || args.file.display().to_string();
+    let bytes = std::fs::read(&args.file).with_context(named)?;
+    let imported = match samples_import::is_sample_profile(&bytes) {
+        true => of_samples(args, &image, &path),
+        false => of_branches(args, &bytes, &image, &path),
+    };
+    let imported = imported.with_context(named)?;
     output::write(&args.output, imported.profile.to_json().as_bytes())?;
-    print(args, &imported, slide)?;
+    print(args, &imported)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(args: &ImportArgs, kernel: &Path) -> Result<(Branches, u64)> {
-    let bytes = std::fs::read(&args.file)?;
+fn of_samples(args: &ImportArgs, image: &Image, kernel: &Path) -> Result<Imported> {
+    if args.slide.is_some() {
+        bail!("a sample profile has lines, not addresses: it takes no --slide");
+    }
+    let samples = samples_import::read(&args.file)?;
+    let found = samples_import::profile(&samples, image, kernel, &name(args))?;
+    if found.lines_used == 0 {
+        bail!("none of its {} lines is one of {}: another program", found.lines, kernel.display());
+    }
+    Ok(Imported {
+        profile: found.profile,
+        counts: "lines",
+        used: found.lines_used as u64,
+        all: found.lines as u64,
+        slide: None,
+    })
+}
+
+fn of_branches(args: &ImportArgs, bytes: &[u8], image: &Image, kernel: &Path) -> Result<Imported> {
+    let (branches, slide) = read(args, bytes, kernel)?;
+    let found = branches::profile(&branches, image, slide, &name(args));
+    if found.branches_used == 0 {
+        bail!(
+            "none of its {} branches is one of {}: another kernel, or another slide than {slide:#x}",
+            found.branches,
+            kernel.display()
+        );
+    }
+    Ok(Imported {
+        profile: found.profile,
+        counts: "branches",
+        used: found.branches_used,
+        all: found.branches,
+        slide: Some(slide),
+    })
+}
+
+fn name(args: &ImportArgs) -> String {
+    args.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn read(args: &ImportArgs, bytes: &[u8], kernel: &Path) -> Result<(Branches, u64)> {
     if !bytes.starts_with(b"PERFILE2") {
-        let text = std::str::from_utf8(&bytes).context("neither a perf.data file nor text")?;
+        let text = std::str::from_utf8(bytes).context("neither a perf.data file nor text")?;
         return Ok((perf::script(text)?, args.slide.unwrap_or(0)));
     }
-    let samples = perf::data(&bytes)?;
+    let samples = perf::data(bytes)?;
     let slide = match (args.slide, samples.kernel) {
         (Some(slide), _) => slide,
         (None, None) => 0,
@@ -91,26 +140,29 @@ fn link_address(kernel: &Path, symbol: &str) -> Result<u64> {
     })
 }
 
-fn print(args: &ImportArgs, imported: &Imported, slide: u64) -> Result<()> {
-    let profile = &imported.profile;
+fn print(args: &ImportArgs, imported: &Imported) -> Result<()> {
+    let (profile, counts) = (&imported.profile, imported.counts);
     if args.json {
-        let summary = serde_json::json!({
+        let mut summary = serde_json::json!({
             "kernel": profile.build_id,
-            "slide": format!("{slide:x}"),
-            "branches": imported.branches,
-            "branches_used": imported.branches_used,
+            counts: imported.all,
+            format!("{counts}_used"): imported.used,
             "blocks": profile.blocks.len(),
             "edges": profile.edges.len(),
             "calls": profile.calls.len(),
         });
+        if let Some(slide) = imported.slide {
+            summary["slide"] = format!("{slide:x}").into();
+        }
         println!("{}", serde_json::to_string_pretty(&summary)?);
         return Ok(());
     }
+    let slide = imported.slide.map(|slide| format!(" (slide {slide:#x})")).unwrap_or_default();
     println!(
-        "{}: {} of {} branches (slide {slide:#x}); {} blocks, {} edges, {} calls",
+        "{}: {} of {} {counts}{slide}; {} blocks, {} edges, {} calls",
         args.output.display(),
-        imported.branches_used,
-        imported.branches,
+        imported.used,
+        imported.all,
         profile.blocks.len(),
         profile.edges.len(),
         profile.calls.len()

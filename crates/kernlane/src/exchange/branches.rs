@@ -61,9 +61,17 @@ pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Im
     for (&(from, to), &count) in &branches.straight {
         import.straight(link(from), link(to), count);
     }
-    let mut profile = import.profile;
+    Imported {
+        profile: sampled(import.profile, name),
+        branches_used,
+        branches: branches.total(),
+    }
+}
+
+/// The profile with its counts told as those of one sampled run.
+pub(super) fn sampled(mut profile: Profile, name: &str) -> Profile {
     // Samples have no instructions; blocks stand for them.
-    let blocks = profile.blocks.values().sum();
+    let blocks = profile.blocks.values().fold(0, |sum: u64, &count| sum.saturating_add(count));
     profile.sources.push(Source {
         workload: name.to_owned(),
         seed: 0,
@@ -77,11 +85,7 @@ pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Im
         blocks: profile.blocks.clone(),
     };
     profile.processes.insert("(sampled)".to_owned(), process);
-    Imported {
-        profile,
-        branches_used,
-        branches: branches.total(),
-    }
+    profile
 }
 
 struct Import<'a> {

@@ -15,6 +15,7 @@ use crate::image::address::LinkAddr;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 #[derive(Deserialize)]
 struct Answer {
@@ -24,9 +25,9 @@ struct Answer {
 
 /// Where an instruction comes from: the innermost inlined function first.
 #[derive(Deserialize)]
-struct Frame {
+pub(super) struct Frame {
     #[serde(rename = "FunctionName")]
-    function: String,
+    pub function: String,
     #[serde(rename = "Line", default)]
     line: u64,
     #[serde(rename = "StartLine", default)]
@@ -36,7 +37,7 @@ struct Frame {
 }
 
 /// Lines from the start of a function, and which of several blocks on a line.
-type Place = (u64, u32);
+pub(super) type Place = (u64, u32);
 
 /// The counts of a function, or of one place where it was inlined.
 #[derive(Default)]
@@ -68,7 +69,8 @@ pub fn sample_profile(subject: &Subject) -> Result<String> {
         let callee = &subject.image.function_of(subject.block(to)?).name;
         callees.entry(leaves).or_default().push((callee, count));
     }
-    let frames = frames(subject, &addresses)?;
+    let asked: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
+    let frames = frames(subject.path, &asked)?;
     let mut functions: BTreeMap<String, Body> = BTreeMap::new();
     for ((addr, count), mut frames) in addresses.into_iter().zip(frames) {
         let Some(outermost) = frames.pop() else { continue };
@@ -95,10 +97,10 @@ pub fn sample_profile(subject: &Subject) -> Result<String> {
 }
 
 /// Where each instruction comes from, outermost last; empty where the DWARF does not say.
-fn frames(subject: &Subject, addresses: &[(LinkAddr, u64)]) -> Result<Vec<Vec<Frame>>> {
-    let input: String = addresses.iter().map(|(addr, _)| format!("0x{addr}\n")).collect();
+pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<Frame>>> {
+    let input: String = addresses.iter().map(|addr| format!("0x{addr}\n")).collect();
     let arguments = ["--output-style=JSON", "--functions=linkage", "--inlines"];
-    let said = ask_llvm("llvm-symbolizer", &arguments, subject.path, &input)?;
+    let said = ask_llvm("llvm-symbolizer", &arguments, path, &input)?;
     let answers: Result<Vec<Answer>, _> = said.lines().map(serde_json::from_str).collect();
     let answers = answers.context("llvm-symbolizer-22 wrote something else than expected")?;
     if answers.len() != addresses.len() {
@@ -108,7 +110,7 @@ fn frames(subject: &Subject, addresses: &[(LinkAddr, u64)]) -> Result<Vec<Vec<Fr
     if !answers.iter().flat_map(|answer| &answer.frames).any(known) {
         bail!(
             "{}: has no DWARF, so that no address has a line: build it with CONFIG_DEBUG_INFO_DWARF5=y",
-            subject.path.display()
+            path.display()
         );
     }
     let lines = |answer: Answer| match answer.frames.iter().all(known) {
@@ -120,7 +122,7 @@ fn frames(subject: &Subject, addresses: &[(LinkAddr, u64)]) -> Result<Vec<Vec<Fr
 
 impl Frame {
     /// LLVM keeps 16 bits of an offset.
-    fn place(&self) -> Place {
+    pub fn place(&self) -> Place {
         (
             self.line.wrapping_sub(self.start_line) & 0xffff,
             base_discriminator(self.discriminator),

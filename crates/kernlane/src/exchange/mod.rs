@@ -15,6 +15,7 @@ pub mod parquet;
 pub mod perf;
 pub mod perfetto;
 pub mod propeller;
+pub mod samples_import;
 
 use crate::image::address::LinkAddr;
 use crate::image::{Block, BlockIndex, Image};
@@ -132,7 +133,7 @@ impl Code {
     }
 }
 
-/// What one of LLVM's tools says about a file, as JSON.
+/// What one of LLVM's tools says about a file.
 fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &str) -> Result<String> {
     let mut asked = Command::new(format!("{tool}-22"));
     asked
