@@ -510,6 +510,10 @@ pub fn figure_15(own: Shape) -> [Shape; 2] {
 }
 
 #[cfg(test)]
+#[path = "evaluation_tests.rs"]
+mod recorded;
+
+#[cfg(test)]
 pub mod tests {
     use super::*;
 

@@ -18,7 +18,7 @@ pub(crate) mod numbering;
 pub mod rows;
 mod simulation;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use crate::image::BuildId;
 use crate::part::Cut;

@@ -3,7 +3,7 @@
 mod branches;
 mod by_hand;
 mod data;
-mod guest;
+pub mod guest;
 mod program;
 mod random;
 mod unseen;
