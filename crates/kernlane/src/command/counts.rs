@@ -51,10 +51,11 @@ pub struct CountsArgs {
 }
 
 pub fn run(args: &CountsArgs) -> Result<ExitCode> {
-    // First, because the process may end.
-    let counts = memory::read(args.pid, &args.counting.join("vmlinux"))?;
+    let counters = listed(&args.counting.join(COUNTERS))?;
+    // Before all that takes time, because the process may end.
+    let counts = memory::read(args.pid, &args.counting.join("vmlinux"), counters.blocks.len())?;
     let tree = Tree::open(&args.tree, &[])?;
-    let (profile, quality) = of_counts(&tree, &args.counting, &counts, &args.workload)?;
+    let (profile, quality) = of_counts(&tree, &counters, &counts, &args.workload)?;
     output::write(&args.output, profile.to_json().as_bytes())?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&quality)?);
@@ -64,12 +65,15 @@ pub fn run(args: &CountsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The profile of what the counters of the counting kernel in a directory hold.
-pub fn of_counts(tree: &Tree, counting: &Path, counts: &[u64], workload: &str) -> Result<(Profile, Quality)> {
-    let path = counting.join(COUNTERS);
+/// The counters of a counting kernel.
+fn listed(path: &Path) -> Result<Counters> {
     let text =
-        fs::read_to_string(&path).with_context(|| format!("{}: cannot be read; is it from `kernlane relink --count`?", path.display()))?;
-    let counters = Counters::from_text(&text).with_context(|| path.display().to_string())?;
+        fs::read_to_string(path).with_context(|| format!("{}: cannot be read; is it from `kernlane relink --count`?", path.display()))?;
+    Counters::from_text(&text).with_context(|| path.display().to_string())
+}
+
+/// The profile of what the counters of a counting kernel, made from this tree, hold.
+fn of_counts(tree: &Tree, counters: &Counters, counts: &[u64], workload: &str) -> Result<(Profile, Quality)> {
     let originals = Originals::read(tree)?;
     let name = || tree.file("vmlinux.o").display().to_string();
     let hints = Hints {
@@ -84,7 +88,7 @@ pub fn of_counts(tree: &Tree, counting: &Path, counts: &[u64], workload: &str) -
         base: linked.text_base(&object).with_context(name)?,
         image: &image,
     };
-    profile(&subject, &counters, counts, workload)
+    profile(&subject, counters, counts, workload)
 }
 
 fn print(quality: &Quality, output: &Path, profile: &Profile) {

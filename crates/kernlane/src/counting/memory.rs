@@ -19,13 +19,19 @@ struct Room {
     size: u64,
 }
 
-/// The counts of the process `pid`, which runs the counting kernel `vmlinux`.
+/// The counts of the process `pid`, which runs the counting kernel `vmlinux` with so many counters.
 ///
 /// # Errors
-/// There is no such process, it may not be read, or it runs something else.
-pub fn read(pid: u32, vmlinux: &Path) -> Result<Vec<u64>> {
+/// There is no such process, it may not be read, or it runs something else; the kernel has another number of counters.
+pub fn read(pid: u32, vmlinux: &Path, counters: usize) -> Result<Vec<u64>> {
     let bytes = fs::read(vmlinux).with_context(|| format!("{}: cannot be read", vmlinux.display()))?;
     let room = room(&bytes).with_context(|| vmlinux.display().to_string())?;
+    ensure!(
+        room.size / 8 == counters as u64,
+        "{}: has {} counters, but {counters} are listed",
+        vmlinux.display(),
+        room.size / 8
+    );
     let process = Path::new("/proc").join(pid.to_string());
     let program =
         fs::read(process.join("exe")).with_context(|| format!("process {pid}: its program cannot be read; does it still run?"))?;

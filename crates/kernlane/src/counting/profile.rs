@@ -103,12 +103,7 @@ fn by_piece(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64]) -> R
         mine == theirs,
         "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; relink it with --count again"
     );
-    ensure!(
-        counters.blocks.len() == counts.len(),
-        "{} counters are listed, but {} were read",
-        counters.blocks.len(),
-        counts.len()
-    );
+    assert_eq!(counters.blocks.len(), counts.len(), "a count for each counter");
     let pieces = &subject.object.pieces;
     let mut known = vec![None; pieces.len()];
     for (&block, &count) in counters.blocks.iter().zip(counts) {
