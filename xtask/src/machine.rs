@@ -4,7 +4,7 @@ use kernlane::guest::Boot;
 use std::time::Duration;
 
 /// Under emulation, with other work beside it.
-pub const TIME_LIMIT: Duration = Duration::from_secs(900);
+pub const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
 pub struct Machine {
     pub name: &'static str,

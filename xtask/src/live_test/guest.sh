@@ -40,14 +40,16 @@ endure 6 2 3
 # The rest of the kernel.
 T=/sys/kernel/tracing
 apply vfs_read,ksys_read,vfs_write 3 >/dev/null
-echo vfs_read >$T/set_ftrace_filter && echo function >$T/current_tracer && sleep 1
+traced() { $K status | grep -q 'vfs_read  traced'; }
+straight() { $K status | grep -q 'vfs_read$'; }
+echo vfs_read >$T/set_ftrace_filter && echo function >$T/current_tracer
+check "status says that it is traced" await traced
 cat /tmp/data >/dev/null
 check "the function tracer sees calls that went to a copy" grep -q 'vfs_read' $T/trace
-$K status >/tmp/out
-grep -q 'vfs_read  traced' /tmp/out && passed "status says that it is traced" || failed "status says that it is traced" "$(cat /tmp/out)"
-echo nop >$T/current_tracer && echo >$T/set_ftrace_filter && sleep 1
-check "and calls go straight again" sh -c "$K status | grep -q 'vfs_read$'"
-echo 'p:kl vfs_read' >$T/kprobe_events && echo 1 >$T/events/kprobes/kl/enable && sleep 1
+echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
+check "and calls go straight again" await straight
+echo 'p:kl vfs_read' >$T/kprobe_events && echo 1 >$T/events/kprobes/kl/enable
+await traced
 echo >$T/trace
 cat /tmp/data >/dev/null
 check "a kprobe at the entry is hit" grep -q 'kl: (vfs_read' $T/trace
@@ -82,7 +84,7 @@ entered=$(reads entered)
 $K undo >/dev/null || { sleep 1; $K undo >/dev/null; }
 refused "what the tracer has no site in" "no site" $K time entry_SYSCALL_64 $V
 $K time vfs_read $V --time 60 >/dev/null 2>&1 &
-sleep 2
+await grep -q '^vfs_read ' $T/enabled_functions
 refused "measured twice at once" "another process is measuring" $K time vfs_read $V --time 1
 kill -9 $!
 wait $! 2>/dev/null

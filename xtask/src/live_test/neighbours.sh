@@ -23,7 +23,7 @@ await sh -c "! grep -q vfs_read $T/enabled_functions" || failed "the BPF program
 check "and without it" apply vfs_read,ksys_read,vfs_write 11
 for end in entry exit; do
     attach $end vfs_read
-    await sh -c "$K status | grep -q 'vfs_read  traced'" || failed "status says that vfs_read is traced" "$($K status)"
+    await traced || failed "status says that vfs_read is traced" "$($K status)"
     hit "a BPF program at the $end of a replaced function"
     [ $end = entry ] || check "undone below a BPF program" undo
     [ $end = entry ] || hit "which is still hit"
@@ -101,11 +101,12 @@ warn
 dmesg -n 7
 
 # A task asleep in a copy: its stack, and undo has to wait.
+asleep() { grep -q '^State:.S' /proc/$1/status && grep -q '_read+' /proc/$1/stack; }
 functions() { sed -n 's/^\[<0>\] *\([^+]*\)+.*/\1/p'; }
 mkfifo /tmp/fifo
 dd of=/dev/null bs=1 count=1 2>/dev/null <>/tmp/fifo &
 sleeper=$!
-sleep 1
+await asleep $sleeper
 functions </proc/$sleeper/stack >/tmp/stack
 kill $sleeper
 wait $sleeper 2>/dev/null
@@ -113,7 +114,7 @@ reader=$(head -n 1 /tmp/stack)
 check "functions that sleep" apply $reader,vfs_read,ksys_read 15
 dd of=/dev/null bs=1 count=1 2>/dev/null <>/tmp/fifo &
 sleeper=$!
-sleep 1
+await asleep $sleeper
 functions </proc/$sleeper/stack | sed 's/ \[.*//' >/tmp/stack2
 check "its stack leads through copies" grep -q "^$reader.kernlane" /tmp/stack2
 sed 's/[.]kernlane.*//' /tmp/stack2 | cmp - /tmp/stack >/tmp/out 2>&1 && passed "and is that of the original" ||
