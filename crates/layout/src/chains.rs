@@ -11,7 +11,8 @@
 //! that does not make up for the cut, they are not looked at.
 
 use crate::ext_tsp::ExtTspParameters;
-use crate::jumps::{Jump, JumpKind, Node};
+use crate::forced::forced;
+use crate::jumps::{Jump, Node};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -50,6 +51,18 @@ struct Pair {
     most: f64,
     /// Raised when what waits in the heap for it is no longer true.
     version: u32,
+}
+
+/// A jump between two chains x and y, and where its ends lie in them.
+struct Across<'a> {
+    jump: &'a Jump,
+    /// Whether it goes from x to y, and not from y to x.
+    leaves_x: bool,
+    /// Of the node in x.
+    position_x: usize,
+    /// Bytes from the start of x, and of y, to the end that lies there.
+    place_x: i64,
+    place_y: i64,
 }
 
 impl Chain {
@@ -318,13 +331,17 @@ impl<'a> Chains<'a> {
     /// The best way to join x and y, and what it gains: more than nothing.
     fn best_merge(&self, x: u32, y: u32, pair: &Pair) -> Option<(f64, Merge)> {
         let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
+        let across = self.across(x, pair);
         let mut best: Option<(f64, Merge)> = None;
         let better = |gain: f64, best: Option<(f64, Merge)>| gain > best.map_or(0.0, |(gain, _)| gain) + LEAST_GAIN;
         let mut attempt = |merge: Merge, most_within: f64, within: &dyn Fn() -> f64| {
             if better(pair.most + most_within, best) && self.entry_stays(chain_x.nodes[0], chain_y.nodes[0], merge) {
-                let gain = self.between(x, y, merge, pair) + within();
-                if better(gain, best) {
-                    best = Some((gain, merge));
+                let between = self.between(chain_x, chain_y, merge, &across);
+                if better(between + most_within, best) {
+                    let gain = between + within();
+                    if better(gain, best) {
+                        best = Some((gain, merge));
+                    }
                 }
             }
         };
@@ -379,9 +396,31 @@ impl<'a> Chains<'a> {
         cuts
     }
 
+    /// The jumps between x and y.
+    fn across(&self, x: u32, pair: &Pair) -> Vec<Across<'a>> {
+        let jumps = pair.jumps.iter().map(|&jump| {
+            let jump = &self.jumps[jump as usize];
+            let (from, to) = (jump.from as usize, jump.to as usize);
+            let leaves_x = self.chain_of[from] == x;
+            let from_place = (self.offsets[from] + jump.from_end) as i64;
+            let to_place = (self.offsets[to] + jump.to_start) as i64;
+            let (node_x, place_x, place_y) = match leaves_x {
+                true => (from, from_place, to_place),
+                false => (to, to_place, from_place),
+            };
+            Across {
+                jump,
+                leaves_x,
+                position_x: self.positions[node_x],
+                place_x,
+                place_y,
+            }
+        });
+        jumps.collect()
+    }
+
     /// What the jumps between x and y add to the score when the two are joined.
-    fn between(&self, x: u32, y: u32, merge: Merge, pair: &Pair) -> f64 {
-        let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
+    fn between(&self, chain_x: &Chain, chain_y: &Chain, merge: Merge, across: &[Across]) -> f64 {
         let (size_x, size_y) = (chain_x.size as i64, chain_y.size as i64);
         let bytes_before = |cut: usize| self.offsets[chain_x.nodes[cut] as usize] as i64;
         // Bytes added to the offsets of the nodes in X1, X2 and Y.
@@ -391,16 +430,13 @@ impl<'a> Chains<'a> {
             Merge::YX2X1(cut) => (cut, size_y + size_x - bytes_before(cut), size_y - bytes_before(cut), 0),
             Merge::X2X1Y(cut) => (cut, size_x - bytes_before(cut), -bytes_before(cut), size_x),
         };
-        let place = |node: u32| {
-            let shift = match (self.chain_of[node as usize] == y, self.positions[node as usize] < cut) {
-                (true, _) => to_y,
-                (false, true) => to_x1,
-                (false, false) => to_x2,
-            };
-            self.offsets[node as usize] as i64 + shift
-        };
-        let jumps = pair.jumps.iter();
-        jumps.map(|&jump| self.jump_score(jump, self.distance(jump, place))).sum()
+        let scores = across.iter().map(|across| {
+            let to_x = if across.position_x < cut { to_x1 } else { to_x2 };
+            let from_x_to_y = across.place_y + to_y - across.place_x - to_x;
+            let distance = if across.leaves_x { from_x_to_y } else { -from_x_to_y };
+            across.jump.score(distance, self.parameters)
+        });
+        scores.sum()
     }
 
     /// What the jumps across a cut add to the score when `size` bytes come between.
@@ -568,64 +604,10 @@ fn parted(distance: i64, size: u64) -> i64 {
     }
 }
 
-/// Pairs of nodes that every best order keeps together: the first has no other successor, the second no other predecessor (section 4,
-/// "forced" pairs). In a cycle of such pairs the one that leads back to the smallest node is given up.
-fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<Option<u32>> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Only {
-        None,
-        One(u32),
-        Several,
-    }
-    let mut successor = vec![Only::None; nodes.len()];
-    let mut predecessor = vec![Only::None; nodes.len()];
-    let mut falls = vec![false; nodes.len()];
-    let add = |only: &mut Only, node: u32| {
-        *only = if *only == Only::None || *only == Only::One(node) {
-            Only::One(node)
-        } else {
-            Only::Several
-        };
-    };
-    let control = |jump: &&Jump| matches!(jump.kind, JumpKind::Control { .. });
-    for jump in jumps.iter().filter(control) {
-        add(&mut successor[jump.from as usize], jump.to);
-        add(&mut predecessor[jump.to as usize], jump.from);
-        let adjoining = jump.from_end == nodes[jump.from as usize].size && jump.to_start == 0;
-        falls[jump.from as usize] |= jump.may_fall() && adjoining;
-    }
-    let mut forced: Vec<Option<u32>> = (0..nodes.len())
-        .map(|node| match successor[node] {
-            Only::One(to) if predecessor[to as usize] == Only::One(node as u32) && falls[node] && Some(to) != entry => Some(to),
-            _ => None,
-        })
-        .collect();
-    break_cycles(&mut forced);
-    forced
-}
-
-/// Gives up one pair of every cycle. A node is the second of one pair at most, so what is not reached from the node that begins a row of
-/// pairs lies on a cycle.
-fn break_cycles(forced: &mut [Option<u32>]) {
-    let mut follows = vec![false; forced.len()];
-    forced.iter().flatten().for_each(|&to| follows[to as usize] = true);
-    let mut reached = vec![false; forced.len()];
-    let (beginnings, others): (Vec<usize>, Vec<usize>) = (0..forced.len()).partition(|&node| !follows[node]);
-    for start in beginnings.into_iter().chain(others) {
-        let mut node = start;
-        while !std::mem::replace(&mut reached[node], true) {
-            match forced[node] {
-                Some(to) if to as usize == start => forced[node] = None,
-                Some(to) => node = to as usize,
-                None => {}
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jumps::JumpKind;
     use crate::random::SplitMix64;
 
     /// Twelve nodes and jumps of every kind between them.

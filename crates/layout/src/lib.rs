@@ -23,6 +23,7 @@ mod closest;
 pub mod codestitcher;
 pub mod ext_tsp;
 mod filling;
+mod forced;
 pub mod global;
 pub mod gloy_smith;
 pub mod graph;
