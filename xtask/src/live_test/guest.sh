@@ -62,6 +62,7 @@ refused "a function with a kprobe" "a kprobe" $K apply $V --function vfs_read
 echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
 
 . /kl/neighbours.sh
+. /kl/away.sh
 
 # Counting.
 (sleep 2; while :; do dd if=/tmp/data of=/tmp/busy bs=3000 2>/dev/null; done) &

@@ -17,12 +17,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 7] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
     ("guest.sh", include_str!("guest.sh")),
     ("neighbours.sh", include_str!("neighbours.sh")),
+    ("away.sh", include_str!("away.sh")),
     ("mitigated.sh", include_str!("mitigated.sh")),
 ];
 
@@ -78,13 +79,13 @@ const LOADED: [Tried; 2] = [
 /// Of many cycles, beside other work.
 const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// `kernel` is Debian's own if not given. With `script`, for trials, only that runs, on the first machine; it may source the other scripts in `/kl`.
+/// `kernel` is Debian's own if not given. With `script`, for trials, only that runs, on two CPUs; it may source the other scripts in `/kl`.
 pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     let mut guest = Guest::new(kernel)?;
     if let Some(path) = script {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         guest.contents.file("/kl/trial.sh", 0o644, text);
-        let trial = Tried::new(Machine::new("1 CPU", 1, "max", &[]), "trial.sh");
+        let trial = Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "trial.sh");
         return judge(&trial, &guest.run(&trial)?);
     }
     proof::proof(&std::fs::read(&guest.vmlinux)?)?;
@@ -140,7 +141,9 @@ impl Guest {
             add(name, *permissions, path)?;
         }
         let provoke = build_module(&kernel.release, "xtask/src/live_test/provoke".as_ref(), directory.path())?;
-        add("provoke.ko", 0o644, &provoke.join("provoke.ko"))?;
+        for name in ["provoke.ko", "overrule.ko"] {
+            add(name, 0o644, &provoke.join(name))?;
+        }
         for (name, source) in PROGRAMS {
             contents.file(&format!("/kl/{name}"), 0o755, crate::bare::compile(name, source)?);
         }

@@ -137,3 +137,21 @@ check "which it reads right" cmp /tmp/loop /tmp/data
 check "is let go" losetup -d /tmp/loop
 check "and the module goes" rmmod loop
 check "undone after that" undo
+
+# A livepatch of a replaced function.
+cat /proc/cmdline >/tmp/cmdline
+check "a function that is patched later" apply cmdline_proc_show,vfs_read 17
+check "whose copy does the same" cmp /proc/cmdline /tmp/cmdline
+check "a livepatch comes" insmod /kl/overrule.ko
+check "and wins" grep -q overruled /proc/cmdline
+check "over no group" sh -c "! $K status | grep -q 'functions, '"
+P=/sys/kernel/livepatch/overrule
+await grep -q 0 $P/transition || failed "the livepatch is complete" "$(cat $P/transition)"
+refused "a livepatched function" "cmdline_proc_show belongs to .*overrule" $K apply $V --function cmdline_proc_show
+echo 0 >$P/enabled
+check "the livepatch goes" await test ! -d $P
+check "and its module" rmmod overrule
+check "without it" cmp /proc/cmdline /tmp/cmdline
+check "replaced again" apply cmdline_proc_show,vfs_read 18
+check "with the same to say" cmp /proc/cmdline /tmp/cmdline
+check "undone at last" undo
