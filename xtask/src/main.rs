@@ -49,6 +49,7 @@ cargo xtask live-test [KERNEL [SCRIPT]]
                                 functions of the running stock kernel are replaced and put back, in guests
 cargo xtask live-test --cycles N
                                 a large group installed and undone N times under load, on two and on four CPUs
+cargo xtask live-test --cost    what installing and undoing 25 functions with 500 calls costs, in instructions and interrupts
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 what replacing hot functions of the running stock kernel brings: recordings before and after, tables, gain.json
 cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order or with counters, does as a program what the
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["live-test"] => live_test::live_test(None, None),
         ["live-test", "--cycles", count] => (count.parse::<u32>().context("--cycles: how many")).and_then(live_test::cycles),
+        ["live-test", "--cost"] => live_test::cost(),
         ["live-test", kernel] => live_test::live_test(Some(kernel.as_ref()), None),
         ["live-test", kernel, script] => live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref())),
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
