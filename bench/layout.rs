@@ -1,18 +1,43 @@
 //! How long each layout algorithm takes on a graph of a kernel's size, in time of one processor, beside the bound: copying that graph.
 //!
 //! `cargo bench -p kernlane-layout`. The graphs are generated: one of a small kernel's size, and one of a distribution's.
+//! `cargo bench -p kernlane-layout -- vast [ALGORITHM…]`: once each on graphs of 10 million edges, with the memory that it took; each order is checked.
 
 #[path = "../crates/layout/tests/generator/mod.rs"]
 mod generator;
 mod processor_time;
 
-use generator::{DISTRIBUTION, KERNEL, KernelShape, kernel};
-use kernlane_layout::{Algorithm, order, score};
+use generator::{DISTRIBUTION, KERNEL, KernelShape, VastShape, kernel, vast};
+use kernlane_layout::{Algorithm, check, order, score};
 use processor_time::processor_time;
 use std::hint::black_box;
 use std::time::Duration;
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let Some(("vast", names)) = arguments.split_first().map(|(first, names)| (first.as_str(), names)) {
+        let named: Vec<Algorithm> = names
+            .iter()
+            .map(|name| name.parse().unwrap_or_else(|error| panic!("{error}")))
+            .collect();
+        let algorithms = if named.is_empty() { &Algorithm::ALL[..] } else { &named };
+        // As functions of a kernel are, and all of it one function.
+        bench_vast(
+            VastShape {
+                blocks: 5_100_000,
+                function: 50,
+            },
+            algorithms,
+        );
+        bench_vast(
+            VastShape {
+                blocks: 5_100_000,
+                function: u32::MAX,
+            },
+            algorithms,
+        );
+        return;
+    }
     bench(KERNEL);
     println!();
     bench(DISTRIBUTION);
@@ -51,6 +76,37 @@ fn bench(shape: KernelShape) {
     }
 }
 
+/// Every algorithm gives an order or refuses the graph by name.
+fn bench_vast(shape: VastShape, algorithms: &[Algorithm]) {
+    let graph = vast(shape, 1);
+    println!(
+        "\n{} functions, {} blocks, all of which ran, {} edges, {} calls",
+        graph.functions.len(),
+        graph.len(),
+        graph.edges.len(),
+        graph.calls.len()
+    );
+    begin_peak();
+    println!("the graph: {} MB\n{:22} {:>8} {:>9}", peak_megabytes(), "algorithm", "s", "peak MB");
+    for &algorithm in algorithms {
+        begin_peak();
+        let start = processor_time().expect("the kernel's count of this thread's time");
+        let ordered = order(&graph, algorithm, 0);
+        let time = processor_time().expect("the same again") - start;
+        let peak = peak_megabytes();
+        let outcome = match ordered {
+            Ok(ordered) => check(&graph, &ordered.order).map_or_else(|error| panic!("{algorithm}: {error}"), |()| String::new()),
+            Err(error) => format!("  refused: {error}"),
+        };
+        println!("{algorithm:22} {:8.1} {peak:9}{outcome}", time.as_secs_f64());
+    }
+}
+
+/// The peak is counted anew (proc(5), clear_refs).
+fn begin_peak() {
+    std::fs::write("/proc/self/clear_refs", "5").expect("/proc/self/clear_refs takes 5");
+}
+
 /// The shortest of three runs, for the others were disturbed, and what the work gave. What is quick is repeated, for the clock only moves with the
 /// scheduler's ticks; what takes seconds runs once.
 fn fastest<T>(mut work: impl FnMut() -> T) -> (Duration, T) {
@@ -71,7 +127,7 @@ fn fastest<T>(mut work: impl FnMut() -> T) -> (Duration, T) {
     (shortest, given.expect("it ran at least once"))
 }
 
-/// The most memory that this process ever had.
+/// The most memory that this process had since it began or since `begin_peak`.
 fn peak_megabytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("/proc/self/status");
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -3,121 +3,25 @@
 //! Takes the counts of recordings, the image and a machine; says which layouts run on which caches, and turns what replay counted into trials. Reads no
 //! recording, prints nothing.
 
+mod plan;
+
 use crate::estimate;
 use crate::image::address::LinkAddr;
 use crate::image::{BuildId, Image};
+use crate::place::Placement;
 use crate::profile::Profile;
 use crate::profile::graph::{self, Movable};
+use crate::replay::division::Division;
 use crate::replay::{Asked, Layout, LayoutCounts, Replayed, Trials};
 use crate::results::{Misses, Sides};
 use anyhow::{Context, Result};
 use layout::opts::{self, BlockClass, LoopArea, OptSParameters};
 use layout::{Algorithm, BlockId};
+use plan::Made;
+pub use plan::{AREAS, Area, LINES, Level, PENALTIES, SIZES, Shape, WAYS, figure_15};
 use serde::Serialize;
 use sim::{CacheDescription, Machine, SimpleModel};
 use std::collections::BTreeMap;
-
-/// A level of optimization (section 5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Level {
-    Base,
-    #[serde(rename = "C-H")]
-    ChangHwu,
-    OptS,
-    OptL,
-    Call,
-}
-
-impl Level {
-    pub const ALL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
-    /// Those that are tried on every shape of a cache.
-    pub const SHAPED: [Level; 3] = [Level::Base, Level::ChangHwu, Level::OptS];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Base => "Base",
-            Level::ChangHwu => "C-H",
-            Level::OptS => "OptS",
-            Level::OptL => "OptL",
-            Level::Call => "Call",
-        }
-    }
-}
-
-/// The SelfConfFree area of an OptS layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Area {
-    /// The most popular blocks from 40 % on, at most 1 KB.
-    Usual,
-    None,
-    /// The blocks of at least this popularity, in per cent of the most popular one's, in at most half the cache.
-    Cutoff(u8),
-}
-
-/// The areas of figure 15, in its order.
-pub const AREAS: [Area; 4] = [Area::None, Area::Cutoff(60), Area::Cutoff(40), Area::Cutoff(20)];
-pub const SIZES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
-pub const LINES: [u64; 4] = [16, 32, 64, 128];
-pub const WAYS: [u64; 4] = [1, 2, 4, 8];
-/// Miss penalties of figure 14b, in cycles.
-pub const PENALTIES: [f64; 3] = [10.0, 30.0, 50.0];
-
-/// An instruction cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Shape {
-    pub bytes: u64,
-    pub line: u64,
-    pub ways: u64,
-}
-
-impl Shape {
-    pub fn of(machine: &Machine) -> Shape {
-        let (line, ways) = (u64::from(machine.l1i_line), u64::from(machine.l1i.ways()));
-        Shape {
-            bytes: u64::from(machine.l1i.sets()) * ways * line,
-            line,
-            ways,
-        }
-    }
-
-    /// Another size. Where that is a power of two and the number of ways is none, with as many ways as the next below.
-    pub fn sized(self, bytes: u64) -> Shape {
-        let ways = if bytes.is_power_of_two() {
-            1 << self.ways.ilog2()
-        } else {
-            self.ways
-        };
-        Shape { bytes, ways, ..self }
-    }
-
-    /// So many ways; where the size is no power of two, the next below.
-    pub fn with_ways(self, ways: u64) -> Shape {
-        Shape {
-            bytes: 1 << self.bytes.ilog2(),
-            ways,
-            ..self
-        }
-    }
-}
-
-/// A layout: what was laid out how, and for a cache of how many bytes (0 where that makes no difference).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Made {
-    level: Level,
-    area: Area,
-    cache: u64,
-}
-
-impl Made {
-    fn new(level: Level, area: Area, shape: Shape) -> Made {
-        let cache = match level {
-            Level::Base | Level::ChangHwu => 0,
-            Level::OptS | Level::OptL | Level::Call => shape.bytes,
-        };
-        Made { level, area, cache }
-    }
-}
 
 /// One layout with the caches that it is tried on.
 pub struct Test {
@@ -125,15 +29,15 @@ pub struct Test {
     layout: Layout,
     shapes: Vec<Shape>,
     machines: Vec<Machine>,
+    division: Division,
 }
 
 impl Test {
     /// As replay takes it.
     pub fn trials(&self) -> Trials<'_> {
         Trials {
-            layout: &self.layout,
-            machines: &self.machines,
-            asked: Asked::Caches,
+            division: &self.division,
+            ..Trials::new(&self.layout, &self.machines, Asked::Caches)
         }
     }
 }
@@ -287,7 +191,7 @@ pub const PAPER: [Paper; 7] = [
     },
     Paper {
         figure: "17",
-        says: "Call: 20-100 % more kernel misses than OptA",
+        says: "Sep: more misses than OptA in all workloads; Resv: slightly more than OptA; Call: 20-100 % more kernel misses than OptA",
     },
 ];
 
@@ -295,17 +199,19 @@ pub const PAPER: [Paper; 7] = [
 pub struct Evaluator<'a> {
     image: &'a Image,
     machine: &'a Machine,
+    average: &'a Profile,
     movable: Movable,
     /// By block of the image, its class in OptL.
     classes: BTreeMap<LinkAddr, BlockClass>,
 }
 
 impl<'a> Evaluator<'a> {
-    pub fn new(image: &'a Image, machine: &'a Machine, average: &Profile) -> Result<Evaluator<'a>> {
+    pub fn new(image: &'a Image, machine: &'a Machine, average: &'a Profile) -> Result<Evaluator<'a>> {
         let movable = graph::movable(image, average)?;
         let mut evaluator = Evaluator {
             image,
             machine,
+            average,
             movable,
             classes: BTreeMap::new(),
         };
@@ -321,6 +227,7 @@ impl<'a> Evaluator<'a> {
     fn parameters(&self, made: Made) -> OptSParameters {
         let defaults = OptSParameters::default();
         let (bytes, cutoff) = match made.area {
+            _ if made.level == Level::Reserved => (0, 1.0),
             Area::Usual => (defaults.self_conf_free_bytes, defaults.self_conf_free_cutoff),
             Area::None => (0, 1.0),
             Area::Cutoff(percent) => (made.cache / 2, f64::from(percent) / 100.0),
@@ -333,7 +240,7 @@ impl<'a> Evaluator<'a> {
             loop_area: match made.level {
                 Level::OptL => LoopArea::Behind,
                 Level::Call => LoopArea::WithCallees,
-                Level::Base | Level::ChangHwu | Level::OptS => LoopArea::InSequences,
+                Level::Base | Level::ChangHwu | Level::OptS | Level::Separate | Level::Reserved => LoopArea::InSequences,
             },
             ..defaults
         }
@@ -342,7 +249,7 @@ impl<'a> Evaluator<'a> {
     /// Every layout that the figures need, with the caches that it is tried on.
     pub fn tests(&self) -> Result<Vec<Test>> {
         let mut wanted: BTreeMap<Made, Vec<Shape>> = BTreeMap::new();
-        for (level, area, shape) in plan(Shape::of(self.machine)) {
+        for (level, area, shape) in plan::plan(Shape::of(self.machine)) {
             wanted.entry(Made::new(level, area, shape)).or_default().push(shape);
         }
         wanted.into_iter().map(|(made, shapes)| self.test(made, shapes)).collect()
@@ -353,7 +260,7 @@ impl<'a> Evaluator<'a> {
         let ordered = match made.level {
             Level::Base => None,
             Level::ChangHwu => Some(layout::order(graph, Algorithm::ChangHwu, 0)),
-            Level::OptS | Level::OptL | Level::Call => Some(opts::opts(graph, &self.parameters(made))),
+            Level::OptS | Level::OptL | Level::Call | Level::Separate | Level::Reserved => Some(opts::opts(graph, &self.parameters(made))),
         };
         let layout = match ordered {
             None => Layout::original(),
@@ -371,12 +278,41 @@ impl<'a> Evaluator<'a> {
             }
         };
         let machines = shapes.iter().map(|&shape| self.machine_with(shape)).collect::<Result<_>>()?;
+        let division = match made.level {
+            Level::Separate => Division::Halves,
+            Level::Reserved => self.reserved(&layout.placement),
+            Level::Base | Level::ChangHwu | Level::OptS | Level::OptL | Level::Call => Division::Whole,
+        };
         Ok(Test {
             made,
             layout,
             shapes,
             machines,
+            division,
         })
+    }
+
+    /// An eighth of the machine's cache for the lines of the laid out kernel from which most bytes are fetched, each in a place of its own.
+    fn reserved(&self, placement: &Placement) -> Division {
+        let own = Shape::of(self.machine);
+        let mut fetched: BTreeMap<u64, u64> = BTreeMap::new();
+        for (&addr, &count) in &self.average.blocks {
+            let size = self.image.block_at(addr).map_or(0, |block| self.image.block(block).size);
+            let start = placement.new_address(addr).unwrap_or(addr).0;
+            let end = start + u64::from(size);
+            for line in start / own.line..end.div_ceil(own.line) {
+                let bytes = end.min((line + 1) * own.line) - start.max(line * own.line);
+                *fetched.entry(line).or_default() += count * bytes;
+            }
+        }
+        let mut lines: Vec<(u64, u64)> = fetched.into_iter().collect();
+        lines.sort_by_key(|&(line, bytes)| (std::cmp::Reverse(bytes), line));
+        let sets = own.sets() / 8;
+        let places = (0..own.ways).flat_map(|_| 0..sets as u32);
+        Division::Reserved {
+            sets: sets as u32,
+            lines: lines.iter().map(|&(line, _)| line).zip(places).collect(),
+        }
     }
 
     /// The machine with another L1I, and nothing behind it.
@@ -436,7 +372,8 @@ impl<'a> Evaluator<'a> {
                     misses,
                 });
             }
-            if let (Area::Usual, Some(at)) = (test.made.area, test.shapes.iter().position(|&shape| shape == own)) {
+            let shown = test.made.area == Area::Usual && Level::ALL.contains(&test.made.level);
+            if let (true, Some(at)) = (shown, test.shapes.iter().position(|&shape| shape == own)) {
                 let (classes, stretches) = self.by_place(counts, at);
                 evaluated.classes.push((test.made.level, classes));
                 evaluated.addresses.push((test.made.level, stretches));
@@ -486,29 +423,6 @@ pub fn peaks(stretches: &[Stretch]) -> (u64, usize) {
     (misses.first().copied().unwrap_or(0), half.count())
 }
 
-/// Which layouts the figures try on which caches; each once.
-fn plan(own: Shape) -> Vec<(Level, Area, Shape)> {
-    let mut plan: Vec<(Level, Area, Shape)> = Level::ALL.map(|level| (level, Area::Usual, own)).to_vec();
-    let sizes = SIZES.map(|bytes| own.sized(bytes)).into_iter();
-    let lines = LINES.map(|line| Shape { line, ..own }).into_iter();
-    let ways = WAYS.map(|ways| own.with_ways(ways)).into_iter();
-    for shape in sizes.chain(lines).chain(ways) {
-        plan.extend(Level::SHAPED.map(|level| (level, Area::Usual, shape)));
-    }
-    for shape in figure_15(own) {
-        plan.push((Level::Base, Area::Usual, shape));
-        plan.extend(AREAS.map(|area| (Level::OptS, area, shape)));
-    }
-    plan.sort_unstable();
-    plan.dedup();
-    plan
-}
-
-/// The caches of figure 15: the machine's, and one twice as large.
-pub fn figure_15(own: Shape) -> [Shape; 2] {
-    [own, own.sized(2 * own.bytes)]
-}
-
 #[cfg(test)]
 #[path = "evaluation_tests.rs"]
 mod recorded;
@@ -519,44 +433,6 @@ pub mod tests {
 
     fn own(bytes: u64, line: u64, ways: u64) -> Shape {
         Shape { bytes, line, ways }
-    }
-
-    #[test]
-    fn every_figure_has_its_caches_and_none_twice() {
-        let plan = plan(own(8 << 10, 32, 1));
-        let of = |level| plan.iter().filter(|trial| trial.0 == level && trial.1 == Area::Usual).count();
-        // 5 sizes, 4 lines, 4 ways; the machine's own cache is one of each.
-        assert_eq!(
-            [
-                of(Level::Base),
-                of(Level::ChangHwu),
-                of(Level::OptS),
-                of(Level::OptL),
-                of(Level::Call)
-            ],
-            [11, 11, 11, 1, 1]
-        );
-        assert_eq!(plan.iter().filter(|trial| trial.1 != Area::Usual).count(), 8);
-    }
-
-    #[test]
-    fn every_shipped_machine_has_caches_that_can_be_built() {
-        for name in [
-            "torrellas-8k",
-            "ultrasparc-16k",
-            "server-32k",
-            "server-48k",
-            "small-core",
-            "simos-1994",
-            "simos-1996",
-            "simos-1998",
-        ] {
-            let machine = crate::machine::find(name).unwrap();
-            for (_, _, shape) in plan(Shape::of(&machine)) {
-                CacheDescription::new(shape.bytes, shape.ways, shape.line, machine.l1i.replacement())
-                    .unwrap_or_else(|error| panic!("{name}: {shape:?}: {error}"));
-            }
-        }
     }
 
     fn stretches(misses: &[u64]) -> Vec<Stretch> {

@@ -84,6 +84,12 @@ fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
         let misses = kernel(level, own);
         assert_eq!(misses.total(), misses.cold, "{level:?}: {misses:?}");
     }
+    // In a half of its own, the kernel's small code conflicts with nothing; in the other the user's is alone. Lines with a place of their own miss once.
+    for level in [Level::Separate, Level::Reserved] {
+        let trial = found.trial(level, Area::Usual, own).unwrap();
+        assert_eq!((trial.misses.kernel.total(), trial.misses.kernel.cold), (2, 2), "{level:?}");
+        assert_eq!(trial.misses.user.total(), 1, "{level:?}");
+    }
     assert_eq!(found.references.total(), 2 * ROUNDS * u64::from(BYTES));
     let (level, stretches) = &found.addresses[0];
     assert_eq!((*level, stretches.len(), peaks(stretches)), (Level::Base, 2, (ROUNDS, 1)));

@@ -38,6 +38,13 @@ pub enum InputError {
     AlternationBlock { alternation: usize, block: BlockId, blocks: usize },
     #[error("presence {presence} names block {block:?}, but there are {blocks} blocks")]
     PresenceBlock { presence: usize, block: BlockId, blocks: usize },
+    #[error("{found} {what}, but {algorithm} takes at most {most}: its time grows with their square")]
+    TooMany {
+        algorithm: &'static str,
+        what: &'static str,
+        found: usize,
+        most: usize,
+    },
     #[error("parameter `{parameter}` is {value}, but must be a finite number of at least {least}")]
     Parameter { parameter: &'static str, value: f64, least: f64 },
 }
@@ -55,6 +62,19 @@ pub(crate) fn at_least(parameter: &'static str, value: f64, least: f64) -> Resul
         return Ok(());
     }
     Err(InputError::Parameter { parameter, value, least })
+}
+
+/// Whether there are few enough of something for an algorithm whose time grows with their square.
+pub(crate) fn at_most(most: usize, algorithm: &'static str, what: &'static str, found: usize) -> Result<(), InputError> {
+    if found <= most {
+        return Ok(());
+    }
+    Err(InputError::TooMany {
+        algorithm,
+        what,
+        found,
+        most,
+    })
 }
 
 fn blocks(graph: &Graph) -> Result<(), InputError> {

@@ -2,7 +2,7 @@
 
 mod generator;
 
-use generator::wild;
+use generator::{VastShape, vast, wild};
 use kernlane_layout::ext_tsp::{ExtTspParameters, ext_tsp};
 use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::joint::{JointParameters, joint};
@@ -49,6 +49,39 @@ fn damaged_graphs_are_refused_by_every_algorithm_or_by_none() {
         *if verdict.is_ok() { &mut taken } else { &mut refused } += 1;
     }
     assert!(refused > 300 && taken > 50, "{refused} refused, {taken} taken");
+}
+
+/// Loops within loops of a function without measure would take hours.
+#[test]
+fn what_looks_for_loops_refuses_a_function_without_measure_by_name() {
+    let graph = vast(
+        VastShape {
+            blocks: 17_000,
+            function: u32::MAX,
+        },
+        1,
+    );
+    for algorithm in [Algorithm::OptS, Algorithm::OptL, Algorithm::Call] {
+        assert_eq!(
+            order(&graph, algorithm, 1).unwrap_err().to_string(),
+            "17000 blocks in one function, but opts takes at most 16384: its time grows with their square"
+        );
+    }
+}
+
+/// Calls in rings, thousands of which may be around a block.
+#[test]
+fn all_hot_code_that_calls_everywhere_is_laid_out() {
+    let graph = vast(
+        VastShape {
+            blocks: 4_000,
+            function: 50,
+        },
+        1,
+    );
+    for algorithm in Algorithm::ALL {
+        check(&graph, &order(&graph, algorithm, 1).unwrap().order).unwrap();
+    }
 }
 
 #[test]

@@ -19,8 +19,8 @@ use std::process::ExitCode;
 /// Evaluate layouts as Torrellas, Xia and Daigle did (1998, figures 11 to 17)
 ///
 /// The kernel is laid out by Chang-Hwu, OptS, OptL and Call for the average of the recordings, and each recording replayed over the layouts on many
-/// instruction caches: misses by cause, by class of block, by address, by size, line and ways, by the size of the SelfConfFree area. The paper's numbers
-/// stand beside them. The layouts are placed nearly as `kernlane relink` would.
+/// instruction caches: misses by cause, by class of block, by address, by size, line and ways, by the size of the SelfConfFree area, with separate and
+/// reserved caches. The paper's numbers stand beside them. The layouts are placed nearly as `kernlane relink` would.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux --machine torrellas-8k")]
 pub struct EvaluateArgs {
@@ -54,7 +54,8 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
         progress.inc(1);
     }
     progress.set_message("layouts");
-    let evaluator = Evaluator::new(&image, &machine, &merge(profiles.clone(), Merge::Average)?)?;
+    let average = merge(profiles.clone(), Merge::Average)?;
+    let evaluator = Evaluator::new(&image, &machine, &average)?;
     let tests = evaluator.tests()?;
     progress.inc(1);
     let trials: Vec<Trials<'_>> = tests.iter().map(Test::trials).collect();

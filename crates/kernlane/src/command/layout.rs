@@ -10,9 +10,11 @@ use crate::profile::graph::{self, Movable};
 use ::layout::{Algorithm, Graph, Score};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Lay the kernel's blocks out for recordings
 ///
@@ -85,7 +87,7 @@ impl<'a> Ground<'a> {
                  profile --alternations`"
             );
         }
-        let ordered = ::layout::order(graph, algorithm, seed).context("the counts make no graph")?;
+        let ordered = ::layout::order(graph, algorithm, seed).with_context(|| format!("{algorithm} cannot lay this kernel out"))?;
         ::layout::check(graph, &ordered.order).with_context(|| format!("{algorithm} gave an order that breaks a rule"))?;
         let score = ::layout::score(graph, &ordered.order);
         let profile = if algorithm.uses_counts() { &self.profile_hash } else { "none" };
@@ -101,7 +103,12 @@ pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
-    let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;
+    let progress = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} laid out by {msg}: {elapsed}")?);
+    progress.set_message(args.algorithm.name());
+    progress.enable_steady_tick(Duration::from_millis(100));
+    let laid_out = ground.lay_out(args.algorithm, args.seed);
+    progress.finish_and_clear();
+    let (layout, score) = laid_out?;
     output::write(&args.output, layout.to_text().as_bytes())?;
     print(args, &original, &score, &layout)?;
     Ok(ExitCode::SUCCESS)

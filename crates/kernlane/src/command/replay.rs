@@ -192,7 +192,7 @@ pub fn replay_recording(
     kernel: Option<&BuildId>,
     part: &Part,
 ) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines, asked }).collect();
+    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
     replay_trials(recording, &trials, kernel, part)
 }
 

@@ -12,6 +12,7 @@
 pub(crate) mod branches;
 pub(crate) mod code;
 pub(crate) mod data;
+pub(crate) mod division;
 pub(crate) mod flow;
 pub(crate) mod moved;
 pub(crate) mod numbering;
@@ -23,8 +24,9 @@ pub mod tests;
 use crate::image::BuildId;
 use crate::part::Cut;
 use crate::place::Placement;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use data::{DataFlow, Stream};
+use division::Division;
 use flow::{Flow, FragmentId, Interruptions};
 use rayon::prelude::*;
 use sim::Machine;
@@ -80,7 +82,7 @@ pub fn replay<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machin
 /// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty where it begins. A reader of less than the
 /// whole leaves data accesses aside.
 pub fn replay_part<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine], asked: Asked, cut: &mut Cut) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials { layout, machines, asked }).collect();
+    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
     replay_trials(reader, &trials, cut)
 }
 
@@ -90,13 +92,38 @@ pub struct Trials<'a> {
     pub layout: &'a Layout,
     pub machines: &'a [Machine],
     pub asked: Asked,
+    /// How the sets of the L1I of all machines are divided. What is not whole is for machines of one number of sets, without data accesses.
+    pub division: &'a Division,
+}
+
+impl<'a> Trials<'a> {
+    /// On caches that are not divided.
+    pub fn new(layout: &'a Layout, machines: &'a [Machine], asked: Asked) -> Trials<'a> {
+        Trials {
+            layout,
+            machines,
+            asked,
+            division: &Division::Whole,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let sets = || self.machines.iter().map(|machine| machine.l1i.sets());
+        let same = sets().min() == sets().max();
+        ensure!(
+            *self.division == Division::Whole || same && sets().all(|sets| self.division.fits(sets)),
+            "the caches for the layout {} cannot be divided so",
+            self.layout.name
+        );
+        Ok(())
+    }
 }
 
 /// As [`replay_part`], each layout on machines of its own. Only where all have the same are data accesses followed.
 pub fn replay_trials<R: Read>(mut reader: Reader<R>, trials: &[Trials<'_>], cut: &mut Cut) -> Result<Replayed> {
+    trials.iter().try_for_each(Trials::check)?;
     let mut flow = Flow::default();
-    let simulations = (trials.iter()).map(|trial| Simulation::new(&trial.layout.placement, trial.machines, trial.asked));
-    let mut simulations: Vec<Simulation<'_>> = simulations.collect();
+    let mut simulations: Vec<Simulation<'_>> = trials.iter().map(Simulation::new).collect();
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);
     if trials.iter().any(|trial| trial.machines != machines) {
         reader = reader.without_data();

@@ -3,6 +3,7 @@
 //! A cache chooses the set by the low bits of a line's address, so these bits are kept: *frames* of as many lines as the largest
 //! cache has sets are numbered in the order in which they are first seen, and a line's number is frame × lines in a frame + its place.
 
+use crate::replay::division::{Division, Place, Tag};
 use anyhow::{Context, Result};
 use sim::{ItlbDescription, Line, Side};
 use std::collections::HashMap;
@@ -46,16 +47,24 @@ pub struct Numbering {
     unit: Unit,
     /// log2 of the units in a frame.
     frame_bits: u32,
+    /// What is not whole is for lines only.
+    division: Division,
     /// Keyed by frame and size of its units.
-    frames: HashMap<(u64, u32), u32>,
+    frames: HashMap<(Tag, u32), u32>,
 }
 
 impl Numbering {
     /// `sets`: of the largest cache that will take the numbers, a power of two.
     pub fn new(unit: Unit, sets: u32) -> Numbering {
+        Numbering::divided(unit, sets, Division::Whole)
+    }
+
+    /// As [`Numbering::new`], for a cache of exactly so many sets that are divided.
+    pub fn divided(unit: Unit, sets: u32, division: Division) -> Numbering {
         Numbering {
             unit,
             frame_bits: sets.trailing_zeros(),
+            division,
             frames: HashMap::new(),
         }
     }
@@ -77,12 +86,11 @@ impl Numbering {
     }
 
     fn number(&mut self, addr: RunAddr, shift: u32) -> Result<Line> {
-        let unit = addr.0 >> shift;
-        let next = self.frames.len() as u32;
-        let frame = *self.frames.entry((unit >> self.frame_bits, shift)).or_insert(next);
-        let place = unit as u32 & ((1 << self.frame_bits) - 1);
         let side = if addr.is_kernel() { Side::Kernel } else { Side::User };
-        let index = u64::from(frame) << self.frame_bits | u64::from(place);
+        let Place { set, tag } = self.division.place(addr.0 >> shift, side, 1 << self.frame_bits);
+        let next = self.frames.len() as u32;
+        let frame = *self.frames.entry((tag, shift)).or_insert(next);
+        let index = u64::from(frame) << self.frame_bits | u64::from(set);
         u32::try_from(index)
             .ok()
             .and_then(|index| Line::new(side, index))

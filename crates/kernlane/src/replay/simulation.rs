@@ -4,8 +4,10 @@
 //! these lists.
 
 use crate::place::Placement;
+use crate::replay::Trials;
 use crate::replay::branches::{Branches, Predicting};
 use crate::replay::data::{Access, DataFlow, Execution};
+use crate::replay::division::Division;
 use crate::replay::flow::{Exit, Flow, FragmentId};
 use crate::replay::moved::{self, Moved};
 use crate::replay::numbering::{Numbering, Unit};
@@ -29,9 +31,13 @@ struct Uses {
 }
 
 impl Uses {
-    fn new(unit: Unit, sets: u32) -> Uses {
+    fn new(unit: Unit, sets: u32, division: &Division) -> Uses {
+        let division = match unit {
+            Unit::Lines(_) => division.clone(),
+            Unit::Pages { .. } => Division::Whole,
+        };
         Uses {
-            numbering: Numbering::new(unit, sets),
+            numbering: Numbering::divided(unit, sets, division),
             starts: vec![0],
             lines: Vec::new(),
             origins: Vec::new(),
@@ -242,7 +248,8 @@ pub struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    pub fn new(placement: &'a Placement, machines: &[Machine], asked: Asked) -> Simulation<'a> {
+    pub fn new(trials: &Trials<'a>) -> Simulation<'a> {
+        let Trials { machines, asked, .. } = *trials;
         let mut sets = BTreeMap::new();
         for (unit, number) in machines.iter().flat_map(units) {
             let largest = sets.entry(unit).or_insert(number);
@@ -263,12 +270,12 @@ impl<'a> Simulation<'a> {
             },
         });
         Simulation {
-            placement,
+            placement: &trials.layout.placement,
             once: Vec::new(),
             pages: BTreeSet::new(),
             branches: Branches::default(),
             running: running.collect(),
-            uses: sets.iter().map(|(&unit, &sets)| Uses::new(unit, sets)).collect(),
+            uses: sets.iter().map(|(&unit, &sets)| Uses::new(unit, sets, trials.division)).collect(),
         }
     }
 

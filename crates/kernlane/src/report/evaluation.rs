@@ -14,7 +14,7 @@ pub fn text(evaluation: &Evaluation) -> String {
         kernel.0
     );
     let figures = [
-        ("11", "misses by cause, in % of all of Base's", levels(evaluation)),
+        ("11", "misses by cause, in % of all of Base's", levels(evaluation, &Level::ALL)),
         (
             "12",
             "kernel, by class of block in OptL: bytes fetched, and misses in % of Base's",
@@ -38,8 +38,8 @@ pub fn text(evaluation: &Evaluation) -> String {
         ),
         (
             "17",
-            "kernel misses when loops lie with their callees, in % of Base's",
-            call(evaluation),
+            "misses by cause with separate and reserved caches, and when loops lie with their callees, in % of all of Base's",
+            levels(evaluation, &Level::SETUPS),
         ),
     ];
     for (figure, title, table) in figures {
@@ -52,7 +52,7 @@ pub fn text(evaluation: &Evaluation) -> String {
     text
 }
 
-fn levels(evaluation: &Evaluation) -> String {
+fn levels(evaluation: &Evaluation, levels: &[Level]) -> String {
     let mut table = Table::new(&[
         "workload",
         "",
@@ -63,7 +63,7 @@ fn levels(evaluation: &Evaluation) -> String {
         "cold",
         "together",
     ]);
-    for (workload, level) in rows(evaluation) {
+    for (workload, &level) in rows(evaluation, levels) {
         let trial = |level| workload.trial(level, Area::Usual, evaluation.cache);
         let (Some(trial), Some(base)) = (trial(level), trial(Level::Base)) else {
             continue;
@@ -85,8 +85,8 @@ fn levels(evaluation: &Evaluation) -> String {
     table.to_text()
 }
 
-fn rows(evaluation: &Evaluation) -> impl Iterator<Item = (&Evaluated, Level)> {
-    let of = |workload| Level::ALL.into_iter().map(move |level| (workload, level));
+fn rows<'a>(evaluation: &'a Evaluation, levels: &'a [Level]) -> impl Iterator<Item = (&'a Evaluated, &'a Level)> {
+    let of = move |workload| levels.iter().map(move |level| (workload, level));
     evaluation.workloads.iter().flat_map(of)
 }
 
@@ -199,22 +199,6 @@ fn lines_and_ways(evaluation: &Evaluation) -> String {
         for shape in lines.into_iter().chain(ways) {
             table.push(rates(workload, shape));
         }
-    }
-    table.to_text()
-}
-
-fn call(evaluation: &Evaluation) -> String {
-    let mut table = Table::new(&["workload", "OptS", "Call"]);
-    for workload in &evaluation.workloads {
-        let misses = |level| {
-            workload
-                .trial(level, Area::Usual, evaluation.cache)
-                .map(|trial| trial.misses.kernel.total())
-        };
-        let base = misses(Level::Base).unwrap_or(0);
-        let mut cells = vec![workload.workload.clone()];
-        cells.extend([Level::OptS, Level::Call].map(|level| misses(level).map_or("-".to_owned(), |misses| share(misses, base))));
-        table.push(cells);
     }
     table.to_text()
 }

@@ -13,7 +13,7 @@ pub use loops::{NaturalLoop, natural_loops};
 
 use crate::graph::{Graph, Ordered};
 use crate::hot::Hot;
-use crate::validate::{InputError, at_least, validate};
+use crate::validate::{InputError, at_least, at_most, validate};
 
 /// One row of table 4: ExecThresh, and BranchThresh by class of seed; `None` where the class has no sequence yet. All are shares of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,10 +117,19 @@ impl OptSParameters {
     }
 }
 
+/// Loops within loops of a function, each with its blocks, are as many as the square of its blocks. No function of a kernel comes near.
+const MOST_BLOCKS_OF_A_FUNCTION: usize = 1 << 14;
+
+fn functions_within_reach(graph: &Graph) -> Result<(), InputError> {
+    let largest = graph.functions.iter().map(|blocks| blocks.len()).max().unwrap_or(0);
+    at_most(MOST_BLOCKS_OF_A_FUNCTION, "opts", "blocks in one function", largest)
+}
+
 /// Grows sequences from the seeds and places them one behind the other, around the SelfConfFree areas. What never ran fills those areas
 /// or goes behind, as it was.
 pub fn opts(graph: &Graph, parameters: &OptSParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
+    functions_within_reach(graph)?;
     parameters.validate()?;
     let hot = Hot::new(graph);
     let transitions = transitions::Transitions::new(&hot);
@@ -144,6 +153,7 @@ pub enum BlockClass {
 /// The class of each block; `None` for what never ran. Popular blocks are in the area even where they are in a loop, as `opts` lays them.
 pub fn classes(graph: &Graph, parameters: &OptSParameters) -> Result<Vec<Option<BlockClass>>, InputError> {
     validate(graph)?;
+    functions_within_reach(graph)?;
     parameters.validate()?;
     let hot = Hot::new(graph);
     let transitions = transitions::Transitions::new(&hot);

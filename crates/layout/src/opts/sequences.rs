@@ -16,6 +16,7 @@ struct Thresholds {
 }
 
 /// A call that is being followed: where to go on when the callee has come to its end, and in which call that is.
+#[derive(Clone, Copy)]
 struct Activation {
     caller: PieceId,
     around: Option<usize>,
@@ -105,7 +106,9 @@ struct Builder<'a> {
     /// The pass in which each piece was last searched for ways on.
     seen: Vec<u32>,
     pass: u32,
-    activations: Vec<Activation>,
+    /// `None`: neither the caller nor any around it leads to anything that is not placed. One whose own caller does not has become a copy of the
+    /// nearest around it that does, or chains of calls as long as the graph would be climbed again and again.
+    activations: Vec<Option<Activation>>,
     order: Vec<PieceId>,
 }
 
@@ -173,26 +176,32 @@ impl Builder<'_> {
 
     /// The way on where all successors are placed: out of the loop that ends here, else out of the call.
     fn behind(&mut self, mut visit: Visit, thresholds: Thresholds) -> Option<Visit> {
-        loop {
+        let mut climbed = Vec::new();
+        let found = loop {
             if let Some(piece) = self.best(self.transitions.behind_loops(visit.piece), thresholds) {
-                return Some(Visit {
-                    piece,
-                    within: visit.within,
-                });
+                let within = visit.within;
+                break Some(Visit { piece, within });
             }
-            let activation = &self.activations[visit.within?];
+            let Some((call, activation)) = visit.within.and_then(|call| Some((call, self.activations[call]?))) else {
+                break None;
+            };
+            climbed.push(call);
             visit = Visit {
                 piece: activation.caller,
                 within: activation.around,
             };
             if let Some(next) = self.next(visit, thresholds) {
-                return Some(next);
+                break Some(next);
             }
-        }
+        };
+        // In a pass thresholds stay and what is placed stays placed: a caller that leads nowhere never will.
+        let leads_on = found.and(climbed.pop()).and_then(|call| self.activations[call]);
+        climbed.into_iter().for_each(|call| self.activations[call] = leads_on);
+        found
     }
 
     fn activate(&mut self, caller: PieceId, around: Option<usize>) -> usize {
-        self.activations.push(Activation { caller, around });
+        self.activations.push(Some(Activation { caller, around }));
         self.activations.len() - 1
     }
 

@@ -134,6 +134,84 @@ pub const DISTRIBUTION: KernelShape = KernelShape {
     glued: 20,
 };
 
+/// Graphs of many edges: larger than any kernel's, all of it hot.
+#[derive(Clone, Copy)]
+pub struct VastShape {
+    pub blocks: u32,
+    /// Blocks of each function.
+    pub function: u32,
+}
+
+/// Two edges leave each block, to the next and to one of its function, mostly near; every fifth block calls. All have counts, of every order of
+/// magnitude up to half a million.
+pub fn vast(shape: VastShape, seed: u64) -> Graph {
+    let mut random = SplitMix64::new(seed);
+    let mut graph = Graph::default();
+    let blocks = shape.blocks;
+    let heavy = |random: &mut SplitMix64| (1 << random.below(20)) + random.below(100);
+    for start in (0..blocks).step_by(shape.function.max(1) as usize) {
+        let end = start.saturating_add(shape.function.max(1)).min(blocks);
+        graph.functions.push(start..end);
+        for block in start..end {
+            graph.sizes.push(3 + random.below(40) as u32);
+            graph.counts.push(heavy(&mut random));
+            graph.glued.push(false);
+            graph.alignments.push(if block == start { 16 } else { 1 });
+            let (from, reach) = (
+                BlockId(block),
+                if random.below(4) == 0 { end - start } else { (end - start).min(20) },
+            );
+            let near = (block - start).saturating_sub(reach / 2).min(end - start - reach);
+            let to = BlockId(start + near + random.below(u64::from(reach)) as u32);
+            let count = heavy(&mut random);
+            graph.edges.push(Edge {
+                from,
+                to,
+                count,
+                kind: EdgeKind::Branch,
+            });
+            if block + 1 < end {
+                let (to, count) = (BlockId(block + 1), heavy(&mut random));
+                graph.edges.push(Edge {
+                    from,
+                    to,
+                    count,
+                    kind: EdgeKind::FallThrough,
+                });
+            }
+        }
+    }
+    let entries = graph.functions.len() as u64;
+    let other = |random: &mut SplitMix64| BlockId(random.below(u64::from(blocks)) as u32);
+    for block in (0..blocks).step_by(5).map(BlockId) {
+        let callee = graph.functions[random.below(entries).min(random.below(entries)) as usize].start;
+        let (to, count) = (BlockId(callee), heavy(&mut random));
+        graph.calls.push(Call { from: block, to, count });
+        graph.joint_misses.push(JointMiss {
+            a: block,
+            b: other(&mut random),
+            count,
+        });
+        graph.alternations.push(Alternation {
+            a: block,
+            b: other(&mut random),
+            count,
+        });
+        graph.presences.push(Presence {
+            block,
+            turnovers: vec![random.next_u64() & random.next_u64()],
+        });
+    }
+    graph.seeds = (0..100)
+        .map(|number| Seed {
+            block: BlockId(graph.functions[(number * entries / 100) as usize].start),
+            class: CLASSES[number as usize % 4],
+            count: heavy(&mut random),
+        })
+        .collect();
+    graph
+}
+
 /// How a generated block ends; a call continues at the next block.
 #[derive(Clone, Copy)]
 enum End {
