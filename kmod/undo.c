@@ -8,6 +8,8 @@
 #include <linux/delay.h>
 #include <linux/livepatch.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
 #include <linux/stop_machine.h>
 
 #include "group.h"
@@ -22,10 +24,56 @@
 
 #define STACK_DEPTH	128
 
+/* How many stacks are walked while all CPUs are stopped, each time. */
+#define STACKS_AT_ONCE	16
+
+/* The tasks there were at some moment, held. */
+struct tasks {
+	struct task_struct **tasks;
+	unsigned int nr;
+};
+
 struct stack_check {
 	const struct group *group;
+	struct task_struct **tasks;
+	unsigned int nr;
 	bool clean;
 };
+
+static void put_tasks(struct tasks *tasks)
+{
+	while (tasks->nr)
+		put_task_struct(tasks->tasks[--tasks->nr]);
+	kvfree(tasks->tasks);
+}
+
+static int get_tasks(struct tasks *tasks)
+{
+	struct task_struct *process, *task;
+	unsigned int room = 0;
+
+	rcu_read_lock();
+	for_each_process_thread(process, task)
+		room++;
+	rcu_read_unlock();
+	/* Some may come meanwhile; with many more another try is due. */
+	room += room / 8 + STACKS_AT_ONCE;
+	tasks->nr = 0;
+	tasks->tasks = kvmalloc_array(room, sizeof(*tasks->tasks), GFP_KERNEL);
+	if (!tasks->tasks)
+		return -ENOMEM;
+	rcu_read_lock();
+	for_each_process_thread(process, task) {
+		if (tasks->nr == room) {
+			rcu_read_unlock();
+			put_tasks(tasks);
+			return -EAGAIN;
+		}
+		tasks->tasks[tasks->nr++] = get_task_struct(task);
+	}
+	rcu_read_unlock();
+	return 0;
+}
 
 /*
  * Runs with all CPUs stopped: whoever is on a CPU is one of the threads that
@@ -35,11 +83,13 @@ static int check_stacks(void *data)
 {
 	static unsigned long entries[STACK_DEPTH];
 	struct stack_check *check = data;
-	struct task_struct *process, *task;
+	unsigned int n;
 	int i, nr;
 
 	check->clean = false;
-	for_each_process_thread(process, task) {
+	for (n = 0; n < check->nr; n++) {
+		struct task_struct *task = check->tasks[n];
+
 		if (READ_ONCE(task->on_cpu))
 			continue;
 		nr = static_call(stack_of)(task, entries, STACK_DEPTH);
@@ -53,13 +103,29 @@ static int check_stacks(void *data)
 	return 0;
 }
 
+/*
+ * Nothing leads into the copies any more: who is outside of them stays there,
+ * and new tasks begin there. So the tasks are looked at a few at a time, and
+ * how long the CPUs stop does not depend on how many there are.
+ */
 static bool nobody_inside(struct group *group)
 {
-	struct stack_check check = { .group = group };
+	struct stack_check check = { .group = group, .clean = true };
+	struct tasks tasks;
+	unsigned int n;
 
 	synchronize_rcu_tasks();
 	synchronize_rcu_tasks_rude();
-	return !stop_machine(check_stacks, &check, NULL) && check.clean;
+	if (get_tasks(&tasks))
+		return false;
+	for (n = 0; n < tasks.nr && check.clean; n += check.nr) {
+		check.tasks = tasks.tasks + n;
+		check.nr = min_t(unsigned int, tasks.nr - n, STACKS_AT_ONCE);
+		if (stop_machine(check_stacks, &check, NULL))
+			check.clean = false;
+	}
+	put_tasks(&tasks);
+	return check.clean;
 }
 
 /* Lets a module go that nobody is in. */
