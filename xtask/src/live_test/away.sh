@@ -26,7 +26,7 @@ if [ -d $CPU ]; then
     check "undone with both" undo
     # It comes when counting has begun, and goes before that ends.
     check "away before counting" processor 0
-    $K count vfs_read $V --time 8 >/tmp/counted 2>&1 &
+    $K count vfs_read $V --time 15 >/tmp/counted 2>&1 &
     counting=$!
     await grep -q '^kernlane_.*Live' /proc/modules || failed "counting begins" "$(cat /tmp/counted)"
     check "there while it counts" processor 1
@@ -42,7 +42,7 @@ fi
 sleep_and_wake() {
     clock=/sys/class/rtc/rtc0
     slept=$(cat /sys/power/suspend_stats/success)
-    echo deep >/sys/power/mem_sleep && echo 0 >$clock/wakealarm && echo +6 >$clock/wakealarm && echo mem >/sys/power/state &&
+    echo deep >/sys/power/mem_sleep && echo 0 >$clock/wakealarm && echo +15 >$clock/wakealarm && echo mem >/sys/power/state &&
         [ "$(cat /sys/power/suspend_stats/success)" = $((slept + 1)) ]
 }
 apply $FUNCTIONS 21 >/tmp/out 2>&1 || failed "installed before the machine sleeps" "$(tail -n 3 /tmp/out)"
