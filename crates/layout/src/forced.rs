@@ -58,3 +58,71 @@ fn break_cycles(forced: &mut [Option<u32>]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SplitMix64;
+
+    const NODES: u64 = 8;
+
+    fn graph(random: &mut SplitMix64) -> (Vec<Node>, Vec<Jump>) {
+        let nodes: Vec<Node> = (0..NODES).map(|_| Node { size: 16, count: 1 }).collect();
+        let jump = |random: &mut SplitMix64| Jump {
+            from: random.below(NODES) as u32,
+            to: random.below(NODES) as u32,
+            from_end: if random.below(12) == 0 { 8 } else { 16 },
+            to_start: if random.below(12) == 0 { 8 } else { 0 },
+            count: 1,
+            kind: match random.below(12) {
+                0 => JumpKind::Together {
+                    bytes: 32,
+                    worth: 0.3,
+                    reach: 64,
+                },
+                kind => JumpKind::Control {
+                    may_fall: kind > 1,
+                    conditional: false,
+                },
+            },
+        };
+        let jumps = (0..1 + random.below(NODES + 2)).map(|_| jump(random)).collect::<Vec<_>>();
+        (nodes, jumps.into_iter().filter(|jump| jump.from != jump.to).collect())
+    }
+
+    /// Each pair by its definition, then each cycle followed from its smallest node; and how many cycles there were.
+    fn by_definition(jumps: &[Jump], entry: Option<u32>) -> (Vec<Option<u32>>, usize) {
+        let control: Vec<&Jump> = jumps.iter().filter(|j| matches!(j.kind, JumpKind::Control { .. })).collect();
+        let alone = |jump: &Jump| control.iter().all(|other| (other.from == jump.from) == (other.to == jump.to));
+        let falls = |jump: &Jump| jump.may_fall() && jump.from_end == 16 && jump.to_start == 0;
+        let (mut pairs, mut cycles) = (vec![None; NODES as usize], 0);
+        for jump in control.iter().filter(|jump| alone(jump) && falls(jump) && Some(jump.to) != entry) {
+            pairs[jump.from as usize] = Some(jump.to);
+        }
+        for smallest in 0..NODES as u32 {
+            let row: Vec<u32> = std::iter::successors(Some(smallest), |&node| pairs[node as usize])
+                .take(NODES as usize)
+                .collect();
+            if let Some(&last) = row.iter().find(|&&node| pairs[node as usize] == Some(smallest)) {
+                pairs[last as usize] = None;
+                cycles += 1;
+            }
+        }
+        (pairs, cycles)
+    }
+
+    #[test]
+    fn forced_pairs_are_those_of_the_definition() {
+        let mut random = SplitMix64::new(3);
+        let (mut pairs, mut cycles) = (0, 0);
+        for _ in 0..20_000 {
+            let (nodes, jumps) = graph(&mut random);
+            let entry = [None, Some(0)][random.below(2) as usize];
+            let (expected, broken) = by_definition(&jumps, entry);
+            assert_eq!(forced(&nodes, &jumps, entry), expected);
+            pairs += expected.iter().flatten().count();
+            cycles += broken;
+        }
+        assert!(pairs > 1000 && cycles > 100, "{pairs} pairs, {cycles} cycles");
+    }
+}
