@@ -236,6 +236,19 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_is_the_most_that_is_taken() {
+        assert_eq!(at_most(3, "opts", "loops", 3), Ok(()));
+        let (algorithm, what, found, most) = ("opts", "loops", 4, 3);
+        let refused = InputError::TooMany {
+            algorithm,
+            what,
+            found,
+            most,
+        };
+        assert_eq!(at_most(most, algorithm, what, found), Err(refused));
+    }
+
+    #[test]
     fn every_broken_rule_is_named_with_its_id() {
         use InputError::*;
         assert_eq!(

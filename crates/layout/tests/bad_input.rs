@@ -8,7 +8,7 @@ use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::joint::{JointParameters, joint};
 use kernlane_layout::opts::{Iteration, OptSParameters, opts};
 use kernlane_layout::random::SplitMix64;
-use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, check, order, validate};
+use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, Presence, check, order, validate};
 
 /// Changes one thing, which may or may not break a rule.
 fn damage(graph: &mut Graph, random: &mut SplitMix64) {
@@ -67,6 +67,28 @@ fn what_looks_for_loops_refuses_a_function_without_measure_by_name() {
             "17000 blocks in one function, but opts takes at most 16384: its time grows with their square"
         );
     }
+}
+
+/// Each end of a segment is compared with each beginning: this would take hours.
+#[test]
+fn packed_refuses_segments_without_measure_by_name() {
+    let blocks = 200_001;
+    let graph = Graph {
+        sizes: vec![16; blocks],
+        counts: vec![1; blocks],
+        glued: vec![false; blocks],
+        alignments: vec![1; blocks],
+        functions: (0..blocks as u32).map(|block| block..block + 1).collect(),
+        presences: vec![Presence {
+            block: BlockId(0),
+            turnovers: vec![1],
+        }],
+        ..Graph::default()
+    };
+    assert_eq!(
+        order(&graph, Algorithm::Packed, 1).unwrap_err().to_string(),
+        "200001 segments of code that ran, but packed takes at most 200000: its time grows with their square"
+    );
 }
 
 /// Calls in rings, thousands of which may be around a block.

@@ -3,6 +3,7 @@
 mod branches;
 mod by_hand;
 mod data;
+mod divided;
 pub mod guest;
 mod program;
 mod random;
