@@ -66,7 +66,7 @@ fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Res
     step("the original order is the original kernel, and objtool judges others");
     relink_test::relink_test(tree)?;
     step("the whole road: a layout made for a workload, and all blocks in a random order");
-    let road = optimized(kernlane, "files", tree, &["joint", "random"])?;
+    let road = optimized(kernlane, "files", tree, &["packed", "random"])?;
     predictions_hold(&road)?;
     step("the kernel in a random order does in a guest what the original does");
     vm_test::vm_test(tree, &road.join("random.kernel"), machines)?;

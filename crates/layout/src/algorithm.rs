@@ -21,7 +21,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A layout algorithm. `docs/algorithms/` has a page for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// The blocks as they were.
     Original,
@@ -60,6 +60,7 @@ pub enum Algorithm {
     /// The same with joint misses: code that misses together in one line.
     Joint,
     /// Segments of one ext-TSP, those needed in the same stretches of time in the same lines.
+    #[default]
     Packed,
 }
 

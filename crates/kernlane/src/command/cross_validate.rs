@@ -38,7 +38,7 @@ pub struct CrossValidateArgs {
     pub kernel: PathBuf,
 
     /// A layout algorithm; may be given several times
-    #[arg(long, short, default_value = "joint", value_parser = parse_algorithm)]
+    #[arg(long, short, default_values_t = [Algorithm::default()], value_parser = parse_algorithm)]
     pub algorithm: Vec<Algorithm>,
 
     /// A machine; may be given several times

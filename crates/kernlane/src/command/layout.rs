@@ -27,7 +27,7 @@ pub struct LayoutArgs {
     pub input: Input,
 
     /// The algorithm; docs/algorithms/ has a page for each
-    #[arg(long, short, default_value = "joint", value_parser = parse_algorithm)]
+    #[arg(long, short, default_value_t = Algorithm::default(), value_parser = parse_algorithm)]
     pub algorithm: Algorithm,
 
     /// Seed of the random orders

@@ -40,7 +40,7 @@ pub struct OptimizeArgs {
     pub output: PathBuf,
 
     /// A layout algorithm; may be given several times
-    #[arg(long, short, value_name = "ALGORITHM", default_value = "joint", value_parser = parse_algorithm)]
+    #[arg(long, short, value_name = "ALGORITHM", default_values_t = [Algorithm::default()], value_parser = parse_algorithm)]
     pub layout: Vec<Algorithm>,
 
     /// A machine to simulate: a shipped one, or a file; may be given several times
