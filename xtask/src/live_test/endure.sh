@@ -15,13 +15,15 @@ memory() {
     awk -v kept="$kept" '/^MemFree:/ { $2 += kept } /^(MemFree|Slab|VmallocUsed|Percpu):/ { printf "%s %s ", $1, $2 } END { print "" }' /proc/meminfo
 }
 
-# Loads that find a wrong checksum say so.
+# Loads that find a wrong checksum say so. They take all of the processors that the cycles leave, and no more: the kernel's threads that a cycle waits
+# for would otherwise stand in line behind them, and a load is switched out in the middle of a copy more often.
 loads() { # PROCESSES
     rm -f /tmp/enough
     loading=
     for n in $(seq "$1"); do
         mkdir -p /tmp/load$n
         (cd /tmp/load$n; while [ ! -e /tmp/enough ]; do load && echo >>rounds || echo "FAILED: the load in process $n"; done) &
+        renice -n 19 -p $! >/dev/null
         loading="$loading $!"
     done
 }
