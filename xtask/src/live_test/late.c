@@ -1,6 +1,7 @@
 /*
- * late COMMAND [ARGUMENT]…: runs the command, and wakes meanwhile every 200 microseconds, before anything else that the processor has to do. Prints how often
- * and how late at most, in nanoseconds: for so long nobody else could run. Ends as the command does. Needs no library.
+ * late FROM COMMAND [ARGUMENT]…: runs the command, and wakes meanwhile every 200 microseconds, before anything else that the processor has to do. Prints how often
+ * and how late at most, in nanoseconds: for so long nobody else could run; and the same of what came FROM nanoseconds after the start or later. Ends as the command
+ * does. Needs no library.
  */
 #include "bare.h"
 
@@ -66,6 +67,42 @@ static void print(long value)
 	say(digits + at);
 }
 
+/* How often, and how late at most. */
+struct wakings {
+	long count;
+	long most;
+};
+
+static void add(struct wakings *wakings, long late)
+{
+	wakings->count++;
+	if (late > wakings->most)
+		wakings->most = late;
+}
+
+static void tell(long from, const struct wakings *wakings)
+{
+	say("from ");
+	print(from);
+	say(" ns on woken ");
+	print(wakings->count);
+	say(" times, at most ");
+	print(wakings->most);
+	say(" ns late\n");
+}
+
+static long number(const char *text)
+{
+	long value = 0;
+
+	for (; *text; text++) {
+		if (*text < '0' || *text > '9')
+			fail();
+		value = 10 * value + *text - '0';
+	}
+	return value;
+}
+
 static long start(char **command, char **environment)
 {
 	long child = call(NR_FORK, 0, 0, 0, 0, 0, 0);
@@ -82,34 +119,36 @@ static long start(char **command, char **environment)
 __attribute__((used)) static void run(long *stack)
 {
 	char **words = (char **)(stack + 1);
+	struct wakings all = { 0, 0 }, later = { 0, 0 };
 	int priority = 99, status = 0;
-	long wakings = 0, most = 0, next, child;
+	long from, begun, next, child;
 
-	if (stack[0] < 2)
+	if (stack[0] < 3)
 		fail();
-	child = start(words + 1, words + stack[0] + 1);
+	from = number(words[1]);
+	child = start(words + 2, words + stack[0] + 1);
 	if (call(NR_SCHED_SETSCHEDULER, 0, SCHED_FIFO, (long)&priority, 0, 0, 0))
 		fail();
-	next = now();
+	next = begun = now();
 	while (call(NR_WAIT4, child, (long)&status, WNOHANG, 0, 0, 0) == 0) {
 		long late;
 
 		next += PERIOD;
 		sleep_until(next);
 		late = now() - next;
-		if (late > most)
-			most = late;
+		add(&all, late);
+		if (next - begun >= from)
+			add(&later, late);
 		while (late > PERIOD) {
 			late -= PERIOD;
 			next += PERIOD;
 		}
-		wakings++;
 	}
-	say("woken ");
-	print(wakings);
-	say(" times, at most ");
-	print(most);
-	say(" ns late\n");
+	say("ran for ");
+	print(now() - begun);
+	say(" ns\n");
+	tell(0, &all);
+	tell(from, &later);
 	call(NR_EXIT, status >> 8 & 255 ? status >> 8 & 255 : status & 127, 0, 0, 0, 0, 0);
 }
 
