@@ -61,7 +61,7 @@ pub struct Invocations {
     pub cycles: f64,
 }
 
-pub fn on(recording: &Path, machine: &str, symbols: &Symbols, functions: &[String]) -> Result<OnMachine> {
+pub fn on(recording: &Path, machine: &str, symbols: &Symbols, functions: &[&str]) -> Result<OnMachine> {
     let machine = machine::find(machine)?;
     let machines = [machine];
     let layouts = [Layout::original()];
@@ -77,10 +77,10 @@ pub fn on(recording: &Path, machine: &str, symbols: &Symbols, functions: &[Strin
     let [machine] = machines;
     let misses = counters.l1i.kernel.total();
     let stall = |misses: u64| misses as f64 * machine.time.miss_penalty;
-    let functions = functions.iter().map(|function| {
+    let functions = functions.iter().map(|&function| {
         let cost = invocations(&tree, function);
         Invocations {
-            function: function.clone(),
+            function: function.to_owned(),
             calls: cost.calls,
             instructions: cost.instructions,
             l1i_misses: cost.misses.l1i,

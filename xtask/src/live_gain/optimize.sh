@@ -4,7 +4,7 @@
 insmod /kl/kernlane.ko
 echo 0 >/proc/sys/kernel/sched_autogroup_enabled
 rm -f /run/enough
-(while [ ! -e /run/enough ]; do nice -n 19 sh -e /kl/load || exit 1; done) >/run/training 2>&1 &
+(while [ ! -e /run/enough ]; do sh -c 'busybox renice -n 19 -p $$; exec sh -e /kl/load' || exit 1; done) >/run/training 2>&1 &
 training=$!
 sleep 1
 # How far it is, on the console, with the guest's time.
@@ -12,7 +12,7 @@ sleep 1
 tail -f /run/auto | while read -r line; do echo "auto: $line" >/dev/kmsg; done &
 telling=$!
 if ! /kl/kernlane live auto --vmlinux /kl/vmlinux --sample 2 --time 0.2 --once --report /run/gain.json $(cat /kl/how) </dev/null >/run/auto 2>&1; then
-    cat /run/auto
+    cat /run/training /run/auto
     exit 1
 fi
 kill $telling
