@@ -5,6 +5,7 @@
 
 mod plan;
 
+use crate::application::{Application, Spaces};
 use crate::estimate;
 use crate::image::address::LinkAddr;
 use crate::image::{BuildId, Image};
@@ -24,19 +25,22 @@ use sim::{CacheDescription, Machine, SimpleModel};
 use std::collections::BTreeMap;
 
 /// One layout with the caches that it is tried on.
-pub struct Test {
+pub struct Test<'a> {
     made: Made,
     layout: Layout,
     shapes: Vec<Shape>,
     machines: Vec<Machine>,
     division: Division,
+    /// Where user code moves, too.
+    application: Option<&'a Spaces>,
 }
 
-impl Test {
+impl Test<'_> {
     /// As replay takes it.
     pub fn trials(&self) -> Trials<'_> {
         Trials {
             division: &self.division,
+            application: self.application,
             ..Trials::new(&self.layout, &self.machines, Asked::Caches)
         }
     }
@@ -200,18 +204,21 @@ pub struct Evaluator<'a> {
     image: &'a Image,
     machine: &'a Machine,
     average: &'a Profile,
+    application: &'a Application,
     movable: Movable,
     /// By block of the image, its class in OptL.
     classes: BTreeMap<LinkAddr, BlockClass>,
 }
 
 impl<'a> Evaluator<'a> {
-    pub fn new(image: &'a Image, machine: &'a Machine, average: &'a Profile) -> Result<Evaluator<'a>> {
+    /// `average`: the kernel's counts, `application`: user code and its counts, both of all recordings.
+    pub fn new(image: &'a Image, machine: &'a Machine, average: &'a Profile, application: &'a Application) -> Result<Evaluator<'a>> {
         let movable = graph::movable(image, average)?;
         let mut evaluator = Evaluator {
             image,
             machine,
             average,
+            application,
             movable,
             classes: BTreeMap::new(),
         };
@@ -240,14 +247,14 @@ impl<'a> Evaluator<'a> {
             loop_area: match made.level {
                 Level::OptL => LoopArea::Behind,
                 Level::Call => LoopArea::WithCallees,
-                Level::Base | Level::ChangHwu | Level::OptS | Level::Separate | Level::Reserved => LoopArea::InSequences,
+                Level::Base | Level::ChangHwu | Level::OptS | Level::OptA | Level::Separate | Level::Reserved => LoopArea::InSequences,
             },
             ..defaults
         }
     }
 
     /// Every layout that the figures need, with the caches that it is tried on.
-    pub fn tests(&self) -> Result<Vec<Test>> {
+    pub fn tests(&self) -> Result<Vec<Test<'a>>> {
         let mut wanted: BTreeMap<Made, Vec<Shape>> = BTreeMap::new();
         for (level, area, shape) in plan::plan(Shape::of(self.machine)) {
             wanted.entry(Made::new(level, area, shape)).or_default().push(shape);
@@ -255,41 +262,55 @@ impl<'a> Evaluator<'a> {
         wanted.into_iter().map(|(made, shapes)| self.test(made, shapes)).collect()
     }
 
-    fn test(&self, made: Made, shapes: Vec<Shape>) -> Result<Test> {
-        let graph = &self.movable.graph;
-        let ordered = match made.level {
-            Level::Base => None,
-            Level::ChangHwu => Some(layout::order(graph, Algorithm::ChangHwu, 0)),
-            Level::OptS | Level::OptL | Level::Call | Level::Separate | Level::Reserved => Some(opts::opts(graph, &self.parameters(made))),
-        };
-        let layout = match ordered {
-            None => Layout::original(),
-            Some(ordered) => {
-                let ordered = ordered.context("the counts make no graph")?;
-                layout::check(graph, &ordered.order).with_context(|| format!("{} gave an order that breaks a rule", made.level.name()))?;
-                let order = self
-                    .movable
-                    .layout(self.image, &ordered.order, ordered.hot, made.level.name(), 0, "none");
-                Layout {
-                    name: made.level.name().to_owned(),
-                    kernel: Some(self.image.build_id.clone()),
-                    placement: estimate::placement(self.image, &order)?,
-                }
-            }
-        };
+    fn test(&self, made: Made, shapes: Vec<Shape>) -> Result<Test<'a>> {
+        let mut layout = self.layout(made)?;
         let machines = shapes.iter().map(|&shape| self.machine_with(shape)).collect::<Result<_>>()?;
         let division = match made.level {
             Level::Separate => Division::Halves,
             Level::Reserved => self.reserved(&layout.placement),
-            Level::Base | Level::ChangHwu | Level::OptS | Level::OptL | Level::Call => Division::Whole,
+            Level::Base | Level::ChangHwu | Level::OptS | Level::OptL | Level::OptA | Level::Call => Division::Whole,
         };
+        let application = (made.level == Level::OptA).then_some(&self.application.spaces);
+        if application.is_some() {
+            self.add_application(made, &mut layout.placement)?;
+        }
         Ok(Test {
             made,
             layout,
             shapes,
             machines,
             division,
+            application,
         })
+    }
+
+    /// The kernel's layout.
+    fn layout(&self, made: Made) -> Result<Layout> {
+        let graph = &self.movable.graph;
+        let ordered = match made.level {
+            Level::Base => return Ok(Layout::original()),
+            Level::ChangHwu => layout::order(graph, Algorithm::ChangHwu, 0),
+            _ => opts::opts(graph, &self.parameters(made)),
+        };
+        let ordered = ordered.context("the counts make no graph")?;
+        layout::check(graph, &ordered.order).with_context(|| format!("{} gave an order that breaks a rule", made.level.name()))?;
+        let order = self
+            .movable
+            .layout(self.image, &ordered.order, ordered.hot, made.level.name(), 0, "none");
+        Ok(Layout {
+            name: made.level.name().to_owned(),
+            kernel: Some(self.image.build_id.clone()),
+            placement: estimate::placement(self.image, &order)?,
+        })
+    }
+
+    /// To the kernel's placement, that of the application, on the other side of the cache. All of it lies below the kernel's.
+    fn add_application(&self, made: Made, placement: &mut Placement) -> Result<()> {
+        let kernel = placement.blocks.iter().map(|block| block.new).min().unwrap_or_default();
+        let line = u64::from(self.machine.l1i_line);
+        let application = self.application.placement(made.cache, line, kernel)?;
+        placement.blocks.splice(0..0, application);
+        Ok(())
     }
 
     /// An eighth of the machine's cache for the lines of the laid out kernel from which most bytes are fetched, each in a place of its own.
@@ -347,7 +368,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// What replay counted of a recording; `profile`: its own counts.
-    pub fn evaluated(&self, tests: &[Test], replayed: &Replayed, profile: &Profile) -> Evaluated {
+    pub fn evaluated(&self, tests: &[Test<'_>], replayed: &Replayed, profile: &Profile) -> Evaluated {
         let own = Shape::of(self.machine);
         let mut evaluated = Evaluated {
             workload: replayed.header.workload.clone(),
@@ -372,7 +393,7 @@ impl<'a> Evaluator<'a> {
                     misses,
                 });
             }
-            let shown = test.made.area == Area::Usual && Level::ALL.contains(&test.made.level);
+            let shown = test.made.area == Area::Usual && Level::KERNEL.contains(&test.made.level);
             if let (true, Some(at)) = (shown, test.shapes.iter().position(|&shape| shape == own)) {
                 let (classes, stretches) = self.by_place(counts, at);
                 evaluated.classes.push((test.made.level, classes));

@@ -1,6 +1,7 @@
 //! Torrellas' evaluation of a small recording, from the counts to the figures.
 
 use super::{Area, Evaluator, Level, Shape, Test, peaks};
+use crate::application::{Application, recorded};
 use crate::image::address::LinkAddr;
 use crate::image::{Block, BuildId, End, Function, Image};
 use crate::machine;
@@ -68,7 +69,9 @@ fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
     let (image, recording) = (image(), recording());
     let machine = machine::find("torrellas-8k").unwrap();
     let profile = collect(&mut Reader::new(&*recording).unwrap(), &image, &mut Cut::whole(), Besides::Nothing).unwrap();
-    let evaluator = Evaluator::new(&image, &machine, &profile).unwrap();
+    let user_code = recorded(&mut Reader::new(&*recording).unwrap()).unwrap();
+    let application = Application::new(&[user_code]).unwrap();
+    let evaluator = Evaluator::new(&image, &machine, &profile, &application).unwrap();
     let tests = evaluator.tests().unwrap();
     let trials: Vec<Trials<'_>> = tests.iter().map(Test::trials).collect();
     let replayed = replay_trials(Reader::new(&*recording).unwrap(), &trials, &mut Cut::whole()).unwrap();
@@ -80,10 +83,12 @@ fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
     // With as many ways as there are functions, and in a cache that holds what lies between them, each misses once.
     assert_eq!(kernel(Level::Base, own.with_ways(2)).total(), 2);
     assert_eq!(kernel(Level::Base, own.sized(2 * APART)).total(), 2);
-    for level in [Level::ChangHwu, Level::OptS, Level::OptL, Level::Call] {
+    for level in [Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA, Level::Call] {
         let misses = kernel(level, own);
         assert_eq!(misses.total(), misses.cold, "{level:?}: {misses:?}");
     }
+    let user = found.trial(Level::OptA, Area::Usual, own).unwrap().misses.user;
+    assert_eq!((user.total(), user.cold), (1, 1), "{user:?}");
     // In a half of its own, the kernel's small code conflicts with nothing; in the other the user's is alone. Lines with a place of their own miss once.
     for level in [Level::Separate, Level::Reserved] {
         let trial = found.trial(level, Area::Usual, own).unwrap();

@@ -1,5 +1,6 @@
 //! The tool as a library: for its own `main` and for the tests that need a virtual machine. Not an interface for others.
 
+pub mod application;
 pub mod bound;
 pub mod check;
 pub mod cli;

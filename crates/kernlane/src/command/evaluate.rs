@@ -1,5 +1,6 @@
 //! `kernlane evaluate`: Torrellas' figures from recordings.
 
+use crate::application::{self, Application, Recorded};
 use crate::command::profile::{from_recording, vmlinux_path};
 use crate::command::replay::replay_trials;
 use crate::evaluation::{Evaluation, Evaluator, PAPER, Shape, Test};
@@ -10,16 +11,19 @@ use crate::profile::collect::Besides;
 use crate::profile::{Merge, merge};
 use crate::replay::Trials;
 use crate::report::evaluation;
-use anyhow::Result;
+use ::trace::Reader;
+use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Evaluate layouts as Torrellas, Xia and Daigle did (1998, figures 11 to 17)
 ///
-/// The kernel is laid out by Chang-Hwu, OptS, OptL and Call for the average of the recordings, and each recording replayed over the layouts on many
-/// instruction caches: misses by cause, by class of block, by address, by size, line and ways, by the size of the SelfConfFree area, with separate and
+/// The kernel is laid out by Chang-Hwu, OptS, OptL and Call, the user's code by OptA, for the average of the recordings, and each recording replayed over the
+/// layouts on many instruction caches: misses by cause, by class of block, by address, by size, line and ways, by the size of the SelfConfFree area, with separate and
 /// reserved caches. The paper's numbers stand beside them. The layouts are placed nearly as `kernlane relink` would.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux --machine torrellas-8k")]
@@ -44,18 +48,21 @@ pub struct EvaluateArgs {
 pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     let machine = machine::find(&args.machine)?;
     let image = vmlinux::read(&vmlinux_path(&args.kernel))?;
-    let progress = ProgressBar::new(2 * args.recordings.len() as u64 + 1);
+    let progress = ProgressBar::new(3 * args.recordings.len() as u64 + 1);
     progress.set_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")?);
-    let mut profiles = Vec::new();
+    let (mut profiles, mut user_code) = (Vec::new(), Vec::new());
     for recording in &args.recordings {
         progress.set_message(format!("counts of {}", recording.display()));
         let trace = recording.join("trace.klt");
         profiles.push(from_recording(&trace, &image, &Part::WHOLE, Besides::Nothing)?);
         progress.inc(1);
+        user_code.push(recorded(&trace)?);
+        progress.inc(1);
     }
     progress.set_message("layouts");
+    let application = Application::new(&user_code)?;
     let average = merge(profiles.clone(), Merge::Average)?;
-    let evaluator = Evaluator::new(&image, &machine, &average)?;
+    let evaluator = Evaluator::new(&image, &machine, &average, &application)?;
     let tests = evaluator.tests()?;
     progress.inc(1);
     let trials: Vec<Trials<'_>> = tests.iter().map(Test::trials).collect();
@@ -80,4 +87,12 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
         false => print!("{}", evaluation::text(&evaluation)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The user's code in the recording in the file `trace.klt`.
+fn recorded(trace: &Path) -> Result<Recorded> {
+    let named = || trace.display().to_string();
+    let file = BufReader::with_capacity(1 << 20, File::open(trace).with_context(named)?);
+    let reader = Reader::new(file).with_context(named)?;
+    application::recorded(&mut reader.without_data()).with_context(named)
 }

@@ -11,6 +11,8 @@ pub enum Level {
     ChangHwu,
     OptS,
     OptL,
+    /// OptS, and the application laid out, too (section 5).
+    OptA,
     Call,
     /// OptS, half of the cache for the kernel and half for the user (section 5.5).
     #[serde(rename = "Sep")]
@@ -21,9 +23,12 @@ pub enum Level {
 }
 
 impl Level {
-    pub const ALL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
+    /// Those of figure 11, in its order.
+    pub const ALL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA];
+    /// Those that differ in where the kernel's blocks lie, on a cache that is not divided.
+    pub const KERNEL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
     /// Those of figure 17, in its order.
-    pub const SETUPS: [Level; 5] = [Level::Base, Level::OptS, Level::Separate, Level::Reserved, Level::Call];
+    pub const SETUPS: [Level; 6] = [Level::Base, Level::OptS, Level::OptA, Level::Separate, Level::Reserved, Level::Call];
     /// Those that are tried on every shape of a cache.
     pub const SHAPED: [Level; 3] = [Level::Base, Level::ChangHwu, Level::OptS];
 
@@ -33,6 +38,7 @@ impl Level {
             Level::ChangHwu => "C-H",
             Level::OptS => "OptS",
             Level::OptL => "OptL",
+            Level::OptA => "OptA",
             Level::Call => "Call",
             Level::Separate => "Sep",
             Level::Reserved => "Resv",
@@ -118,7 +124,7 @@ impl Made {
     pub fn new(level: Level, area: Area, shape: Shape) -> Made {
         let cache = match level {
             Level::Base | Level::ChangHwu => 0,
-            Level::OptS | Level::OptL | Level::Call | Level::Reserved => shape.bytes,
+            Level::OptS | Level::OptL | Level::OptA | Level::Call | Level::Reserved => shape.bytes,
             Level::Separate => shape.bytes / 2,
         };
         Made { level, area, cache }
@@ -127,7 +133,8 @@ impl Made {
 
 /// Which layouts the figures try on which caches; each once.
 pub fn plan(own: Shape) -> Vec<(Level, Area, Shape)> {
-    let mut plan: Vec<(Level, Area, Shape)> = Level::ALL.map(|level| (level, Area::Usual, own)).to_vec();
+    let undivided = Level::ALL.into_iter().chain(Level::KERNEL);
+    let mut plan: Vec<(Level, Area, Shape)> = undivided.map(|level| (level, Area::Usual, own)).collect();
     let sizes = SIZES.map(|bytes| own.sized(bytes)).into_iter();
     let lines = LINES.map(|line| Shape { line, ..own }).into_iter();
     let ways = WAYS.map(|ways| own.with_ways(ways)).into_iter();
@@ -172,9 +179,10 @@ mod tests {
                 of(Level::ChangHwu),
                 of(Level::OptS),
                 of(Level::OptL),
+                of(Level::OptA),
                 of(Level::Call)
             ],
-            [11, 11, 11, 1, 1]
+            [11, 11, 11, 1, 1, 1]
         );
         assert_eq!(
             plan.iter().filter(|trial| trial.0 == Level::OptS && trial.1 != Area::Usual).count(),

@@ -42,6 +42,22 @@ impl Code {
         })
     }
 
+    /// The same code, so many bytes further on.
+    pub fn shifted(self, bytes: u64) -> Code {
+        let by = |addr: RunAddr| RunAddr(addr.0.wrapping_add(bytes));
+        let last = match self.last {
+            Last::Conditional { target } => Last::Conditional { target: by(target) },
+            Last::Jump { target } => Last::Jump { target: by(target) },
+            Last::Call { target } => Last::Call { target: by(target) },
+            Last::Plain | Last::Taken(_) | Last::InterruptReturn => self.last,
+        };
+        Code {
+            addr: by(self.addr),
+            last,
+            ..self
+        }
+    }
+
     pub fn side(&self) -> Side {
         if self.addr.is_kernel() { Side::Kernel } else { Side::User }
     }

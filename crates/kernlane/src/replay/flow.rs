@@ -85,6 +85,44 @@ enum Kind {
     Cut,
 }
 
+impl Ends {
+    fn of(code: &Code) -> Ends {
+        let end = code.end();
+        Ends {
+            start: code.addr,
+            end,
+            target: code.target().unwrap_or(end),
+            kind: match code.last {
+                Last::Plain => Kind::Plain,
+                Last::Conditional { .. } => Kind::Conditional,
+                Last::Taken(BranchKind::Return) => Kind::Return,
+                Last::Jump { .. } | Last::Call { .. } => Kind::Direct,
+                Last::Taken(_) => Kind::Indirect,
+                Last::InterruptReturn => Kind::InterruptReturn,
+            },
+        }
+    }
+
+    /// How code that was interrupted behind its last instruction goes on if that is at `start`; `Open` if it cannot be.
+    fn resumed(&self, start: RunAddr) -> Exit {
+        match self.kind {
+            Kind::Direct if start == self.target => Exit::Taken,
+            Kind::Plain | Kind::Conditional => exit(self, start),
+            _ => Exit::Open,
+        }
+    }
+}
+
+/// How the whole of `code` was left when control was next seen at `next`.
+pub fn left(code: &Code, next: RunAddr) -> Exit {
+    exit(&Ends::of(code), next)
+}
+
+/// The same when something came in between.
+pub fn resumed(code: &Code, next: RunAddr) -> Exit {
+    Ends::of(code).resumed(next)
+}
+
 /// Code that was interrupted before it was seen where it goes on.
 #[derive(Clone, Copy)]
 struct Interrupted {
@@ -94,8 +132,8 @@ struct Interrupted {
     last: RunAddr,
 }
 
-/// More tasks than this are hardly ever interrupted at once; older ones are given up, and counted.
-const INTERRUPTED_AT_ONCE: usize = 256;
+/// More tasks than this are hardly ever interrupted at once, those included that ended in a system call; older ones are given up, and counted.
+const INTERRUPTED_AT_ONCE: usize = 1024;
 
 const NOT_YET: u32 = u32::MAX;
 
@@ -124,21 +162,7 @@ struct Previous {
 impl Flow {
     pub fn define(&mut self, translation: &Translation) -> Result<()> {
         let code = Code::new(translation)?;
-        let kind = match code.last {
-            Last::Plain => Kind::Plain,
-            Last::Conditional { .. } => Kind::Conditional,
-            Last::Taken(BranchKind::Return) => Kind::Return,
-            Last::Jump { .. } | Last::Call { .. } => Kind::Direct,
-            Last::Taken(_) => Kind::Indirect,
-            Last::InterruptReturn => Kind::InterruptReturn,
-        };
-        let end = code.end();
-        let ends = Ends {
-            start: code.addr,
-            end,
-            target: code.target().unwrap_or(end),
-            kind,
-        };
+        let ends = Ends::of(&code);
         self.seen.push(Seen { ends, usual: [NOT_YET; 6] });
         self.codes.push(code);
         Ok(())
@@ -214,7 +238,7 @@ impl Flow {
         let exit = exit(&previous.ends, next);
         self.run(previous.translation, previous.returned_into, exit, ran);
         match previous.ends.kind {
-            Kind::Return => next.is_kernel(),
+            Kind::Return => true,
             Kind::InterruptReturn => !self.resume(next, ran) && next.is_kernel(),
             Kind::Direct if next != previous.ends.target && next.is_kernel() => {
                 self.interrupt(previous);
@@ -272,16 +296,13 @@ impl Flow {
         })
     }
 
-    /// Remembers what was interrupted behind its last instruction, where it can matter how it goes on: user code does not move, so
-    /// only its conditional branches are of interest.
+    /// Remembers what was interrupted behind its last instruction.
     #[cold]
     fn interrupt(&mut self, previous: &Previous) {
         let Previous { translation, ends, .. } = *previous;
         self.interruptions.seen += 1;
-        if ends.start.is_kernel() || ends.kind == Kind::Conditional {
-            let last = self.codes[translation.0 as usize].last_addr();
-            self.remember(Interrupted { translation, ends, last });
-        }
+        let last = self.codes[translation.0 as usize].last_addr();
+        self.remember(Interrupted { translation, ends, last });
     }
 
     /// Remembers what was interrupted after `instructions`.
@@ -336,12 +357,12 @@ impl Flow {
     #[cold]
     fn resume(&mut self, start: RunAddr, ran: &mut Vec<FragmentId>) -> bool {
         let behind_cut = |it: &Interrupted| it.ends.kind == Kind::Cut && it.ends.end == start;
-        let goes_on = |it: &Interrupted| it.last == start || behind_cut(it) || it.exit(start) != Exit::Open;
+        let goes_on = |it: &Interrupted| it.last == start || behind_cut(it) || it.ends.resumed(start) != Exit::Open;
         let Some(found) = self.interrupted.iter().rposition(goes_on) else {
             return false;
         };
         let Some(it) = self.interrupted.remove(found) else { return false };
-        match it.exit(start) {
+        match it.ends.resumed(start) {
             Exit::Next => self.run(it.translation, false, Exit::LateNext, ran),
             Exit::Taken if it.ends.kind == Kind::Conditional => self.run(it.translation, false, Exit::LateTaken, ran),
             // Control returns behind an instruction, as behind a call.
@@ -350,17 +371,6 @@ impl Flow {
             _ => {}
         }
         true
-    }
-}
-
-impl Interrupted {
-    /// How the code goes on if that is at `start`; `Open` if it cannot be.
-    fn exit(&self, start: RunAddr) -> Exit {
-        match self.ends.kind {
-            Kind::Direct if start == self.ends.target => Exit::Taken,
-            Kind::Plain | Kind::Conditional => exit(&self.ends, start),
-            _ => Exit::Open,
-        }
     }
 }
 

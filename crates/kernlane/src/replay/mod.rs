@@ -21,6 +21,7 @@ mod simulation;
 #[cfg(test)]
 pub mod tests;
 
+use crate::application::Spaces;
 use crate::image::BuildId;
 use crate::part::Cut;
 use crate::place::Placement;
@@ -94,6 +95,8 @@ pub struct Trials<'a> {
     pub asked: Asked,
     /// How the sets of the L1I of all machines are divided. What is not whole is for machines of one number of sets, without data accesses.
     pub division: &'a Division,
+    /// Where the layout's placement has user code, if that moves, too. Such a layout is for recordings without data accesses.
+    pub application: Option<&'a Spaces>,
 }
 
 impl<'a> Trials<'a> {
@@ -104,6 +107,7 @@ impl<'a> Trials<'a> {
             machines,
             asked,
             division: &Division::Whole,
+            application: None,
         }
     }
 
@@ -119,13 +123,13 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// As [`replay_part`], each layout on machines of its own. Only where all have the same are data accesses followed.
+/// As [`replay_part`], each layout on machines of its own. Only where all have the same, and no user code moves, are data accesses followed.
 pub fn replay_trials<R: Read>(mut reader: Reader<R>, trials: &[Trials<'_>], cut: &mut Cut) -> Result<Replayed> {
     trials.iter().try_for_each(Trials::check)?;
     let mut flow = Flow::default();
     let mut simulations: Vec<Simulation<'_>> = trials.iter().map(Simulation::new).collect();
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);
-    if trials.iter().any(|trial| trial.machines != machines) {
+    if trials.iter().any(|trial| trial.machines != machines || trial.application.is_some()) {
         reader = reader.without_data();
     }
     let mut data = DataFlow::new(machines);
@@ -142,6 +146,7 @@ pub fn replay_trials<R: Read>(mut reader: Reader<R>, trials: &[Trials<'_>], cut:
             Chunk::Translations(defined) => {
                 run.cut.define(&defined);
                 defined.iter().try_for_each(|translation| run.flow.define(translation))?;
+                run.simulations.iter_mut().try_for_each(|simulation| simulation.define(&defined))?;
             }
             Chunk::Tasks(tasks) => run.data.define_tasks(&tasks),
             Chunk::Stream(words) => match reader.accesses() {

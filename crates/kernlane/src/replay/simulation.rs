@@ -3,9 +3,11 @@
 //! What a fragment fetches is worked out once for each layout and each size of line or page; the execution then is a walk through
 //! these lists.
 
+use crate::application::Spaces;
 use crate::place::Placement;
 use crate::replay::Trials;
 use crate::replay::branches::{Branches, Predicting};
+use crate::replay::code::Code;
 use crate::replay::data::{Access, DataFlow, Execution};
 use crate::replay::division::Division;
 use crate::replay::flow::{Exit, Flow, FragmentId};
@@ -15,7 +17,7 @@ use anyhow::Result;
 use rayon::prelude::*;
 use sim::{BranchCounters, Counters, Hierarchy, InstructionCache, Line, Machine, Party, PerSide, PhysAddr, Side, TakenBranches, Tlb};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use trace::{Patterns, RunAddr, TranslationId};
+use trace::{Patterns, RunAddr, Translation, TranslationId};
 
 /// The lines (or pages) that each fragment uses, in order; one directly behind the same one is left out.
 #[derive(Clone, Debug)]
@@ -239,6 +241,9 @@ pub struct MachineCounts {
 /// One layout, while the recording runs.
 pub struct Simulation<'a> {
     placement: &'a Placement,
+    application: Option<&'a Spaces>,
+    /// User code as the placement knows it; only where it moves.
+    codes: HashMap<TranslationId, Code>,
     once: Vec<Once>,
     pages: BTreeSet<u64>,
     uses: Vec<Uses>,
@@ -271,6 +276,8 @@ impl<'a> Simulation<'a> {
         });
         Simulation {
             placement: &trials.layout.placement,
+            application: trials.application,
+            codes: HashMap::new(),
             once: Vec::new(),
             pages: BTreeSet::new(),
             branches: Branches::default(),
@@ -279,11 +286,21 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    /// Learns what translations are; before their first fragment.
+    pub fn define(&mut self, translations: &[Translation]) -> Result<()> {
+        let Some(spaces) = self.application else { return Ok(()) };
+        for translation in translations.iter().filter(|translation| !translation.is_kernel()) {
+            self.codes.insert(translation.id, spaces.code(translation)?);
+        }
+        Ok(())
+    }
+
     /// Learns the fragments that were first seen since the last call; of a recording with data accesses also where they lie.
     pub fn learn(&mut self, flow: &Flow, mut data: Option<(&mut DataFlow, &Patterns)>) -> Result<()> {
         let predicts = self.running.iter().any(|running| running.predicting.is_some());
         for fragment in &flow.fragments[self.once.len()..] {
-            let code = &flow.codes[fragment.translation.0 as usize];
+            let code = self.codes.get(&fragment.translation);
+            let code = code.unwrap_or(&flow.codes[fragment.translation.0 as usize]);
             let moved = moved::run(code, fragment, self.placement);
             let id = fragment.translation;
             let mut lies = |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
