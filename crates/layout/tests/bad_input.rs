@@ -87,7 +87,7 @@ fn packed_refuses_segments_without_measure_by_name() {
     };
     assert_eq!(
         order(&graph, Algorithm::Packed, 1).unwrap_err().to_string(),
-        "200001 segments of code that ran, but packed takes at most 200000: its time grows with their square"
+        "200001 segments of code that ran at the least, but packed takes at most 200000: its time grows with their square"
     );
 }
 
