@@ -9,22 +9,6 @@
 #include "group.h"
 #include "symbols.h"
 
-/*
- * How many places are written before others may run. The kernel itself would
- * gather four times as many: five million instructions, during which a kernel
- * that is not preemptible runs nobody else on this CPU.
- */
-#define POKES_AT_ONCE 64
-
-/* Writes what is queued, when that is enough. */
-static void poke_some(unsigned int queued)
-{
-	if (queued % POKES_AT_ONCE)
-		return;
-	static_call(poke_finish)();
-	cond_resched();
-}
-
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 			  unsigned long to)
 {
@@ -175,7 +159,6 @@ void kernlane_write_entries(struct group *group, bool jumps)
 					jumps ? function->jump :
 						function->original,
 					JUMP_SIZE, function->jump);
-		poke_some(i + 1);
 	}
 	static_call(poke_finish)();
 }
@@ -187,16 +170,14 @@ void kernlane_write_entries(struct group *group, bool jumps)
  */
 void kernlane_write_calls(struct group *group, bool undo)
 {
-	unsigned int i, queued = 0;
+	unsigned int i;
 
 	for (i = 0; i < group->nr_calls; i++) {
 		struct call *call = &group->calls[i];
 		bool direct = !undo && !call->function->traced;
 
-		if (call->direct != direct) {
+		if (call->direct != direct)
 			queue_call(call, direct);
-			poke_some(++queued);
-		}
 	}
 	static_call(poke_finish)();
 }

@@ -102,6 +102,24 @@ pub struct Movable {
     pub pinned: bool,
 }
 
+impl Movable {
+    /// A block that nothing belongs to and that may lie anywhere.
+    pub fn alone(at: LinkAddr, size: u32, exit: Exit, tail: u8) -> Movable {
+        Movable {
+            at,
+            size,
+            lead: 0,
+            lead_named: false,
+            gap: 0,
+            align: 1,
+            residue: 0,
+            exit,
+            tail,
+            pinned: false,
+        }
+    }
+}
+
 /// A place inside a block at which the block becomes longer.
 #[derive(Clone, Copy, Debug)]
 pub struct Growing {

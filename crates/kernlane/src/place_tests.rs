@@ -10,18 +10,7 @@ fn at(offset: u64) -> LinkAddr {
 }
 
 fn block(offset: u64, size: u32, exit: Exit, tail: u8) -> Movable {
-    Movable {
-        at: at(offset),
-        size,
-        lead: 0,
-        lead_named: false,
-        gap: 0,
-        align: 1,
-        residue: 0,
-        exit,
-        tail,
-        pinned: false,
-    }
+    Movable::alone(at(offset), size, exit, tail)
 }
 
 /// A diamond: 0 branches to 2, else runs into 1, which jumps to 3; 2 runs into 3.

@@ -33,5 +33,13 @@ with() { # WORDS FROM COMMAND…
 with "prepared only" 0 --dry-run
 # Preparing takes as long once more; what comes later is installing and undoing.
 with "installed and undone $CYCLES times" "$(awk '/^ran for/ { printf "%.0f", 1.05 * $3 }' /tmp/out)" --cycles $CYCLES
+# What installing stands on: the kernel goes through all places that it can trace.
+echo "-- the kernel's own tracer, for one function, switched on and off $CYCLES times"
+mkdir -p $T
+mount -t tracefs tracefs $T 2>/dev/null
+echo dput >$T/set_ftrace_filter || failed "the kernel's tracer" "$?"
+export T CYCLES
+/kl/late 0 /bin/sh -ec 'n=0; while [ $n -lt $CYCLES ]; do echo function >$T/current_tracer; echo nop >$T/current_tracer; n=$((n + 1)); done' ||
+    failed "the kernel's tracer" "$?"
 rmmod kernlane && passed "the module can go" || failed "the module can go" "$(lsmod)"
 exit 0

@@ -111,14 +111,14 @@ impl Ran {
         for (&at, &(size, _)) in &self.blocks {
             let end = at + u64::from(size);
             let (exit, tail) = self.exit(end);
-            all.insert(at, block(at, size, exit, tail));
+            all.insert(at, Movable::alone(LinkAddr(at), size, exit, tail));
             let target = match exit {
                 Exit::Jump(target) | Exit::Branch(target) => Some(target.0),
                 Exit::Stop | Exit::Runs => None,
             };
             let behind = matches!(exit, Exit::Runs | Exit::Branch(_)).then_some(end);
             for stub in target.into_iter().chain(behind).filter(|&addr| !self.holds(addr)) {
-                all.insert(stub, block(stub, 1, Exit::Stop, 0));
+                all.insert(stub, Movable::alone(LinkAddr(stub), 1, Exit::Stop, 0));
             }
         }
         all.into_values().collect()
@@ -141,21 +141,6 @@ impl Ran {
     fn holds(&self, addr: u64) -> bool {
         let before = self.blocks.range(..=addr).next_back();
         before.is_some_and(|(&at, &(size, _))| addr - at < u64::from(size))
-    }
-}
-
-fn block(at: u64, size: u32, exit: Exit, tail: u8) -> Movable {
-    Movable {
-        at: LinkAddr(at),
-        size,
-        lead: 0,
-        lead_named: false,
-        gap: 0,
-        align: 1,
-        residue: 0,
-        exit,
-        tail,
-        pinned: false,
     }
 }
 
