@@ -143,6 +143,26 @@ mod tests {
         assert_eq!(name(&symbols, 0xffff_ffff_c000_0100).0, Some("f"));
     }
 
+    /// f was a jump to g, which now follows it.
+    #[test]
+    fn two_functions_may_begin_at_one_copy() {
+        let copy = 0xffff_ffff_c000_0030_u64;
+        let twice = format!("\"copy\": {copy}}}, {{\"entry\": 18446744071578845216, \"copy\": {copy}}}");
+        let told = Told::parse(&OUTPUT.replace("\"copy\": 18446744072635809840}", &twice)).unwrap();
+        assert_eq!(told.copies.len(), 2);
+        let text = with_copies(MAP, &told).unwrap();
+        for line in [
+            "ffffffffc0000030 t f",
+            "ffffffffc0000030 t g",
+            "ffffffff81000010 t f.cold",
+            "ffffffff81000020 t g.cold",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
+        // One of the two is not in the map.
+        assert!(with_copies(&MAP.replace("ffffffff81000020", "ffffffff81000028"), &told).is_err());
+    }
+
     #[test]
     fn what_is_missing_is_said() {
         for part in ["report", "status", "modules"] {

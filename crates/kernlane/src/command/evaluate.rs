@@ -1,7 +1,7 @@
 //! `kernlane evaluate`: Torrellas' figures from recordings.
 
-use crate::application::{self, Application, Recorded};
-use crate::command::profile::{from_recording, vmlinux_path};
+use crate::application::{self, Application};
+use crate::command::profile::{executed, from_recording, vmlinux_path};
 use crate::command::replay::replay_trials;
 use crate::evaluation::{Evaluation, Evaluator, PAPER, Shape, Test};
 use crate::image::vmlinux;
@@ -11,13 +11,10 @@ use crate::profile::collect::Besides;
 use crate::profile::{Merge, merge};
 use crate::replay::Trials;
 use crate::report::evaluation;
-use ::trace::Reader;
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Evaluate layouts as Torrellas, Xia and Daigle did (1998, figures 11 to 17)
@@ -56,7 +53,8 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
         let trace = recording.join("trace.klt");
         profiles.push(from_recording(&trace, &image, &Part::WHOLE, Besides::Nothing)?);
         progress.inc(1);
-        user_code.push(recorded(&trace)?);
+        let user = executed(&trace).and_then(|mut reader| application::recorded(&mut reader));
+        user_code.push(user.with_context(|| trace.display().to_string())?);
         progress.inc(1);
     }
     progress.set_message("layouts");
@@ -87,12 +85,4 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
         false => print!("{}", evaluation::text(&evaluation)),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The user's code in the recording in the file `trace.klt`.
-fn recorded(trace: &Path) -> Result<Recorded> {
-    let named = || trace.display().to_string();
-    let file = BufReader::with_capacity(1 << 20, File::open(trace).with_context(named)?);
-    let reader = Reader::new(file).with_context(named)?;
-    application::recorded(&mut reader.without_data()).with_context(named)
 }

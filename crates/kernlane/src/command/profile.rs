@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use trace::Reader;
 
 /// The recordings and the kernel they are of; shared by the commands that begin with them.
 #[derive(Args)]
@@ -102,12 +103,16 @@ fn one_profile(path: &Path, image: &Image, part: &Part, besides: Besides) -> Res
     Ok(profile)
 }
 
+/// The recording in the file `trace.klt`, without its data accesses.
+pub fn executed(trace: &Path) -> Result<Reader<BufReader<File>>> {
+    Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(trace)?))?.without_data())
+}
+
 /// The profile of a part of the recording in the file `trace.klt`.
 pub fn from_recording(trace: &Path, image: &Image, part: &Part, besides: Besides) -> Result<Profile> {
     let named = || trace.display().to_string();
-    let reader = || Ok(::trace::Reader::new(BufReader::with_capacity(1 << 20, File::open(trace)?))?.without_data());
-    let mut cut = part.cut(reader).with_context(named)?;
-    let mut profile = collect::collect(&mut reader().with_context(named)?, image, &mut cut, besides).with_context(named)?;
+    let mut cut = part.cut(|| executed(trace)).with_context(named)?;
+    let mut profile = collect::collect(&mut executed(trace).with_context(named)?, image, &mut cut, besides).with_context(named)?;
     if !part.is_whole() {
         profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));
     }

@@ -1,7 +1,7 @@
 //! `kernlane replay`: a recording runs again over layouts and machines.
 
 use crate::bound;
-use crate::command::profile::vmlinux_path;
+use crate::command::profile::{executed, vmlinux_path};
 use crate::command::relink;
 use crate::emit::kbuild::Tree;
 use crate::estimate;
@@ -118,7 +118,7 @@ pub fn asked(branches: bool, machines: &[Machine]) -> Result<Asked> {
 fn add_bounds(rows: &mut [Row], recording: &Path, image: &Image, machines: &[Machine], part: &Part) -> Result<()> {
     let path = recording.join("trace.klt");
     let named = || path.display().to_string();
-    let reader = || Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?.without_data());
+    let reader = || executed(&path);
     for machine in machines {
         let mut cut = part.cut(reader).with_context(named)?;
         let found = bound::bound(reader().with_context(named)?, image, &mut cut, machine).with_context(named)?;
@@ -200,8 +200,7 @@ pub fn replay_recording(
 pub fn replay_trials(recording: &Path, trials: &[Trials<'_>], kernel: Option<&BuildId>, part: &Part) -> Result<Replayed> {
     let path = recording.join("trace.klt");
     let named = || path.display().to_string();
-    let again = || Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?.without_data());
-    let mut cut = part.cut(again).with_context(named)?;
+    let mut cut = part.cut(|| executed(&path)).with_context(named)?;
     let file = File::open(&path).with_context(named)?;
     let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
     progress.set_style(ProgressStyle::with_template("replay {wide_bar} {percent:>3} %  {eta} left")?);

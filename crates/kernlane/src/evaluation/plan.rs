@@ -23,8 +23,8 @@ pub enum Level {
 }
 
 impl Level {
-    /// Those of figure 11, in its order.
-    pub const ALL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA];
+    /// Those whose misses are told by cause on an undivided cache: figure 11, in its order.
+    pub const CAUSES: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA];
     /// Those that differ in where the kernel's blocks lie, on a cache that is not divided.
     pub const KERNEL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
     /// Those of figure 17, in its order.
@@ -133,7 +133,7 @@ impl Made {
 
 /// Which layouts the figures try on which caches; each once.
 pub fn plan(own: Shape) -> Vec<(Level, Area, Shape)> {
-    let undivided = Level::ALL.into_iter().chain(Level::KERNEL);
+    let undivided = Level::CAUSES.into_iter().chain(Level::KERNEL);
     let mut plan: Vec<(Level, Area, Shape)> = undivided.map(|level| (level, Area::Usual, own)).collect();
     let sizes = SIZES.map(|bytes| own.sized(bytes)).into_iter();
     let lines = LINES.map(|line| Shape { line, ..own }).into_iter();

@@ -14,7 +14,7 @@ pub fn text(evaluation: &Evaluation) -> String {
         kernel.0
     );
     let figures = [
-        ("11", "misses by cause, in % of all of Base's", levels(evaluation, &Level::ALL)),
+        ("11", "misses by cause, in % of all of Base's", levels(evaluation, &Level::CAUSES)),
         (
             "12",
             "kernel, by class of block in OptL: bytes fetched, and misses in % of Base's",
