@@ -208,6 +208,14 @@ impl<'a> Chains<'a> {
 
     fn join_best(&mut self) {
         (0..self.pairs.len() as u32).for_each(|pair| self.wait(pair));
+        while let Some((_, join)) = self.best_join() {
+            let chain = self.join(join.x, join.y, join.merge);
+            self.wait_again(chain);
+        }
+    }
+
+    /// Of all that may be joined what gains most, and how much.
+    fn best_join(&mut self) -> Option<(f64, Join)> {
         while let Some(best) = self.heap.pop() {
             let pair = &self.pairs[best.pair as usize];
             if pair.jumps.is_empty() || pair.version != best.version {
@@ -215,12 +223,10 @@ impl<'a> Chains<'a> {
             }
             match best.join {
                 None => self.compute(best.pair),
-                Some(join) => {
-                    let chain = self.join(join.x, join.y, join.merge);
-                    self.wait_again(chain);
-                }
+                Some(join) => return Some((best.gain, join)),
             }
         }
+        None
     }
 
     /// Puts a pair that has jumps into the heap, with a bound of its gain.
@@ -240,11 +246,12 @@ impl<'a> Chains<'a> {
         });
     }
 
-    /// Lets those pairs of a chain wait whose gains, or bounds, are others since it changed.
+    /// Lets those pairs of a chain wait whose gains, or bounds, are others since it changed; none of a chain that may not grow.
     fn wait_again(&mut self, chain: u32) {
         let changed = &mut self.chains[chain as usize];
         let mut pairs = std::mem::take(&mut changed.computed);
         if changed.nodes.len() >= self.parameters.max_chain {
+            pairs.into_iter().for_each(|pair| self.pairs[pair as usize].version += 1);
             return;
         }
         if changed.slack > 0.0 {

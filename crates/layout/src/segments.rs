@@ -18,11 +18,8 @@ pub(crate) fn improve(order: Vec<u32>, nodes: &[Node], jumps: &[Jump], entry: Op
     }
     let first = usize::from(entry.is_some());
     let mut search = Search::new(nodes, jumps, parameters);
-    let mut best = search.score(&order);
     let mut order = order;
-    while let Some((moved, score)) = search.better(&order, first, best) {
-        (order, best) = (moved, score);
-    }
+    while search.improve_each(&mut order, first) {}
     order
 }
 
@@ -68,35 +65,39 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first move that raises the score, and the score.
-    fn better(&mut self, order: &[u32], first: usize, best: f64) -> Option<(Vec<u32>, f64)> {
-        self.begin(order);
+    /// Moves each segment that does not begin before `first` to where it raises the score most; whether any did.
+    fn improve_each(&mut self, order: &mut Vec<u32>, first: usize) -> bool {
+        let mut best = self.begin(order);
+        let mut improved = false;
         let mut raised = vec![0.0; order.len()];
         for length in 1..=LONGEST {
             for from in first..=order.len().saturating_sub(length) {
                 self.raise(order, from..from + length, first, &mut raised);
-                for to in (first..=order.len() - length).filter(|&to| to != from) {
-                    // The rounding of the steps comes to less than the difference. What is not a number is looked at.
-                    if raised[to] <= best.abs() * LEAST_SHARE / 4.0 {
-                        continue;
-                    }
-                    let mut moved = order.to_vec();
-                    match from < to {
-                        true => moved[from..to + length].rotate_left(length),
-                        false => moved[to..from + length].rotate_right(length),
-                    }
-                    let score = self.score(&moved);
-                    if score > best + best.abs() * LEAST_SHARE {
-                        return Some((moved, score));
-                    }
-                    self.place(order);
+                let places = (first..=order.len() - length).filter(|&to| to != from);
+                let Some(to) = places.reduce(|to, other| if raised[other] > raised[to] { other } else { to }) else {
+                    continue;
+                };
+                // The rounding of the steps comes to less than the difference. What is not a number is looked at.
+                if raised[to] <= best.abs() * LEAST_SHARE / 4.0 {
+                    continue;
+                }
+                let mut moved = order.clone();
+                match from < to {
+                    true => moved[from..to + length].rotate_left(length),
+                    false => moved[to..from + length].rotate_right(length),
+                }
+                let score = self.begin(&moved);
+                if score > best + best.abs() * LEAST_SHARE {
+                    (*order, best, improved) = (moved, score, true);
+                } else {
+                    self.begin(order);
                 }
             }
         }
-        None
+        improved
     }
 
-    /// Makes `order` the one before a move; gives its score.
+    /// Makes `order` the one that a move starts from; gives its score.
     fn begin(&mut self, order: &[u32]) -> f64 {
         self.place(order);
         self.before = self.jumps.iter().map(|jump| self.jump_score(jump)).collect();
@@ -142,11 +143,6 @@ impl<'a> Search<'a> {
             raised += score - std::mem::replace(&mut self.after[jump], score);
         }
         raised
-    }
-
-    fn score(&mut self, order: &[u32]) -> f64 {
-        self.place(order);
-        self.jumps.iter().map(|jump| self.jump_score(jump)).sum()
     }
 
     fn place(&mut self, order: &[u32]) {
@@ -237,7 +233,7 @@ mod tests {
                 let mut moved = order.clone();
                 let segment: Vec<u32> = moved.drain(from..from + length).collect();
                 moved.splice(to..to, segment);
-                let expected = search.score(&moved) - base;
+                let expected = search.begin(&moved) - base;
                 assert!((raised - expected).abs() < 1e-9 * (1.0 + base), "{raised}, not {expected}");
                 rises += usize::from(expected > 0.0);
                 falls += usize::from(expected < 0.0);

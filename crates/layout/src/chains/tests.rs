@@ -204,3 +204,35 @@ fn the_best_merge_gains_what_its_score_is_higher_and_no_other_gains_more() {
     });
     assert!(kinds.len() == 4 && kinds.values().all(|&found| found > 20), "{kinds:?}");
 }
+
+/// What waits with a gain of before a chain changed would be joined at a place that is another by now.
+#[test]
+fn what_is_joined_gains_what_was_computed_and_no_chain_grows_beyond_its_limit() {
+    let mut random = SplitMix64::new(11);
+    let (mut joins, mut full) = (0, 0);
+    for _ in 0..300 {
+        let (nodes, jumps) = graph(&mut random);
+        let parameters = ExtTspParameters {
+            split_threshold: [2, 128][random.below(2) as usize],
+            max_chain: 2 + random.below(NODES - 1) as usize,
+            ..ExtTspParameters::default()
+        };
+        let entry = [None, Some(random.below(NODES) as u32)][random.below(2) as usize];
+        let mut chains = Chains::new(&nodes, &jumps, entry, &parameters);
+        (0..chains.pairs.len() as u32).for_each(|pair| chains.wait(pair));
+        while let Some((gain, Join { x, y, merge, .. })) = chains.best_join() {
+            let (x_nodes, y_nodes) = (&chains.chains[x as usize].nodes, &chains.chains[y as usize].nodes);
+            assert!(allowed(x_nodes, y_nodes, merge, &chains), "{merge:?}");
+            let before = score(x_nodes, &chains, |_| true) + score(y_nodes, &chains, |_| true);
+            let raised = score(&joined(x_nodes, y_nodes, merge), &chains, |_| true) - before;
+            assert!(close(gain, raised), "{gain}, not {raised}, for {merge:?}");
+            let chain = chains.join(x, y, merge);
+            let length = chains.chains[chain as usize].nodes.len();
+            assert!(length <= parameters.max_chain, "{length} nodes of at most {}", parameters.max_chain);
+            chains.wait_again(chain);
+            joins += 1;
+            full += usize::from(length == parameters.max_chain);
+        }
+    }
+    assert!(joins > 1000 && full > 100, "{joins} joins, {full} full");
+}
