@@ -156,10 +156,15 @@ fn no_order_breaks_the_flow_of_control() {
 /// A recording of translations, each of one instruction, and of what happened.
 fn events(translations: &[(u64, &[u8])], events: &[Event]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    // One instruction, or several nops.
+    let lengths = |code: &[u8]| match code.iter().all(|&byte| byte == 0x90) {
+        true => vec![1; code.len()],
+        false => vec![code.len() as u8],
+    };
     let translation = |(id, &(addr, code)): (u32, &(u64, &[u8]))| Translation {
         id: TranslationId(id),
         addr: RunAddr(addr),
-        lengths: [code.len() as u8].into(),
+        lengths: lengths(code).into(),
         code: code.into(),
     };
     let defined: Vec<Translation> = (0..).zip(translations).map(translation).collect();
@@ -206,15 +211,16 @@ fn a_program_goes_on_where_it_was_also_when_others_ran_in_between() {
 /// Two programs of which the second has nothing at most addresses of the first.
 #[test]
 fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
-    let nop: &[u8] = &[0x90];
     let translations = [
         (U, &[0xeb, 0x0e][..]), // the first: jmp +10
-        (U + 0x10, nop),
+        (U + 0x10, &[0x90; 3][..]),
         (U, &[0xeb, 0x1e][..]), // the second: jmp +20
-        (U + 0x20, nop),
+        (U + 0x20, &[0x90; 2][..]),
         (U + 0x10, &[0xc3][..]), // something else that no direct branch leads to
+        (U + 0x21, &[0x90][..]), // nor here, but the second has that byte
+        (U + 0x40, &[0x90][..]), // and here nobody has any
     ];
-    let recording = events(&translations, &ran(&[0, 1, 2, 3, 2, 3, 4]));
+    let recording = events(&translations, &ran(&[0, 1, 2, 3, 2, 3, 4, 5, 6]));
     let application = Application::new(&[of_user(&recording)]).unwrap();
     let mut reader = Reader::new(&*recording).unwrap();
     let Some(trace::Chunk::Translations(defined)) = reader.next_chunk().unwrap() else {
@@ -224,7 +230,7 @@ fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
         .iter()
         .map(|translation| application.spaces.code(translation).unwrap().addr.0 >> 47)
         .collect();
-    assert_eq!(spaces, [1, 1, 2, 2, 2]);
+    assert_eq!(spaces, [1, 1, 2, 2, 2, 2, 1]);
 
     let unknown = Translation {
         addr: RunAddr(U + 1),
