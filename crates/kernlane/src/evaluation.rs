@@ -270,7 +270,7 @@ impl<'a> Evaluator<'a> {
             Level::Reserved => self.reserved(&layout.placement),
             Level::Base | Level::ChangHwu | Level::OptS | Level::OptL | Level::OptA | Level::Call => Division::Whole,
         };
-        let application = (made.level == Level::OptA).then_some(&self.application.spaces);
+        let application = made.level.lays_out_the_application().then_some(&self.application.spaces);
         if application.is_some() {
             self.add_application(made, &mut layout.placement)?;
         }

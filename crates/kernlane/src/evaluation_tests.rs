@@ -45,7 +45,7 @@ fn image() -> Image {
     }
 }
 
-/// A user's loop makes system calls, each of which runs the first function and the last.
+/// A user's loop of two parts that conflict makes system calls, each of which runs the first function and the last.
 fn recording() -> Vec<u8> {
     const NOP: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
     let mut memory = Memory::default();
@@ -60,7 +60,9 @@ fn recording() -> Vec<u8> {
     let jump = [&[0xe9][..], &(APART as u32 - BYTES).to_le_bytes()].concat();
     put(K, &[&NOP, &NOP, &NOP, &jump]);
     put(K + APART, &[&NOP, &NOP, &NOP, &[0x66, 0x90], &[0x48, 0x0f, 0x07]]); // …; sysret
-    put(0x40_1803, &[&[0xeb, 0xfb]]); // jmp back
+    let back = -(APART as i32) - 13;
+    put(0x40_1803, &[&[&[0xe9][..], &(APART as u32).to_le_bytes()].concat()]);
+    put(0x40_1808 + APART, &[&[&[0xe9][..], &back.to_le_bytes()].concat()]); // jmp back
     record(&memory, &round.repeat(ROUNDS as usize), 100)
 }
 
@@ -87,8 +89,11 @@ fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
         let misses = kernel(level, own);
         assert_eq!(misses.total(), misses.cold, "{level:?}: {misses:?}");
     }
-    let user = found.trial(Level::OptA, Area::Usual, own).unwrap().misses.user;
-    assert_eq!((user.total(), user.cold), (1, 1), "{user:?}");
+    let user = |level| found.trial(level, Area::Usual, own).unwrap().misses.user;
+    for level in [Level::OptA, Level::Call] {
+        assert_eq!((user(level).total(), user(level).cold), (1, 1), "{level:?}");
+    }
+    assert_eq!(user(Level::OptS).total(), 2 * ROUNDS);
     // In a half of its own, the kernel's small code conflicts with nothing; in the other the user's is alone. Lines with a place of their own miss once.
     for level in [Level::Separate, Level::Reserved] {
         let trial = found.trial(level, Area::Usual, own).unwrap();

@@ -44,6 +44,14 @@ impl Level {
             Level::Reserved => "Resv",
         }
     }
+
+    /// Whether the user's code is laid out, too: section 5.5 tries its setups beside OptA.
+    pub fn lays_out_the_application(self) -> bool {
+        match self {
+            Level::OptA | Level::Separate | Level::Reserved | Level::Call => true,
+            Level::Base | Level::ChangHwu | Level::OptS | Level::OptL => false,
+        }
+    }
 }
 
 /// The SelfConfFree area of an OptS layout.
