@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 /// Evaluate layouts as Torrellas, Xia and Daigle did (1998, figures 11 to 17)
 ///
-/// The kernel is laid out by Chang-Hwu, OptS, OptL and Call, the user's code by OptA, for the average of the recordings, and each recording replayed over the
+/// The kernel is laid out by Chang-Hwu, OptS, OptL and Call, the user's code as OptA has it, for the average of the recordings, and each recording replayed over the
 /// layouts on many instruction caches: misses by cause, by class of block, by address, by size, line and ways, by the size of the SelfConfFree area, with separate and
 /// reserved caches. The paper's numbers stand beside them. The layouts are placed nearly as `kernlane relink` would.
 #[derive(Args)]
