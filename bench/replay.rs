@@ -1,16 +1,18 @@
 //! How fast a recording runs again, in time of one processor, beside the bound: merely decoding the same recording.
 //!
-//! `cargo bench -p kernlane --bench replay [-- RECORDING]`. Without a recording (a directory), a generated one of 100 M instructions.
+//! `cargo bench -p kernlane --bench replay [-- RECORDING [VMLINUX LAYOUT…]]`. Without a recording (a directory), a generated one of 100 M instructions.
+//! With layouts (`.kll`) and the kernel that they are of: all of them on three machines in one pass, beside as many passes as there are pairs of the two.
 
 mod processor_time;
 
 use anyhow::{Context, Result};
-use kernlane::{machine, replay};
+use kernlane::replay::Layout;
+use kernlane::{estimate, image, machine, order, replay};
 use processor_time::processor_time;
 use sim::Machine;
 use std::hint::black_box;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trace::{Chunk, Event, Header, Reader, RunAddr, Translation, TranslationId, Writer, events};
 
 fn main() -> Result<()> {
@@ -20,8 +22,8 @@ fn main() -> Result<()> {
 
 fn bench() -> Result<()> {
     // Cargo itself passes --bench.
-    let given = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let recording = match &given {
+    let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let recording = match given.first() {
         Some(path) => {
             let path = Path::new(path).join("trace.klt");
             std::fs::read(&path).with_context(|| path.display().to_string())?
@@ -31,7 +33,7 @@ fn bench() -> Result<()> {
     let instructions = decode(&recording)?;
     println!(
         "{}: {:.1} M instructions, {:.3} bit each",
-        given.as_deref().unwrap_or("generated"),
+        given.first().map_or("generated", String::as_str),
         instructions as f64 / 1e6,
         8.0 * recording.len() as f64 / instructions as f64
     );
@@ -58,9 +60,55 @@ fn bench() -> Result<()> {
         ("four layouts, one L1I and iTLB", 4, std::slice::from_ref(&server)),
         ("one layout, three machines", 1, all.as_slice()),
     ] {
-        let layouts = vec![replay::Layout::original(); layouts];
+        let layouts = vec![Layout::original(); layouts];
         print(name, fastest(|| replay::replay(Reader::new(&recording[..])?, &layouts, machines))?);
     }
+    if let [_, vmlinux, layouts @ ..] = &given[..] {
+        many(&recording, &read_layouts(vmlinux, layouts)?, &all)?;
+    }
+    Ok(())
+}
+
+fn read_layouts(vmlinux: &str, paths: &[String]) -> Result<Vec<Layout>> {
+    let image = image::vmlinux::read(vmlinux.as_ref())?;
+    let layout = |path: &String| {
+        let order = order::Layout::from_text(&std::fs::read_to_string(path)?)?;
+        anyhow::Ok(Layout {
+            name: path.clone(),
+            kernel: Some(image.build_id.clone()),
+            placement: estimate::placement(&image, &order)?,
+        })
+    };
+    paths.iter().map(|path| layout(path).with_context(|| path.clone())).collect()
+}
+
+/// All layouts on all machines: in one pass, in a pass for each pair, and in one pass by two threads.
+fn many(recording: &[u8], layouts: &[Layout], machines: &[Machine]) -> Result<()> {
+    let all = || replay::replay(Reader::new(recording)?, layouts, machines);
+    let one_pass = fastest(all)?;
+    let mut passes = Duration::ZERO;
+    for layout in layouts {
+        for machine in machines {
+            let (layout, machine) = (std::slice::from_ref(layout), std::slice::from_ref(machine));
+            passes += fastest(|| replay::replay(Reader::new(recording)?, layout, machine))?;
+        }
+    }
+    println!(
+        "{} layouts, {} machines: one pass takes {:.3} of the time of {} passes",
+        layouts.len(),
+        machines.len(),
+        one_pass.as_secs_f64() / passes.as_secs_f64(),
+        layouts.len() * machines.len()
+    );
+    let wall_clock = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+        let start = Instant::now();
+        let replayed = pool.install(all)?;
+        anyhow::Ok((start.elapsed(), replayed))
+    };
+    let ((one, alone), (two, together)) = (wall_clock(1)?, wall_clock(2)?);
+    anyhow::ensure!(alone.layouts == together.layouts, "two threads count something else than one");
+    println!("two threads take {:.2} of the time of one", two.as_secs_f64() / one.as_secs_f64());
     Ok(())
 }
 
