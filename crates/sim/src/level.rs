@@ -22,11 +22,13 @@ impl Party {
     pub const PROCESSES: u32 = u16::MAX as u32 - 1;
 
     /// The user process with this number; from [`Party::PROCESSES`] on, numbers are used again.
+    #[inline]
     pub fn process(number: u32) -> Party {
         Party(2 + (number % Party::PROCESSES) as u16)
     }
 
     /// The party of a side all of whose processes are one: Torrellas' two.
+    #[inline]
     pub fn of(side: Side) -> Party {
         match side {
             Side::Kernel => Party::KERNEL,

@@ -160,10 +160,12 @@ impl Running {
 
     fn run(&mut self, ran: &[FragmentId], uses: &[Uses]) {
         let lines = &uses[self.lines];
+        let (l1i, misses) = (&mut self.l1i, &mut self.misses[..]);
         for &fragment in ran {
-            for at in lines.of(fragment) {
-                if self.l1i.fetch(lines.lines[at]) {
-                    self.misses[at] += 1;
+            let at = lines.of(fragment);
+            for (&line, misses) in lines.lines[at.clone()].iter().zip(&mut misses[at]) {
+                if l1i.fetch(line) {
+                    *misses += 1;
                 }
             }
         }
