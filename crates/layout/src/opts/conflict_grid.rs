@@ -121,16 +121,23 @@ impl Grid {
                 loops.entry(found).or_default().push(piece);
             }
         }
-        let callees = callees(hot);
-        let mut callers: BTreeMap<FunctionId, BTreeSet<usize>> = BTreeMap::new();
-        for (&number, pieces) in &loops {
-            for routine in descendants(hot, transitions, pieces, &callees) {
-                callers.entry(routine).or_default().insert(number);
-            }
-        }
-        let mut routines: Vec<(FunctionId, BTreeSet<usize>)> = callers.into_iter().collect();
-        routines.sort_by_key(|&(routine, _)| (std::cmp::Reverse(hot.entries(routine)), routine));
-        routines.truncate(parameters.grid_routines);
+        let called = called_by_loops(hot, transitions, &loops);
+        let mut kept: Vec<FunctionId> = reached(called.keys().copied(), &neighbours(hot, |(caller, callee)| (caller, callee)))
+            .into_iter()
+            .collect();
+        kept.sort_by_key(|&routine| (std::cmp::Reverse(hot.entries(routine)), routine));
+        kept.truncate(parameters.grid_routines);
+        let callers = neighbours(hot, |(caller, callee)| (callee, caller));
+        let loops_of = |routine| {
+            let leading = reached([routine], &callers);
+            leading
+                .iter()
+                .filter_map(|function| called.get(function))
+                .flatten()
+                .copied()
+                .collect()
+        };
+        let routines: Vec<(FunctionId, BTreeSet<usize>)> = kept.into_iter().map(|routine| (routine, loops_of(routine))).collect();
         let calling: BTreeSet<usize> = routines.iter().flat_map(|(_, loops)| loops).copied().collect();
         let number: BTreeMap<usize, usize> = calling.iter().enumerate().map(|(at, &found)| (found, at)).collect();
         let mut pieces: BTreeMap<FunctionId, Vec<PieceId>> = routines.iter().map(|&(routine, _)| (routine, Vec::new())).collect();
@@ -154,28 +161,33 @@ impl Grid {
     }
 }
 
-/// The functions that each function calls.
-fn callees(hot: &Hot) -> BTreeMap<FunctionId, Vec<FunctionId>> {
-    let mut callees: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
-    for (caller, callee) in hot.arcs().into_keys() {
-        callees.entry(caller).or_default().push(callee);
+/// The loops that call each function themselves.
+fn called_by_loops(hot: &Hot, transitions: &Transitions, loops: &BTreeMap<usize, Vec<PieceId>>) -> BTreeMap<FunctionId, BTreeSet<usize>> {
+    let mut called: BTreeMap<FunctionId, BTreeSet<usize>> = BTreeMap::new();
+    for (&number, pieces) in loops {
+        for arc in pieces.iter().flat_map(|piece| &transitions.calls[piece.index()]) {
+            called.entry(hot.function_of(arc.to)).or_default().insert(number);
+        }
     }
-    callees
+    called
 }
 
-/// What some pieces call, and what that calls, and so on.
-fn descendants(
-    hot: &Hot,
-    transitions: &Transitions,
-    pieces: &[PieceId],
-    callees: &BTreeMap<FunctionId, Vec<FunctionId>>,
-) -> BTreeSet<FunctionId> {
-    let called = pieces.iter().flat_map(|piece| &transitions.calls[piece.index()]);
-    let mut waiting: Vec<FunctionId> = called.map(|arc| hot.function_of(arc.to)).collect();
+/// By function, those at the other end of its calls; `direct` names the two ends of a call, first the one to go from.
+fn neighbours(hot: &Hot, direct: impl Fn((FunctionId, FunctionId)) -> (FunctionId, FunctionId)) -> BTreeMap<FunctionId, Vec<FunctionId>> {
+    let mut neighbours: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
+    for (from, to) in hot.arcs().into_keys().map(direct) {
+        neighbours.entry(from).or_default().push(to);
+    }
+    neighbours
+}
+
+/// Functions, their neighbours, the neighbours of those, and so on.
+fn reached(from: impl IntoIterator<Item = FunctionId>, neighbours: &BTreeMap<FunctionId, Vec<FunctionId>>) -> BTreeSet<FunctionId> {
+    let mut waiting: Vec<FunctionId> = from.into_iter().collect();
     let mut found = BTreeSet::new();
     while let Some(function) = waiting.pop() {
         if found.insert(function) {
-            waiting.extend(callees.get(&function).into_iter().flatten());
+            waiting.extend(neighbours.get(&function).into_iter().flatten());
         }
     }
     found
