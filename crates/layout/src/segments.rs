@@ -77,7 +77,7 @@ impl<'a> Search<'a> {
                 let Some(to) = places.reduce(|to, other| if raised[other] > raised[to] { other } else { to }) else {
                     continue;
                 };
-                // The rounding of the steps comes to less than the difference. What is not a number is looked at.
+                // The rounding of the steps comes to less than the difference.
                 if raised[to] <= best.abs() * LEAST_SHARE / 4.0 {
                     continue;
                 }

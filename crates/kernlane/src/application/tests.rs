@@ -153,10 +153,9 @@ fn no_order_breaks_the_flow_of_control() {
     }
 }
 
-/// A recording of translations, each of one instruction, and of what happened.
+/// A recording of translations, each of one instruction or of nops, and of what happened.
 fn events(translations: &[(u64, &[u8])], events: &[Event]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
-    // One instruction, or several nops.
     let lengths = |code: &[u8]| match code.iter().all(|&byte| byte == 0x90) {
         true => vec![1; code.len()],
         false => vec![code.len() as u8],

@@ -122,12 +122,11 @@ impl Grid {
             }
         }
         let called = called_by_loops(hot, transitions, &loops);
-        let mut kept: Vec<FunctionId> = reached(called.keys().copied(), &neighbours(hot, |(caller, callee)| (caller, callee)))
-            .into_iter()
-            .collect();
+        let callees = neighbours(hot.arcs().into_keys());
+        let mut kept: Vec<FunctionId> = reached(called.keys().copied(), &callees).into_iter().collect();
         kept.sort_by_key(|&routine| (std::cmp::Reverse(hot.entries(routine)), routine));
         kept.truncate(parameters.grid_routines);
-        let callers = neighbours(hot, |(caller, callee)| (callee, caller));
+        let callers = neighbours(hot.arcs().into_keys().map(|(caller, callee)| (callee, caller)));
         let loops_of = |routine| {
             let leading = reached([routine], &callers);
             leading
@@ -172,10 +171,10 @@ fn called_by_loops(hot: &Hot, transitions: &Transitions, loops: &BTreeMap<usize,
     called
 }
 
-/// By function, those at the other end of its calls; `direct` names the two ends of a call, first the one to go from.
-fn neighbours(hot: &Hot, direct: impl Fn((FunctionId, FunctionId)) -> (FunctionId, FunctionId)) -> BTreeMap<FunctionId, Vec<FunctionId>> {
+/// By the first function of each pair, the second ones.
+fn neighbours(pairs: impl Iterator<Item = (FunctionId, FunctionId)>) -> BTreeMap<FunctionId, Vec<FunctionId>> {
     let mut neighbours: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
-    for (from, to) in hot.arcs().into_keys().map(direct) {
+    for (from, to) in pairs {
         neighbours.entry(from).or_default().push(to);
     }
     neighbours
