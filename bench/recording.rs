@@ -7,8 +7,9 @@
 mod processor_time;
 
 use anyhow::{Context, Result, ensure};
-use kernlane::command::attribution::Attribution;
-use kernlane::guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin, Workload};
+use attribution::Attribution;
+use guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin, Workload};
+use host::recording::Recording;
 use processor_time::processor_time;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ fn main() -> Result<()> {
     let bench = Bench {
         kernel: Kernel::open(Path::new(tree), None)?,
         plugin: build_plugin()?,
-        trace: directory.path().join("trace.klt"),
+        trace: Recording::at(directory.path()).trace(),
     };
     let nothing = directory.path().join("nothing.toml");
     std::fs::write(&nothing, NOTHING)?;

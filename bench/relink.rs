@@ -6,9 +6,9 @@
 //! the machine troubles both alike. CPU time is user and system time with that of all programs that were run.
 
 use anyhow::{Context, Result, ensure};
-use kernlane::command::relink::{Destination, relink};
-use kernlane::emit::kbuild::Tree;
-use kernlane::order::Layout;
+use emit::kbuild::Tree;
+use emit::relink::{Destination, relink};
+use image::order::Layout;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -47,11 +47,13 @@ fn main() -> Result<()> {
         })?);
         let tree = Tree::open(&copy, &[])?;
         rewriting.keep(Cost::of(|| {
-            text = relink(&tree, &layout, &Destination::Nowhere)?.summary.text_before;
+            text = relink(&tree, &layout, &Destination::Nowhere, &|_| {})?.summary.text_before;
             Ok(())
         })?);
         let output = directory.path().join(format!("relinked.{run}"));
-        whole.keep(Cost::of(|| relink(&tree, &layout, &Destination::Directory(&output)).map(drop))?);
+        whole.keep(Cost::of(|| {
+            relink(&tree, &layout, &Destination::Directory(&output), &|_| {}).map(drop)
+        })?);
     }
     report(own, rewriting, whole, text)
 }

@@ -6,12 +6,13 @@
 mod processor_time;
 
 use anyhow::{Context, Result};
-use kernlane::replay::Layout;
-use kernlane::{estimate, image, machine, order, replay};
+use execution::machine;
+use host::recording::Recording;
+use image::{estimate, order};
 use processor_time::processor_time;
+use replay::Layout;
 use sim::Machine;
 use std::hint::black_box;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use trace::{Chunk, Event, Header, Reader, RunAddr, Translation, TranslationId, Writer, events};
 
@@ -25,7 +26,7 @@ fn bench() -> Result<()> {
     let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let recording = match given.first() {
         Some(path) => {
-            let path = Path::new(path).join("trace.klt");
+            let path = Recording::at(path).trace();
             std::fs::read(&path).with_context(|| path.display().to_string())?
         }
         None => generated()?,

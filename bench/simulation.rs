@@ -8,9 +8,9 @@
 mod processor_time;
 
 use anyhow::{Context, Result, ensure};
-use kernlane::command::attribution::Attribution;
-use kernlane::guest::checkpoint::{self, Checkpoint};
-use kernlane::guest::{self, End, Kernel, Plugin, Qemu, Request, Workload};
+use attribution::Attribution;
+use guest::checkpoint::{self, Checkpoint};
+use guest::{self, End, Kernel, Plugin, Qemu, Request, Workload};
 use processor_time::processor_time;
 use sim::Machine;
 use std::path::{Path, PathBuf};

@@ -28,6 +28,12 @@ struct group *kernlane_find_group(const char *name)
 /* Lets the group's module go, too. */
 void kernlane_free_group(struct group *group)
 {
+	/* The tracer may send entries to the copies, by this group, for ever. */
+	if (group->stuck) {
+		__module_get(THIS_MODULE);
+		return;
+	}
+	kernlane_forget_tasks(&group->inside);
 	module_put(group->module);
 	kvfree(group->functions);
 	kvfree(group->calls);
@@ -43,25 +49,33 @@ static int take_function(struct group *group, unsigned int index,
 {
 	const struct kernlane_function *from = data;
 	struct function *function = &group->functions[index];
-	unsigned long size, offset;
+	unsigned long size, offset, patch_end;
 
+	*bad_address = from->entry;
 	if (index && function[-1].entry >= from->entry)
 		return -EINVAL;
-	*bad_address = from->entry;
-	if (from->patch_at != 5 && from->patch_at != 9)
+	if ((from->patch_at != 5 && from->patch_at != 9) ||
+	    memchr_inv(from->reserved, 0, sizeof(from->reserved)))
 		return -EINVAL;
+	patch_end = from->entry + from->patch_at + JUMP_SIZE;
 	if (!kernlane_in_kernel_text(from->entry) ||
-	    kernlane_is_apart(from->entry))
+	    !kernlane_in_kernel_text(patch_end - JUMP_SIZE) ||
+	    kernlane_is_apart(from->entry, patch_end))
 		return -EPERM;
 	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset ||
 	    size < from->patch_at + JUMP_SIZE)
 		return -EINVAL;
-	if (!in_module_text(group, from->copy))
+	if (!in_module_text(group, from->copy, 1))
 		return -EINVAL;
 	function->entry = from->entry;
+	function->end = from->entry + size;
 	function->copy = from->copy;
 	function->patch = from->entry + from->patch_at;
 	function->tracer_site = function->patch - MCOUNT_INSN_SIZE;
+	/* For an entry that is no site ftrace takes the site behind it. */
+	if (static_call(tracer_site_at)(function->tracer_site) !=
+	    function->tracer_site)
+		return -EINVAL;
 	memcpy(function->original, from->expected, JUMP_SIZE);
 	kernlane_make_branch(function->jump, JUMP_OPCODE, function->patch,
 			     function->copy);
@@ -74,16 +88,18 @@ static int take_function(struct group *group, unsigned int index,
  * in the module at the accounting that it has written in front of the copies:
  * sarq $5, %gs:...
  */
-static u8 find_accounting(const struct group *group, const struct call *call)
+static u8 find_accounting(const struct group *group, const struct call *call,
+			  const u8 *branch)
 {
 	static const u8 sarq[] = { 0x65, 0x48, 0xc1 };
 	unsigned long target, size;
 	s32 distance;
 
-	memcpy(&distance, (void *)(call->site + 1), sizeof(distance));
+	memcpy(&distance, branch + 1, sizeof(distance));
 	target = call->site + JUMP_SIZE + distance;
 	size = call->function->copy - target;
-	if (!size || size > MAX_ACCOUNTING || !in_module_text(group, target) ||
+	if (!size || size > MAX_ACCOUNTING ||
+	    !in_module_text(group, target, sizeof(sarq)) ||
 	    memcmp((void *)target, sarq, sizeof(sarq)))
 		return 0;
 	return size;
@@ -94,23 +110,26 @@ static int take_call(struct group *group, unsigned int index, const void *data,
 {
 	const struct kernlane_call *from = data;
 	struct call *call = &group->calls[index];
+	u8 branch[JUMP_SIZE];
 
 	*bad_address = from->site;
-	if (from->function >= group->nr_functions)
+	if (from->function >= group->nr_functions || from->reserved)
 		return -EINVAL;
 	call->site = from->site;
 	call->function = &group->functions[from->function];
-	call->in_module = in_module_text(group, from->site) &&
-			  in_module_text(group, from->site + JUMP_SIZE - 1);
+	call->in_module = in_module_text(group, from->site, JUMP_SIZE);
 	call->direct = call->in_module;
-	if (!call->in_module && (!kernlane_in_kernel_text(from->site) ||
-				 kernlane_is_apart(from->site)))
+	if (!call->in_module &&
+	    (!kernlane_in_kernel_text(from->site) ||
+	     kernlane_is_apart(from->site, from->site + JUMP_SIZE)))
 		return -EPERM;
-	call->opcode = *(u8 *)from->site;
+	if (copy_from_kernel_nofault(branch, (void *)call->site, JUMP_SIZE))
+		return -EFAULT;
+	call->opcode = branch[0];
 	if (call->opcode != CALL_OPCODE && call->opcode != JUMP_OPCODE)
 		return -EBUSY;
 	if (call->in_module)
-		call->accounting = find_accounting(group, call);
+		call->accounting = find_accounting(group, call, branch);
 	*bad_address = 0;
 	return 0;
 }
@@ -154,6 +173,87 @@ static int sort_calls(struct group *group, u64 *bad_address)
 	return 0;
 }
 
+/* Whether one of the bytes [@start, @end) is in front of a group's copies. */
+static bool in_entries(const struct group *group, unsigned long start,
+		       unsigned long end)
+{
+	unsigned int low = 0, high = group->nr_functions;
+
+	while (low < high) {
+		unsigned int middle = low + (high - low) / 2;
+
+		if (group->functions[middle].entry < end)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low && group->functions[low - 1].patch + JUMP_SIZE > start;
+}
+
+/* Whether one of the bytes [@start, @end) is in a call of a group. */
+static bool in_calls(const struct group *group, unsigned long start,
+		     unsigned long end)
+{
+	unsigned int low = 0, high = group->nr_calls;
+
+	while (low < high) {
+		unsigned int middle = low + (high - low) / 2;
+
+		if (group->calls[middle].site < end)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low && group->calls[low - 1].site + JUMP_SIZE > start;
+}
+
+/* The first place of a group at which an installed one writes, or 0. */
+static unsigned long find_taken(const struct group *group,
+				const struct group *by)
+{
+	unsigned int i;
+
+	for (i = 0; i < group->nr_functions; i++) {
+		unsigned long start = group->functions[i].entry;
+		unsigned long end = group->functions[i].patch + JUMP_SIZE;
+
+		if (in_entries(by, start, end) || in_calls(by, start, end))
+			return start;
+	}
+	for (i = 0; i < group->nr_calls; i++) {
+		unsigned long start = group->calls[i].site;
+		unsigned long end = start + JUMP_SIZE;
+
+		if (in_entries(by, start, end) || in_calls(by, start, end))
+			return start;
+	}
+	return 0;
+}
+
+/* No byte is written for two purposes, by one group or by two. */
+static int refuse_overlap(const struct group *group, u64 *bad_address)
+{
+	const struct group *other;
+	unsigned int i;
+
+	for (i = 0; i < group->nr_calls; i++) {
+		unsigned long site = group->calls[i].site;
+
+		if (!in_entries(group, site, site + JUMP_SIZE))
+			continue;
+		*bad_address = site;
+		return -EINVAL;
+	}
+	list_for_each_entry(other, &kernlane_groups, list) {
+		if (other->state != GROUP_INSTALLED)
+			continue;
+		*bad_address = find_taken(group, other);
+		if (*bad_address)
+			return -EBUSY;
+	}
+	return 0;
+}
+
 /* Holds the module of that name in whose text the first copy lies. */
 static int take_module(struct group *group, const struct kernlane_group *from)
 {
@@ -172,6 +272,9 @@ static int take_module(struct group *group, const struct kernlane_group *from)
 	if (!module)
 		return -ENOENT;
 	group->module = module;
+	/* One whose init fails is freed, whoever holds it. */
+	if (READ_ONCE(module->state) != MODULE_STATE_LIVE)
+		return -ENOENT;
 	group->text = (unsigned long)module->mem[MOD_TEXT].base;
 	group->text_size = module->mem[MOD_TEXT].size;
 	strscpy(group->name, from->module, sizeof(group->name));
@@ -199,12 +302,16 @@ static int take_arrays(struct group *group, struct kernlane_group *from)
 	if (err)
 		return err;
 	group->nr_calls = from->nr_calls;
-	return sort_calls(group, &from->bad_address);
+	err = sort_calls(group, &from->bad_address);
+	if (err)
+		return err;
+	return refuse_overlap(group, &from->bad_address);
 }
 
 /* A group that holds its module and is in no list yet, or an error. */
 struct group *kernlane_take_group(struct kernlane_group *from)
 {
+	static u64 last_id;
 	struct group *group;
 	int err;
 
@@ -215,6 +322,7 @@ struct group *kernlane_take_group(struct kernlane_group *from)
 	group = kzalloc(sizeof(*group), GFP_KERNEL);
 	if (!group)
 		return ERR_PTR(-ENOMEM);
+	group->id = ++last_id;
 	err = take_module(group, from);
 	if (!err)
 		err = take_arrays(group, from);

@@ -28,13 +28,17 @@ enum group_state {
 
 struct function {
 	unsigned long entry;
+	/* Behind its last byte, by kallsyms. */
+	unsigned long end;
 	unsigned long copy;
 	unsigned long patch;
 	unsigned long tracer_site;
 	u8 original[JUMP_SIZE];
 	u8 jump[JUMP_SIZE];
-	/* A tracer is attached: calls go to the entry. */
+	/* A tracer is attached, and all calls that can be written go to the entry. */
 	bool traced;
+	/* A tracer is attached: calls are to go to the entry. */
+	bool to_entry;
 };
 
 struct call {
@@ -48,8 +52,16 @@ struct call {
 	bool direct;
 };
 
+/* Tasks that are held. */
+struct tasks {
+	struct task_struct **tasks;
+	unsigned int nr;
+};
+
 struct group {
 	struct list_head list;
+	/* No other group has it, before or after. */
+	u64 id;
 	struct ftrace_ops ops;
 	struct module *module;
 	char name[KERNLANE_NAME];
@@ -60,14 +72,25 @@ struct group {
 	unsigned int nr_functions;
 	unsigned int nr_calls;
 	enum group_state state;
+	/* Leaving: every task was looked at once, and these may be in a copy. */
+	bool looked;
+	struct tasks inside;
+	/* Leaving: when the tasks are looked at again, and how long after that. */
+	unsigned long next_look;
+	unsigned long pause;
+	/* The function tracer broke down with the diversion in place: for ever. */
+	bool stuck;
 	time64_t since;
 	s64 poke_us;
 	s64 total_us;
 };
 
-static inline bool in_module_text(const struct group *group, unsigned long addr)
+/* Whether @size bytes at @addr lie in the text of the group's module. */
+static inline bool in_module_text(const struct group *group, unsigned long addr,
+				  unsigned long size)
 {
-	return addr >= group->text && addr < group->text + group->text_size;
+	return addr >= group->text && size <= group->text_size &&
+	       addr - group->text <= group->text_size - size;
 }
 
 /* group.c: what user space gave, checked. */
@@ -78,17 +101,26 @@ struct group *kernlane_find_group(const char *name);
 struct group *kernlane_take_group(struct kernlane_group *from);
 void kernlane_free_group(struct group *group);
 
+/* probes.c: kprobes, armed or not. */
+void kernlane_lock_text(void);
+void kernlane_unlock_text(void);
+unsigned long kernlane_find_probe(unsigned long start, unsigned long end);
+unsigned long kernlane_find_group_probe(const struct group *group);
+
 /* text.c: what stands in the kernel's text. */
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 			  unsigned long to);
-bool kernlane_is_traced(const struct function *function);
-unsigned long kernlane_find_changed(const struct group *group);
-void kernlane_write_entries(struct group *group, bool jumps);
-void kernlane_write_calls(struct group *group, bool undo);
 int kernlane_write_group(struct group *group, u64 *bad_address);
+int kernlane_restore_group(struct group *group, u64 *bad_address);
+void kernlane_follow_tracers(struct group *group);
+
+/* stacks.c: which tasks are in copies. */
+bool kernlane_nobody_inside(struct group *group);
+void kernlane_forget_tasks(struct tasks *tasks);
 
 /* undo.c: how groups go again. */
-int kernlane_undo(struct group *group, u64 *bad_address);
+int kernlane_undo(const char *name, u64 *bad_address);
+bool kernlane_livepatch_is_coming(void);
 void kernlane_start_watching(void);
 int kernlane_undo_init(void);
 void kernlane_undo_exit(void);

@@ -29,6 +29,7 @@
  * @patch_at: bytes from @entry to the instruction behind the tracer's site; a
  *	jump is written there
  * @expected: the bytes that must be there now
+ * @reserved: zero
  */
 struct kernlane_function {
 	__u64 entry;
@@ -53,13 +54,16 @@ struct kernlane_call {
 
 /**
  * struct kernlane_group - what is installed and undone as one
- * @module: name of the module that contains the copies
+ * @module: name of the module that contains the copies, with a zero at its end
  * @functions: pointer to struct kernlane_function
  * @calls: pointer to struct kernlane_call
  * @nr_functions: how many
  * @nr_calls: how many
  * @bad_address: set on failure: the address at which the kernel is not what
- *	the group expects, or 0
+ *	the group expects (EBUSY), at which a kprobe is registered
+ *	(EADDRINUSE), or which is not acceptable, or 0
+ *
+ * To undo a group only its name is needed.
  */
 struct kernlane_group {
 	char module[KERNLANE_NAME];

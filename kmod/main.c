@@ -37,6 +37,9 @@ static int install(struct kernlane_group *from)
 
 	if (kernlane_find_group(from->module))
 		return -EEXIST;
+	/* It would run beside copies of what it changes. */
+	if (kernlane_livepatch_is_coming())
+		return -EBUSY;
 	group = kernlane_take_group(from);
 	if (IS_ERR(group))
 		return PTR_ERR(group);
@@ -54,6 +57,12 @@ static int install(struct kernlane_group *from)
 	return 0;
 }
 
+/* A name is never cut short: the rest might be that of another group. */
+static bool is_name(const char *name)
+{
+	return name[0] && strnlen(name, KERNLANE_NAME) < KERNLANE_NAME;
+}
+
 static long do_install(struct kernlane_group __user *user)
 {
 	struct kernlane_group from;
@@ -61,9 +70,11 @@ static long do_install(struct kernlane_group __user *user)
 
 	if (copy_from_user(&from, user, sizeof(from)))
 		return -EFAULT;
+	if (!is_name(from.module))
+		return -EINVAL;
 	from.bad_address = 0;
-	from.module[KERNLANE_NAME - 1] = 0;
-	mutex_lock(&kernlane_groups_mutex);
+	if (mutex_lock_killable(&kernlane_groups_mutex))
+		return -EINTR;
 	err = install(&from);
 	mutex_unlock(&kernlane_groups_mutex);
 	if (err && put_user(from.bad_address, &user->bad_address))
@@ -74,17 +85,14 @@ static long do_install(struct kernlane_group __user *user)
 static long do_undo(struct kernlane_group __user *user)
 {
 	struct kernlane_group from;
-	struct group *group;
-	int err = -ENOENT;
+	int err;
 
 	if (copy_from_user(&from, user, sizeof(from)))
 		return -EFAULT;
-	from.module[KERNLANE_NAME - 1] = 0;
-	mutex_lock(&kernlane_groups_mutex);
-	group = kernlane_find_group(from.module);
-	if (group)
-		err = kernlane_undo(group, &from.bad_address);
-	mutex_unlock(&kernlane_groups_mutex);
+	if (!is_name(from.module))
+		return -EINVAL;
+	from.bad_address = 0;
+	err = kernlane_undo(from.module, &from.bad_address);
 	if (err && put_user(from.bad_address, &user->bad_address))
 		return -EFAULT;
 	return err;
@@ -174,8 +182,9 @@ static int show(struct seq_file *seq, void *unused)
 {
 	const struct group *group;
 
+	if (mutex_lock_killable(&kernlane_groups_mutex))
+		return -EINTR;
 	seq_printf(seq, "kernlane %d\n", KERNLANE_VERSION);
-	mutex_lock(&kernlane_groups_mutex);
 	list_for_each_entry(group, &kernlane_groups, list)
 		show_group(seq, group);
 	mutex_unlock(&kernlane_groups_mutex);

@@ -5,11 +5,11 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/kprobes.h>
-
 #include "group.h"
 #include "symbols.h"
 
+/* The kernel's own: held while kprobes come and go. */
+struct mutex *kernlane_kprobe_mutex;
 /* The kernel's own: held while text is written, and while it must not be. */
 struct mutex *kernlane_text_mutex;
 
@@ -20,6 +20,11 @@ DEFINE_STATIC_CALL_NULL(poke_finish, text_poke_finish);
 DEFINE_STATIC_CALL_NULL(stack_of, stack_trace_save_tsk_reliable);
 DEFINE_STATIC_CALL_NULL(module_of, __module_text_address);
 DEFINE_STATIC_CALL_NULL(symbol_of, kallsyms_lookup_size_offset);
+DEFINE_STATIC_CALL_NULL(kprobe_at, get_kprobe);
+DEFINE_STATIC_CALL_NULL(settle_kprobes, wait_for_kprobe_optimizer);
+DEFINE_STATIC_CALL_NULL(tracer_site_at, ftrace_location);
+DEFINE_STATIC_CALL_NULL(with_task, task_call_func);
+DEFINE_STATIC_CALL_NULL(idle_task_of, idle_task);
 DEFINE_STATIC_CALL_NULL(address_of, kallsyms_lookup_name);
 
 /* Code that is left alone, by the symbols around it. */
@@ -40,25 +45,28 @@ static struct {
 	unsigned long end;
 } apart[ARRAY_SIZE(apart_names)];
 
-bool kernlane_is_apart(unsigned long addr)
+bool kernlane_is_apart(unsigned long start, unsigned long end)
 {
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(apart); i++)
-		if (addr >= apart[i].start && addr < apart[i].end)
+		if (start < apart[i].end && end > apart[i].start)
 			return true;
 	return false;
 }
 
 bool kernlane_in_kernel_text(unsigned long addr)
 {
-	return addr >= text_start && addr + JUMP_SIZE <= text_end;
+	return addr >= text_start && addr <= text_end - JUMP_SIZE;
 }
 
 /* kallsyms_lookup_name() is not exported; a kprobe knows where it is. */
 static unsigned long find_lookup(void)
 {
-	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
+	struct kprobe probe = {
+		.symbol_name = "kallsyms_lookup_name",
+		.flags = KPROBE_FLAG_DISABLED,
+	};
 	unsigned long addr;
 
 	if (register_kprobe(&probe))
@@ -68,19 +76,22 @@ static unsigned long find_lookup(void)
 	return addr;
 }
 
+/* Of the kernel itself: a module's symbol of that name is another one. */
 static unsigned long find_symbol(const char *name)
 {
 	unsigned long addr = static_call(address_of)(name);
 
-	if (!addr)
-		pr_err("this kernel has no %s\n", name);
-	return addr;
+	if (addr && addr < MODULES_VADDR)
+		return addr;
+	pr_err("this kernel has no %s\n", name);
+	return 0;
 }
 
 int kernlane_find_symbols(void)
 {
 	unsigned long lookup = find_lookup();
-	void *queue, *finish, *stack, *module, *symbol;
+	void *queue, *finish, *stack, *module, *symbol, *probe, *settle, *site,
+		*with, *idle;
 	unsigned int i;
 
 	if (!lookup) {
@@ -90,14 +101,21 @@ int kernlane_find_symbols(void)
 	static_call_update(address_of, (void *)lookup);
 	text_start = find_symbol("_stext");
 	text_end = find_symbol("_etext");
+	kernlane_kprobe_mutex = (void *)find_symbol("kprobe_mutex");
 	kernlane_text_mutex = (void *)find_symbol("text_mutex");
 	queue = (void *)find_symbol("text_poke_queue");
 	finish = (void *)find_symbol("text_poke_finish");
 	stack = (void *)find_symbol("stack_trace_save_tsk_reliable");
 	module = (void *)find_symbol("__module_text_address");
 	symbol = (void *)find_symbol("kallsyms_lookup_size_offset");
-	if (!text_start || !text_end || !kernlane_text_mutex || !queue ||
-	    !finish || !stack || !module || !symbol)
+	probe = (void *)find_symbol("get_kprobe");
+	settle = (void *)find_symbol("wait_for_kprobe_optimizer");
+	site = (void *)find_symbol("ftrace_location");
+	with = (void *)find_symbol("task_call_func");
+	idle = (void *)find_symbol("idle_task");
+	if (!text_start || !text_end || !kernlane_kprobe_mutex ||
+	    !kernlane_text_mutex || !queue || !finish || !stack || !module ||
+	    !symbol || !probe || !settle || !site || !with || !idle)
 		return -EOPNOTSUPP;
 	for (i = 0; i < ARRAY_SIZE(apart); i++) {
 		apart[i].start = find_symbol(apart_names[i][0]);
@@ -110,5 +128,10 @@ int kernlane_find_symbols(void)
 	static_call_update(stack_of, stack);
 	static_call_update(module_of, module);
 	static_call_update(symbol_of, symbol);
+	static_call_update(kprobe_at, probe);
+	static_call_update(settle_kprobes, settle);
+	static_call_update(tracer_site_at, site);
+	static_call_update(with_task, with);
+	static_call_update(idle_task_of, idle);
 	return 0;
 }

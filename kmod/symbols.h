@@ -2,11 +2,15 @@
 #ifndef KERNLANE_SYMBOLS_H
 #define KERNLANE_SYMBOLS_H
 
+#include <linux/ftrace.h>
 #include <linux/kallsyms.h>
+#include <linux/kprobes.h>
 #include <linux/memory.h>
 #include <linux/module.h>
+#include <linux/sched.h>
 #include <linux/stacktrace.h>
 #include <linux/static_call.h>
+#include <linux/wait.h>
 
 #include <asm/text-patching.h>
 
@@ -19,7 +23,14 @@ DECLARE_STATIC_CALL(poke_finish, text_poke_finish);
 DECLARE_STATIC_CALL(stack_of, stack_trace_save_tsk_reliable);
 DECLARE_STATIC_CALL(module_of, __module_text_address);
 DECLARE_STATIC_CALL(symbol_of, kallsyms_lookup_size_offset);
+DECLARE_STATIC_CALL(kprobe_at, get_kprobe);
+DECLARE_STATIC_CALL(settle_kprobes, wait_for_kprobe_optimizer);
+DECLARE_STATIC_CALL(tracer_site_at, ftrace_location);
+DECLARE_STATIC_CALL(with_task, task_call_func);
+DECLARE_STATIC_CALL(idle_task_of, idle_task);
 
+/* The kernel's own; kprobe_mutex is taken before text_mutex. */
+extern struct mutex *kernlane_kprobe_mutex;
 extern struct mutex *kernlane_text_mutex;
 
 /* Before anything else of this file; fails on a kernel that lacks something. */
@@ -28,7 +39,7 @@ int kernlane_find_symbols(void);
 /* Whether a branch's bytes at @addr lie in the kernel's own text. */
 bool kernlane_in_kernel_text(unsigned long addr);
 
-/* Whether @addr is in code that is never touched. */
-bool kernlane_is_apart(unsigned long addr);
+/* Whether one of the bytes [@start, @end) is in code that is never touched. */
+bool kernlane_is_apart(unsigned long start, unsigned long end);
 
 #endif

@@ -33,25 +33,35 @@ static bool call_is(const struct call *call, bool direct)
 	return !memcmp((void *)call->site, bytes, JUMP_SIZE);
 }
 
-static void queue_call(struct call *call, bool direct)
+/*
+ * Aims a call unless another tool has changed it or has registered a kprobe
+ * there, which acts as the call it has seen. Gives whether it goes there now.
+ */
+static bool queue_call(struct call *call, bool direct)
 {
 	u8 bytes[JUMP_SIZE];
 
+	if (call->direct == direct)
+		return true;
+	if (!call_is(call, call->direct) ||
+	    kernlane_find_probe(call->site, call->site + JUMP_SIZE))
+		return false;
 	kernlane_make_branch(bytes, call->opcode, call->site,
 			     call_target(call, direct));
 	static_call(poke_queue)((void *)call->site, bytes, JUMP_SIZE, NULL);
 	call->direct = direct;
+	return true;
 }
 
 /* Whether something is attached to a function's tracer site. */
-bool kernlane_is_traced(const struct function *function)
+static bool is_traced(const struct function *function)
 {
 	static const u8 nop[] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
 
 	return memcmp((void *)function->tracer_site, nop, sizeof(nop));
 }
 
-static int by_tracer_site(const void *key, const void *element)
+static __always_inline int by_tracer_site(const void *key, const void *element)
 {
 	const unsigned long *site = key;
 	const struct function *function = element;
@@ -67,8 +77,9 @@ static void notrace divert(unsigned long ip, unsigned long parent_ip,
 	struct group *group = container_of(ops, struct group, ops);
 	const struct function *function;
 
-	function = bsearch(&ip, group->functions, group->nr_functions,
-			   sizeof(*function), by_tracer_site);
+	/* Without calls: a member of the group would come back to here. */
+	function = __inline_bsearch(&ip, group->functions, group->nr_functions,
+				    sizeof(*function), by_tracer_site);
 	if (function)
 		ftrace_regs_set_instruction_pointer(fregs, function->copy);
 }
@@ -108,46 +119,51 @@ fail:
 
 static void stop_diverting(struct group *group)
 {
-	WARN_ON_ONCE(unregister_ftrace_function(&group->ops));
+	if (WARN_ON_ONCE(unregister_ftrace_function(&group->ops))) {
+		group->stuck = true;
+		return;
+	}
 	ftrace_free_filter(&group->ops);
 }
 
-/* The first address that is not what it has to be before installing, or 0. */
-static unsigned long find_foreign_bytes(const struct group *group)
+/*
+ * Checks that nobody else has changed or probes a byte that is to be written.
+ * Under kernlane_lock_text(). The address at fault is 0 if all is well.
+ */
+static int compare(const struct group *group, bool installed, u64 *bad_address)
 {
 	unsigned int i;
 
 	for (i = 0; i < group->nr_functions; i++) {
 		const struct function *function = &group->functions[i];
 
-		if (memcmp((void *)function->patch, function->original,
+		*bad_address = function->patch;
+		if (memcmp((void *)function->patch,
+			   installed ? function->jump : function->original,
 			   JUMP_SIZE))
-			return function->patch;
+			goto differs;
 	}
-	for (i = 0; i < group->nr_calls; i++)
-		if (!call_is(&group->calls[i], group->calls[i].in_module))
-			return group->calls[i].site;
-	return 0;
+	for (i = 0; i < group->nr_calls; i++) {
+		const struct call *call = &group->calls[i];
+
+		/* Nothing in the module needs to be restored. */
+		if (installed && call->in_module)
+			continue;
+		*bad_address = call->site;
+		if (!call_is(call, call->direct))
+			goto differs;
+	}
+	*bad_address = kernlane_find_group_probe(group);
+	return *bad_address ? -EADDRINUSE : 0;
+
+differs:
+	/* An armed kprobe is another matter than bytes of an unknown origin. */
+	if (kernlane_find_probe(*bad_address, *bad_address + JUMP_SIZE))
+		return -EADDRINUSE;
+	return -EBUSY;
 }
 
-/* Likewise before undoing. */
-unsigned long kernlane_find_changed(const struct group *group)
-{
-	unsigned int i;
-
-	for (i = 0; i < group->nr_functions; i++) {
-		const struct function *function = &group->functions[i];
-
-		if (memcmp((void *)function->patch, function->jump, JUMP_SIZE))
-			return function->patch;
-	}
-	for (i = 0; i < group->nr_calls; i++)
-		if (!call_is(&group->calls[i], group->calls[i].direct))
-			return group->calls[i].site;
-	return 0;
-}
-
-void kernlane_write_entries(struct group *group, bool jumps)
+static void write_entries(struct group *group, bool jumps)
 {
 	unsigned int i;
 
@@ -164,22 +180,48 @@ void kernlane_write_entries(struct group *group, bool jumps)
 }
 
 /*
- * Makes every call go to the copy, or to the entry of a function that is
- * traced. With @undo those in the kernel go to the entries; those in the
- * module do, too: no task may get from one copy into another any more.
+ * Aims every call at the copy, or at the entry of a function that is traced. A
+ * function of which a call could not be written is not yet what it is to be.
  */
-void kernlane_write_calls(struct group *group, bool undo)
+static void aim_calls(struct group *group)
 {
 	unsigned int i;
 
+	for (i = 0; i < group->nr_functions; i++)
+		group->functions[i].traced = group->functions[i].to_entry;
 	for (i = 0; i < group->nr_calls; i++) {
 		struct call *call = &group->calls[i];
-		bool direct = !undo && !call->function->traced;
+		struct function *function = call->function;
 
-		if (call->direct != direct)
-			queue_call(call, direct);
+		if (!queue_call(call, !function->to_entry))
+			function->traced = !function->to_entry;
 	}
 	static_call(poke_finish)();
+}
+
+/*
+ * Aims every call at the entry: also those in the module, so that no task gets
+ * from one copy into another any more.
+ */
+static void restore_calls(struct group *group)
+{
+	unsigned int i;
+
+	for (i = 0; i < group->nr_calls; i++)
+		queue_call(&group->calls[i], false);
+	static_call(poke_finish)();
+}
+
+static int check_group(const struct group *group, u64 *bad_address)
+{
+	int err;
+
+	/* One that was removed a moment ago is there until it is settled. */
+	static_call(settle_kprobes)();
+	kernlane_lock_text();
+	err = compare(group, false, bad_address);
+	kernlane_unlock_text();
+	return err;
 }
 
 /* Lets all functions and calls go to the copies, or changes nothing. */
@@ -187,31 +229,62 @@ int kernlane_write_group(struct group *group, u64 *bad_address)
 {
 	ktime_t begin = ktime_get(), poke;
 	unsigned int i;
-	int err = 0;
+	int err;
 
 	/* Before anything is changed, and once more when nothing else can. */
-	mutex_lock(kernlane_text_mutex);
-	*bad_address = find_foreign_bytes(group);
-	mutex_unlock(kernlane_text_mutex);
-	if (*bad_address)
-		return -EBUSY;
+	err = check_group(group, bad_address);
+	if (err)
+		return err;
 	for (i = 0; i < group->nr_functions; i++)
-		group->functions[i].traced = kernlane_is_traced(&group->functions[i]);
+		group->functions[i].to_entry = is_traced(&group->functions[i]);
 	err = start_diverting(group);
 	if (err)
 		return err;
-	mutex_lock(kernlane_text_mutex);
-	*bad_address = find_foreign_bytes(group);
-	if (*bad_address) {
-		err = -EBUSY;
-	} else {
+	kernlane_lock_text();
+	err = compare(group, false, bad_address);
+	if (!err) {
 		poke = ktime_get();
-		kernlane_write_entries(group, true);
-		kernlane_write_calls(group, false);
+		write_entries(group, true);
+		aim_calls(group);
 		group->poke_us = ktime_us_delta(ktime_get(), poke);
 	}
-	mutex_unlock(kernlane_text_mutex);
+	kernlane_unlock_text();
 	stop_diverting(group);
 	group->total_us = ktime_us_delta(ktime_get(), begin);
 	return err;
+}
+
+/* Makes the kernel's text what it was, or changes nothing. */
+int kernlane_restore_group(struct group *group, u64 *bad_address)
+{
+	int err;
+
+	static_call(settle_kprobes)();
+	kernlane_lock_text();
+	err = compare(group, true, bad_address);
+	if (!err) {
+		restore_calls(group);
+		write_entries(group, false);
+	}
+	kernlane_unlock_text();
+	return err;
+}
+
+/* Lets calls go to the entries of traced functions, and back to the copies. */
+void kernlane_follow_tracers(struct group *group)
+{
+	bool changed = false;
+	unsigned int i;
+
+	for (i = 0; i < group->nr_functions; i++) {
+		struct function *function = &group->functions[i];
+
+		function->to_entry = is_traced(function);
+		changed |= function->to_entry != function->traced;
+	}
+	if (!changed)
+		return;
+	kernlane_lock_text();
+	aim_calls(group);
+	kernlane_unlock_text();
 }

@@ -47,6 +47,8 @@ struct timing {
 	unsigned long *entries;
 	unsigned int nr;
 	bool counting;
+	/* The function tracer broke down and may still use it: for ever. */
+	bool stuck;
 	struct kernlane_time __percpu *times;
 	struct out *outs;
 	struct tracepoint *switches;
@@ -172,7 +174,7 @@ static int take_entries(struct timing *timing,
 		unsigned long entry = timing->entries[i];
 
 		if (!kernlane_in_kernel_text(entry) ||
-		    kernlane_is_apart(entry) ||
+		    kernlane_is_apart(entry, entry + 1) ||
 		    (i && entry <= timing->entries[i - 1]))
 			return -EINVAL;
 	}
@@ -181,6 +183,8 @@ static int take_entries(struct timing *timing,
 
 static void free_timing(struct timing *timing)
 {
+	if (timing->stuck)
+		return;
 	free_percpu(timing->times);
 	kvfree(timing->entries);
 	kvfree(timing->outs);
@@ -241,7 +245,10 @@ static int measure(struct timing *timing, unsigned int ms)
 		err = wait(ms);
 		WRITE_ONCE(timing->counting, false);
 	}
-	unregister_fprobe(&timing->probe);
+	if (WARN_ON_ONCE(unregister_fprobe(&timing->probe))) {
+		timing->stuck = true;
+		__module_get(THIS_MODULE);
+	}
 out:
 	tracepoint_probe_unregister(timing->switches, on_switch, timing);
 	/* Handlers that are under way on other CPUs still use the timing. */

@@ -6,126 +6,38 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/delay.h>
+#include <linux/jiffies.h>
 #include <linux/livepatch.h>
 #include <linux/sched/signal.h>
-#include <linux/sched/task.h>
 #include <linux/slab.h>
-#include <linux/stop_machine.h>
 
 #include "group.h"
 #include "symbols.h"
 
-/* How often traced functions and leaving modules are looked at. */
+/* How often traced functions are looked at. */
 #define WATCH_INTERVAL	(HZ / 5)
 
-/* How long an undo waits for tasks to leave the copies. */
-#define LEAVE_TRIES	50
-#define LEAVE_PAUSE_MS	100
+/* How soon tasks that may be in a copy are looked at again, and then how late. */
+#define FIRST_PAUSE	(HZ / 5)
+#define LONGEST_PAUSE	(10 * HZ)
 
-#define STACK_DEPTH	128
+/* How long an undo waits for tasks to leave the copies, and how it looks. */
+#define LEAVE_TIME	(5 * HZ)
+#define LEAVE_PAUSE_MS	50
+#define LONGEST_LEAVE_PAUSE_MS	800
 
-/* How many stacks are walked while all CPUs are stopped, each time. */
-#define STACKS_AT_ONCE	16
-
-/* The tasks there were at some moment, held. */
-struct tasks {
-	struct task_struct **tasks;
-	unsigned int nr;
+/* A livepatch that is being loaded. Nothing is installed meanwhile. */
+struct livepatch {
+	struct list_head list;
+	const struct module *module;
 };
 
-struct stack_check {
-	const struct group *group;
-	struct task_struct **tasks;
-	unsigned int nr;
-	bool clean;
-};
+/* Guarded by kernlane_groups_mutex. */
+static LIST_HEAD(livepatches);
 
-static void put_tasks(struct tasks *tasks)
+bool kernlane_livepatch_is_coming(void)
 {
-	while (tasks->nr)
-		put_task_struct(tasks->tasks[--tasks->nr]);
-	kvfree(tasks->tasks);
-}
-
-static int get_tasks(struct tasks *tasks)
-{
-	struct task_struct *process, *task;
-	unsigned int room = 0;
-
-	rcu_read_lock();
-	for_each_process_thread(process, task)
-		room++;
-	rcu_read_unlock();
-	/* Some may come meanwhile; with many more another try is due. */
-	room += room / 8 + STACKS_AT_ONCE;
-	tasks->nr = 0;
-	tasks->tasks = kvmalloc_array(room, sizeof(*tasks->tasks), GFP_KERNEL);
-	if (!tasks->tasks)
-		return -ENOMEM;
-	rcu_read_lock();
-	for_each_process_thread(process, task) {
-		if (tasks->nr == room) {
-			rcu_read_unlock();
-			put_tasks(tasks);
-			return -EAGAIN;
-		}
-		tasks->tasks[tasks->nr++] = get_task_struct(task);
-	}
-	rcu_read_unlock();
-	return 0;
-}
-
-/*
- * Runs with all CPUs stopped: whoever is on a CPU is one of the threads that
- * stop it. A stack that cannot be relied upon may lead through a copy.
- */
-static int check_stacks(void *data)
-{
-	static unsigned long entries[STACK_DEPTH];
-	struct stack_check *check = data;
-	unsigned int n;
-	int i, nr;
-
-	check->clean = false;
-	for (n = 0; n < check->nr; n++) {
-		struct task_struct *task = check->tasks[n];
-
-		if (READ_ONCE(task->on_cpu))
-			continue;
-		nr = static_call(stack_of)(task, entries, STACK_DEPTH);
-		if (nr < 0 || nr == STACK_DEPTH)
-			return 0;
-		for (i = 0; i < nr; i++)
-			if (in_module_text(check->group, entries[i]))
-				return 0;
-	}
-	check->clean = true;
-	return 0;
-}
-
-/*
- * Nothing leads into the copies any more: who is outside of them stays there,
- * and new tasks begin there. So the tasks are looked at a few at a time, and
- * how long the CPUs stop does not depend on how many there are.
- */
-static bool nobody_inside(struct group *group)
-{
-	struct stack_check check = { .group = group, .clean = true };
-	struct tasks tasks;
-	unsigned int n;
-
-	synchronize_rcu_tasks();
-	synchronize_rcu_tasks_rude();
-	if (get_tasks(&tasks))
-		return false;
-	for (n = 0; n < tasks.nr && check.clean; n += check.nr) {
-		check.tasks = tasks.tasks + n;
-		check.nr = min_t(unsigned int, tasks.nr - n, STACKS_AT_ONCE);
-		if (stop_machine(check_stacks, &check, NULL))
-			check.clean = false;
-	}
-	put_tasks(&tasks);
-	return check.clean;
+	return !list_empty(&livepatches);
 }
 
 /* Lets a module go that nobody is in. */
@@ -136,98 +48,176 @@ static void release(struct group *group)
 	module_put(THIS_MODULE);
 }
 
-static int start_undo(struct group *group, u64 *bad_address)
+/* Returns -EAGAIN if the module has to stay for now. */
+static int undo_once(struct group *group, u64 *bad_address)
 {
-	mutex_lock(kernlane_text_mutex);
-	*bad_address = kernlane_find_changed(group);
-	if (*bad_address) {
-		mutex_unlock(kernlane_text_mutex);
-		return -EBUSY;
+	*bad_address = 0;
+	if (group->state == GROUP_INSTALLED) {
+		int err = kernlane_restore_group(group, bad_address);
+
+		if (err)
+			return err;
+		group->state = GROUP_LEAVING;
+		group->pause = FIRST_PAUSE;
+		group->next_look = jiffies + group->pause;
 	}
-	kernlane_write_calls(group, true);
-	kernlane_write_entries(group, false);
-	mutex_unlock(kernlane_text_mutex);
-	group->state = GROUP_LEAVING;
+	if (!kernlane_nobody_inside(group))
+		return -EAGAIN;
+	release(group);
 	return 0;
 }
 
-/* Returns -EAGAIN if the module has to stay for now. */
-int kernlane_undo(struct group *group, u64 *bad_address)
+/* The pause before the next try, twice as long each time. */
+static unsigned int longer(unsigned int pause_ms)
 {
-	int err, tries;
+	return min_t(unsigned int, 2 * pause_ms, LONGEST_LEAVE_PAUSE_MS);
+}
 
-	*bad_address = 0;
-	if (group->state == GROUP_INSTALLED) {
-		err = start_undo(group, bad_address);
-		if (err)
+/*
+ * Undoes the group of that name and waits for a while, or until a signal comes,
+ * for tasks to leave it. Returns -EAGAIN if the module has to stay for now.
+ */
+int kernlane_undo(const char *name, u64 *bad_address)
+{
+	unsigned long end = jiffies + LEAVE_TIME;
+	unsigned int pause = LEAVE_PAUSE_MS;
+	u64 id = 0;
+
+	for (;; pause = longer(pause)) {
+		struct group *group;
+		int err;
+
+		if (mutex_lock_killable(&kernlane_groups_mutex))
+			return id ? -EAGAIN : -EINTR;
+		group = kernlane_find_group(name);
+		if (!group || (id && group->id != id)) {
+			err = id ? 0 : -ENOENT;
+		} else {
+			id = group->id;
+			err = undo_once(group, bad_address);
+		}
+		mutex_unlock(&kernlane_groups_mutex);
+		if (err != -EAGAIN || time_after(jiffies, end) ||
+		    msleep_interruptible(pause))
 			return err;
 	}
-	for (tries = 0; tries < LEAVE_TRIES; tries++) {
-		if (nobody_inside(group)) {
-			release(group);
-			return 0;
-		}
-		if (fatal_signal_pending(current))
-			break;
-		msleep(LEAVE_PAUSE_MS);
-	}
-	return -EAGAIN;
 }
 
 static void watch(struct work_struct *work);
 static DECLARE_DELAYED_WORK(watch_work, watch);
 
+/* Looks at a leaving group when that is due; gives when to come next. */
+static unsigned long watch_leaving(struct group *group)
+{
+	if (time_before(jiffies, group->next_look))
+		return group->next_look - jiffies;
+	if (kernlane_nobody_inside(group)) {
+		release(group);
+		return LONGEST_PAUSE;
+	}
+	group->pause = min_t(unsigned long, 2 * group->pause, LONGEST_PAUSE);
+	group->next_look = jiffies + group->pause;
+	return group->pause;
+}
+
 /* Follows tracers that come and go, and lets modules leave. */
 static void watch(struct work_struct *work)
 {
+	unsigned long pause = LONGEST_PAUSE;
 	struct group *group, *next;
-	unsigned int i;
 
 	mutex_lock(&kernlane_groups_mutex);
 	list_for_each_entry_safe(group, next, &kernlane_groups, list) {
-		bool changed = false;
-
 		if (group->state == GROUP_LEAVING) {
-			if (nobody_inside(group))
-				release(group);
-			continue;
+			pause = min(pause, watch_leaving(group));
+		} else {
+			kernlane_follow_tracers(group);
+			pause = WATCH_INTERVAL;
 		}
-		mutex_lock(kernlane_text_mutex);
-		for (i = 0; i < group->nr_functions; i++) {
-			struct function *function = &group->functions[i];
-			bool traced = kernlane_is_traced(function);
-
-			changed |= traced != function->traced;
-			function->traced = traced;
-		}
-		if (changed && !kernlane_find_changed(group))
-			kernlane_write_calls(group, false);
-		mutex_unlock(kernlane_text_mutex);
 	}
 	if (!list_empty(&kernlane_groups))
-		schedule_delayed_work(&watch_work, WATCH_INTERVAL);
+		schedule_delayed_work(&watch_work, pause);
 	mutex_unlock(&kernlane_groups_mutex);
 }
 
-/* A livepatch changes what functions do; copies of the old must be gone. */
-static int on_module(struct notifier_block *block, unsigned long event,
-		     void *data)
+/* All groups: -EAGAIN if a task may be in a copy, worse if one stays. */
+static int undo_all(const char *livepatch)
 {
 	struct group *group, *next;
 	u64 bad_address;
+	int worst = 0;
+
+	list_for_each_entry_safe(group, next, &kernlane_groups, list) {
+		bool installed = group->state == GROUP_INSTALLED;
+		int err = undo_once(group, &bad_address);
+
+		if (err && err != -EAGAIN) {
+			pr_warn("the livepatch %s is refused: at %pS another tool (a kprobe, say) keeps %s from being undone; remove it, and load the livepatch again\n",
+				livepatch, (void *)bad_address, group->name);
+			worst = err;
+		} else {
+			if (installed)
+				pr_info("the livepatch %s comes: a group was undone\n",
+					livepatch);
+			worst = worst ?: err;
+		}
+	}
+	return worst;
+}
+
+static void forget_livepatch(const struct module *module)
+{
+	struct livepatch *livepatch, *next;
+
+	list_for_each_entry_safe(livepatch, next, &livepatches, list) {
+		if (livepatch->module != module)
+			continue;
+		list_del(&livepatch->list);
+		kfree(livepatch);
+	}
+}
+
+/*
+ * A livepatch changes what functions do; copies of the old must be gone. A task
+ * in one is where the livepatch does not look for it, so that has to leave, too.
+ */
+static int let_livepatch_in(const struct module *module)
+{
+	struct livepatch *livepatch = kzalloc(sizeof(*livepatch), GFP_KERNEL);
+	unsigned long end = jiffies + LEAVE_TIME;
+	unsigned int pause = LEAVE_PAUSE_MS;
 	int err;
 
-	if (event != MODULE_STATE_COMING || !is_livepatch_module(data))
-		return NOTIFY_DONE;
+	if (!livepatch)
+		return -ENOMEM;
+	livepatch->module = module;
 	mutex_lock(&kernlane_groups_mutex);
-	list_for_each_entry_safe(group, next, &kernlane_groups, list) {
-		err = kernlane_undo(group, &bad_address);
-		if (err)
-			pr_warn("a livepatch is loaded, a group cannot be undone completely: %d\n",
-				err);
-		else
-			pr_info("a livepatch is loaded: a group was undone\n");
+	list_add(&livepatch->list, &livepatches);
+	while ((err = undo_all(module->name)) == -EAGAIN &&
+	       time_before(jiffies, end)) {
+		mutex_unlock(&kernlane_groups_mutex);
+		msleep(pause);
+		pause = longer(pause);
+		mutex_lock(&kernlane_groups_mutex);
 	}
+	if (err == -EAGAIN)
+		pr_warn("the livepatch %s is refused: every byte is restored, but a task may be in a copy; load the livepatch again when `kernlane live status` shows no group\n",
+			module->name);
+	if (err)
+		forget_livepatch(module);
+	mutex_unlock(&kernlane_groups_mutex);
+	return err ? -EBUSY : 0;
+}
+
+static int on_module(struct notifier_block *block, unsigned long event,
+		     void *data)
+{
+	if (!is_livepatch_module(data))
+		return NOTIFY_DONE;
+	if (event == MODULE_STATE_COMING)
+		return notifier_from_errno(let_livepatch_in(data));
+	mutex_lock(&kernlane_groups_mutex);
+	forget_livepatch(data);
 	mutex_unlock(&kernlane_groups_mutex);
 	return NOTIFY_OK;
 }
@@ -236,7 +226,7 @@ static struct notifier_block module_notifier = { .notifier_call = on_module };
 
 void kernlane_start_watching(void)
 {
-	schedule_delayed_work(&watch_work, WATCH_INTERVAL);
+	mod_delayed_work(system_wq, &watch_work, WATCH_INTERVAL);
 }
 
 int kernlane_undo_init(void)
@@ -247,6 +237,10 @@ int kernlane_undo_init(void)
 /* Only without groups. */
 void kernlane_undo_exit(void)
 {
+	struct livepatch *livepatch, *next;
+
 	unregister_module_notifier(&module_notifier);
 	cancel_delayed_work_sync(&watch_work);
+	list_for_each_entry_safe(livepatch, next, &livepatches, list)
+		kfree(livepatch);
 }

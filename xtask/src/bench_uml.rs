@@ -7,8 +7,8 @@
 use crate::kernel::{self, Compiler};
 use crate::uml::{Guest, judge, relinked};
 use anyhow::{Context, Result, bail, ensure};
-use kernlane::image::vmlinux;
-use kernlane::order::Layout;
+use image::order::Layout;
+use image::vmlinux;
 use serde_json::json;
 use std::collections::HashSet;
 use std::fs;

@@ -1,8 +1,8 @@
 //! `cargo xtask check-test TREE`: the checker accepts the tree's kernel against itself, and finds each of its wrong copies.
 
 use anyhow::{Result, bail, ensure};
-use kernlane::check::{Build, check, mutation};
-use kernlane::place::Placement;
+use check::{Build, check, mutation};
+use image::place::Placement;
 use std::path::Path;
 
 pub fn check_test(tree: &Path) -> Result<()> {

@@ -3,7 +3,8 @@
 //! Runs the tool as a user does. KERNEL is what `kernlane record --kernel` takes.
 
 use anyhow::{Context, Result, bail, ensure};
-use kernlane::guest::Summary;
+use guest::Summary;
+use host::recording::Recording;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -100,13 +101,13 @@ impl Tool {
     fn recorded(&self, workload: &str, output: &str, more: &[&str]) -> Result<Vec<u8>> {
         let ended = self.record(workload, output, more).output()?;
         ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        Ok(std::fs::read(self.path(output).join("trace.klt"))?)
+        Ok(std::fs::read(Recording::at(self.path(output)).trace())?)
     }
 
     fn repeats(&self, workload: &str) -> Result<()> {
         let (one, two) = (self.recorded(workload, "one", &[])?, self.recorded(workload, "two", &[])?);
         ensure!(one == two, "the two traces differ");
-        let conditions = |name: &str| std::fs::read_to_string(self.path(name).join("recording.json"));
+        let conditions = |name: &str| std::fs::read_to_string(Recording::at(self.path(name)).summary());
         let text = conditions("one")?;
         ensure!(text == conditions("two")?, "the two sets of conditions differ");
         let totals = serde_json::from_str::<Summary>(&text)?.totals;

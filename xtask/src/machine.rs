@@ -1,6 +1,6 @@
 //! The machines on which guests are tried: how many processors, of which model, and what the kernel is told.
 
-use kernlane::guest::Boot;
+use guest::Boot;
 use std::time::Duration;
 
 /// Under emulation, with other work beside it.

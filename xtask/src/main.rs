@@ -2,6 +2,7 @@
 
 mod bare;
 mod bench_uml;
+mod book_test;
 mod check_test;
 mod demo;
 mod diff_test;
@@ -17,6 +18,7 @@ mod page_test;
 mod record_test;
 mod relink_test;
 mod services_test;
+mod shift_test;
 mod test;
 mod uml;
 mod uml_test;
@@ -30,6 +32,8 @@ const HELP: &str = "\
 cargo xtask demo                from a workload to a faster kernel, and what it brought
 cargo xtask test                every test: format, lints, units, kernel trees, virtual machines
 cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
+cargo xtask shift-test TREE     links the tree's kernel so that the data behind kallsyms moves by 0 to 63 bytes, each of which
+                                `kernlane check` must accept
 cargo xtask vm-test OLD NEW [MACHINE|workloads]…
                                 whether the kernel of tree NEW does in a guest what that of tree OLD does
 cargo xtask relink-test TREE    the original order gives the original kernel; objtool judges shuffled ones; failures leave nothing behind
@@ -44,6 +48,8 @@ cargo xtask services-test KERNEL
                                 whether services are counted as the guest itself counts them
 cargo xtask page-test RECORDING KERNEL
                                 whether the page works in Chromium, and what other tools read holds the same
+cargo xtask book-test DEMO TREE the book is built, its links hold, and the commands of its first hour run with what
+                                `kernlane optimize` has left in DEMO and the TREE of its kernel
 cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
 cargo xtask live-test [KERNEL [SCRIPT]]
                                 functions of the running stock kernel are replaced and put back, in guests
@@ -67,6 +73,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
+        ["shift-test", tree] => shift_test::shift_test(tree.as_ref()),
         ["vm-test", old, new, ref wanted @ ..] => vm_test::vm_test(old.as_ref(), new.as_ref(), wanted),
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
         ["export-test"] => export_test::export_test(),
@@ -76,6 +83,7 @@ fn main() -> ExitCode {
         ["memory-test", tree] => memory_test::memory_test(tree.as_ref()),
         ["services-test", kernel] => services_test::services_test(kernel.as_ref()),
         ["page-test", recording, kernel] => page_test::page_test(recording.as_ref(), kernel.as_ref()),
+        ["book-test", demo, tree] => book_test::book_test(demo.as_ref(), tree.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["live-test"] => live_test::live_test(None, None),
         ["live-test", "--cycles", count] => (count.parse::<u32>().context("--cycles: how many")).and_then(live_test::cycles),

@@ -1,9 +1,9 @@
 //! `cargo xtask relink-test TREE`: what rewriting and relinking must hold on a real kernel, without booting it.
 
 use anyhow::{Context, Result, ensure};
-use kernlane::image::BuildId;
-use kernlane::image::object::linked::Linked;
-use kernlane::order::Layout;
+use image::BuildId;
+use image::object::linked::Linked;
+use image::order::Layout;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -2,12 +2,12 @@
 
 use crate::kernel::{self, Compiler};
 use crate::{
-    check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test, page_test, record_test, relink_test, run,
-    services_test, uml_test, vm_test,
+    book_test, check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test, page_test, record_test, relink_test,
+    run, services_test, shift_test, uml_test, vm_test,
 };
 use anyhow::{Context, Result, anyhow, ensure};
-use kernlane::comparison;
-use kernlane::results::Results;
+use replay::comparison;
+use replay::results::Results;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -26,6 +26,8 @@ pub fn test() -> Result<()> {
     let others = std::thread::spawn(|| [Compiler::GccUserMode, Compiler::Clang].map(kernel::tree));
     step("the checker finds wrong kernels");
     check_test::check_test(&gcc)?;
+    step("the checker accepts every place of the data behind kallsyms");
+    shift_test::shift_test(&gcc)?;
     step("recordings are exact");
     record_test::record_test(&gcc)?;
     step("caches see what cachegrind sees");
@@ -39,6 +41,8 @@ pub fn test() -> Result<()> {
     diff_test::diff_test(&gcc, &road.join("random.kernel"))?;
     step("the page works in Chromium, and other tools read what it shows");
     page_test::page_test(&road.join("original.rec"), &gcc)?;
+    step("the book's links hold, and the commands of its first hour run");
+    book_test::book_test(&road, &gcc)?;
     step("clang, lld and BOLT take what is exported");
     export_test::export_test()?;
     step("layouts are as good as those of LLVM and lld");
@@ -55,6 +59,8 @@ pub fn test() -> Result<()> {
 
     step("the checker finds wrong kernels built by clang");
     check_test::check_test(&clang)?;
+    step("the checker accepts every place of the data behind kallsyms, laid out by lld");
+    shift_test::shift_test(&clang)?;
     relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])?;
     step("all tests passed");
     Ok(())

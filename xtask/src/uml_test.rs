@@ -6,9 +6,9 @@
 use crate::kernel::{self, Compiler};
 use crate::uml::{DATAGRAMS, Guest, LOADS, REQUESTS, judge, relinked};
 use anyhow::{Context, Result, ensure};
-use kernlane::image::vmlinux;
-use kernlane::order::Layout;
-use kernlane::profile::Profile;
+use image::order::Layout;
+use image::vmlinux;
+use profile::Profile;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

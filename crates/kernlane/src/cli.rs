@@ -1,5 +1,5 @@
-//! What can be typed: the one table from which help, man page and completions are made. Each command's arguments stand in the
-//! file of the command; here they are only listed.
+//! What can be typed: the one table from which help, man pages, completions and the needs that `kernlane doctor` tries are made. Each command's
+//! arguments stand in the file of the command; here they are only listed.
 
 use crate::command::check::CheckArgs;
 use crate::command::checkpoint::CheckpointArgs;
@@ -21,7 +21,8 @@ use crate::command::record::RecordArgs;
 use crate::command::relink::RelinkArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::report::ReportArgs;
-use clap::{Parser, Subcommand};
+use crate::need::{self, Need};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Shows where a kernel spends its time under your workload, and lays its code out again so that it spends less
 #[derive(Parser)]
@@ -31,28 +32,62 @@ pub struct Cli {
     pub command: Command,
 }
 
-#[derive(Subcommand)]
-pub enum Command {
-    Optimize(OptimizeArgs),
-    Record(RecordArgs),
-    Checkpoint(CheckpointArgs),
-    Dump(DumpArgs),
-    Profile(ProfileArgs),
-    Export(ExportArgs),
-    Import(ImportArgs),
-    Layout(LayoutArgs),
-    Live(LiveArgs),
-    Relink(RelinkArgs),
-    Counts(CountsArgs),
-    Replay(ReplayArgs),
-    CrossValidate(CrossValidateArgs),
-    Evaluate(EvaluateArgs),
-    Report(ReportArgs),
-    Diff(DiffArgs),
+impl Cli {
+    /// What was typed.
+    ///
+    /// # Errors
+    /// It is no command line of this table; or it asks for help or the version.
+    pub fn read() -> Result<Cli, clap::Error> {
+        let matches = numbers_may_be_negative(Cli::command()).try_get_matches()?;
+        Cli::from_arg_matches(&matches)
+    }
+}
+
+/// Options take `-1` for their value, not for another option: then the message says what is wrong with that number.
+fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
+    let takes_value = |argument: &clap::Arg| argument.get_action().takes_values() && !argument.is_positional();
+    command
+        .mut_args(|argument| {
+            let negative = takes_value(&argument);
+            argument.allow_negative_numbers(negative)
+        })
+        .mut_subcommands(numbers_may_be_negative)
+}
+
+/// Makes `Command` and `NEEDS` of one table, so that no command can leave out what it needs.
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $name:ident($arguments:ty) needs $needs:expr;)*) => {
+        #[derive(Subcommand)]
+        pub enum Command {
+            $($(#[$attribute])* $name($arguments),)*
+        }
+
+        /// What each command needs of the machine besides its input, in the order of the commands.
+        pub(crate) const NEEDS: &[&[&[Need]]] = &[$($needs),*];
+    };
+}
+
+commands! {
+    Optimize(OptimizeArgs) needs &[need::GUEST, need::PLUGIN, need::RELINK];
+    Record(RecordArgs) needs &[need::GUEST, need::PLUGIN];
+    Checkpoint(CheckpointArgs) needs &[need::GUEST];
+    Dump(DumpArgs) needs &[];
+    Profile(ProfileArgs) needs &[];
+    Export(ExportArgs) needs &[need::EXPORT];
+    Import(ImportArgs) needs &[need::IMPORT];
+    Layout(LayoutArgs) needs &[];
+    Live(LiveArgs) needs &[need::LIVE];
+    Relink(RelinkArgs) needs &[need::RELINK];
+    Counts(CountsArgs) needs &[];
+    Replay(ReplayArgs) needs &[];
+    CrossValidate(CrossValidateArgs) needs &[];
+    Evaluate(EvaluateArgs) needs &[];
+    Report(ReportArgs) needs &[];
+    Diff(DiffArgs) needs &[];
     #[command(hide = true)]
-    Objtool(ObjtoolArgs),
-    Man(ManArgs),
-    Completions(CompletionsArgs),
-    Check(CheckArgs),
-    Doctor(DoctorArgs),
+    Objtool(ObjtoolArgs) needs &[need::OBJTOOL];
+    Man(ManArgs) needs &[];
+    Completions(CompletionsArgs) needs &[];
+    Check(CheckArgs) needs &[];
+    Doctor(DoctorArgs) needs &[];
 }

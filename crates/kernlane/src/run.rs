@@ -1,11 +1,12 @@
 //! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Cli, Command};
 use crate::command::{
     check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import, layout, live, manual, objtool, optimize,
     profile, record, relink, replay, report,
 };
 use anyhow::Result;
+use clap::CommandFactory;
 use std::process::ExitCode;
 
 /// Runs one command. 0: done; 1: done, and the answer is "no" (a check that failed); 2: could not be done.
@@ -22,8 +23,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Relink(args) => relink::run(&args),
         Command::Counts(args) => counts::run(&args),
         Command::Objtool(args) => objtool::run(&args),
-        Command::Man(args) => manual::man(&args),
-        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args, Cli::command()),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::Optimize(args) => optimize::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::CrossValidate(args) => cross_validate::run(&args),
@@ -31,6 +32,6 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Check(args) => check::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => doctor::run(&args, &Cli::command(), cli::NEEDS),
     }
 }

@@ -1,6 +1,6 @@
 //! `kernlane dump` on a small recording, whole and cut off, against golden texts. `BLESS=1` writes them anew.
 
-use kernlane::report::dump::{Form, Sections, dump};
+use report::dump::{Form, Sections, dump};
 use std::path::PathBuf;
 use std::process::Command;
 use trace::{

@@ -164,7 +164,7 @@ fn what_does_not_belong_together_is_refused() {
             &["replay", "loop.rec", "-l", "straight.klm", "-l", "straight.klm"],
             "kernlane: straight.klm: there is already a layout called",
         ),
-        (&["report", "none"], "kernlane: none: cannot read these results"),
+        (&["report", "none"], "kernlane: none: there is no such file or directory"),
     ];
     for (arguments, expected) in cases {
         let message = refused(at, arguments);

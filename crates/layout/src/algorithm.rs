@@ -6,7 +6,8 @@ use crate::balanced_partitioning::{BalancedPartitioningParameters, balanced_part
 use crate::cdsort::{CdSortParameters, ext_tsp_cdsort};
 use crate::chang_hwu::{ChangHwuParameters, chang_hwu};
 use crate::codestitcher::{CodestitcherParameters, codestitcher};
-use crate::ext_tsp::{ExtTspParameters, ext_tsp};
+use crate::ext_tsp::ext_tsp;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::global::ext_tsp_global;
 use crate::gloy_smith::{GloySmithParameters, gloy_smith};
 use crate::graph::{Graph, Ordered};

@@ -4,7 +4,8 @@
 //! E. Hoag, K. Lee, J. Mestre, S. Pupyrev, "Optimizing function layout for mobile applications" (LCTES 2023), as in LLVM's
 //! `BalancedPartitioning.cpp`. Takes a graph; gives its order. `docs/algorithms/balanced-partitioning.md` tells the idea and what is ours.
 
-use crate::ext_tsp::{self, ExtTspParameters};
+use crate::ext_tsp;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::Hot;
 use crate::random::SplitMix64;

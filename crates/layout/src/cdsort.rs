@@ -5,7 +5,8 @@
 //! the idea and the parameters.
 
 use crate::call_graph::CallGraph;
-use crate::ext_tsp::{self, ExtTspParameters};
+use crate::ext_tsp;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{Graph, Ordered};
 use crate::hot::Hot;
 use crate::validate::{InputError, at_least, validate};

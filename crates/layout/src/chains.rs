@@ -10,7 +10,7 @@
 //! once for each version of a chain, not for each pair. The jumps between X and Y add no more than when all of them are as short as can be: where
 //! that does not make up for the cut, they are not looked at.
 
-use crate::ext_tsp::ExtTspParameters;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::forced::forced;
 use crate::jumps::{Jump, Node};
 use std::cmp::Ordering;

@@ -3,7 +3,7 @@
 //! Takes a graph; gives its order. `docs/algorithms/ext-tsp-global.md` tells the idea; the merging stands in `chains.rs`.
 
 use crate::chains::arrange;
-use crate::ext_tsp::ExtTspParameters;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{BlockId, Graph, Ordered};
 use crate::hot::Hot;
 use crate::jumps::{Jump, JumpKind, Node};

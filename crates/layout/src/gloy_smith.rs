@@ -6,7 +6,8 @@
 
 use crate::chunks::first_of_chunk;
 use crate::closest::Closest;
-use crate::ext_tsp::{self, ExtTspParameters};
+use crate::ext_tsp;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::filling::Filling;
 use crate::graph::{BlockId, FunctionId, Graph, Ordered};
 use crate::hot::Hot;

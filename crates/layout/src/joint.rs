@@ -2,7 +2,7 @@
 //!
 //! Takes a graph with joint misses; gives its order. `docs/algorithms/joint.md` tells the idea; the merging stands in `chains.rs`.
 
-use crate::ext_tsp::ExtTspParameters;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::global::Whole;
 use crate::graph::{Graph, Ordered};
 use crate::jumps::{Jump, JumpKind};

@@ -2,7 +2,7 @@
 //!
 //! Only data and the score of one jump. Knows nothing of blocks or functions.
 
-use crate::ext_tsp::ExtTspParameters;
+use crate::ext_tsp_parameters::ExtTspParameters;
 
 pub(crate) struct Node {
     pub size: u64,

@@ -10,6 +10,8 @@
 //! * [`check`] says whether an order is one; it shares no code with the algorithms.
 //! * [`score`] says how good an order is; neither does it.
 
+#![forbid(unsafe_code)]
+
 pub mod algorithm;
 pub mod balanced_partitioning;
 pub mod c3;
@@ -22,6 +24,7 @@ pub mod chunks;
 mod closest;
 pub mod codestitcher;
 pub mod ext_tsp;
+mod ext_tsp_parameters;
 mod filling;
 mod forced;
 pub mod global;

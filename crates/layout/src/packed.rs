@@ -2,7 +2,7 @@
 //!
 //! Takes a graph with presences; gives its order. `docs/algorithms/packed.md` tells the idea; what an order costs stands in `packing.rs`.
 
-use crate::ext_tsp::ExtTspParameters;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::global::{Whole, ext_tsp_global};
 use crate::graph::{Graph, Ordered};
 use crate::packing::Packing;

@@ -3,7 +3,7 @@
 //! Takes the nodes of one function in an order, and the jumps between them; gives an order that scores at least as much. Greedy merging
 //! decides between equals by chance; this takes back what chance got wrong.
 
-use crate::ext_tsp::ExtTspParameters;
+use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::jumps::{Jump, Node};
 use std::ops::Range;
 

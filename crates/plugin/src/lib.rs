@@ -1,4 +1,4 @@
-//! The library that QEMU loads: takes what QEMU runs, gives a recording (`docs/trace-format.md`). Never analyses, never lets a
+//! The library that QEMU loads: takes what QEMU runs, gives a recording (`docs/reference/recording-format.md`). Never analyses, never lets a
 //! panic unwind into QEMU, never changes what the guest does.
 //!
 //! For QEMU 10.0 or later, x86-64 system emulation, one vCPU. Loaded as `-plugin libkernlane_plugin.so,out=FILE,…`:
@@ -64,7 +64,9 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argv: *const *const c_char,
 ) -> c_int {
     let installed = std::panic::catch_unwind(|| {
+        // SAFETY: QEMU keeps `info` and the `argc` strings of `argv` valid during this call.
         let (info, argv) = unsafe { (&*info, std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0))) };
+        // SAFETY: each of them ends with a zero byte, and none is null.
         let argv: Vec<_> = argv.iter().map(|&text| unsafe { CStr::from_ptr(text) }.to_string_lossy()).collect();
         fits(info)?;
         let arguments = Arguments::parse(argv.iter().map(AsRef::as_ref)).map_err(|error| error.to_string())?;
@@ -82,10 +84,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
 
 /// Whether this QEMU is one the plugin is made for.
 fn fits(info: &sys::qemu_info_t) -> Result<(), String> {
+    // SAFETY: `target_name` is a string of QEMU that is valid as long as `info`.
     let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
     if target != "x86_64" || !info.system_emulation {
         return Err(format!("made for the system emulation of x86_64, not for {target}"));
     }
+    // SAFETY: `system_emulation` is true here, by which QEMU says that it filled in `system`.
     match unsafe { info.__bindgen_anon_1.system.max_vcpus } {
         1 => Ok(()),
         more => Err(format!("made for one vCPU; this guest can have {more} (use -smp 1)")),

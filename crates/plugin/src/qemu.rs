@@ -50,27 +50,33 @@ impl Reads {
 
 impl Translating {
     pub fn addr(self) -> RunAddr {
+        // SAFETY: the handle is valid during the callback that got it, and none keeps it longer.
         RunAddr(unsafe { sys::qemu_plugin_tb_vaddr(self.0) })
     }
 
     pub fn instructions(self) -> impl Iterator<Item = Instruction> {
+        // SAFETY: the handle is valid during the callback that got it, and none keeps it longer.
         let count = unsafe { sys::qemu_plugin_tb_n_insns(self.0) };
+        // SAFETY: as above, and `i` is below the number of instructions.
         (0..count).map(move |i| Instruction(unsafe { sys::qemu_plugin_tb_get_insn(self.0, i) }))
     }
 
     pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
+        // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         unsafe { sys::qemu_plugin_register_vcpu_tb_exec_cb(self.0, Some(callback), reads.flags(), data as *mut c_void) }
     }
 }
 
 impl Instruction {
     pub fn addr(self) -> RunAddr {
+        // SAFETY: the handle is valid during the callback that got it, and none keeps it longer.
         RunAddr(unsafe { sys::qemu_plugin_insn_vaddr(self.0) })
     }
 
     /// Appends the instruction's bytes; gives their number.
     pub fn append_code(self, code: &mut Vec<u8>) -> u8 {
         let mut bytes = [0_u8; 16];
+        // SAFETY: as for `addr`; QEMU writes at most `bytes.len()` bytes to `bytes`.
         let size = unsafe { sys::qemu_plugin_insn_data(self.0, bytes.as_mut_ptr().cast(), bytes.len()) };
         let size = size.min(bytes.len());
         code.extend_from_slice(&bytes[..size]);
@@ -78,6 +84,7 @@ impl Instruction {
     }
 
     pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
+        // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         unsafe {
             sys::qemu_plugin_register_vcpu_insn_exec_cb(self.0, Some(callback), reads.flags(), data as *mut c_void);
         }
@@ -93,6 +100,7 @@ impl Instruction {
 
     /// Calls `load` after each load of the instruction that succeeded, `store` after each store.
     pub fn at_access(self, load: AccessCallback, store: AccessCallback, data: usize) {
+        // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         let register = |callback, kind| unsafe {
             let flags = sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
             sys::qemu_plugin_register_vcpu_mem_cb(self.0, Some(callback), flags, kind, data as *mut c_void);
@@ -102,6 +110,7 @@ impl Instruction {
     }
 
     fn inline(self, op: sys::qemu_plugin_op, cell: &Cell, value: u64) {
+        // SAFETY: as for `addr`; the cell's scoreboard is never freed, and has room for a `u64` at its entry.
         unsafe { sys::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(self.0, op, cell.entry(), value) }
     }
 }
@@ -115,6 +124,7 @@ pub struct Cell {
 impl Cell {
     /// The vCPU must exist; the cell is 0. Never freed: translated code may refer to it as long as QEMU runs.
     pub fn new() -> Cell {
+        // SAFETY: the vCPU exists, as `new` demands, so that the scoreboard has its entry 0.
         unsafe {
             let scoreboard = sys::qemu_plugin_scoreboard_new(size_of::<u64>());
             Cell {
@@ -134,10 +144,13 @@ impl Cell {
     #[inline]
     pub fn get(&self) -> u64 {
         // Volatile: written by translated code, of which the compiler knows nothing.
+        // SAFETY: `place` is a `u64` of a scoreboard that is never freed; only the thread of the one vCPU
+        // uses it.
         unsafe { self.place.read_volatile() }
     }
 
     pub fn set(&self, value: u64) {
+        // SAFETY: as in `get`.
         unsafe { self.place.write_volatile(value) }
     }
 }
@@ -147,20 +160,24 @@ struct ByteArray(*mut sys::GByteArray);
 
 impl ByteArray {
     fn new() -> ByteArray {
+        // SAFETY: takes nothing; ends the process when there is no memory.
         ByteArray(unsafe { g_byte_array_new() })
     }
 
     fn first<const N: usize>(&self) -> Option<[u8; N]> {
+        // SAFETY: the array is this `ByteArray`'s own until it is dropped.
         let (data, size) = unsafe { ((*self.0).data, (*self.0).len as usize) };
         if size < N {
             return None;
         }
+        // SAFETY: the array holds at least N bytes, of any alignment.
         Some(unsafe { data.cast::<[u8; N]>().read_unaligned() })
     }
 }
 
 impl Drop for ByteArray {
     fn drop(&mut self) {
+        // SAFETY: this is the only reference, and nothing uses the array afterwards.
         unsafe { g_byte_array_unref(self.0) }
     }
 }
@@ -172,6 +189,8 @@ pub struct Register(*mut sys::qemu_plugin_register);
 impl Register {
     /// The register that gdb calls so.
     pub fn find(name: &CStr) -> Option<Register> {
+        // SAFETY: QEMU gives an array of `qemu_plugin_reg_descriptor` that is the caller's to free; names are
+        // strings that QEMU keeps.
         unsafe {
             let all = sys::qemu_plugin_get_registers();
             let (data, count) = ((*all).data.cast::<sys::qemu_plugin_reg_descriptor>(), (*all).len as usize);
@@ -186,6 +205,7 @@ impl Register {
     /// Its value; in a callback that was registered with `Reads::Registers`.
     pub fn value(self) -> Option<u64> {
         let bytes = ByteArray::new();
+        // SAFETY: the handle came from QEMU and stays valid; QEMU lets the array grow as it needs.
         unsafe { sys::qemu_plugin_read_register(self.0, bytes.0) };
         bytes.first().map(u64::from_le_bytes)
     }
@@ -194,6 +214,7 @@ impl Register {
 /// N bytes at an address of the guest as the vCPU sees it now.
 pub fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
     let bytes = ByteArray::new();
+    // SAFETY: QEMU checks the address, and lets the array grow to N bytes.
     match unsafe { sys::qemu_plugin_read_memory_vaddr(addr, bytes.0, N) } {
         true => bytes.first(),
         false => None,
@@ -203,6 +224,7 @@ pub fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
 /// log2 of an access' bytes.
 #[inline]
 pub fn size_log2(info: AccessInfo) -> u8 {
+    // SAFETY: `info` is a number that QEMU gave to the callback at hand.
     unsafe { sys::qemu_plugin_mem_size_shift(info) as u8 }
 }
 
@@ -214,6 +236,8 @@ pub struct Physical {
 
 /// Where an address of an access lies.
 pub fn physical(info: AccessInfo, addr: u64) -> Option<Physical> {
+    // SAFETY: `info` is of the callback at hand; the handle is valid until the next call, and is used at
+    // once.
     unsafe {
         let handle = sys::qemu_plugin_get_hwaddr(info, addr);
         (!handle.is_null()).then(|| Physical {
@@ -225,15 +249,18 @@ pub fn physical(info: AccessInfo, addr: u64) -> Option<Physical> {
 
 /// Calls `callback` for every translation that QEMU makes from now on.
 pub fn at_translation(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut sys::qemu_plugin_tb)) {
+    // SAFETY: QEMU gave the id; the callback is a function of this library, which stays loaded.
     unsafe { sys::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(callback)) }
 }
 
 /// Calls `callback` when QEMU ends.
 pub fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut c_void)) {
+    // SAFETY: as in `at_translation`.
     unsafe { sys::qemu_plugin_register_atexit_cb(id, Some(callback), std::ptr::null_mut()) }
 }
 
 /// Drops all callbacks and all translations as soon as the current one ends, then calls `then`.
 pub fn reset(id: PluginId, then: unsafe extern "C" fn(PluginId)) {
+    // SAFETY: as in `at_translation`.
     unsafe { sys::qemu_plugin_reset(id, Some(then)) }
 }

@@ -139,12 +139,14 @@ fn failed(on_error: OnError, error: &WriteError) {
     say(&format!("{error}{cause}"));
     if on_error == OnError::Stop {
         say("stopping the guest");
+        // SAFETY: two system calls, which take no pointer.
         unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
     }
 }
 
 /// Runs a callback that may not unwind into QEMU. A panic has printed itself; recording ends with it.
 fn guarded(callback: impl FnOnce(&mut Session)) {
+    // SAFETY: as in `under_way`; no callback enters `guarded` twice.
     let Some(session) = (unsafe { SESSION.load(Ordering::Relaxed).as_mut() }) else {
         return;
     };
@@ -152,15 +154,25 @@ fn guarded(callback: impl FnOnce(&mut Session)) {
         SESSION.store(null_mut(), Ordering::Relaxed);
         say("internal error; recording has ended without a clean end");
         if session.on_error == OnError::Stop {
+            // SAFETY: two system calls, which take no pointer.
             unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
         }
     }
 }
 
+/// The recording that is under way.
+#[inline(always)]
+fn under_way() -> Option<&'static mut Recording> {
+    // SAFETY: the pointer comes from `Box::into_raw` and is never freed. Only one callback runs at a time: those of the one
+    // vCPU on its thread, and the one at exit after that thread has stopped. Each is done with the reference before it, or a
+    // function that it calls, asks again.
+    unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }
+}
+
 /// As `guarded`, while recording.
 fn guarded_recording(callback: impl FnOnce(&mut Session, &mut Recording)) {
     guarded(|session| {
-        if let Some(recording) = unsafe { RECORDING.load(Ordering::Relaxed).as_mut() } {
+        if let Some(recording) = under_way() {
             callback(session, recording);
         }
     });
@@ -178,7 +190,7 @@ unsafe extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
         }
         Phase::Recording => {
             say("QEMU ends, and the workload has not executed marker 2");
-            if let Some(recording) = unsafe { RECORDING.load(Ordering::Relaxed).as_mut() } {
+            if let Some(recording) = under_way() {
                 session.finish(recording, false);
             }
         }
@@ -345,7 +357,7 @@ mod recording {
 
     /// Every execution of every translation comes through here: some 50 million times a second. Nothing in it can panic.
     unsafe extern "C" fn on_execution(_: c_uint, id: *mut c_void) {
-        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+        let Some(recording) = under_way() else {
             return;
         };
         let progress = recording.progress.get();
@@ -357,7 +369,7 @@ mod recording {
 
     /// As often, where the guest copies memory.
     unsafe extern "C" fn on_repeat(_: c_uint, id: *mut c_void) {
-        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+        let Some(recording) = under_way() else {
             return;
         };
         let id = TranslationId(id as u32);
@@ -372,7 +384,7 @@ mod recording {
 
     /// As `on_execution`, where data accesses are recorded.
     unsafe extern "C" fn on_execution_with_data(_: c_uint, id: *mut c_void) {
-        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+        let Some(recording) = under_way() else {
             return;
         };
         let progress = recording.progress.get();
@@ -383,7 +395,7 @@ mod recording {
     }
 
     unsafe extern "C" fn on_repeat_with_data(_: c_uint, id: *mut c_void) {
-        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+        let Some(recording) = under_way() else {
             return;
         };
         let id = TranslationId(id as u32);
@@ -403,7 +415,7 @@ mod recording {
     unsafe extern "C" fn on_store(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
         access(info, addr, Site::new(instruction as u16, true, qemu::size_log2(info)));
         // Behind the store: what it stored is there to be read.
-        if let Some(recording) = unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }
+        if let Some(recording) = under_way()
             && let Some(frames) = &mut recording.frames
             && frames.covers(addr)
             && let Some(change) = frames.stored(addr)
@@ -415,7 +427,7 @@ mod recording {
     /// Every access comes through here: as often as executions of translations, or more.
     #[inline]
     fn access(info: AccessInfo, addr: u64, site: Site) {
-        let Some(recording) = (unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }) else {
+        let Some(recording) = under_way() else {
             return;
         };
         let Some(mappings) = &mut recording.mappings else { return };

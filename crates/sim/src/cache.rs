@@ -5,19 +5,11 @@
 //! Most accesses are to the line that was used last of its set. Using it again changes nothing, whatever the replacement, so these lines stand
 //! apart, a set a number, and all else is looked for only when the line is another.
 
+use crate::access::{Access, occupied};
 use crate::geometry::{Geometry, Replacement};
 use crate::line::Line;
 use crate::plru::Trees;
 use crate::wide::Wide;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    Hit,
-    /// The line was not there and is now; `evicted` had to leave for it.
-    Miss {
-        evicted: Option<Line>,
-    },
-}
 
 /// A cache of any [`Geometry`].
 #[derive(Clone, Debug)]
@@ -154,8 +146,4 @@ fn sorted_by_steps(ways: &mut [Line], line: Line) -> Access {
     Access::Miss {
         evicted: occupied(carried),
     }
-}
-
-pub(crate) fn occupied(line: Line) -> Option<Line> {
-    (line != Line::NONE).then_some(line)
 }

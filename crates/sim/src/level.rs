@@ -5,7 +5,8 @@
 //! Parties are the kernel and each user process; so there are COLD, KERN-self, KERN-other, USER-self and USER-other. What a line's state
 //! is, is kept for every line that was ever used: nothing is sampled.
 
-use crate::cache::{Access, Cache};
+use crate::access::Access;
+use crate::cache::Cache;
 use crate::geometry::Geometry;
 use crate::line::{Line, PerSide, Side};
 use std::ops::{AddAssign, Sub};

@@ -6,6 +6,10 @@
 //! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`]. Many caches at once: [`Sweep`]. Branches:
 //! [`Predictor`].
 
+#![forbid(unsafe_code)]
+
+mod access;
+mod branch_counters;
 mod branches;
 mod cache;
 mod direction;
@@ -19,14 +23,17 @@ mod plru;
 mod prediction;
 mod predictor;
 mod return_stack;
+mod stalls;
 mod sweep;
 mod target_buffer;
 mod time;
 mod tlb;
 mod wide;
 
+pub use access::Access;
+pub use branch_counters::{BranchCounters, Wrong};
 pub use branches::{Branch, BranchKind, CodeAddr, TakenBranches};
-pub use cache::{Access, Cache};
+pub use cache::Cache;
 pub use geometry::{Geometry, GeometryError, Replacement};
 pub use hierarchy::{Counters, Hierarchy, Missed, PhysAddr};
 pub use instruction_cache::InstructionCache;
@@ -34,7 +41,8 @@ pub use level::{Cause, Level, Misses, Party};
 pub use line::{Line, PerSide, Side};
 pub use machine::{CacheDescription, ItlbDescription, Machine, MachineError, Memory};
 pub use prediction::{BranchPrediction, Direction, Held, PredictionError, TargetBufferDescription};
-pub use predictor::{BranchCounters, Predictor, Wrong};
+pub use predictor::Predictor;
+pub use stalls::Stalls;
 pub use sweep::Sweep;
-pub use time::{Latencies, SimpleModel, Stalls};
+pub use time::{Latencies, SimpleModel};
 pub use tlb::Tlb;

@@ -8,7 +8,7 @@
 //!     way 0  1   2     3
 //! ```
 
-use crate::cache::{Access, occupied};
+use crate::access::{Access, occupied};
 use crate::line::Line;
 
 /// The trees of all sets.

@@ -1,7 +1,7 @@
 //! How a machine predicts branches: the numbers, checked, and what a wrong prediction costs.
 
+use crate::branch_counters::BranchCounters;
 use crate::geometry::{Geometry, GeometryError, Replacement};
-use crate::predictor::BranchCounters;
 use thiserror::Error;
 
 /// How a machine predicts branches.

@@ -1,6 +1,7 @@
 //! A TLB: pages instead of lines, misses counted by side.
 
-use crate::cache::{Access, Cache};
+use crate::access::Access;
+use crate::cache::Cache;
 use crate::geometry::Geometry;
 use crate::line::{Line, PerSide};
 

@@ -2,7 +2,7 @@
 //!
 //! A hit is found by a guess where the line was last, and only looked for when the guess is wrong; a miss looks at all ways.
 
-use crate::cache::{Access, occupied};
+use crate::access::{Access, occupied};
 use crate::line::Line;
 use std::ops::Range;
 

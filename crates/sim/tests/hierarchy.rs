@@ -175,7 +175,7 @@ fn time_is_instructions_and_what_was_waited_for() {
     assert_eq!(three.cycles(&counters).unwrap(), 1000.0 + 160.0 + 200.0 + 220.0 + 520.0 + 35.0);
     let one = machine((1024, 1, 64), l1, None, None);
     let stalls = one.stalls(&counters).unwrap();
-    assert_eq!((stalls.l1i, stalls.l2i, stalls.l2d), (0.0, 2000.0, 3000.0));
+    assert_eq!((stalls.l1i, stalls.l1d, stalls.l2i, stalls.l2d), (2000.0, 3000.0, 0.0, 0.0));
 }
 
 #[test]

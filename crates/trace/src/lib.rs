@@ -1,6 +1,6 @@
 //! The byte format of a recording: what QEMU's plugin writes and every other part of Kernlane reads.
 //!
-//! Takes and gives records; knows nothing of ELF, Linux or files (a `Write` or a `Read` is handed in). `docs/trace-format.md` is
+//! Takes and gives records; knows nothing of ELF, Linux or files (a `Write` or a `Read` is handed in). `docs/reference/recording-format.md` is
 //! normative for the bytes.
 //!
 //! A recording is a header, then chunks. [`Reader::next_chunk`] gives them one by one, in the order in which they were written:
@@ -32,6 +32,8 @@
 //! }
 //! # Ok(()) }
 //! ```
+
+#![forbid(unsafe_code)]
 
 mod access;
 mod access_in;

@@ -4,10 +4,10 @@
 //! warning is a failure.
 
 use anyhow::{Context, Result, ensure};
-use kernlane::image::address::LinkAddr;
-use kernlane::image::{Block, End, Image, vmlinux};
-use kernlane::profile::Profile;
+use image::address::LinkAddr;
+use image::{Block, End, Image, vmlinux};
 use kernlane_layout::EdgeKind;
+use profile::Profile;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

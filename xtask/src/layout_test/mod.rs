@@ -8,9 +8,9 @@ mod lld;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphs::Functions;
-use kernlane::image::vmlinux;
-use kernlane::profile::Profile;
+use image::vmlinux;
 use kernlane_layout::{Algorithm, Graph};
+use profile::Profile;
 use std::fmt::{Display, Write};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const REAL: usize = 100;
 pub fn layout_test(tree: &Path, profile: &Path) -> Result<()> {
     let image = vmlinux::read(&tree.join("vmlinux"))?;
     let text = std::fs::read_to_string(profile).with_context(|| profile.display().to_string())?;
-    let kernel = kernlane::profile::graph::movable(&image, &Profile::from_json(&text)?)?.graph;
+    let kernel = profile::graph::movable(&image, &Profile::from_json(&text)?)?.graph;
     let directory = tempfile::tempdir()?;
     let reference = build(directory.path())?;
 

@@ -1,15 +1,16 @@
 //! What a recording comes to on a machine: the kernel end to end, and the invocations of functions with all that they call.
 
 use anyhow::{Context, Result};
-use kernlane::command::attribution::read;
-use kernlane::live::chunks::Chunks;
-use kernlane::machine;
-use kernlane::replay::{self, Layout, rows};
-use kernlane::services;
-use kernlane::services::annotations::Annotations;
-use kernlane::services::binding::Binding;
-use kernlane::services::calls::{CallTree, Cost, ROOT};
-use kernlane::services::symbols::Symbols;
+use attribution::read;
+use attribution::services;
+use attribution::services::annotations::Annotations;
+use attribution::services::binding::Binding;
+use attribution::services::calls::{CallTree, Cost, ROOT};
+use attribution::services::symbols::Symbols;
+use execution::machine;
+use host::recording::Recording;
+use live::chunks::Chunks;
+use replay::{self, Layout, rows};
 use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
@@ -65,7 +66,7 @@ pub fn on(recording: &Path, machine: &str, symbols: &Symbols, functions: &[&str]
     let machine = machine::find(machine)?;
     let machines = [machine];
     let layouts = [Layout::original()];
-    let path = recording.join("trace.klt");
+    let path = Recording::at(recording).trace();
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
     let replayed = replay::replay(Reader::new(BufReader::with_capacity(1 << 20, file))?, &layouts, &machines)?;
     let rows = rows::rows(&replayed, &layouts, &machines, None);
@@ -129,8 +130,8 @@ fn invocations(tree: &CallTree, function: &str) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernlane::services::annotations::Kind;
-    use kernlane::services::calls::{Node, NodeId, ServiceCalls};
+    use attribution::services::annotations::Kind;
+    use attribution::services::calls::{Node, NodeId, ServiceCalls};
 
     #[test]
     fn callees_belong_to_an_invocation_and_recursion_is_one() {

@@ -12,7 +12,7 @@ mod tables;
 
 use crate::live_test::{debian, make_tool};
 use anyhow::{Context, Result, ensure};
-use kernlane::guest::{Kernel, Request, Workload, record};
+use guest::{Kernel, Request, Workload, record};
 use measure::{Gain, Side};
 use names::Told;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         ensure!(BENCHMARKS.iter().any(|b| b.name == *name), "there is no benchmark {name}");
     }
-    let kernel = debian::kernel()?;
+    let kernel = debian::kernel(debian::Flavour::Cloud)?;
     let tool = tool(&Kernel::open(&kernel, None)?)?;
     std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     let mut gains = Vec::new();
@@ -83,7 +83,7 @@ pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
     let mut text = serde_json::to_string_pretty(&gains)?;
     text.push('\n');
     let path = directory.join("gain.json");
-    kernlane::output::write(&path, text.as_bytes())?;
+    host::output::write(&path, text.as_bytes())?;
     println!("written: {}", path.display());
     Ok(())
 }

@@ -4,9 +4,10 @@
 //! the original (a jump) is no entry, else a call would be counted twice.
 
 use anyhow::{Context, Result, ensure};
-use kernlane::guest::Kernel;
-use kernlane::live::chunks::Chunks;
-use kernlane::services::symbols::Symbols;
+use attribution::services::symbols::Symbols;
+use guest::Kernel;
+use host::recording::Recording;
+use live::chunks::Chunks;
 use serde::Deserialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -44,7 +45,7 @@ pub struct Told {
 
 impl Told {
     pub fn read(recording: &Path) -> Result<Told> {
-        let path = recording.join("output.log");
+        let path = Recording::at(recording).output();
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         Told::parse(&text).with_context(|| path.display().to_string())
     }
@@ -115,7 +116,7 @@ fn with_copies(map: &str, told: &Told) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernlane::image::address::LinkAddr;
+    use image::address::LinkAddr;
 
     const OUTPUT: &str = "noise\n-- report\n{\"roots\": [{\"function\": \"f\"}], \"functions\": []}\n-- status\n\
         [{\"functions\": [{\"entry\": 18446744071578845200, \"copy\": 18446744072635809840}]}]\n-- modules\n\

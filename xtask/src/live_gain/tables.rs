@@ -1,7 +1,7 @@
 //! Gains as text: the group as in Tamches 2001, figure 3, and what it brought as in figure 4.
 
 use crate::live_gain::measure::{Gain, Invocations, OnMachine};
-use kernlane::live::chunks;
+use live::chunks;
 use std::fmt::Write;
 
 pub fn tables(gain: &Gain) -> String {

@@ -1,4 +1,4 @@
-//! Debian's stock 6.12 kernel for clouds, with its -dbg vmlinux and its headers.
+//! Debian's stock 6.12 kernels, each with its -dbg vmlinux and its headers.
 //!
 //! Takes what apt knows; gives the path of the boot image, unpacked in the cache beside its vmlinux. The headers are installed, since they name each
 //! other by absolute paths; that needs root, once.
@@ -8,18 +8,44 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PREFIX: &str = "linux-image-6.12";
-const SUFFIX: &str = "-cloud-amd64";
+const PREFIX: &str = "linux-image-";
+
+/// Which of Debian's kernels.
+#[derive(Clone, Copy)]
+pub enum Flavour {
+    /// For virtual machines of clouds: fewer drivers.
+    Cloud,
+    /// For everything else.
+    Generic,
+}
+
+impl Flavour {
+    /// Its directory in the cache.
+    fn directory(self) -> &'static str {
+        match self {
+            Flavour::Cloud => "debian",
+            Flavour::Generic => "debian-generic",
+        }
+    }
+
+    /// What the names of its packages match.
+    fn packages(self) -> &'static str {
+        match self {
+            Flavour::Cloud => "^linux-image-6[.]12[.][0-9]+[+]deb[0-9.]+-cloud-amd64$",
+            Flavour::Generic => "^linux-image-6[.]12[.][0-9]+[+]deb[0-9.]+-amd64$",
+        }
+    }
+}
 
 /// The boot image, downloaded if it is not there.
-pub fn kernel() -> Result<PathBuf> {
-    let directory = kernlane::guest::writable_cache()?.join("debian");
+pub fn kernel(flavour: Flavour) -> Result<PathBuf> {
+    let directory = guest::writable_cache()?.join(flavour.directory());
     if let Some(image) = unpacked(&directory) {
         return Ok(image);
     }
-    let release = newest()?;
+    let release = newest(flavour)?;
     println!("downloading Debian's kernel {release} and its symbols");
-    let scratch = tempfile::tempdir_in(kernlane::guest::writable_cache()?)?;
+    let scratch = tempfile::tempdir_in(guest::writable_cache()?)?;
     let packages = [format!("linux-image-{release}"), format!("linux-image-{release}-dbg")];
     run(Command::new("apt-get").arg("download").args(&packages).current_dir(scratch.path()))?;
     let root = scratch.path().join("root");
@@ -38,30 +64,26 @@ fn unpacked(directory: &Path) -> Option<PathBuf> {
     let mut images: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     images.retain(|path| {
         path.file_name()
-            .is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-") && n.to_string_lossy().ends_with(SUFFIX))
+            .is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-") && n.to_string_lossy().ends_with("-amd64"))
     });
     images.sort();
     images.pop()
 }
 
 /// The release of the newest such kernel that apt knows.
-fn newest() -> Result<String> {
+fn newest(flavour: Flavour) -> Result<String> {
     let output = Command::new("apt-cache")
-        .args(["search", "--names-only", "^linux-image-6[.]12.*-cloud-amd64$"])
+        .args(["search", "--names-only", flavour.packages()])
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut names: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .filter(|n| n.starts_with(PREFIX))
-        .collect();
+    let mut names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     names.sort_by_key(|name| {
         name.split(|c: char| !c.is_ascii_digit())
             .filter_map(|n| n.parse::<u32>().ok())
             .collect::<Vec<_>>()
     });
-    let name = names.pop().context("apt knows no kernel 6.12 for clouds: run apt-get update")?;
-    Ok(name.trim_start_matches("linux-image-").to_owned())
+    let name = names.pop().context("apt knows no such kernel 6.12: run apt-get update")?;
+    Ok(name.trim_start_matches(PREFIX).to_owned())
 }
 
 /// The directory to build modules against.

@@ -2,7 +2,7 @@
 //!
 //! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package of the same version; builds `kmod/`, boots the kernel on each
 //! machine, two at once, and runs the machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first machine
-//! on which one did.
+//! on which one did. What must not harm a kernel is tried on both of Debian's flavours.
 
 pub mod debian;
 mod proof;
@@ -10,14 +10,15 @@ mod proof;
 use crate::machine::{self, Machine, side_by_side};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
-use kernlane::guest::{self, Boot, Clock, Contents, End, Kernel, Outcome};
+use debian::Flavour;
+use guest::{self, Boot, Clock, Contents, End, Kernel, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 8] = [
+const SCRIPTS: [(&str, &str); 9] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -25,13 +26,15 @@ const SCRIPTS: [(&str, &str); 8] = [
     ("neighbours.sh", include_str!("neighbours.sh")),
     ("away.sh", include_str!("away.sh")),
     ("mitigated.sh", include_str!("mitigated.sh")),
+    ("hostile.sh", include_str!("hostile.sh")),
     ("cost.sh", include_str!("cost.sh")),
 ];
 
 /// The guest's programs that need no library.
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     ("fentry", include_str!("fentry.c")),
     ("late", include_str!("late.c")),
+    ("requests", include_str!("requests.c")),
     ("bad-pointers", include_str!("../vm_test/bad-pointers.c")),
 ];
 
@@ -72,13 +75,16 @@ const MACHINES: &[Tried] = &[
     },
 ];
 
+/// On which others get in the way of replaced functions, and requests are malformed.
+const HOSTILE: Tried = Tried::new(Machine::new("2 CPUs, hostile", 2, "max", &[]), "hostile.sh");
+
 /// On which a large group is installed and undone many times.
 const LOADED: [Tried; 2] = [
     Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "cycles.sh"),
     Tried::new(Machine::new("4 CPUs, preemptible", 4, "max", &["preempt=full"]), "cycles.sh"),
 ];
 
-/// On which it is counted what a group of the size of the paper's costs (`docs/live.md`). One CPU runs by instructions.
+/// On which it is counted what a group of the size of the paper's costs (`docs/results/live-cost.md`). One CPU runs by instructions.
 const COUNTED: [Tried; 3] = [
     Tried::new(Machine::new("1 CPU, as Debian sets it", 1, "max", &[]), "cost.sh"),
     Tried::new(Machine::new("1 CPU, preemptible", 1, "max", &["preempt=full"]), "cost.sh"),
@@ -88,9 +94,9 @@ const COUNTED: [Tried; 3] = [
 /// Of many cycles, beside other work.
 const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// `kernel` is Debian's own if not given. With `script`, for trials, only that runs, on two CPUs; it may source the other scripts in `/kl`.
+/// Without `kernel` both of Debian's own. With `script`, for trials, only that runs, on two CPUs; it may source the other scripts in `/kl`.
 pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
-    let mut guest = Guest::new(kernel)?;
+    let mut guest = Guest::new(&kernel.map_or_else(cloud, |kernel| Ok(kernel.to_owned()))?)?;
     if let Some(path) = script {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         guest.contents.file("/kl/trial.sh", 0o644, text);
@@ -106,12 +112,22 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
             judge(tried, &outcome?)?;
         }
     }
-    Ok(())
+    if kernel.is_some() {
+        return judge(&HOSTILE, &guest.run(&HOSTILE)?);
+    }
+    let generic = Guest::new(&debian::kernel(Flavour::Generic)?)?;
+    let (first, second) = side_by_side(|| guest.run(&HOSTILE), || generic.run(&HOSTILE));
+    judge(&HOSTILE, &first?)?;
+    judge(&HOSTILE, &second?).context("on the generic kernel")
+}
+
+fn cloud() -> Result<PathBuf> {
+    debian::kernel(Flavour::Cloud)
 }
 
 /// Installs and undoes a large group so many times under load.
 pub fn cycles(count: u32) -> Result<()> {
-    let mut guest = Guest::new(None)?;
+    let mut guest = Guest::new(&cloud()?)?;
     guest.contents.file("/kl/cycles", 0o644, count.to_string());
     // Each is judged when it has ended: the other may take an hour more.
     let run = |tried| judge(tried, &guest.run_with(tried, |boot| boot.time_limit = CYCLES_LIMIT)?);
@@ -121,7 +137,7 @@ pub fn cycles(count: u32) -> Result<()> {
 
 /// What installing and undoing a group takes, counted in the guest.
 pub fn cost() -> Result<()> {
-    let guest = Guest::new(None)?;
+    let guest = Guest::new(&cloud()?)?;
     for tried in &COUNTED {
         let outcome = guest.run_with(tried, |boot| {
             if tried.machine.cpus == 1 {
@@ -144,11 +160,8 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(kernel: Option<&Path>) -> Result<Guest> {
-        let kernel = match kernel {
-            Some(path) => Kernel::open(path, None)?,
-            None => Kernel::open(&debian::kernel()?, None)?,
-        };
+    fn new(kernel: &Path) -> Result<Guest> {
+        let kernel = Kernel::open(kernel, None)?;
         let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
         let tool = make_tool(&kernel, directory.path())?;
         let modules = kernel.modules(&["loop".to_owned()])?;

@@ -4,13 +4,13 @@
 //! which the proof must find.
 
 use anyhow::{Context, Result, ensure};
-use kernlane::check::module::check_module;
-use kernlane::emit::module::{Plan, emit};
-use kernlane::image::address::LinkAddr;
-use kernlane::image::linked::LinkedKernel;
-use kernlane::live::group::{FileMemory, Group};
-use kernlane::live::install::{claims, loading};
-use kernlane::live::survey::survey;
+use check::module::check_module;
+use emit::module::{Plan, emit};
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use live::group::{FileMemory, Group};
+use live::install::{claims, loading};
+use live::survey::survey;
 
 /// Of the functions that have a tracer's site.
 const REPLACEABLE: f64 = 0.85;

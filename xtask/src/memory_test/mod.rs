@@ -9,11 +9,12 @@ mod structures;
 
 use crate::{build_plugin, run};
 use anyhow::{Context, Result, ensure};
-use kernlane::command::attribution::Attribution;
-use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
-use kernlane::machine;
-use kernlane::replay::{self, Layout};
-use kernlane::services;
+use attribution::Attribution;
+use attribution::services;
+use execution::machine;
+use guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
+use host::recording::Recording;
+use replay::{self, Layout};
 use sim::Counters;
 use std::fs::File;
 use std::io::BufReader;
@@ -75,7 +76,7 @@ pub fn memory_test(tree: &Path) -> Result<()> {
         );
     }
     ensure!(failed == 0, "{failed} counts differ by more than {} %", 100.0 * TOLERANCE);
-    services_add_up_to_what_is_replayed(tree, &directory.path().join("trace.klt"))?;
+    services_add_up_to_what_is_replayed(tree, &Recording::at(directory.path()).trace())?;
     structures::structures_test(tree, directory.path())
 }
 
@@ -164,7 +165,7 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
 }
 
 fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
-    let trace = directory.join("trace.klt");
+    let trace = Recording::at(directory).trace();
     let outcome = recorded(tree, "judged", program, &trace)?;
     let reader = Reader::new(BufReader::new(File::open(&trace)?)).with_context(|| outcome.qemu.clone())?;
     let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(&machine_file(directory)?)?])?;

@@ -2,11 +2,12 @@
 
 use super::recorded;
 use anyhow::{Context, Result, ensure};
-use kernlane::command::attribution::Attribution;
-use kernlane::guest::End;
-use kernlane::machine;
-use kernlane::misses::table::{Causes, Levels, MissTable};
-use kernlane::replay::{self, Layout};
+use attribution::Attribution;
+use attribution::misses::table::{Causes, Levels, MissTable};
+use execution::machine;
+use guest::End;
+use host::recording::Recording;
+use replay::{self, Layout};
 use sim::{Counters, PerSide};
 use std::fs::File;
 use std::io::BufReader;
@@ -27,7 +28,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     let program = crate::bare::compile("structures.c", PROGRAM)?;
     let recording = directory.join("structures.rec");
     std::fs::create_dir(&recording)?;
-    let trace = recording.join("trace.klt");
+    let trace = Recording::at(&recording).trace();
     let outcome = recorded(tree, "structures", &program, &trace)?;
     ensure!(
         outcome.end == End::Exited(0),
@@ -83,7 +84,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn of_class(row: &kernlane::misses::table::StructureRow, class: &str) -> bool {
+fn of_class(row: &attribution::misses::table::StructureRow, class: &str) -> bool {
     serde_json::to_value(row.class).is_ok_and(|value| value == class)
 }
 

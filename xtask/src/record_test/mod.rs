@@ -6,7 +6,7 @@
 
 use crate::build_plugin;
 use anyhow::{Context, Result, bail, ensure};
-use kernlane::guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
+use guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};

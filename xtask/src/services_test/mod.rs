@@ -6,10 +6,11 @@
 
 use crate::build_plugin;
 use anyhow::{Context, Result, ensure};
-use kernlane::command::attribution::Attribution;
-use kernlane::guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin};
-use kernlane::services::annotations::Kind;
-use kernlane::services::table::ServiceTable;
+use attribution::Attribution;
+use attribution::services::annotations::Kind;
+use attribution::services::table::ServiceTable;
+use guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin};
+use host::recording::Recording;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -193,7 +194,7 @@ impl Machine {
     fn record(&self, how: &str) -> Result<(ServiceTable, Outcome)> {
         let recording = self.directory.join(how);
         std::fs::create_dir(&recording)?;
-        let plugin = self.plugin(&recording.join("trace.klt"))?;
+        let plugin = self.plugin(&Recording::at(&recording).trace())?;
         let contents = self.contents(&format!("/kernlane/known {how}"), &[]);
         let outcome = guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
             boot.clock = Clock::Instructions { seed: SEED };

@@ -3,7 +3,7 @@
 //! Takes the outcomes of `guest.sh` under both kernels; says for a test whether both succeeded and saw the same, and if not, what
 //! differs.
 
-use kernlane::guest::{End, Outcome};
+use guest::{End, Outcome};
 
 pub struct Tests<'a> {
     pub before: &'a Outcome,

@@ -8,9 +8,9 @@ mod compare;
 
 use crate::machine::{self, Machine, side_by_side};
 use anyhow::{Context, Result, bail};
+use check::kernel::Kernel as Vmlinux;
 use compare::Tests;
-use kernlane::check::kernel::Kernel as Vmlinux;
-use kernlane::guest::{self, Contents, End, Kernel, Module, Outcome, Workload};
+use guest::{self, Contents, End, Kernel, Module, Outcome, Workload};
 use std::collections::HashSet;
 use std::path::Path;
 

@@ -1,11 +1,14 @@
 //! `kernlane check`: whether a relinked kernel is the old program.
 
-use crate::check::kernel::Kernel;
-use crate::check::{Build, check};
-use crate::map::Map;
-use crate::place::Placement;
 use anyhow::{Context, Result, ensure};
+use check::kernel::Kernel;
+use check::{Build, check};
 use clap::Args;
+use host::out;
+use host::outln;
+use host::progress::Progress;
+use image::map::Map;
+use image::place::Placement;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -39,20 +42,23 @@ pub struct CheckArgs {
 }
 
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let progress = Progress::new("reading the kernels");
     let (old, new) = (Build::read(&args.old)?, Build::read(&args.new)?);
     let (old, new) = (old.kernel()?, new.kernel()?);
     let map = match &args.map {
         Some(path) => read_map(path, &old.kernel)?,
         None => Placement::default(),
     };
+    progress.say("comparing the kernels block by block");
     let findings = check(&old, &new, &map)?;
+    drop(progress);
     if args.json {
-        print!("{}", findings.json(&old.kernel, &new.kernel, args.show));
+        out!("{}", findings.json(&old.kernel, &new.kernel, args.show))?;
     } else {
         if old.relocs.is_none() {
-            println!("there is no vmlinux.relocs beside the kernels: a number that reads as an address of the kernel is taken for one");
+            outln!("there is no vmlinux.relocs beside the kernels: a number that reads as an address of the kernel is taken for one")?;
         }
-        print!("{}", findings.text(&old.kernel, &new.kernel, args.show));
+        out!("{}", findings.text(&old.kernel, &new.kernel, args.show))?;
     }
     Ok(if findings.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -1,10 +1,12 @@
 //! `kernlane checkpoint`: a workload that is warm, saved where counting would start.
 
-use crate::command::record::{GuestArgs, on, progress};
-use crate::guest::checkpoint;
-use crate::interrupt;
+use crate::command::record::{GuestArgs, on};
 use anyhow::Result;
 use clap::Args;
+use guest::checkpoint;
+use host::interrupt;
+use host::outln;
+use host::progress::Progress;
 use std::process::ExitCode;
 
 /// Boot, set up and warm a workload once, to record it many times from there
@@ -26,19 +28,18 @@ pub struct CheckpointArgs {
 pub fn run(args: &CheckpointArgs) -> Result<ExitCode> {
     let request = args.guest.request()?;
     interrupt::catch()?;
-    let bar = progress();
-    let made = checkpoint::checkpoint(&request, &mut |phase| bar.set_message(phase.to_string()));
-    bar.finish_and_clear();
-    let made = made?;
+    let progress = Progress::new("preparing");
+    let made = checkpoint::checkpoint(&request, &mut |phase| progress.say(phase))?;
+    drop(progress);
     match args.guest.json {
-        true => println!("{}", serde_json::to_string_pretty(&made.summary)?),
-        false => println!(
-            "{}: {}\n{:.0} MB; {:.0} s in the guest",
+        true => outln!("{}", serde_json::to_string_pretty(&made.summary)?)?,
+        false => outln!(
+            "{}: {}\n{:.0} MB; {:.0} s by this machine's clock",
             args.guest.output.display(),
             on(&made.summary.conditions),
             made.summary.state_bytes as f64 / 1e6,
             made.elapsed.as_secs_f64()
-        ),
+        )?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,16 +1,17 @@
 //! `kernlane counts`: what a counting kernel counted becomes a profile.
 
-use crate::command::relink::{COUNTERS, Originals, noreturns};
-use crate::counting::profile::{Quality, Subject, profile};
-use crate::counting::{Counters, memory};
-use crate::emit::kbuild::Tree;
-use crate::image::object::linked::Linked;
-use crate::image::object::{Hints, KernelObject};
-use crate::image::vmlinux;
-use crate::output;
-use crate::profile::Profile;
 use anyhow::{Context, Result};
 use clap::Args;
+use emit::counting::profile::{Quality, Subject, profile};
+use emit::counting::{Counters, memory};
+use emit::kbuild::Tree;
+use emit::relink::{COUNTERS, Originals, noreturns};
+use host::outln;
+use host::output;
+use image::object::linked::Linked;
+use image::object::{Hints, KernelObject};
+use image::vmlinux;
+use profile::Profile;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,9 +59,9 @@ pub fn run(args: &CountsArgs) -> Result<ExitCode> {
     let (profile, quality) = of_counts(&tree, &counters, &counts, &args.workload)?;
     output::write(&args.output, profile.to_json().as_bytes())?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&quality)?);
+        outln!("{}", serde_json::to_string_pretty(&quality)?)?;
     } else {
-        print(&quality, &args.output, &profile);
+        print(&quality, &args.output, &profile)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -91,7 +92,7 @@ fn of_counts(tree: &Tree, counters: &Counters, counts: &[u64], workload: &str) -
     profile(&subject, counters, counts, workload)
 }
 
-fn print(quality: &Quality, output: &Path, profile: &Profile) {
+fn print(quality: &Quality, output: &Path, profile: &Profile) -> Result<()> {
     let Quality {
         counters,
         blocks,
@@ -103,18 +104,18 @@ fn print(quality: &Quality, output: &Path, profile: &Profile) {
         through_registers,
         through_registers_known,
     } = quality;
-    println!(
+    outln!(
         "{}: {} blocks ran, {} instructions",
         output.display(),
         profile.blocks.len(),
         profile.kernel_instructions()
-    );
-    println!(
+    )?;
+    outln!(
         "{counters} counters for {blocks} blocks; {unknown_blocks} follow from none, {negative_blocks} came out negative (taken for 0)"
-    );
-    println!(
+    )?;
+    outln!(
         "{edges} edges; {bounded_edges} of those that ran are not known exactly but bounded, {:.2} % of all counts",
         100.0 * bounded_share
-    );
-    println!("{through_registers} calls through registers, {through_registers_known} of them to functions that the code names");
+    )?;
+    outln!("{through_registers} calls through registers, {through_registers_known} of them to functions that the code names")
 }

@@ -1,20 +1,23 @@
 //! `kernlane cross-validate`: layouts made from one workload, tested on another.
 
-use crate::command::layout::{Ground, besides, parse_algorithm};
-use crate::command::profile::{from_recording, vmlinux_path};
+use crate::command::layout::{Ground, algorithms, besides};
 use crate::command::replay::replay_rows;
-use crate::estimate;
-use crate::image::{Image, vmlinux};
-use crate::machine;
-use crate::part::Part;
-use crate::profile::{Merge, Profile, merge, noise};
-use crate::replay::{Asked, Layout};
-use crate::report::cross_validation;
-use crate::results::{ORIGINAL, Tested};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use execution::machine;
+use execution::part::Part;
+use host::out;
+use host::outln;
+use host::progress::Progress;
+use host::recording::Recording;
+use image::estimate;
+use image::{Image, vmlinux};
+use profile::collect;
+use profile::{Merge, Profile, merge, noise};
+use replay::results::{ORIGINAL, Tested};
+use replay::{Asked, Layout};
+use report::cross_validation;
 use sim::Machine;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,7 +41,7 @@ pub struct CrossValidateArgs {
     pub kernel: PathBuf,
 
     /// A layout algorithm; may be given several times
-    #[arg(long, short, default_values_t = [Algorithm::default()], value_parser = parse_algorithm)]
+    #[arg(long, short, default_values_t = [Algorithm::default()], value_parser = algorithms())]
     pub algorithm: Vec<Algorithm>,
 
     /// A machine; may be given several times
@@ -63,15 +66,14 @@ const SECOND_HALF: Part = Part { from: 0.5, until: 1.0 };
 
 pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
     let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    let image = vmlinux::read(&vmlinux_path(&args.kernel))?;
-    let progress = ProgressBar::new(3 * args.recordings.len() as u64);
-    progress.set_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")?);
+    let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
+    let progress = Progress::of(3 * args.recordings.len() as u64, "counts");
     let besides = besides(&args.algorithm);
     let mut whole = Vec::new();
     for recording in &args.recordings {
-        progress.set_message(format!("counts of {}", recording.display()));
-        whole.push(from_recording(&recording.join("trace.klt"), &image, &Part::WHOLE, besides)?);
-        progress.inc(1);
+        progress.say(format!("counts of {}", recording.display()));
+        whole.push(collect::of_recording(&Recording::at(recording), &image, &Part::WHOLE, besides)?);
+        progress.advance(1);
     }
     let names: Vec<String> = whole.iter().map(workload).collect();
     for (at, name) in names.iter().enumerate() {
@@ -83,7 +85,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
     }
     let mut tested = Vec::new();
     for (at, recording) in args.recordings.iter().enumerate() {
-        progress.set_message(format!("tests on {}", names[at]));
+        progress.say(format!("tests on {}", names[at]));
         let rows = test(
             args,
             &image,
@@ -93,16 +95,16 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
             trainings(args, &image, &whole, &names, at)?,
         )?;
         tested.extend(rows);
-        progress.inc(1);
-        let first = from_recording(&recording.join("trace.klt"), &image, &FIRST_HALF, besides)?;
+        progress.advance(1);
+        let first = collect::of_recording(&Recording::at(recording), &image, &FIRST_HALF, besides)?;
         let halves = vec![("first half, on the second".to_owned(), first)];
         tested.extend(test(args, &image, &machines, recording, &SECOND_HALF, halves)?);
-        progress.inc(1);
+        progress.advance(1);
     }
-    progress.finish_and_clear();
+    drop(progress);
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&tested)?),
-        false => print!("{}", cross_validation::text(&tested)),
+        true => outln!("{}", serde_json::to_string_pretty(&tested)?)?,
+        false => out!("{}", cross_validation::text(&tested))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,16 @@
 //! `kernlane diff`: what changed between two recordings, and why.
 
-use crate::command::attribution::Attribution;
-use crate::report::difference;
-use crate::services::difference::Difference;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use attribution::Attribution;
+use attribution::services::difference::Difference;
 use clap::Args;
-use std::path::PathBuf;
+use execution::part::executed;
+use host::note;
+use host::out;
+use host::outln;
+use host::recording::Recording;
+use report::difference;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Say what changed between two recordings, service by service and function by function, and why
@@ -56,6 +61,28 @@ pub struct DiffArgs {
     pub json: bool,
 }
 
+/// Says so when two workloads have one name, and are not the same: then the change is not the kernel's alone.
+fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
+    let [before, after] = [workload(before)?, workload(after)?];
+    let (name, old) = &before;
+    let (other_name, new) = &after;
+    if name == other_name && old.is_some() && new.is_some() && old != new {
+        note!(
+            "warning: the workload {name} was another one when the second recording was made (its file has changed): changes may be the workload's"
+        );
+    }
+    Ok(())
+}
+
+/// The name of a recording's workload, and the hash of its file if the recording says it.
+fn workload(recording: &Path) -> Result<(String, Option<String>)> {
+    let recording = Recording::at(recording);
+    let reader = executed(&recording).with_context(|| recording.trace().display().to_string())?;
+    let header = reader.header();
+    let hash = header.conditions.iter().find(|(key, _)| key == "workload_sha256");
+    Ok((header.workload.clone(), hash.map(|(_, value)| value.clone())))
+}
+
 pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     for percent in args.limit.iter().chain([&args.least]) {
         ensure!(percent.is_finite() && *percent >= 0.0, "{percent} is no percentage");
@@ -66,10 +93,11 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let old = Attribution::open(&args.kernel, annotations, &machines)?;
     let new = Attribution::open(kernel_after, annotations, &machines)?;
     let model = old.machines.first().map(|machine| machine.time);
+    warn_of_other_workload(&args.before, &args.after)?;
     let difference = Difference::new(&old.recorded(&args.before)?, &new.recorded(&args.after)?, model);
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&difference)?),
-        false => print!("{}", difference::text(&difference, args.top)),
+        true => outln!("{}", serde_json::to_string_pretty(&difference)?)?,
+        false => out!("{}", difference::text(&difference, args.top))?,
     }
     let Some(limit) = args.limit else { return Ok(ExitCode::SUCCESS) };
     let over = difference.over(limit / 100.0, args.least / 100.0);
@@ -78,7 +106,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
             .growth()
             .map_or("is new".to_owned(), |growth| format!("grew by {:.1} %", 100.0 * growth));
         let kind = change.kind.map_or(String::new(), |kind| format!("{} ", kind.title()));
-        eprintln!("over the limit: {kind}{} {grew}", change.name);
+        note!("over the limit: {kind}{} {grew}", change.name);
     }
     Ok(if over.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

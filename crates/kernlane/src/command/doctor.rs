@@ -2,16 +2,17 @@
 //!
 //! Every need is tried, not looked up: QEMU is run, apt is asked to resolve a package, the cache is written to.
 
-use crate::cli::Cli;
-use crate::guest::{self, Qemu};
+use crate::need::Need;
 use anyhow::Result;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
+use host::out;
+use host::outln;
 use serde::Serialize;
 use std::process::ExitCode;
 
 /// Show what this machine has and lacks for each command, and how to get it
 ///
-/// Exit status 1 when something is missing.
+/// Exit status 1 when a command is not ready: something is missing without which none of its work can be done.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane doctor --json")]
 pub struct DoctorArgs {
@@ -20,45 +21,12 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// Something outside of Kernlane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    Qemu,
-    Plugin,
-    Apt,
-    DpkgDeb,
-    Cache,
-    /// A program, and the Debian package that has it.
-    Program(&'static str, &'static str),
-}
-
-/// To make a recording.
-const RECORD: &[Need] = &[Need::Qemu, Need::Plugin, Need::Apt, Need::DpkgDeb, Need::Cache];
-
-/// To have a kernel tree's own build link it again. What the tree was compiled with is the tree's own matter.
-const RELINK: &[Need] = &[
-    Need::Program("make", "make"),
-    Need::Program("gcc", "gcc"),
-    Need::Program("ld", "binutils"),
-    Need::Program("objcopy", "binutils"),
-    Need::Program("nm", "binutils"),
-    Need::Program("ar", "binutils"),
-    Need::Program("bash", "bash"),
-];
-
-/// The needs of a command by its name. A command that is not named here needs nothing but its input.
-fn needs(command: &str) -> Vec<Need> {
-    match command {
-        "record" => RECORD.to_vec(),
-        "relink" => RELINK.to_vec(),
-        "optimize" => [RECORD, RELINK].concat(),
-        _ => Vec::new(),
-    }
-}
-
 #[derive(Debug, Serialize)]
 struct Finding {
-    need: String,
+    need: &'static str,
+    /// The part of the command's work that has the need; none: all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    only_for: Option<&'static str>,
     /// What is there.
     found: Option<String>,
     /// What is wrong and what to do about it.
@@ -72,12 +40,12 @@ struct Diagnosis {
     needs: Vec<Finding>,
 }
 
-/// The command.
-pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
+/// The command; `table`: all commands that can be typed, `needs`: what each of them needs.
+pub fn run(args: &DoctorArgs, table: &Command, needs: &[&[&[Need]]]) -> Result<ExitCode> {
     let mut tried: Vec<(Need, std::result::Result<String, String>)> = Vec::new();
     let mut diagnoses = Vec::new();
-    for command in Cli::command().get_subcommands() {
-        let findings: Vec<Finding> = needs(command.get_name())
+    for (command, needs) in listed(table, needs) {
+        let findings: Vec<Finding> = needs
             .into_iter()
             .map(|need| {
                 let known = tried.iter().find(|(other, _)| *other == need).map(|(_, result)| result.clone());
@@ -85,21 +53,24 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
                 tried.push((need, result.clone()));
                 Finding {
                     need: need.name(),
+                    only_for: need.only_for(),
                     found: result.clone().ok(),
                     missing: result.err(),
                 }
             })
             .collect();
-        let ready = findings.iter().all(|finding| finding.missing.is_none());
+        let ready = findings
+            .iter()
+            .all(|finding| finding.missing.is_none() || finding.only_for.is_some());
         diagnoses.push(Diagnosis {
-            command: command.get_name().into(),
+            command,
             ready,
             needs: findings,
         });
     }
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&diagnoses)?),
-        false => print!("{}", text(&diagnoses)),
+        true => outln!("{}", serde_json::to_string_pretty(&diagnoses)?)?,
+        false => out!("{}", text(&diagnoses))?,
     }
     Ok(match diagnoses.iter().all(|diagnosis| diagnosis.ready) {
         true => ExitCode::SUCCESS,
@@ -107,34 +78,14 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     })
 }
 
-impl Need {
-    fn name(self) -> String {
-        match self {
-            Need::Qemu => "QEMU".into(),
-            Need::Plugin => "the library that QEMU loads to record".into(),
-            Need::Apt => "Debian packages for guests".into(),
-            Need::DpkgDeb => "dpkg-deb".into(),
-            Need::Cache => "a cache directory".into(),
-            Need::Program(program, _) => program.into(),
-        }
-    }
-
-    /// What there is, or what is missing and how to get it.
-    fn attempt(self) -> Result<String> {
-        match self {
-            Need::Qemu => Qemu::find().map(|qemu| format!("{} ({})", qemu.version, qemu.program.display())),
-            Need::Plugin => guest::plugin_library().map(|path| path.display().to_string()),
-            Need::Apt => guest::resolvable("busybox-static").map(|version| format!("busybox-static {version}")),
-            Need::DpkgDeb => program("dpkg-deb", "dpkg"),
-            Need::Cache => guest::writable_cache().map(|path| path.display().to_string()),
-            Need::Program(name, package) => program(name, package),
-        }
-    }
-}
-
-fn program(name: &str, package: &str) -> Result<String> {
-    let path = guest::in_path(name).ok_or_else(|| anyhow::anyhow!("not in PATH (apt-get install {package})"))?;
-    Ok(path.display().to_string())
+/// The commands that are listed in the help, each with what it needs.
+fn listed(table: &Command, needs: &[&[&[Need]]]) -> Vec<(String, Vec<Need>)> {
+    table
+        .get_subcommands()
+        .zip(needs)
+        .filter(|(command, _)| !command.is_hide_set())
+        .map(|(command, needs)| (command.get_name().to_owned(), needs.concat()))
+        .collect()
 }
 
 fn text(diagnoses: &[Diagnosis]) -> String {
@@ -150,9 +101,13 @@ fn text(diagnoses: &[Diagnosis]) -> String {
             if diagnosis.ready { "ready" } else { "NOT ready" }
         ));
         for finding in &diagnosis.needs {
+            let need = match finding.only_for {
+                None => finding.need.to_owned(),
+                Some(part) => format!("{} (for {part})", finding.need),
+            };
             match (&finding.found, &finding.missing) {
-                (_, Some(missing)) => line(format!("  missing  {}: {missing}", finding.need)),
-                (found, None) => line(format!("  has      {}: {}", finding.need, found.as_deref().unwrap_or_default())),
+                (_, Some(missing)) => line(format!("  missing  {need}: {missing}")),
+                (found, None) => line(format!("  has      {need}: {}", found.as_deref().unwrap_or_default())),
             }
         }
     }
@@ -168,6 +123,8 @@ fn text(diagnoses: &[Diagnosis]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Cli, NEEDS};
+    use clap::CommandFactory;
 
     #[test]
     fn missing_things_are_named_and_the_rest_is_listed() {
@@ -177,16 +134,28 @@ mod tests {
                 ready: false,
                 needs: vec![
                     Finding {
-                        need: "QEMU".into(),
+                        need: "QEMU",
+                        only_for: None,
                         found: None,
                         missing: Some("there is none".into()),
                     },
                     Finding {
-                        need: "dpkg-deb".into(),
+                        need: "dpkg-deb",
+                        only_for: None,
                         found: Some("/usr/bin/dpkg-deb".into()),
                         missing: None,
                     },
                 ],
+            },
+            Diagnosis {
+                command: "export".into(),
+                ready: true,
+                needs: vec![Finding {
+                    need: "llvm-readobj-22",
+                    only_for: Some("--format propeller-ld"),
+                    found: None,
+                    missing: Some("not in PATH".into()),
+                }],
             },
             Diagnosis {
                 command: "dump".into(),
@@ -195,23 +164,31 @@ mod tests {
             },
         ];
         let expected = "record: NOT ready\n  missing  QEMU: there is none\n  has      dpkg-deb: /usr/bin/dpkg-deb\n\
+                        export: ready\n  missing  llvm-readobj-22 (for --format propeller-ld): not in PATH\n\
                         dump: need nothing but their input\n";
         assert_eq!(text(&diagnoses), expected);
     }
 
     #[test]
-    fn a_program_that_is_not_there_comes_with_its_package() {
-        let error = program("kernlane-has-no-such-program", "some-package").unwrap_err();
-        assert!(error.to_string().contains("apt-get install some-package"));
-        assert!(program("sh", "dash").unwrap().ends_with("/sh"));
-    }
-
-    #[test]
-    fn record_is_a_command_with_needs() {
-        let names: Vec<String> = Cli::command()
+    fn every_command_of_the_help_has_its_needs_and_no_other_is_listed() {
+        let table = Cli::command();
+        assert_eq!(
+            table.get_subcommands().count(),
+            NEEDS.len(),
+            "a row for each command, in their order"
+        );
+        let shown: Vec<&str> = table
             .get_subcommands()
-            .map(|command| command.get_name().to_string())
+            .filter(|command| !command.is_hide_set())
+            .map(clap::Command::get_name)
             .collect();
-        assert!(names.iter().any(|name| name == "record" && !needs(name).is_empty()));
+        let listed = listed(&table, NEEDS);
+        assert_eq!(listed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), shown);
+        let of = |name: &str| &listed.iter().find(|(listed, _)| listed == name).unwrap().1;
+        for name in ["record", "checkpoint", "optimize", "relink", "live", "export", "import"] {
+            assert!(!of(name).is_empty(), "{name} needs something");
+        }
+        assert!(of("checkpoint").iter().all(|need| of("record").contains(need)));
+        assert!(of("relink").iter().chain(of("record")).all(|need| of("optimize").contains(need)));
     }
 }

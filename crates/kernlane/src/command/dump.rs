@@ -1,11 +1,12 @@
 //! `kernlane dump`: what a recording holds, for people and for scripts.
 
-use crate::guest::record::TRACE;
-use crate::report::dump::{Form, Sections, dump};
 use anyhow::{Context, Result};
 use clap::Args;
+use host::note;
+use host::recording::Recording;
+use host::stdout;
+use report::dump::{Form, Sections, dump};
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use trace::Reader;
@@ -44,7 +45,7 @@ pub struct DumpArgs {
 /// There is no recording, or nothing can be printed.
 pub fn run(args: &DumpArgs) -> Result<ExitCode> {
     let path = match args.recording.is_dir() {
-        true => args.recording.join(TRACE),
+        true => Recording::at(&args.recording).trace(),
         false => args.recording.clone(),
     };
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
@@ -55,19 +56,11 @@ pub fn run(args: &DumpArgs) -> Result<ExitCode> {
         limit: args.limit,
     };
     let form = if args.json { Form::Json } else { Form::Text };
-    let mut out = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
-    let printed = dump(reader, form, sections, &mut out).and_then(|damage| {
-        out.flush()?;
-        Ok(damage)
-    });
-    match printed {
-        Ok(None) => Ok(ExitCode::SUCCESS),
-        Ok(Some(damage)) => {
-            eprintln!("kernlane: {}: {damage}", path.display());
+    match stdout::write_with(|out| dump(reader, form, sections, out))? {
+        None => Ok(ExitCode::SUCCESS),
+        Some(damage) => {
+            note!("kernlane: {}: {damage}", path.display());
             Ok(ExitCode::from(1))
         }
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(error).context("printing"),
     }
 }

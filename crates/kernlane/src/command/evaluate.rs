@@ -1,19 +1,21 @@
 //! `kernlane evaluate`: Torrellas' figures from recordings.
 
-use crate::application::{self, Application};
-use crate::command::profile::{executed, from_recording, vmlinux_path};
 use crate::command::replay::replay_trials;
-use crate::evaluation::{Evaluation, Evaluator, PAPER, Shape, Test};
-use crate::image::vmlinux;
-use crate::machine;
-use crate::part::Part;
-use crate::profile::collect::Besides;
-use crate::profile::{Merge, merge};
-use crate::replay::Trials;
-use crate::report::evaluation;
 use anyhow::{Context, Result};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use execution::machine;
+use execution::part::{Part, executed};
+use host::out;
+use host::outln;
+use host::progress::Progress;
+use host::recording::Recording;
+use image::vmlinux;
+use profile::collect::{self, Besides};
+use profile::{Merge, merge};
+use replay::Trials;
+use replay::application::{self, Application};
+use replay::evaluation::{Evaluation, Evaluator, PAPER, Shape, Test};
+use report::evaluation;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -44,34 +46,33 @@ pub struct EvaluateArgs {
 
 pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     let machine = machine::find(&args.machine)?;
-    let image = vmlinux::read(&vmlinux_path(&args.kernel))?;
-    let progress = ProgressBar::new(3 * args.recordings.len() as u64 + 1);
-    progress.set_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")?);
+    let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
+    let progress = Progress::of(3 * args.recordings.len() as u64 + 1, "counts");
     let (mut profiles, mut user_code) = (Vec::new(), Vec::new());
     for recording in &args.recordings {
-        progress.set_message(format!("counts of {}", recording.display()));
-        let trace = recording.join("trace.klt");
-        profiles.push(from_recording(&trace, &image, &Part::WHOLE, Besides::Nothing)?);
-        progress.inc(1);
-        let user = executed(&trace).and_then(|mut reader| application::recorded(&mut reader));
-        user_code.push(user.with_context(|| trace.display().to_string())?);
-        progress.inc(1);
+        progress.say(format!("counts of {}", recording.display()));
+        let recording = Recording::at(recording);
+        profiles.push(collect::of_recording(&recording, &image, &Part::WHOLE, Besides::Nothing)?);
+        progress.advance(1);
+        let user = executed(&recording).and_then(|mut reader| application::recorded(&mut reader));
+        user_code.push(user.with_context(|| recording.trace().display().to_string())?);
+        progress.advance(1);
     }
-    progress.set_message("layouts");
+    progress.say("layouts");
     let application = Application::new(&user_code)?;
     let average = merge(profiles.clone(), Merge::Average)?;
     let evaluator = Evaluator::new(&image, &machine, &average, &application)?;
     let tests = evaluator.tests()?;
-    progress.inc(1);
+    progress.advance(1);
     let trials: Vec<Trials<'_>> = tests.iter().map(Test::trials).collect();
     let mut workloads = Vec::new();
     for (recording, profile) in args.recordings.iter().zip(&profiles) {
-        progress.set_message(format!("replay of {}", recording.display()));
+        progress.say(format!("replay of {}", recording.display()));
         let replayed = replay_trials(recording, &trials, Some(&image.build_id), &Part::WHOLE)?;
         workloads.push(evaluator.evaluated(&tests, &replayed, profile));
-        progress.inc(1);
+        progress.advance(1);
     }
-    progress.finish_and_clear();
+    drop(progress);
     let evaluation = Evaluation {
         machine: machine.name.clone(),
         cache: Shape::of(&machine),
@@ -81,8 +82,8 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
         paper: PAPER.to_vec(),
     };
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&evaluation)?),
-        false => print!("{}", evaluation::text(&evaluation)),
+        true => outln!("{}", serde_json::to_string_pretty(&evaluation)?)?,
+        false => out!("{}", evaluation::text(&evaluation))?,
     }
     Ok(ExitCode::SUCCESS)
 }

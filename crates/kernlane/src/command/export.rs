@@ -1,13 +1,16 @@
 //! `kernlane export`: counts for the tools of others.
 
-use crate::command::attribution::{self, Attribution};
-use crate::command::layout::{Ground, besides, parse_algorithm};
-use crate::command::profile::{Input, vmlinux_path};
-use crate::exchange::{Format, Subject, bolt, callgrind, folded, linker, llvm_samples, parquet, propeller};
-use crate::output;
+use crate::command::layout::{Ground, algorithms, besides};
+use crate::command::profile::Input;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use attribution::Attribution;
+use clap::{Args, ValueEnum};
+use exchange::{Format, Subject, bolt, callgrind, callgrind::Events, folded, in_time, linker, llvm_samples, parquet, propeller};
+use host::outln;
+use host::output;
+use image::vmlinux;
+use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,7 +38,7 @@ pub struct ExportArgs {
     pub format: Format,
 
     /// The algorithm of the formats that carry an order
-    #[arg(long, short, default_value = "ext-tsp", value_parser = parse_algorithm)]
+    #[arg(long, short, default_value = "ext-tsp", value_parser = algorithms())]
     pub algorithm: Algorithm,
 
     /// A machine to simulate, for the formats of services and calls
@@ -49,21 +52,62 @@ pub struct ExportArgs {
     /// Where to write it; of parquet a directory, which is made if there is none
     #[arg(long, short, value_name = "FILE|DIR")]
     pub output: PathBuf,
+
+    /// Print what was written as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What was written.
+#[derive(Serialize)]
+struct Written<'a> {
+    format: String,
+    output: &'a Path,
+    #[serde(flatten)]
+    amount: Amount,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Amount {
+    Lines(u64),
+    Events(u64),
+    /// Files in the directory, without their ending.
+    Tables(Vec<&'static str>),
 }
 
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
-    match args.format {
-        Format::Perfetto => return over_time(args),
-        Format::Parquet => return tables(args),
-        _ => {}
-    }
-    let text = match args.format.is_of_calls() {
-        true => of_calls(args)?,
-        false => of_counts(args)?,
+    let amount = match args.format {
+        Format::Perfetto => Amount::Events(over_time(args)?),
+        Format::Parquet => Amount::Tables(tables(args)?),
+        format => {
+            let text = if format.is_of_calls() { of_calls(args)? } else { of_counts(args)? };
+            output::write(&args.output, text.as_bytes())?;
+            Amount::Lines(text.lines().count() as u64)
+        }
     };
-    output::write(&args.output, text.as_bytes())?;
-    println!("{}: {} lines", args.output.display(), text.lines().count());
+    print(args, amount)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
+    let path = args.output.display();
+    match (args.json, &amount) {
+        (true, _) => {
+            let written = Written {
+                format: args
+                    .format
+                    .to_possible_value()
+                    .map_or(String::new(), |value| value.get_name().to_owned()),
+                output: &args.output,
+                amount,
+            };
+            outln!("{}", serde_json::to_string_pretty(&written)?)
+        }
+        (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
+        (false, Amount::Events(events)) => outln!("{path}: {events} events"),
+        (false, Amount::Tables(tables)) => outln!("{path}: {} (docs/reference/exports.md)", tables.join(", ")),
+    }
 }
 
 /// The one recording of formats of services and calls.
@@ -85,7 +129,7 @@ fn attribution(args: &ExportArgs) -> Result<Attribution> {
 }
 
 /// Written as the recording is read: it may be longer than memory.
-fn over_time(args: &ExportArgs) -> Result<ExitCode> {
+fn over_time(args: &ExportArgs) -> Result<u64> {
     let recording = recording(args)?;
     args.input.part.validate()?;
     let attribution = attribution(args)?;
@@ -96,9 +140,7 @@ fn over_time(args: &ExportArgs) -> Result<ExitCode> {
             (args.input.part.from * all) as u64..(args.input.part.until * all).ceil() as u64
         }
     };
-    let events = output::write_with(&args.output, |out| attribution.trace_events(recording, window, out))?;
-    println!("{}: {events} events", args.output.display());
-    Ok(ExitCode::SUCCESS)
+    output::write_with(&args.output, |out| in_time::trace_events(&attribution, recording, window, out))
 }
 
 /// Nanoseconds of the guest's clock.
@@ -121,15 +163,15 @@ fn length<R: Read>(reader: &mut Reader<R>) -> Result<u64> {
 }
 
 /// Each table is a file in the directory; the invocations are written as the recording is read.
-fn tables(args: &ExportArgs) -> Result<ExitCode> {
+fn tables(args: &ExportArgs) -> Result<Vec<&'static str>> {
     let recording = whole_recording(args)?;
     let attribution = attribution(args)?;
     let observed = attribution.observed(recording)?;
-    let (events, conditions) = (observed.events(), observed.conditions_by_name());
+    let (events, conditions) = (Events::of(&observed.table), observed.conditions_by_name());
     output::in_directory(&args.output, |directory| {
         let path = |schema: &parquet::Schema| directory.join(format!("{}.parquet", schema.name));
         let tasks = output::write_with(&path(&parquet::INVOCATIONS), |out| {
-            attribution.invocations(recording, out, &conditions)
+            in_time::invocations(&attribution, recording, out, &conditions)
         })?;
         let calls = &observed.calls;
         for (schema, bytes) in [
@@ -140,13 +182,15 @@ fn tables(args: &ExportArgs) -> Result<ExitCode> {
         ] {
             output::write(&path(&schema), &bytes)?;
         }
-        Ok(())
-    })?;
-    println!(
-        "{}: services, functions, chains, invocations, tasks (docs/exchange.md)",
-        args.output.display()
-    );
-    Ok(ExitCode::SUCCESS)
+        let schemas = [
+            parquet::SERVICES,
+            parquet::FUNCTIONS,
+            parquet::CHAINS,
+            parquet::INVOCATIONS,
+            parquet::TASKS,
+        ];
+        Ok(schemas.map(|schema| schema.name).to_vec())
+    })
 }
 
 /// As `recording`, of a format that takes no part of one.
@@ -162,7 +206,7 @@ fn of_calls(args: &ExportArgs) -> Result<String> {
     let recording = whole_recording(args)?;
     let observed = attribution(args)?.observed(recording)?;
     Ok(match args.format {
-        Format::Callgrind => callgrind::callgrind(&observed.calls, observed.events(), &observed.conditions()),
+        Format::Callgrind => callgrind::callgrind(&observed.calls, Events::of(&observed.table), &observed.conditions()),
         _ => folded::folded(&observed.calls),
     })
 }
@@ -175,7 +219,7 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
     );
     let image = args.input.image()?;
     let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
-    let path = vmlinux_path(&args.input.kernel);
+    let path = vmlinux::path(&args.input.kernel);
     let subject = Subject {
         image: &image,
         profile: &profile,

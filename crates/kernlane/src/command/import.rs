@@ -1,14 +1,14 @@
 //! `kernlane import`: what others sampled becomes a profile.
 
-use crate::command::profile::vmlinux_path;
-use crate::exchange::branches::{self, Branches};
-use crate::exchange::{perf, samples_import};
-use crate::image::{Image, vmlinux};
-use crate::output;
-use crate::profile::Profile;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use exchange::branches::{self, Branches};
+use exchange::{perf, samples_import};
+use host::outln;
+use host::output;
+use image::{Image, vmlinux};
 use object::{Object, ObjectSymbol};
+use profile::Profile;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ struct Imported {
 }
 
 pub fn run(args: &ImportArgs) -> Result<ExitCode> {
-    let path = vmlinux_path(&args.kernel);
+    let path = vmlinux::path(&args.kernel);
     let image = vmlinux::read(&path)?;
     let named = || args.file.display().to_string();
     let bytes = std::fs::read(&args.file).with_context(named)?;
@@ -154,11 +154,11 @@ fn print(args: &ImportArgs, imported: &Imported) -> Result<()> {
         if let Some(slide) = imported.slide {
             summary["slide"] = format!("{slide:x}").into();
         }
-        println!("{}", serde_json::to_string_pretty(&summary)?);
+        outln!("{}", serde_json::to_string_pretty(&summary)?)?;
         return Ok(());
     }
     let slide = imported.slide.map(|slide| format!(" (slide {slide:#x})")).unwrap_or_default();
-    println!(
+    outln!(
         "{}: {} of {} {counts}{slide}; {} blocks, {} edges, {} calls",
         args.output.display(),
         imported.used,
@@ -166,6 +166,6 @@ fn print(args: &ImportArgs, imported: &Imported) -> Result<()> {
         profile.blocks.len(),
         profile.edges.len(),
         profile.calls.len()
-    );
+    )?;
     Ok(())
 }

@@ -1,20 +1,21 @@
 //! `kernlane layout`: a profile becomes an order.
 
 use crate::command::profile::Input;
-use crate::image::Image;
-use crate::order::Layout;
-use crate::output;
-use crate::profile::Profile;
-use crate::profile::collect::Besides;
-use crate::profile::graph::{self, Movable};
 use ::layout::{Algorithm, Graph, Score};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use host::outln;
+use host::output;
+use host::progress::Progress;
+use image::Image;
+use image::order::Layout;
+use profile::Profile;
+use profile::collect::Besides;
+use profile::graph::{self, Movable};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Lay the kernel's blocks out for recordings
 ///
@@ -27,7 +28,7 @@ pub struct LayoutArgs {
     pub input: Input,
 
     /// The algorithm; docs/algorithms/ has a page for each
-    #[arg(long, short, default_value_t = Algorithm::default(), value_parser = parse_algorithm)]
+    #[arg(long, short, default_value_t = Algorithm::default(), value_parser = algorithms())]
     pub algorithm: Algorithm,
 
     /// Seed of the random orders
@@ -43,8 +44,9 @@ pub struct LayoutArgs {
     pub json: bool,
 }
 
-pub fn parse_algorithm(name: &str) -> Result<Algorithm, ::layout::algorithm::UnknownAlgorithm> {
-    name.parse()
+/// Reads the name of an algorithm; help, man pages and completions list the names.
+pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
+    PossibleValuesParser::new(Algorithm::ALL.map(Algorithm::name)).try_map(|name| name.parse::<Algorithm>())
 }
 
 /// What some algorithms need of a profile that not every profile has.
@@ -103,12 +105,9 @@ pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
-    let progress = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} laid out by {msg}: {elapsed}")?);
-    progress.set_message(args.algorithm.name());
-    progress.enable_steady_tick(Duration::from_millis(100));
-    let laid_out = ground.lay_out(args.algorithm, args.seed);
-    progress.finish_and_clear();
-    let (layout, score) = laid_out?;
+    let progress = Progress::new(format!("laying out by {}", args.algorithm));
+    let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;
+    drop(progress);
     output::write(&args.output, layout.to_text().as_bytes())?;
     print(args, &original, &score, &layout)?;
     Ok(ExitCode::SUCCESS)
@@ -125,23 +124,25 @@ fn print(args: &LayoutArgs, original: &Score, score: &Score, layout: &Layout) ->
             "hot_runs": layout.hot,
             "scores": { "original": score_json(original), "layout": score_json(score) },
         });
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        outln!("{}", serde_json::to_string_pretty(&document)?)?;
         return Ok(());
     }
-    println!("{}: {} runs, {} of them hot", args.output.display(), layout.runs.len(), layout.hot);
-    println!(
+    outln!("{}: {} runs, {} of them hot", args.output.display(), layout.runs.len(), layout.hot)?;
+    outln!(
         "{:<28} {:>16} {:>16} {:>9}",
-        "score on these counts", "original", layout.algorithm, "change"
-    );
+        "score on these counts",
+        "original",
+        layout.algorithm,
+        "change"
+    )?;
     let row = |name: &str, before: f64, after: f64| {
         let change = 100.0 * (after / before.max(1.0) - 1.0);
-        println!("{name:<28} {before:>16.0} {after:>16.0} {change:>+8.1}%");
+        outln!("{name:<28} {before:>16.0} {after:>16.0} {change:>+8.1}%")
     };
-    row("ext-TSP (higher is better)", original.ext_tsp, score.ext_tsp);
-    row("taken branches and jumps", original.taken() as f64, score.taken() as f64);
-    row("touched 64-byte lines", original.lines as f64, score.lines as f64);
-    row("touched 4 KB pages", original.pages as f64, score.pages as f64);
-    Ok(())
+    row("ext-TSP (higher is better)", original.ext_tsp, score.ext_tsp)?;
+    row("taken branches and jumps", original.taken() as f64, score.taken() as f64)?;
+    row("touched 64-byte lines", original.lines as f64, score.lines as f64)?;
+    row("touched 4 KB pages", original.pages as f64, score.pages as f64)
 }
 
 fn score_json(score: &Score) -> serde_json::Value {

@@ -1,10 +1,10 @@
 //! `kernlane man` and `kernlane completions`: made from the same table as `--help`.
 
-use crate::cli::Cli;
-use crate::output;
-use anyhow::{Context, Result};
-use clap::{Args, Command, CommandFactory};
+use anyhow::Result;
+use clap::{Args, Command};
 use clap_complete::Shell;
+use host::out;
+use host::output;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -25,36 +25,44 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-pub fn man(args: &ManArgs) -> Result<ExitCode> {
-    std::fs::create_dir_all(&args.directory).with_context(|| args.directory.display().to_string())?;
-    let mut table = Cli::command();
+/// Writes a page for each command of `table`, which is what can be typed.
+pub fn man(args: &ManArgs, table: Command) -> Result<ExitCode> {
+    // Pages refer to a page for `help`, which says nothing that `--help` does not say.
+    let mut table = without_help(table);
     // Gives every command its full name and what it inherits.
     table.build();
-    write_page(&args.directory, &table, "kernlane".to_owned())?;
-    for command in table.get_subcommands().filter(|command| !command.is_hide_set()) {
-        let name = format!("kernlane-{}", command.get_name());
-        write_page(&args.directory, command, name)?;
-    }
+    output::in_directory(&args.directory, |directory| write_pages(directory, &table, "kernlane"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_page(directory: &Path, command: &Command, name: String) -> Result<()> {
-    let path = directory.join(format!("{name}.1"));
-    let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone()).title(name).render(&mut page)?;
-    output::write(&path, &page)
+fn without_help(command: Command) -> Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
-pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
+/// The page of a command, and those of the commands below it.
+fn write_pages(directory: &Path, command: &Command, name: &str) -> Result<()> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).title(name).render(&mut page)?;
+    output::write(&directory.join(format!("{name}.1")), &page)?;
+    command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+        .try_for_each(|below| write_pages(directory, below, &format!("{name}-{}", below.get_name())))
+}
+
+/// Prints what completes the commands of `table`.
+pub fn completions(args: &CompletionsArgs, mut table: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "kernlane", &mut script);
-    print!("{}", String::from_utf8_lossy(&script));
+    clap_complete::generate(args.shell, &mut table, "kernlane", &mut script);
+    out!("{}", String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
 
     #[test]
     fn the_table_keeps_its_own_rules() {
@@ -74,11 +82,33 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
-        man(&ManArgs {
+        let args = ManArgs {
             directory: directory.path().to_owned(),
-        })
-        .unwrap();
+        };
+        man(&args, Cli::command()).unwrap();
         let page = std::fs::read_to_string(directory.path().join("kernlane-layout.1")).unwrap();
-        assert!(page.contains("algorithm"));
+        assert!(page.contains("ext\\-tsp\\-global"), "every algorithm has its name there: {page}");
+    }
+
+    #[test]
+    fn every_page_that_a_page_refers_to_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let args = ManArgs {
+            directory: directory.path().to_owned(),
+        };
+        man(&args, Cli::command()).unwrap();
+        let mut references = 0;
+        for entry in std::fs::read_dir(directory.path()).unwrap() {
+            let page = std::fs::read_to_string(entry.unwrap().path()).unwrap().replace('\\', "");
+            for word in page
+                .split_whitespace()
+                .filter(|word| word.starts_with("kernlane-") && word.contains("(1)"))
+            {
+                let name = word.split("(1)").next().unwrap();
+                assert!(directory.path().join(format!("{name}.1")).is_file(), "{name}(1) is not written");
+                references += 1;
+            }
+        }
+        assert!(references > 25, "{references}");
     }
 }

@@ -1,6 +1,5 @@
 //! The commands that join several stages. Takes what was typed; gives files and what is printed. The stages themselves know no arguments.
 
-pub mod attribution;
 pub mod check;
 pub mod checkpoint;
 pub mod counts;

@@ -1,13 +1,15 @@
 //! `kernlane objtool`: the kernel's own objtool as a judge of rewriting. For the project's tests; not listed in the help.
 
-use crate::check::objtool::{self, Agreement};
-use crate::command::relink::{Originals, noreturns};
-use crate::emit::kbuild::Tree;
-use crate::emit::object::{PartNames, Plan, rewrite, two_regions};
-use crate::image::object::linked::Linked;
-use crate::image::object::{Hints, KernelObject};
 use anyhow::{Context, Result};
+use check::objtool::{self, Agreement};
 use clap::Args;
+use emit::kbuild::Tree;
+use emit::object::{PartNames, Plan, rewrite, two_regions};
+use emit::relink::{Originals, noreturns};
+use host::out;
+use host::outln;
+use image::object::linked::Linked;
+use image::object::{Hints, KernelObject};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -61,9 +63,9 @@ pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let agreement = objtool::compare(&tree.path, &rewritten.bytes, scratch.path())?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&agreement)?);
+        outln!("{}", serde_json::to_string_pretty(&agreement)?)?;
     } else {
-        print(&agreement);
+        print(&agreement)?;
     }
     Ok(if agreement.holds(args.spare) {
         ExitCode::SUCCESS
@@ -72,21 +74,25 @@ pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
     })
 }
 
-fn print(agreement: &Agreement) {
-    print!("{}", agreement.messages);
+fn print(agreement: &Agreement) -> Result<()> {
+    out!("{}", agreement.messages)?;
     let differing = agreement.states.len();
-    println!(
+    outln!(
         "the unwinder's state is equal at {} of {} instructions",
         agreement.instructions - differing,
         agreement.instructions
-    );
+    )?;
     for (function, at, ours, theirs) in agreement.states.iter().take(SHOWN) {
-        println!("  {function}+{at:#x}: {ours}, by objtool {theirs}");
+        outln!("  {function}+{at:#x}: {ours}, by objtool {theirs}")?;
     }
     for s in &agreement.sites {
-        println!(
+        outln!(
             "{:<20} {:>7} sites, {} only here, {} only there",
-            s.table, s.sites, s.ours_alone, s.objtool_alone
-        );
+            s.table,
+            s.sites,
+            s.ours_alone,
+            s.objtool_alone
+        )?;
     }
+    Ok(())
 }

@@ -1,20 +1,30 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
 
-use crate::command::layout::{Ground, besides, parse_algorithm};
-use crate::command::{profile, record, relink, replay};
-use crate::emit::kbuild::Tree;
-use crate::guest::record::is_made;
-use crate::guest::{self, Kernel, Request, Workload};
-use crate::image::{Image, vmlinux};
-use crate::map::Map;
-use crate::part::Part;
-use crate::replay::Asked;
-use crate::report::{page, text};
-use crate::results::{Results, Row};
-use crate::{check, comparison, guard, interrupt, machine, output};
+use crate::command::layout::{Ground, algorithms, besides};
+use crate::command::record;
+use crate::command::replay::{asked, replay_rows, warn};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use emit::kbuild::Tree;
+use emit::relink;
+use execution::machine;
+use execution::part::Part;
+use guest::record::is_made;
+use guest::{self, Kernel, Request, Workload};
+use host::note;
+use host::out;
+use host::outln;
+use host::progress::Progress;
+use host::recording::Recording;
+use host::{interrupt, output};
+use image::map::Map;
+use image::{Image, vmlinux};
+use profile::collect;
+use replay::Asked;
+use replay::results::{Results, Row};
+use replay::{comparison, guard};
+use report::{page, text};
 use sim::Machine;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +50,7 @@ pub struct OptimizeArgs {
     pub output: PathBuf,
 
     /// A layout algorithm; may be given several times
-    #[arg(long, short, value_name = "ALGORITHM", default_values_t = [Algorithm::default()], value_parser = parse_algorithm)]
+    #[arg(long, short, value_name = "ALGORITHM", default_values_t = [Algorithm::default()], value_parser = algorithms())]
     pub layout: Vec<Algorithm>,
 
     /// A machine to simulate: a shipped one, or a file; may be given several times
@@ -72,7 +82,7 @@ pub struct OptimizeArgs {
 pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    let asked = replay::asked(args.branches, &machines)?;
+    let asked = asked(args.branches, &machines)?;
     output::in_directory(&args.output, |_| along(args, machines, asked))
 }
 
@@ -117,7 +127,7 @@ impl Road<'_> {
     /// Between the steps is where a command that was interrupted ends.
     fn say(&self, what: &str) -> Result<()> {
         interrupt::check()?;
-        eprintln!("{what}");
+        note!("{what}");
         Ok(())
     }
 
@@ -147,7 +157,7 @@ impl Road<'_> {
     /// Lays out, relinks and checks, once for each algorithm.
     fn relinked(&self, original: &Path) -> Result<Vec<Relinked>> {
         self.say("counting blocks, edges and calls")?;
-        let profile = profile::from_recording(&original.join("trace.klt"), &self.image, &Part::WHOLE, besides(&self.args.layout))?;
+        let profile = collect::of_recording(&Recording::at(original), &self.image, &Part::WHOLE, besides(&self.args.layout))?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         let ground = Ground::new(&self.image, &profile)?;
         let mut kernels = Vec::new();
@@ -161,14 +171,18 @@ impl Road<'_> {
         Ok(kernels)
     }
 
-    fn relink(&self, algorithm: Algorithm, layout: &crate::order::Layout, text: &str) -> Result<Relinked> {
+    fn relink(&self, algorithm: Algorithm, layout: &image::order::Layout, text: &str) -> Result<Relinked> {
         let directory = self.path(&format!("{algorithm}.kernel"));
         let done = directory.join("layout.kll");
         if fs::read_to_string(&done).is_ok_and(|known| known == text) {
             self.say(&format!("the kernel {} is there already", directory.display()))?;
         } else {
             self.say("relinking")?;
-            let relinked = relink::relink(&self.tree, layout, &relink::Destination::Directory(&directory))?;
+            let relinked = {
+                let progress = Progress::new("reading the kernel");
+                let destination = relink::Destination::Directory(&directory);
+                relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?
+            };
             output::write(&directory.join("relink.json"), serde_json::to_string_pretty(&relinked)?.as_bytes())?;
             self.check(algorithm, &directory)?;
             // Written last: only a kernel that was checked is used again.
@@ -196,13 +210,13 @@ impl Road<'_> {
     /// The original's recording replayed over every layout.
     fn predict(&self, original: &Path, kernels: &[Relinked]) -> Result<Vec<Row>> {
         self.say("replaying the recording over each layout")?;
-        let mut layouts = vec![crate::replay::Layout::original()];
-        layouts.extend(kernels.iter().map(|kernel| crate::replay::Layout {
+        let mut layouts = vec![replay::Layout::original()];
+        layouts.extend(kernels.iter().map(|kernel| replay::Layout {
             name: kernel.algorithm.to_string(),
             kernel: Some(kernel.map.build_id.clone()),
             placement: kernel.map.placement.clone(),
         }));
-        replay::replay_rows(original, &layouts, &self.machines, self.asked, Some(&self.image), &Part::WHOLE)
+        replay_rows(original, &layouts, &self.machines, self.asked, Some(&self.image), &Part::WHOLE)
     }
 
     /// The relinked kernel under the same workload.
@@ -212,9 +226,9 @@ impl Road<'_> {
         let recording = self.record(&name, &kernel.directory.join("arch/x86/boot/bzImage"), Some(&vmlinux))?;
         self.say(&format!("measuring the {name} kernel"))?;
         let image = vmlinux::read(&vmlinux)?;
-        let mut rows = replay::replay_rows(
+        let mut rows = replay_rows(
             &recording,
-            &[crate::replay::Layout::original()],
+            &[replay::Layout::original()],
             &self.machines,
             self.asked,
             Some(&image),
@@ -232,12 +246,12 @@ impl Road<'_> {
         output::write(&self.path("results.json"), json.as_bytes())?;
         output::write(&report, page::page(&[], &comparisons)?.as_bytes())?;
         if self.args.json {
-            print!("{json}");
+            out!("{json}")?;
         } else {
-            print!("{}", text::comparisons(&comparisons));
-            println!("\nthe report lies in {}", report.display());
+            out!("{}", text::comparisons(&comparisons))?;
+            outln!("\nthe report lies in {}", report.display())?;
         }
-        replay::warn(&guard::losses(&results.rows));
+        warn(&guard::losses(&results.rows));
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,11 +1,13 @@
 //! `kernlane record`: a kernel and a workload become a recording.
 
-use crate::guest::record::{self, Recording, Summary};
-use crate::guest::{self, Conditions, Kernel, Request, Workload};
-use crate::interrupt;
 use anyhow::Result;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use guest::record::{self, Recording, Summary, Totals};
+use guest::{self, Conditions, Kernel, Request, Workload};
+use host::interrupt;
+use host::out;
+use host::outln;
+use host::progress::Progress;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,6 +30,12 @@ pub struct RecordArgs {
     /// Record the data accesses, too, and where their pages lie: for data caches and TLBs in `kernlane replay`
     #[arg(long)]
     pub data: bool,
+}
+
+/// What a workload's file may say, too.
+fn memory_range() -> clap::builder::RangedI64ValueParser<u32> {
+    let (least, most) = guest::MEMORY_MB.into_inner();
+    clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
 }
 
 /// What is run, and on what conditions.
@@ -53,7 +61,7 @@ pub struct GuestArgs {
     pub seed: u64,
 
     /// Memory of the guest, in MB [default: as the workload says]
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    #[arg(long, value_name = "MB", value_parser = memory_range())]
     pub memory: Option<u32>,
 
     /// When to end a guest that does not end
@@ -93,55 +101,55 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let recording = with_progress(&request, args.from.as_deref())?;
     match args.guest.json {
-        true => println!("{}", serde_json::to_string_pretty(&recording.summary)?),
-        false => print(args, &recording),
+        true => outln!("{}", serde_json::to_string_pretty(&recording.summary)?)?,
+        false => print(args, &recording)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Records, and shows how far it has come on a terminal.
 pub fn with_progress(request: &Request, from: Option<&Path>) -> Result<Recording> {
-    let bar = progress();
-    let recording = record::record(request, from, &mut |phase, instructions| show(&bar, phase, instructions));
-    bar.finish_and_clear();
-    recording
+    let progress = Progress::new("preparing");
+    record::record(request, from, &mut |phase, instructions| show(&progress, phase, instructions))
 }
 
-pub fn progress() -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    bar.set_style(ProgressStyle::with_template("{spinner} {elapsed} {msg}").expect("a constant template"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
-fn show(bar: &ProgressBar, phase: &str, instructions: u64) {
-    bar.set_message(match instructions {
+fn show(progress: &Progress, phase: &str, instructions: u64) {
+    progress.say(match instructions {
         0 => phase.to_string(),
         _ => format!("{phase}, {} M instructions recorded", instructions / 1_000_000),
     });
 }
 
-fn print(args: &RecordArgs, recording: &Recording) {
+fn print(args: &RecordArgs, recording: &Recording) -> Result<()> {
     let Summary { conditions, totals, .. } = &recording.summary;
-    let (instructions, bytes) = (totals.instructions as f64, totals.trace_bytes as f64);
-    println!("{}: {}", args.guest.output.display(), on(conditions));
-    println!(
-        "{:.1} M instructions, {:.1} % of them the kernel's; {} tasks; {:.1} MB, {:.2} bit an instruction; {:.0} s in the guest",
-        instructions / 1e6,
-        100.0 * totals.kernel_instructions as f64 / instructions,
-        totals.tasks,
-        bytes / 1e6,
-        8.0 * bytes / instructions,
-        recording.elapsed.as_secs_f64()
-    );
+    outln!("{}: {}", args.guest.output.display(), on(conditions))?;
+    out!("{}", amounts(totals, recording.guest_time, recording.elapsed))?;
     if let Some(data) = &totals.data {
-        println!(
+        outln!(
             "{:.1} M loads, {:.1} M stores, {} mappings of pages",
             data.loads as f64 / 1e6,
             data.stores as f64 / 1e6,
             data.mappings
-        );
+        )?;
     }
+    Ok(())
+}
+
+/// What was recorded, what was counted as a task, and whose time is whose.
+fn amounts(totals: &Totals, guest_time: Duration, elapsed: Duration) -> String {
+    let (instructions, bytes) = (totals.instructions as f64, totals.trace_bytes as f64);
+    format!(
+        "{:.1} M instructions, {:.1} % of them the kernel's; {:.1} MB, {:.2} bit an instruction\n\
+         {:.3} s by the guest's clock; {:.0} s by this machine's, with the guest's boot\n\
+         {} task records: one for each task_struct, pid and name that was seen; a thread has one for each of its names\n",
+        instructions / 1e6,
+        100.0 * totals.kernel_instructions as f64 / instructions,
+        bytes / 1e6,
+        8.0 * bytes / instructions,
+        guest_time.as_secs_f64(),
+        elapsed.as_secs_f64(),
+        totals.tasks,
+    )
 }
 
 /// On what a result depends, in a line.
@@ -150,4 +158,42 @@ pub fn on(conditions: &Conditions) -> String {
         "{} on {} (build id {}), seed {}",
         conditions.workload, conditions.kernel_release, conditions.kernel_build_id, conditions.seed
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn the_guests_time_and_this_machines_are_told_apart() {
+        let totals = Totals {
+            instructions: 2_000_000,
+            kernel_instructions: 500_000,
+            tasks: 39,
+            trace_bytes: 1_000_000,
+            ..Totals::default()
+        };
+        let text = amounts(&totals, Duration::from_micros(352_400), Duration::from_millis(9_700));
+        let expected = [
+            "2.0 M instructions, 25.0 % of them the kernel's; 1.0 MB, 4.00 bit an instruction",
+            "0.352 s by the guest's clock; 10 s by this machine's, with the guest's boot",
+            "39 task records: one for each task_struct, pid and name that was seen; a thread has one for each of its names",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_memory_of_a_guest_has_the_same_limits_as_in_a_workload() {
+        let parse = |megabytes: &str| {
+            let line = ["kernlane", "record", "net", "-o", "x", "-k", "y", "--memory", megabytes];
+            crate::cli::Cli::try_parse_from(line).map(drop).map_err(|error| error.to_string())
+        };
+        let (least, most) = guest::MEMORY_MB.into_inner();
+        assert!(parse(&least.to_string()).is_ok() && parse(&most.to_string()).is_ok());
+        for wrong in [least - 1, most + 1] {
+            let message = parse(&wrong.to_string()).unwrap_err();
+            assert!(message.contains(&format!("{least}..={most}")), "{message}");
+        }
+    }
 }

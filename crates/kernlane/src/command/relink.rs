@@ -1,27 +1,17 @@
 //! `kernlane relink`: a layout and a built tree become a kernel.
 
-use crate::counting::plan::ObjectFlow;
-use crate::counting::{self, Counters};
-use crate::emit::install::{self, Kept};
-use crate::emit::kbuild::{Machine, Tree};
-use crate::emit::object::{Counter, Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
-use crate::image::BuildId;
-use crate::image::address::LinkAddr;
-use crate::image::object::elf::SectionId;
-use crate::image::object::linked::Linked;
-use crate::image::object::{Hints, KernelObject};
-use crate::map::Map;
-use crate::order::Layout;
-use crate::place::{Ending, Placed, Placement};
-use crate::{interrupt, output, scratch};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
-use sha2::{Digest, Sha256};
-use std::collections::HashSet;
+use emit::kbuild::Tree;
+use emit::object::Debug;
+use emit::relink::{self, Destination, Report, Work, carry_out};
+use host::interrupt;
+use host::outln;
+use host::progress::Progress;
+use image::order::Layout;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 /// Relink a kernel with its code in a new order
 ///
@@ -68,64 +58,12 @@ pub struct RelinkArgs {
     pub json: bool,
 }
 
-/// What is to become of the code.
-enum Work {
-    Order(Layout),
-    /// The order stays; counters are put in.
-    Count,
-}
-
-fn read_layout(path: &Path) -> Result<Layout> {
-    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    Layout::from_text(&text).with_context(|| path.display().to_string())
-}
-
-/// Where the new kernel is to lie.
-pub enum Destination<'a> {
-    Nowhere,
-    Directory(&'a Path),
-    Tree,
-}
-
-/// What a relink did.
-#[derive(serde::Serialize, serde::Deserialize)]
-pub struct Report {
-    /// What it was made from, as a hash: the kernel, the layout, this program.
-    pub key: String,
-    pub summary: Summary,
-    pub whole: Vec<WholeCount>,
-    /// The counters that were put in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counters: Option<CounterCount>,
-    /// What became of debugging information.
-    pub debug: Debug,
-    pub rewrite_seconds: f64,
-    pub link_seconds: Option<f64>,
-    pub old_build_id: BuildId,
-    pub new_build_id: Option<BuildId>,
-}
-
-/// Functions that were kept whole for one reason.
-#[derive(serde::Serialize, serde::Deserialize)]
-pub struct WholeCount {
-    pub reason: String,
-    pub functions: usize,
-    pub bytes: u64,
-}
-
-/// How many counters there are.
-#[derive(serde::Serialize, serde::Deserialize)]
-pub struct CounterCount {
-    pub all: usize,
-    /// Those that save the flags.
-    pub saving_flags: usize,
-}
-
 pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     if args.restore {
         return restore(&args.tree);
     }
+    let progress = Progress::new("reading the kernel");
     let tree = Tree::open(&args.tree, &args.make)?;
     let work = match &args.layout {
         Some(path) => Work::Order(read_layout(path)?),
@@ -136,364 +74,71 @@ pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
         Some(directory) => Destination::Directory(directory),
         None => Destination::Tree,
     };
-    let report = carry_out(&tree, &work, &destination)?;
+    let report = carry_out(&tree, &work, &destination, &|step| progress.say(step))?;
+    drop(progress);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        print(&report, &tree, &destination);
+        print(&report, &tree, &destination)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn restore(tree: &Path) -> Result<ExitCode> {
     let tree = fs::canonicalize(tree).with_context(|| format!("{}: no such tree", tree.display()))?;
-    let results = Machine::of(&tree).results();
-    let present = fs::read(tree.join("vmlinux"))
-        .ok()
-        .and_then(|bytes| Linked::read(&bytes).ok().map(|l| l.build_id));
-    if Kept::of(&tree, results).restore(present.as_ref())? {
-        println!("{}: has its own link again", tree.display());
+    if relink::restore(&tree)? {
+        outln!("{}: has its own link again", tree.display())?;
     } else {
-        println!("{}: was built anew since it was relinked, and keeps that link", tree.display());
+        outln!("{}: was built anew since it was relinked, and keeps that link", tree.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tree's object and kernel, as its own link made them.
-pub struct Originals {
-    pub object: Vec<u8>,
-    pub vmlinux: Vec<u8>,
-    /// The build id of the vmlinux that lies in the tree now: another one when it was relinked in place.
-    present: BuildId,
+fn read_layout(path: &Path) -> Result<Layout> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    Layout::from_text(&text).with_context(|| path.display().to_string())
 }
 
-impl Originals {
-    pub fn read(tree: &Tree) -> Result<Originals> {
-        let read = |path: PathBuf| fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()));
-        let now = read(tree.file("vmlinux"))?;
-        let present = Linked::read(&now)
-            .with_context(|| tree.file("vmlinux").display().to_string())?
-            .build_id;
-        let kept = Kept::of(&tree.path, tree.machine().results());
-        let vmlinux = if kept.is_relinked(&present) {
-            read(kept.original_of("vmlinux", &present))?
-        } else {
-            now
-        };
-        Ok(Originals {
-            object: read(tree.file("vmlinux.o"))?,
-            vmlinux,
-            present,
-        })
-    }
-}
-
-/// A tree's object rewritten as a layout says, not linked yet.
-struct Ready<'a> {
-    object: KernelObject<'a>,
-    linked: Linked<'a>,
-    /// Where the old `.text` lies.
-    base: LinkAddr,
-    rewritten: Rewritten,
-    /// With the pieces that they count.
-    counters: Vec<(Counter, u32)>,
-}
-
-impl<'a> Ready<'a> {
-    fn new(tree: &Tree, work: &Work, originals: &'a Originals) -> Result<Ready<'a>> {
-        let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
-        let in_order;
-        let layout = match work {
-            Work::Order(layout) => layout,
-            Work::Count => {
-                in_order = Layout::original(linked.build_id.clone());
-                &in_order
-            }
-        };
-        ensure!(
-            linked.build_id == layout.build_id,
-            "the layout is for the kernel {}, but {} is {}: the tree was built anew since it was recorded, or is another; record it again",
-            layout.build_id.0,
-            tree.file("vmlinux").display(),
-            linked.build_id.0
-        );
-        let name = || tree.file("vmlinux.o").display().to_string();
-        let mut hints = Hints {
-            noreturn: noreturns(tree),
-            cuts: Vec::new(),
-        };
-        let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
-        let base = linked.text_base(&object).with_context(name)?;
-        hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
-        let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
-        let (order, hot) = order_of(layout, &object, base);
-        let counters = match work {
-            Work::Order(_) => Vec::new(),
-            Work::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
-        };
-        let places: Vec<Counter> = counters.iter().map(|&(counter, _)| counter).collect();
-        let plan = Plan {
-            order: &order,
-            hot,
-            base,
-            names: PartNames::Readable,
-            counters: &places,
-        };
-        let rewritten = rewrite(&object, &plan).with_context(name)?;
-        Ok(Ready {
-            object,
-            linked,
-            base,
-            rewritten,
-            counters,
-        })
-    }
-}
-
-/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with its end.
-pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
-    let originals = Originals::read(tree)?;
-    let Ready {
-        object,
-        linked,
-        base,
-        rewritten,
-        ..
-    } = Ready::new(tree, &Work::Order(layout.clone()), &originals)?;
-    let Summary {
-        text_before, text_after, ..
-    } = rewritten.summary;
-    let mut blocks = rewritten.placement.blocks;
-    for id in object.elf.ids() {
-        let section = object.elf.section(id);
-        if id == object.text || !section.is_code() {
-            continue;
-        }
-        let Some(from) = linked.base_of(&object, id)?.filter(|from| from.0 >= base.0 + text_before) else {
-            continue;
-        };
-        let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after);
-        let to = LinkAddr(moved.next_multiple_of(section.align.max(1)));
-        blocks.push(whole_section(&object, id, from, to)?);
-    }
-    blocks.sort_by_key(|b| b.old);
-    Ok(Placement { blocks })
-}
-
-/// Rewrites the tree's object as `layout` says and links it. What is there already, made from the same, is used again.
-pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>) -> Result<Report> {
-    carry_out(tree, &Work::Order(layout.clone()), destination)
-}
-
-fn carry_out(tree: &Tree, work: &Work, destination: &Destination<'_>) -> Result<Report> {
-    let kept = Kept::of(&tree.path, tree.machine().results()).home();
-    let directory = match destination {
-        Destination::Nowhere => return relink_in(tree, work, destination, None),
-        Destination::Directory(directory) => *directory,
-        Destination::Tree => &kept,
-    };
-    output::in_directory(directory, |home| relink_in(tree, work, destination, Some(home)))
-}
-
-/// As `carry_out`, with the directory that is Kernlane's.
-fn relink_in(tree: &Tree, work: &Work, destination: &Destination<'_>, home: Option<&Path>) -> Result<Report> {
-    let begun = Instant::now();
-    let originals = Originals::read(tree)?;
-    let key = key(work)?;
-    if let Some(report) = home.and_then(|home| made_before(tree, home, destination, &key)) {
-        return Ok(report);
-    }
-    let Ready {
-        object,
-        linked,
-        base,
-        rewritten,
-        counters,
-    } = Ready::new(tree, work, &originals)?;
-    let types = match tree.has_types() {
-        true => Some(
-            linked
-                .types()?
-                .context("vmlinux: has no .BTF, although CONFIG_DEBUG_INFO_BTF is set; run make in the tree")?,
-        ),
-        false => None,
-    };
-    interrupt::check()?;
-    let mut report = Report {
-        key,
-        summary: rewritten.summary.clone(),
-        whole: whole_counts(&object),
-        counters: matches!(work, Work::Count).then(|| CounterCount {
-            all: counters.len(),
-            saving_flags: counters.iter().filter(|(counter, _)| counter.keeps_flags).count(),
-        }),
-        debug: rewritten.debug,
-        rewrite_seconds: begun.elapsed().as_secs_f64(),
-        link_seconds: None,
-        old_build_id: linked.build_id.clone(),
-        new_build_id: None,
-    };
-    let Some(home) = home else { return Ok(report) };
-    let begun = Instant::now();
-    let scratch = scratch::directory(home, SCRATCH)?;
-    tree.link(&rewritten.bytes, scratch.path(), types)?;
-    report.link_seconds = Some(begun.elapsed().as_secs_f64());
-
-    let bytes = fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
-    let new = Linked::read(&bytes).context("the new vmlinux")?;
-    let placement = with_other_sections(&object, &linked, &new, rewritten.placement, base)?;
-    let map = Map {
-        build_id: linked.build_id.clone(),
-        placement,
-    }
-    .to_text();
-    tree.ensure_unchanged()?;
-    match destination {
-        Destination::Tree => {
-            Kept::of(&tree.path, tree.machine().results()).install(scratch.path(), &originals.present, &new.build_id, &map)?
-        }
-        _ => install::into_directory(scratch.path(), home, tree.machine().results(), &map)?,
-    }
-    if let Work::Count = work {
-        let block = |&(_, piece): &(Counter, u32)| LinkAddr(base.0 + u64::from(object.pieces[piece as usize].at));
-        let counters = Counters {
-            build_id: linked.build_id.clone(),
-            blocks: counters.iter().map(block).collect(),
-        };
-        output::write(&home.join(COUNTERS), counters.to_text().as_bytes())?;
-    }
-    report.new_build_id = Some(new.build_id);
-    output::write(&home.join(REPORT), &serde_json::to_vec_pretty(&report)?)?;
-    Ok(report)
-}
-
-/// In this directory the kernel is linked.
-const SCRATCH: &str = ".relink-";
-/// What the last relink into a directory did.
-const REPORT: &str = "relink.json";
-/// The list of counters of a counting kernel.
-pub const COUNTERS: &str = "vmlinux.klc";
-
-/// A hash of what a relink is made from: the work, whose layout names the kernel, and this program.
-fn key(work: &Work) -> Result<String> {
-    let program = std::env::current_exe()
-        .and_then(fs::read)
-        .context("this program's own file cannot be read")?;
-    let mut hash = Sha256::new();
-    hash.update(&program);
-    match work {
-        Work::Order(layout) => hash.update(layout.to_text()),
-        Work::Count => hash.update("count"),
-    }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// The report of an earlier relink from the same, whose kernel is still there.
-fn made_before(tree: &Tree, home: &Path, destination: &Destination<'_>, key: &str) -> Option<Report> {
-    let report: Report = serde_json::from_slice(&fs::read(home.join(REPORT)).ok()?).ok()?;
-    let root = if matches!(destination, Destination::Tree) {
-        &tree.path
-    } else {
-        home
-    };
-    let there = tree.machine().results().iter().all(|name| root.join(name).is_file()) && home.join(install::MAP).is_file();
-    let vmlinux = fs::read(root.join("vmlinux")).ok()?;
-    let id = Linked::read(&vmlinux).ok()?.build_id;
-    (report.key == key && there && report.new_build_id.as_ref() == Some(&id)).then_some(report)
-}
-
-/// Adds to the map the sections of code that were moved by the growth of `.text`, each as one block.
-fn with_other_sections(
-    object: &KernelObject<'_>,
-    old: &Linked<'_>,
-    new: &Linked<'_>,
-    placement: Placement,
-    base: LinkAddr,
-) -> Result<Placement> {
-    let shift = new.text_shift(object, &placement, base)?;
-    let mut blocks = placement.blocks;
-    blocks.iter_mut().for_each(|b| b.new = LinkAddr(b.new.0.wrapping_add(shift)));
-    for id in object.elf.ids() {
-        let section = object.elf.section(id);
-        if id == object.text || !section.is_code() {
-            continue;
-        }
-        if let (Some(from), Some(to)) = (old.base_of(object, id)?, new.base_of(object, id)?) {
-            blocks.push(whole_section(object, id, from, to)?);
-        }
-    }
-    blocks.sort_by_key(|b| b.old);
-    Ok(Placement { blocks })
-}
-
-/// A section of code that moved as a whole.
-fn whole_section(object: &KernelObject<'_>, id: SectionId, old: LinkAddr, new: LinkAddr) -> Result<Placed> {
-    let section = object.elf.section(id);
-    let size = u32::try_from(section.size).with_context(|| format!("{}: larger than 4 GB", section.name))?;
-    Ok(Placed {
-        old,
-        old_size: size,
-        new,
-        new_size: size,
-        appended: 0,
-        ending: Ending::Same,
-    })
-}
-
-/// The functions that objtool takes for not returning. A tree without the list only costs jumps.
-pub fn noreturns(tree: &Tree) -> HashSet<String> {
-    let list = ["tools/objtool/noreturns.h", "source/tools/objtool/noreturns.h"].map(|name| fs::read_to_string(tree.file(name)));
-    let text = list.into_iter().flatten().next().unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.strip_prefix("NORETURN(")?.strip_suffix(')'));
-    names.map(str::to_owned).collect()
-}
-
-fn whole_counts(object: &KernelObject<'_>) -> Vec<WholeCount> {
-    let counts = object.whole_by_reason();
-    counts
-        .into_iter()
-        .map(|(reason, functions, bytes)| WholeCount {
-            reason: reason.words().to_owned(),
-            functions,
-            bytes,
-        })
-        .collect()
-}
-
-fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) {
+fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) -> Result<()> {
     let s = &report.summary;
-    println!(
+    outln!(
         "{} functions in {} pieces; {} functions in several parts",
-        s.functions, s.pieces, s.functions_split
-    );
-    println!(
+        s.functions,
+        s.pieces,
+        s.functions_split
+    )?;
+    outln!(
         "branches inverted {}, jumps dropped {}, jumps added {}, static keys grown {}",
-        s.branches_inverted, s.jumps_dropped, s.jumps_added, s.static_keys_grown
-    );
+        s.branches_inverted,
+        s.jumps_dropped,
+        s.jumps_added,
+        s.static_keys_grown
+    )?;
     let change = 100.0 * (s.text_after as f64 / s.text_before.max(1) as f64 - 1.0);
-    println!(".text {} -> {} bytes ({change:+.1} %)", s.text_before, s.text_after);
+    outln!(".text {} -> {} bytes ({change:+.1} %)", s.text_before, s.text_after)?;
     if let Some(counters) = &report.counters {
-        println!("counters: {}; {} of them save the flags", counters.all, counters.saving_flags);
+        outln!("counters: {}; {} of them save the flags", counters.all, counters.saving_flags)?;
     }
     let whole: usize = report.whole.iter().map(|w| w.functions).sum();
-    println!("kept whole: {whole} functions");
+    outln!("kept whole: {whole} functions")?;
     for w in &report.whole {
-        println!("  {:>6} functions {:>8} bytes  {}", w.functions, w.bytes, w.reason);
+        outln!("  {:>6} functions {:>8} bytes  {}", w.functions, w.bytes, w.reason)?;
     }
     match report.debug {
         Debug::None | Debug::Kept => {}
-        Debug::Dropped => println!("debugging information (DWARF) is left out: its line tables do not fit moved code"),
+        Debug::Dropped => outln!("debugging information (DWARF) is left out: its line tables do not fit moved code")?,
     }
-    println!("rewriting vmlinux.o took {:.1} s", report.rewrite_seconds);
+    outln!("rewriting vmlinux.o took {:.1} s", report.rewrite_seconds)?;
     if let Some(link) = report.link_seconds {
-        println!("the kernel's own link took {link:.1} s");
+        outln!("the kernel's own link took {link:.1} s")?;
     }
     match destination {
         Destination::Nowhere => {}
-        Destination::Directory(directory) => println!("the new kernel lies in {}", directory.display()),
+        Destination::Directory(directory) => outln!("the new kernel lies in {}", directory.display())?,
         Destination::Tree => {
             let path = tree.path.display();
-            println!("{path} has the new kernel; `kernlane relink --tree {path} --restore` puts its own back");
+            outln!("{path} has the new kernel; `kernlane relink --tree {path} --restore` puts its own back")?;
         }
     }
+    Ok(())
 }

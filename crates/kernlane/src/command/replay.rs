@@ -1,22 +1,24 @@
 //! `kernlane replay`: a recording runs again over layouts and machines.
 
-use crate::bound;
-use crate::command::profile::{executed, vmlinux_path};
-use crate::command::relink;
-use crate::emit::kbuild::Tree;
-use crate::estimate;
-use crate::guard;
-use crate::image::{BuildId, Image, vmlinux};
-use crate::machine;
-use crate::map::{self, Map};
-use crate::order;
-use crate::part::Part;
-use crate::replay::{self, Asked, Layout, Replayed, Trials, rows};
-use crate::report::text;
-use crate::results::{ORIGINAL, Results, Row};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use emit::kbuild::Tree;
+use emit::relink;
+use execution::machine;
+use execution::part::{Part, executed};
+use host::note;
+use host::out;
+use host::progress::Progress;
+use host::recording::Recording;
+use image::estimate;
+use image::map::{self, Map};
+use image::order;
+use image::{BuildId, Image, vmlinux};
+use replay::bound;
+use replay::guard;
+use replay::results::{ORIGINAL, Results, Row};
+use replay::{self, Asked, Layout, Replayed, Trials, rows};
+use report::text;
 use sim::Machine;
 use std::fs::File;
 use std::io::BufReader;
@@ -74,7 +76,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let image = args
         .kernel
         .as_deref()
-        .map(|kernel| vmlinux::read(&vmlinux_path(kernel)))
+        .map(|kernel| vmlinux::read(&vmlinux::path(kernel)))
         .transpose()?;
     let mut layouts = vec![Layout::original()];
     for path in &args.layout {
@@ -91,9 +93,9 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     }
     let losses = guard::losses(&rows);
     if args.json {
-        print!("{}", Results::new(rows).to_json()?);
+        out!("{}", Results::new(rows).to_json()?)?;
     } else {
-        print!("{}", text::rows(&rows));
+        out!("{}", text::rows(&rows))?;
     }
     warn(&losses);
     Ok(ExitCode::SUCCESS)
@@ -116,9 +118,10 @@ pub fn asked(branches: bool, machines: &[Machine]) -> Result<Asked> {
 
 /// To the original's row on each machine, what no layout can do better. Reads the recording once for each machine.
 fn add_bounds(rows: &mut [Row], recording: &Path, image: &Image, machines: &[Machine], part: &Part) -> Result<()> {
-    let path = recording.join("trace.klt");
+    let recording = Recording::at(recording);
+    let path = recording.trace();
     let named = || path.display().to_string();
-    let reader = || executed(&path);
+    let reader = || executed(&recording);
     for machine in machines {
         let mut cut = part.cut(reader).with_context(named)?;
         let found = bound::bound(reader().with_context(named)?, image, &mut cut, machine).with_context(named)?;
@@ -130,7 +133,7 @@ fn add_bounds(rows: &mut [Row], recording: &Path, image: &Image, machines: &[Mac
 
 /// Says which layouts lose on what they were given.
 pub fn warn(losses: &[String]) {
-    losses.iter().for_each(|loss| eprintln!("warning: {loss}"));
+    losses.iter().for_each(|loss| note!("warning: {loss}"));
 }
 
 /// A layout or map from a file, whose name it bears.
@@ -198,13 +201,13 @@ pub fn replay_recording(
 
 /// As [`replay_recording`], each layout on machines of its own.
 pub fn replay_trials(recording: &Path, trials: &[Trials<'_>], kernel: Option<&BuildId>, part: &Part) -> Result<Replayed> {
-    let path = recording.join("trace.klt");
+    let recording = Recording::at(recording);
+    let path = recording.trace();
     let named = || path.display().to_string();
-    let mut cut = part.cut(|| executed(&path)).with_context(named)?;
+    let mut cut = part.cut(|| executed(&recording)).with_context(named)?;
     let file = File::open(&path).with_context(named)?;
-    let progress = ProgressBar::new(file.metadata().with_context(named)?.len());
-    progress.set_style(ProgressStyle::with_template("replay {wide_bar} {percent:>3} %  {eta} left")?);
-    let mut reader = Reader::new(progress.wrap_read(BufReader::with_capacity(1 << 20, file))).with_context(named)?;
+    let progress = Progress::of(file.metadata().with_context(named)?.len(), "replay");
+    let mut reader = Reader::new(progress.reading(BufReader::with_capacity(1 << 20, file))).with_context(named)?;
     if !part.is_whole() {
         reader = reader.without_data();
     }
@@ -222,7 +225,5 @@ pub fn replay_trials(recording: &Path, trials: &[Trials<'_>], kernel: Option<&Bu
             );
         }
     }
-    let replayed = replay::replay_trials(reader, trials, &mut cut).with_context(named);
-    progress.finish_and_clear();
-    replayed
+    replay::replay_trials(reader, trials, &mut cut).with_context(named)
 }

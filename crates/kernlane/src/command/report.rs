@@ -1,23 +1,25 @@
 //! `kernlane report`: results become a page; recordings become tables of services.
 
-use crate::command::attribution::{self, Attribution};
-use crate::command::profile::vmlinux_path;
 use crate::command::replay::{read_layout, replay_recording};
-use crate::comparison::{self, Comparison};
-use crate::image::vmlinux;
-use crate::misses::table::MissTable;
-use crate::output;
-use crate::overview::{DataMisses, LayoutMisses, Overview};
-use crate::part::Part;
-use crate::replay::{Asked, Layout, rows};
-use crate::report::{self, locality, misses, page, services, text};
-use crate::results::Results;
-use crate::services::locality::Locality;
-use crate::services::share::OsShare;
-use crate::services::table::ServiceTable;
-use crate::sizes::{self, Sizes};
 use anyhow::{Context, Result, bail, ensure};
+use attribution::Attribution;
+use attribution::misses::table::MissTable;
+use attribution::services::locality::Locality;
+use attribution::services::share::OsShare;
+use attribution::services::table::ServiceTable;
+use attribution::sizes::{self, Sizes};
 use clap::Args;
+use execution::part::Part;
+use host::out;
+use host::outln;
+use host::output;
+use host::recording::Recording;
+use image::vmlinux;
+use replay::comparison::{self, Comparison};
+use replay::results::Results;
+use replay::{Asked, Layout, rows};
+use report::overview::{DataMisses, LayoutMisses, Overview};
+use report::{self, locality, misses, page, services, text};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -123,16 +125,24 @@ fn of_sizes(args: &ReportArgs) -> Result<ExitCode> {
 }
 
 fn of_results(args: &ReportArgs) -> Result<ExitCode> {
-    let (recordings, results): (Vec<&PathBuf>, Vec<&PathBuf>) = args.inputs.iter().partition(|path| path.join("trace.klt").is_file());
+    let (recordings, results): (Vec<&PathBuf>, Vec<&PathBuf>) = args.inputs.iter().partition(|path| Recording::at(*path).exists());
     if let (Some(recording), None, false) = (recordings.first(), &args.output, args.json) {
         bail!(
             "{}: a recording; give --output for a page, --json for what it shows, or --services, --os-share or --locality for a table",
             recording.display()
         );
     }
+    for path in &results {
+        ensure!(path.exists(), "{}: there is no such file or directory", path.display());
+        ensure!(
+            !path.is_dir() || path.join("results.json").is_file(),
+            "{}: neither a recording (it has no trace.klt) nor results (it has no results.json)",
+            path.display()
+        );
+    }
     ensure!(
         args.kernel.is_none() || !recordings.is_empty(),
-        "no recording is given: --kernel, --machine and --layout are for recordings"
+        "no recording is given, only results: --kernel, --machine and --layout are for recordings"
     );
     let mut rows = Vec::new();
     for path in results {
@@ -163,7 +173,7 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
         &args.machine
     };
     let attribution = Attribution::open(kernel, args.annotations.as_deref(), machines)?;
-    let path = vmlinux_path(kernel);
+    let path = vmlinux::path(kernel);
     // A layout's blocks are known of a vmlinux alone.
     let image = (!args.layout.is_empty()).then(|| vmlinux::read(&path)).transpose()?;
     let mut layouts = vec![Layout::original()];
@@ -206,7 +216,7 @@ fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
     let kernel = args.kernel.as_deref().context("give --kernel, to know the kernel's functions")?;
     let attribution = Attribution::open(kernel, args.annotations.as_deref(), &args.machine)?;
     if args.locality {
-        let image = vmlinux::read(&vmlinux_path(kernel))?;
+        let image = vmlinux::read(&vmlinux::path(kernel))?;
         let localities: Vec<Locality> = args
             .inputs
             .iter()
@@ -254,8 +264,8 @@ fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
 
 fn print<T: Serialize>(args: &ReportArgs, value: &T, text: impl FnOnce() -> String) -> Result<()> {
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(value)?),
-        false => print!("{}", text()),
+        true => outln!("{}", serde_json::to_string_pretty(value)?)?,
+        false => out!("{}", text())?,
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* A livepatch: /proc/cmdline says something else. */
+/* A livepatch: /proc/cmdline says something else, from a while after it comes. */
+#include <linux/delay.h>
 #include <linux/livepatch.h>
 #include <linux/module.h>
 #include <linux/seq_file.h>
@@ -19,8 +20,13 @@ static struct klp_object objects[] = { { .funcs = functions }, {} };
 
 static struct klp_patch patch = { .mod = THIS_MODULE, .objs = objects };
 
+static unsigned int delay;
+module_param(delay, uint, 0);
+MODULE_PARM_DESC(delay, "milliseconds before the patch is switched on");
+
 static int __init overrule_init(void)
 {
+	msleep(delay);
 	return klp_enable_patch(&patch);
 }
 

@@ -1,13 +1,14 @@
 //! `kernlane live analyze`: the structure of the running kernel, and which of its functions can be replaced.
 
-use crate::image::address::LinkAddr;
-use crate::image::linked::LinkedKernel;
-use crate::live::group::{FileMemory, Memory};
-use crate::live::running::RunningKernel;
-use crate::live::survey::{Survey, survey};
 use anyhow::{Context, Result};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use host::outln;
+use host::progress::Progress;
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use live::group::{FileMemory, Memory};
+use live::running::RunningKernel;
+use live::survey::{Survey, survey};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -62,15 +63,13 @@ pub fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
     let text = text(&kernel, args.file_only)?;
-    let bar = ProgressBar::new(kernel.functions.len() as u64);
-    bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} functions")?);
-    bar.set_message("analyzing");
-    let found = survey(&kernel, &text, args.prove, &|done| bar.inc(done))?;
-    bar.finish_and_clear();
+    let progress = Progress::of(kernel.functions.len() as u64, "analyzing functions");
+    let found = survey(&kernel, &text, args.prove, &|done| progress.advance(done))?;
+    drop(progress);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&found)?);
+        outln!("{}", serde_json::to_string_pretty(&found)?)?;
     } else {
-        print(&found, args);
+        print(&found, args)?;
     }
     Ok(if found.refuted.is_empty() {
         ExitCode::SUCCESS
@@ -92,30 +91,32 @@ fn text(kernel: &LinkedKernel<'_>, file_only: bool) -> Result<Text> {
     })
 }
 
-fn print(found: &Survey, args: &AnalyzeArgs) {
-    println!("{:>8}  functions", found.functions);
-    println!("{:>8}  blocks, {} edges", found.blocks, found.edges);
-    println!(
+fn print(found: &Survey, args: &AnalyzeArgs) -> Result<()> {
+    outln!("{:>8}  functions", found.functions)?;
+    outln!("{:>8}  blocks, {} edges", found.blocks, found.edges)?;
+    outln!(
         "{:>8}  direct calls, {} indirect calls and jumps",
-        found.direct_calls, found.indirect_calls
-    );
-    println!("{:>8}  functions with a site of the function tracer", found.traced_functions);
+        found.direct_calls,
+        found.indirect_calls
+    )?;
+    outln!("{:>8}  functions with a site of the function tracer", found.traced_functions)?;
     let part = 100.0 * found.replaceable as f64 / found.traced_functions.max(1) as f64;
-    println!("{:>8}  of these can be replaced ({part:.1} %); not:", found.replaceable);
+    outln!("{:>8}  of these can be replaced ({part:.1} %); not:", found.replaceable)?;
     let mut reasons: Vec<_> = found.reasons.iter().collect();
     reasons.sort_by_key(|&(_, count)| std::cmp::Reverse(*count));
     for (reason, count) in reasons {
-        println!("{count:>8}    {reason}");
+        outln!("{count:>8}    {reason}")?;
     }
     if args.prove {
-        println!("{:>8}  copies proven equal, {} not", found.proven, found.refuted.len());
+        outln!("{:>8}  copies proven equal, {} not", found.proven, found.refuted.len())?;
         for (name, difference) in &found.refuted {
-            println!("  {name}: {difference}");
+            outln!("  {name}: {difference}")?;
         }
     }
     if args.reasons {
         for f in &found.left_out {
-            println!("{} {}: {}", f.address, f.name, f.reason);
+            outln!("{} {}: {}", f.address, f.name, f.reason)?;
         }
     }
+    Ok(())
 }

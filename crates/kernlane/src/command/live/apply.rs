@@ -1,15 +1,18 @@
 //! `kernlane live apply`: functions of the running kernel in another layout.
 
-use crate::image::linked::LinkedKernel;
-use crate::live::device::Device;
-use crate::live::group::Group;
-use crate::live::install::{self, Prepared};
-use crate::live::owners::Owners;
-use crate::live::running::RunningKernel;
-use crate::profile::Profile;
+use crate::command::layout::algorithms;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use host::note;
+use host::outln;
+use image::linked::LinkedKernel;
 use layout::Algorithm;
+use live::device::Device;
+use live::group::Group;
+use live::install::{self, Prepared};
+use live::owners::Owners;
+use live::running::RunningKernel;
+use profile::Profile;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,7 +46,7 @@ pub struct ApplyArgs {
     pub threshold: f64,
 
     /// The layout algorithm
-    #[arg(long, default_value_t = Algorithm::ExtTspGlobal)]
+    #[arg(long, default_value_t = Algorithm::ExtTspGlobal, value_parser = algorithms())]
     pub algorithm: Algorithm,
 
     /// For the random orders
@@ -79,12 +82,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     }
     if let Some(profile) = &profile {
         for root in &args.root {
-            chosen.extend(crate::live::hot::group(
-                kernel,
-                profile,
-                find(kernel, root)?,
-                args.threshold / 100.0,
-            ));
+            chosen.extend(live::hot::group(kernel, profile, find(kernel, root)?, args.threshold / 100.0));
         }
     }
     ensure!(
@@ -101,28 +99,28 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
             args.skip_unfit || !args.function.iter().any(|f| f == name),
             "{name} cannot be replaced: {reason}"
         );
-        eprintln!("left out: {name}: {reason}");
+        note!("left out: {name}: {reason}");
     }
     let prepared = lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
     if let Some(path) = &args.keep_module {
-        crate::output::write(path, &prepared.module.bytes)?;
+        host::output::write(path, &prepared.module.bytes)?;
     }
     if args.dry_run {
-        print_plan(&group, running, &prepared);
+        print_plan(&group, running, &prepared)?;
         return Ok(ExitCode::SUCCESS);
     }
     let device = Device::open()?;
     if let Some(cycles) = args.cycles {
-        print_summary(&group, &prepared);
+        print_summary(&group, &prepared)?;
         return super::cycles::run(&group, &prepared, &device, cycles);
     }
     let installed = prepared.install(&group, &device)?;
-    print_summary(&group, &prepared);
-    println!(
+    print_summary(&group, &prepared)?;
+    outln!(
         "processor time: {:.2} ms for loading the module, {:.2} ms for patching",
         installed.loading.as_secs_f64() * 1e3,
         installed.patching.as_secs_f64() * 1e3
-    );
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,9 +146,9 @@ pub(super) fn order(group: &Group<'_, '_>, profile: Option<&Profile>, algorithm:
     Ok(order.order.0.iter().map(|block| block.0).collect())
 }
 
-pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &Prepared) {
+pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &Prepared) -> Result<()> {
     let summary = prepared.module.summary;
-    println!(
+    outln!(
         "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, {} branches inverted, {} jumps dropped, {} added",
         prepared.name,
         group.members.len(),
@@ -161,7 +159,7 @@ pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &Prepared) {
         summary.branches_inverted,
         summary.jumps_dropped,
         summary.jumps_added
-    );
+    )
 }
 
 fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Profile> {
@@ -180,7 +178,7 @@ fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Pro
 /// The only function of that name.
 pub(super) fn find(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
     let found: Vec<usize> = (kernel.addresses_of(name).iter())
-        .filter_map(|&at| kernel.function_at(crate::image::address::LinkAddr(at)))
+        .filter_map(|&at| kernel.function_at(image::address::LinkAddr(at)))
         .collect();
     match found[..] {
         [index] => Ok(index),
@@ -201,19 +199,20 @@ pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Resul
     Ok(())
 }
 
-pub(super) fn print_plan(group: &Group<'_, '_>, running: &RunningKernel, prepared: &Prepared) {
+pub(super) fn print_plan(group: &Group<'_, '_>, running: &RunningKernel, prepared: &Prepared) -> Result<()> {
     let kernel = group.original.kernel;
-    println!("module {}: {} bytes of code", prepared.name, prepared.module.text_size);
+    outln!("module {}: {} bytes of code", prepared.name, prepared.module.text_size)?;
     for (n, &(function, patch_at)) in group.members.iter().enumerate() {
         let entry = kernel.link_address(group.original.functions[function as usize].at);
         let copy = prepared.module.entries[function as usize];
         let jump = running.address(entry) + u64::from(patch_at);
-        println!("jump {jump:016x} in {} → .text+{copy:#x}", group.name(function));
+        outln!("jump {jump:016x} in {} → .text+{copy:#x}", group.name(function))?;
         for caller in prepared.callers.iter().filter(|c| c.function == n) {
             let owner = kernel
                 .function_at(caller.site)
                 .map_or("?", |f| kernel.function_name(&kernel.functions[f]));
-            println!("call {:016x} in {owner}", running.address(caller.site));
+            outln!("call {:016x} in {owner}", running.address(caller.site))?;
         }
     }
+    Ok(())
 }

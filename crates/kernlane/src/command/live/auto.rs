@@ -1,20 +1,23 @@
 //! `kernlane live auto`: sample, count, lay out, install, measure, and take it back, in one command.
 
 use super::roots::RootArgs;
-use crate::image::linked::LinkedKernel;
-use crate::live::chunks::{self, Chunks};
-use crate::live::device::{Device, Time, Undone};
-use crate::live::group::Group;
-use crate::live::hot;
-use crate::live::install::{self, Prepared};
-use crate::live::occupancy::Occupancy;
-use crate::live::running::RunningKernel;
-use crate::live::watch::{Watch, Watched};
-use crate::profile::Profile;
+use crate::command::layout::algorithms;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use console::Term;
+use host::note;
+use host::outln;
+use image::linked::LinkedKernel;
 use layout::Algorithm;
+use live::chunks::{self, Chunks};
+use live::device::{Device, Time};
+use live::group::Group;
+use live::hot;
+use live::install::{self, Prepared};
+use live::occupancy::Occupancy;
+use live::running::RunningKernel;
+use live::watch::{Watch, Watched};
+use profile::Profile;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -47,7 +50,7 @@ pub struct AutoArgs {
     pub threshold: f64,
 
     /// The layout algorithm
-    #[arg(long, default_value_t = Algorithm::ExtTspGlobal)]
+    #[arg(long, default_value_t = Algorithm::ExtTspGlobal, value_parser = algorithms())]
     pub algorithm: Algorithm,
 
     /// Do not count once more in the optimized code
@@ -113,7 +116,7 @@ struct Gain {
 pub fn run(args: &AutoArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         let device = Device::open()?;
-        crate::interrupt::catch()?;
+        host::interrupt::catch()?;
         super::cache::ask()?;
         let auto = Auto {
             args,
@@ -159,22 +162,22 @@ impl<'k, 'd> Auto<'k, 'd> {
             running,
             device,
             time: Duration::try_from_secs_f64(args.time).context("--time")?,
-            told: &mut |what| eprintln!("{what}"),
+            told: &mut |what| note!("{what}"),
         };
         let mut watched = watch.from_roots(roots, args.depth)?;
-        super::watch::print_counted(&watched);
+        super::watch::print_counted(&watched)?;
         let mut counted = vec![Counted::new(&watched)];
         let mut plan = self.plan(&watched.profile, roots)?;
         if !args.once {
             watched = watch.again(&plan.group, &plan.order, &plan.roots)?;
-            super::watch::print_counted(&watched);
+            super::watch::print_counted(&watched)?;
             counted.push(Counted::new(&watched));
             let first = plan;
             plan = self.plan(&watched.profile, &first.roots)?;
-            print_again(&first, &plan);
+            print_again(&first, &plan)?;
         }
         if let Some(path) = &args.output {
-            crate::output::write(path, watched.profile.to_json().as_bytes())?;
+            host::output::write(path, watched.profile.to_json().as_bytes())?;
         }
         Ok((plan, counted))
     }
@@ -197,10 +200,10 @@ impl<'k, 'd> Auto<'k, 'd> {
         let Plan { roots, group, order, hot } = plan;
         let prepared = install::prepare(&group, *running, &order, &[], &install::free_name()?)?;
         let cache = super::cache::geometry()?;
-        let before = super::cache::draw_original(&group, running, cache, &hot);
+        let before = super::cache::draw_original(&group, running, cache, &hot)?;
         let is_hot = |n: usize| hot.binary_search(&n).is_ok();
         let chunks = chunks::chunks(&group, &prepared.module.pieces, &is_hot);
-        println!("{}", chunks::Table(&chunks));
+        outln!("{}", chunks::Table(&chunks))?;
         let mut report = Report {
             kernel: &self.kernel.build_id.0,
             algorithm: args.algorithm.to_string(),
@@ -211,22 +214,21 @@ impl<'k, 'd> Auto<'k, 'd> {
             functions: chunks,
         };
         if args.dry_run {
-            super::apply::print_plan(&group, running, &prepared);
+            super::apply::print_plan(&group, running, &prepared)?;
             report.write(args)?;
             return Ok(ExitCode::SUCCESS);
         }
         let times_before = self.measure(&roots)?;
         let text = prepared.install(&group, device)?.text;
-        super::apply::print_summary(&group, &prepared);
         let place = |&n: &usize| (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1);
         let after = Occupancy::of(cache, hot.iter().map(place));
-        println!("and as they are now:\n{after}");
         (report.lines[1], report.without_room[1]) = (after.total(), after.without_room());
-        let reported = self.measure(&roots).and_then(|times_after| {
+        let printed = super::apply::print_summary(&group, &prepared).and_then(|()| outln!("and as they are now:\n{after}"));
+        let reported = printed.and_then(|()| self.measure(&roots)).and_then(|times_after| {
             for ((gain, before), after) in report.roots.iter_mut().zip(&times_before).zip(&times_after) {
                 (gain.before, gain.after) = (before.mean_on_cpu(), after.mean_on_cpu());
             }
-            print_gain(&report.roots);
+            print_gain(&report.roots)?;
             report.write(args)
         });
         // Interrupted, say: what is installed is not left behind unsaid.
@@ -238,7 +240,7 @@ impl<'k, 'd> Auto<'k, 'd> {
     }
 
     fn measure(&self, roots: &[usize]) -> Result<Vec<Time>> {
-        eprintln!("measuring {} roots for {} s", roots.len(), self.args.time);
+        note!("measuring {} roots for {} s", roots.len(), self.args.time);
         let time = Duration::try_from_secs_f64(self.args.time).context("--time")?;
         super::time::measure(self.kernel, self.running, &self.device, roots, time)
     }
@@ -249,7 +251,7 @@ impl Report<'_> {
         let Some(path) = &args.report else { return Ok(()) };
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
-        crate::output::write(path, text.as_bytes())
+        host::output::write(path, text.as_bytes())
     }
 }
 
@@ -277,46 +279,49 @@ fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Res
     Ok(found)
 }
 
-fn print_again(first: &Plan<'_, '_>, second: &Plan<'_, '_>) {
-    println!(
+fn print_again(first: &Plan<'_, '_>, second: &Plan<'_, '_>) -> Result<()> {
+    outln!(
         "counted once more in the optimized code, entered by the roots only: {} functions of {}, {} hot blocks of {}",
         second.group.members.len(),
         first.group.members.len(),
         second.hot.len(),
         first.hot.len()
-    );
+    )
 }
 
-fn print_gain(roots: &[Gain]) {
-    println!(
+fn print_gain(roots: &[Gain]) -> Result<()> {
+    outln!(
         "{:>12} {:>12} {:>8}  root (ns of an invocation on a CPU, before and after; each with the cost of measuring)",
-        "before", "after", "change"
-    );
+        "before",
+        "after",
+        "change"
+    )?;
     for Gain { function, before, after } in roots {
         match (before, after) {
             (Some(before), Some(after)) => {
-                println!(
+                outln!(
                     "{before:>12.0} {after:>12.0} {:>+7.1} %  {function}",
                     100.0 * (after / before - 1.0)
-                );
+                )?;
             }
-            _ => println!("{:>12} {:>12} {:>8}  {function}: was not called both times", "-", "-", "-"),
+            _ => outln!("{:>12} {:>12} {:>8}  {function}: was not called both times", "-", "-", "-")?,
         }
     }
+    Ok(())
 }
 
 /// On a terminal waits for a key; else says how to take everything back.
 fn wait_for_the_user(device: &Device, prepared: &Prepared) -> Result<ExitCode> {
     let terminal = Term::stdout();
     if !terminal.is_term() {
-        println!("{} stays installed; `kernlane live undo` takes it back", prepared.name);
+        outln!("{} stays installed; `kernlane live undo` takes it back", prepared.name)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("q: take it back    l: leave it installed");
+    outln!("q: take it back    l: leave it installed")?;
     loop {
         match terminal.read_char() {
             Ok('l') => {
-                println!("{} stays installed; `kernlane live undo` takes it back", prepared.name);
+                outln!("{} stays installed; `kernlane live undo` takes it back", prepared.name)?;
                 return Ok(ExitCode::SUCCESS);
             }
             // Ctrl-C or a terminal that is gone: what was for this session does not outlive it.
@@ -327,14 +332,8 @@ fn wait_for_the_user(device: &Device, prepared: &Prepared) -> Result<ExitCode> {
 }
 
 fn take_back(device: &Device, prepared: &Prepared) -> Result<ExitCode> {
-    let clean = device.undo(&prepared.name)? == Undone::Clean && install::unload(&prepared.name)?;
-    if clean {
-        println!("{}: every byte is restored", prepared.name);
-        return Ok(ExitCode::SUCCESS);
-    }
-    println!(
-        "{}: every byte is restored; a task may still be in a copy, so the module stays loaded until `kernlane live undo` finds nobody in it",
-        prepared.name
-    );
-    Ok(ExitCode::from(1))
+    let name = &prepared.name;
+    let undone = super::undo::take_back(Some(device), name)?;
+    outln!("{undone}")?;
+    Ok(undone.exit_code())
 }

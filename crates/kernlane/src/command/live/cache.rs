@@ -1,13 +1,14 @@
 //! What `watch` and `auto` say of the instruction cache: whether it is a bottleneck, and how hot blocks lie over its sets.
 
-use crate::image::linked::LinkedKernel;
-use crate::live::bottleneck;
-use crate::live::group::Group;
-use crate::live::hot;
-use crate::live::occupancy::{Geometry, Occupancy};
-use crate::live::running::RunningKernel;
-use crate::profile::Profile;
 use anyhow::Result;
+use host::outln;
+use image::linked::LinkedKernel;
+use live::bottleneck;
+use live::group::Group;
+use live::hot;
+use live::occupancy::{Geometry, Occupancy};
+use live::running::RunningKernel;
+use profile::Profile;
 use std::time::Duration;
 
 /// For so long the hardware counters are asked.
@@ -23,9 +24,9 @@ const ASSUMED: Geometry = Geometry {
 /// Asks the hardware counters, and says what they answer.
 pub fn ask() -> Result<()> {
     let counts = bottleneck::count(ASKED)?;
-    println!("{counts}");
+    outln!("{counts}")?;
     if counts.answer() == bottleneck::Answer::Unknown {
-        println!("what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, figure 2)");
+        outln!("what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, figure 2)")?;
     }
     Ok(())
 }
@@ -34,23 +35,23 @@ pub fn ask() -> Result<()> {
 pub fn geometry() -> Result<Geometry> {
     let told = Geometry::of_this_machine()?;
     if told.is_none() {
-        println!("this machine does not tell its instruction cache; assumed: {ASSUMED}");
+        outln!("this machine does not tell its instruction cache; assumed: {ASSUMED}")?;
     }
     Ok(told.unwrap_or(ASSUMED))
 }
 
 /// Draws where the blocks lie in the kernel's own text, which are `hot` of the group.
-pub fn draw_original(group: &Group<'_, '_>, running: &RunningKernel, cache: Geometry, hot: &[usize]) -> Occupancy {
+pub fn draw_original(group: &Group<'_, '_>, running: &RunningKernel, cache: Geometry, hot: &[usize]) -> Result<Occupancy> {
     let place = |&n: &usize| {
         let piece = &group.original.pieces[n];
         (running.address(group.original.kernel.link_address(piece.at)), piece.size)
     };
     let drawn = Occupancy::of(cache, hot.iter().map(place));
-    println!("hot blocks over the sets of the instruction cache, as they are:\n{drawn}");
+    outln!("hot blocks over the sets of the instruction cache, as they are:\n{drawn}")?;
     if !drawn.is_tight() {
-        println!("  they fit into half of it: do not expect much of a new layout");
+        outln!("  they fit into half of it: do not expect much of a new layout")?;
     }
-    drawn
+    Ok(drawn)
 }
 
 /// As [`draw_original`], of what is hot when it is called `threshold` times as often as the roots.
@@ -63,5 +64,5 @@ pub fn draw_profile(
 ) -> Result<Occupancy> {
     let group = Group::new(kernel, running, &hot::groups(kernel, profile, roots, threshold))?;
     let hot = hot::blocks(&group, profile, hot::least_limit(kernel, profile, roots, threshold));
-    Ok(draw_original(&group, running, geometry()?, &hot))
+    draw_original(&group, running, geometry()?, &hot)
 }

@@ -2,11 +2,12 @@
 //!
 //! Takes a group that is prepared; prints how often tasks held it up, and what the steps took of the processor. Leaves the kernel original.
 
-use crate::live::device::{Device, Undone};
-use crate::live::group::Group;
-use crate::live::install::{self, Prepared, processor_time};
 use anyhow::{Result, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
+use host::outln;
+use host::progress::Progress;
+use live::device::{Device, Undone};
+use live::group::Group;
+use live::install::{self, Prepared, Unloaded, processor_time};
 use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,13 +19,12 @@ const LEAVE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(group: &Group<'_, '_>, prepared: &Prepared, device: &Device, cycles: u32) -> Result<ExitCode> {
-    crate::interrupt::catch()?;
-    let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}")?;
-    let bar = ProgressBar::new(cycles.into()).with_style(style).with_message("cycles");
+    host::interrupt::catch()?;
+    let progress = Progress::of(cycles.into(), "cycles of installing and undoing");
     let (mut loading, mut patching, mut undoing) = (Spent::default(), Spent::default(), Spent::default());
     let mut held_up = 0;
     for _ in 0..cycles {
-        crate::interrupt::check()?;
+        host::interrupt::check()?;
         let installed = prepared.install(group, device)?;
         std::thread::sleep(STAY);
         let begun = processor_time();
@@ -32,24 +32,24 @@ pub(super) fn run(group: &Group<'_, '_>, prepared: &Prepared, device: &Device, c
         loading.add(installed.loading);
         patching.add(installed.patching);
         undoing.add(processor_time() - begun);
-        bar.inc(1);
+        progress.advance(1);
     }
-    bar.finish_and_clear();
-    println!("installed and undone {cycles} times; a task in a copy held up {held_up} of them");
-    println!("processor time, ms     mean     most");
+    drop(progress);
+    outln!("installed and undone {cycles} times; a task in a copy held up {held_up} of them")?;
+    outln!("processor time, ms     mean     most")?;
     for (step, spent) in [("loading the module", loading), ("patching", patching), ("undoing", undoing)] {
-        println!("{step:18} {spent}");
+        outln!("{step:18} {spent}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Undoes a group and sees it leave; whether that came at once.
 fn left(device: &Device, name: &str) -> Result<bool> {
-    if device.undo(name)? == Undone::Clean && install::unload(name)? {
+    if device.undo(name)? == Undone::Clean && install::unload(name)? != Unloaded::InUse {
         return Ok(true);
     }
     let begun = Instant::now();
-    while !install::unload(name)? {
+    while install::unload(name)? == Unloaded::InUse {
         ensure!(
             begun.elapsed() < LEAVE,
             "{name}: every byte is restored, but for {} s some task has been in a copy; `kernlane live undo` removes the module when it has gone",

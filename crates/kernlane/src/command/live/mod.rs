@@ -10,10 +10,10 @@ mod time;
 mod undo;
 mod watch;
 
-use crate::image::linked::LinkedKernel;
-use crate::live::running::RunningKernel;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use image::linked::LinkedKernel;
+use live::running::RunningKernel;
 use memmap2::Mmap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 /// Lay out functions of the running kernel anew, and take it back
 ///
-/// Needs root and Kernlane's kernel module (`kmod/`, see docs/live.md). Functions are copied in another order into a module, and entered by one
+/// Needs root and Kernlane's kernel module (`kmod/`, see docs/how-to/live.md). Functions are copied in another order into a module, and entered by one
 /// jump and by aimed calls; `kernlane live undo` restores every byte. The kernel's files are not touched: after a reboot everything is as before.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv --dry-run")]

@@ -1,14 +1,16 @@
 //! The functions to begin with: those that the user names, or those that sampling finds.
 
-use crate::image::address::LinkAddr;
-use crate::image::linked::LinkedKernel;
-use crate::live::group;
-use crate::live::owners::Owners;
-use crate::live::roots::{self, Root};
-use crate::live::running::RunningKernel;
-use crate::live::sample;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use host::note;
+use host::outln;
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use live::group;
+use live::owners::Owners;
+use live::roots::{self, Root};
+use live::running::RunningKernel;
+use live::sample;
 use std::time::Duration;
 
 #[derive(Args)]
@@ -36,26 +38,26 @@ impl RootArgs {
             return named(kernel, running, &self.root);
         }
         let found = self.sampled(kernel, running)?;
-        println!("{:>9}  root", "% stacks");
+        outln!("{:>9}  root", "% stacks")?;
         for root in &found {
-            println!(
+            outln!(
                 "{:>9.1}  {}",
                 100.0 * root.share,
                 kernel.function_name(&kernel.functions[root.function])
-            );
+            )?;
         }
         Ok(found.iter().map(|root| root.function).collect())
     }
 
     fn sampled(&self, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<Vec<Root>> {
         let time = Duration::try_from_secs_f64(self.sample).context("--sample")?;
-        eprintln!("sampling the kernel for {} s", self.sample);
+        note!("sampling the kernel for {} s", self.sample);
         let samples = sample::sample(time)?;
         if samples.stacks.is_empty() {
             bail!("the kernel did nothing while it was sampled: run this under the load that it is meant for, or name a --root");
         }
         if samples.lost > 0 {
-            eprintln!("the samples' ring was full {} times: some are missing", samples.lost);
+            note!("the samples' ring was full {} times: some are missing", samples.lost);
         }
         let link = |stack: &Vec<u64>| stack.iter().map(|at| LinkAddr(at.wrapping_sub(running.slide))).collect();
         let stacks: Vec<Vec<LinkAddr>> = samples.stacks.iter().map(link).collect();

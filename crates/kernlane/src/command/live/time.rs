@@ -1,11 +1,12 @@
 //! `kernlane live time`: how long functions of the running kernel take.
 
-use crate::image::linked::LinkedKernel;
-use crate::live::device::{Device, Time};
-use crate::live::eligible;
-use crate::live::running::RunningKernel;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use host::outln;
+use image::linked::LinkedKernel;
+use live::device::{Device, Time};
+use live::eligible;
+use live::running::RunningKernel;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,23 +60,23 @@ fn print_times(args: &TimeArgs, kernel: &LinkedKernel<'_>, running: &RunningKern
         })
         .collect();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        outln!("{}", serde_json::to_string_pretty(&rows)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:>12} {:>14} {:>14}  function", "calls", "ns on a CPU", "ns in all");
+    outln!("{:>12} {:>14} {:>14}  function", "calls", "ns on a CPU", "ns in all")?;
     for row in rows {
         let mean = |mean: Option<f64>| mean.map_or("-".into(), |ns| format!("{ns:.0}"));
         let missed = match row.time.missed {
             0 => String::new(),
             missed => format!("  ({missed} not followed)"),
         };
-        println!(
+        outln!(
             "{:>12} {:>14} {:>14}  {}{missed}",
             row.time.entered,
             mean(row.time.mean_on_cpu()),
             mean(row.time.mean()),
             row.function
-        );
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

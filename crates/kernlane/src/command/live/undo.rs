@@ -1,10 +1,12 @@
 //! `kernlane live status` and `kernlane live undo`.
 
-use crate::live::device::{self, Device, Installed, Undone};
-use crate::live::install;
 use anyhow::{Result, bail};
 use clap::Args;
+use host::outln;
+use live::device::{self, Device, Installed, Undone};
+use live::install::{self, Unloaded};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::process::ExitCode;
 
 /// Say what is installed, since when, and how the copies are entered
@@ -17,47 +19,106 @@ pub struct StatusArgs {
 
 /// Restore the kernel's code, byte for byte
 ///
-/// The exit status is 0 when the copies are gone, too, and 1 when a task may still be in one: then the module stays, harmless, until nobody is, and
-/// a later `kernlane live undo` removes it.
+/// The exit status is 0 when nothing leads into the copies any more and nobody is in one, and 1 when a task may still be in one: then the module stays, harmless,
+/// until nobody is, and a later `kernlane live undo` removes it. A kernel that removes no modules (sysctl kernel.modules_disabled) keeps the module, empty, until it
+/// boots again.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live undo")]
 pub struct UndoArgs {
     /// The group, as `kernlane live status` names it; by default all
     #[arg(value_name = "GROUP")]
     pub group: Option<String>,
+
+    /// Print JSON: of each group whether its bytes are restored, and what became of its module
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What became of a group that was undone: the kernel's own code runs again.
+#[derive(serde::Serialize, Debug, PartialEq, Eq)]
+pub(super) struct TakenBack {
+    group: String,
+    /// It was installed or leaving; otherwise only its module was there.
+    restored: bool,
+    module: Unloaded,
+}
+
+impl TakenBack {
+    pub(super) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(self.module == Unloaded::InUse))
+    }
+}
+
+impl fmt::Display for TakenBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let group = &self.group;
+        let bytes = if self.restored {
+            "every byte is restored"
+        } else {
+            "was not installed"
+        };
+        match self.module {
+            Unloaded::Removed if self.restored => write!(f, "{group}: {bytes}"),
+            Unloaded::Removed => write!(f, "{group}: {bytes}, and is removed"),
+            Unloaded::InUse => write!(
+                f,
+                "{group}: {bytes}; a task may still be in a copy, so the module stays loaded until `kernlane live undo` finds nobody in it"
+            ),
+            Unloaded::UntilBoot => write!(
+                f,
+                "{group}: {bytes}: the kernel is original. Its module is empty of tasks and stays until the next boot, since the kernel removes no modules (sysctl kernel.modules_disabled)"
+            ),
+        }
+    }
+}
+
+/// Undoes a group, if it is installed, and removes its module.
+pub(super) fn take_back(device: Option<&Device>, name: &str) -> Result<TakenBack> {
+    let undone = device.map(|device| device.undo(name)).transpose()?;
+    let module = match undone {
+        Some(Undone::Stays) => Unloaded::InUse,
+        _ => install::unload(name)?,
+    };
+    Ok(TakenBack {
+        group: name.to_owned(),
+        restored: undone.is_some(),
+        module,
+    })
 }
 
 pub fn status(args: &StatusArgs) -> Result<ExitCode> {
     let groups = device::status()?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&groups)?);
+        outln!("{}", serde_json::to_string_pretty(&groups)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     if groups.is_empty() {
-        println!("nothing is installed: the kernel runs its own code");
+        outln!("nothing is installed: the kernel runs its own code")?;
     }
     let names = names()?;
     for group in &groups {
-        print(group, &names);
+        print(group, &names)?;
     }
     let stray: Vec<String> = install::loaded()
         .into_iter()
         .filter(|name| groups.iter().all(|g| g.module != *name))
         .collect();
     if !stray.is_empty() {
-        println!(
-            "loaded, but not installed: {} (`kernlane live undo` removes them)",
-            stray.join(", ")
-        );
+        let then = if install::modules_are_disabled() {
+            "they stay until the next boot: sysctl kernel.modules_disabled"
+        } else {
+            "`kernlane live undo` removes them"
+        };
+        outln!("loaded, but not installed: {} ({then})", stray.join(", "))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(group: &Installed, names: &BTreeMap<u64, String>) {
+fn print(group: &Installed, names: &BTreeMap<u64, String>) -> Result<()> {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |t| t.as_secs() as i64);
-    println!(
+    outln!(
         "{}: {} for {} s, {} functions, {} of {} calls go straight to a copy; written in {} us",
         group.module,
         group.state,
@@ -66,12 +127,13 @@ fn print(group: &Installed, names: &BTreeMap<u64, String>) {
         group.direct,
         group.calls,
         group.poke_us
-    );
+    )?;
     for f in &group.functions {
         let name = names.get(&f.entry).map_or("?", String::as_str);
         let traced = if f.traced { "  traced: entered through the original" } else { "" };
-        println!("  {:016x} → {:016x}  {name}{traced}", f.entry, f.copy);
+        outln!("  {:016x} → {:016x}  {name}{traced}", f.entry, f.copy)?;
     }
+    Ok(())
 }
 
 fn names() -> Result<BTreeMap<u64, String>> {
@@ -95,23 +157,45 @@ pub fn run(args: &UndoArgs) -> Result<ExitCode> {
     }
     let device = Device::open()?;
     let is_wanted = |name: &str| args.group.as_ref().is_none_or(|wanted| wanted == name);
-    let mut stays = false;
+    let mut taken_back = Vec::new();
     for group in groups.iter().filter(|g| is_wanted(&g.module)) {
-        match device.undo(&group.module)? {
-            Undone::Clean => println!("{}: every byte is restored", group.module),
-            Undone::Stays => {
-                stays = true;
-                println!(
-                    "{}: every byte is restored; a task may still be in a copy, so the module stays loaded for now",
-                    group.module
-                );
-            }
-        }
+        taken_back.push(take_back(Some(&device), &group.module)?);
     }
     for name in install::loaded().iter().filter(|name| is_wanted(name)) {
-        if !install::unload(name)? {
-            stays = true;
+        if groups.iter().all(|g| g.module != *name) {
+            taken_back.push(take_back(None, name)?);
         }
     }
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&taken_back)?)?;
+    } else {
+        for undone in &taken_back {
+            outln!("{undone}")?;
+        }
+    }
+    let stays = taken_back.iter().any(|undone| undone.module == Unloaded::InUse);
     Ok(if stays { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_module_in_use_is_a_no() {
+        let undone = |restored, module| TakenBack {
+            group: "kernlane_1".into(),
+            restored,
+            module,
+        };
+        let removed = undone(true, Unloaded::Removed);
+        assert_eq!(removed.to_string(), "kernlane_1: every byte is restored");
+        let in_use = undone(true, Unloaded::InUse);
+        assert!(in_use.to_string().contains("a task may still be in a copy"));
+        let until_boot = undone(true, Unloaded::UntilBoot);
+        assert!(until_boot.to_string().contains("the kernel is original") && until_boot.to_string().contains("until the next boot"));
+        let codes = [&removed, &in_use, &until_boot].map(|undone| format!("{:?}", undone.exit_code()));
+        assert_eq!(codes, [0, 1, 0].map(|code| format!("{:?}", ExitCode::from(code))));
+        assert!(serde_json::to_string(&until_boot).unwrap().contains(r#""module":"until-boot""#));
+    }
 }

@@ -1,12 +1,14 @@
 //! `kernlane live watch` and `kernlane live count`: exact block counts of the running kernel.
 
 use super::roots::RootArgs;
-use crate::image::linked::LinkedKernel;
-use crate::live::device::Device;
-use crate::live::running::RunningKernel;
-use crate::live::watch::{Watch, Watched};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use host::note;
+use host::outln;
+use image::linked::LinkedKernel;
+use live::device::Device;
+use live::running::RunningKernel;
+use live::watch::{Watch, Watched};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -69,13 +71,13 @@ pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
 
 fn watch_roots(args: &WatchArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
     let device = Device::open()?;
-    crate::interrupt::catch()?;
+    host::interrupt::catch()?;
     super::cache::ask()?;
     let roots = args.roots.choose(kernel, running)?;
     let found = count_from(kernel, running, &device, &roots, args.time, args.depth)?;
-    crate::output::write(&args.output, found.profile.to_json().as_bytes())?;
+    host::output::write(&args.output, found.profile.to_json().as_bytes())?;
     super::cache::draw_profile(kernel, running, &found.profile, &roots, args.threshold / 100.0)?;
-    print_counted(&found);
+    print_counted(&found)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -93,14 +95,14 @@ pub(super) fn count_from(
         running,
         device,
         time: Duration::try_from_secs_f64(time).context("--time")?,
-        told: &mut |what| eprintln!("{what}"),
+        told: &mut |what| note!("{what}"),
     };
     watch.from_roots(roots, depth)
 }
 
-pub(super) fn print_counted(found: &Watched) {
+pub(super) fn print_counted(found: &Watched) -> Result<()> {
     let functions: usize = found.levels.iter().sum();
-    println!(
+    outln!(
         "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, {:.1} % of them exact",
         found.levels.len(),
         found.blocks,
@@ -108,7 +110,7 @@ pub(super) fn print_counted(found: &Watched) {
         found.unknown_blocks,
         found.edges,
         100.0 * found.exact_edges as f64 / found.edges.max(1) as f64
-    );
+    )
 }
 
 pub fn count(args: &CountArgs) -> Result<ExitCode> {
@@ -117,16 +119,16 @@ pub fn count(args: &CountArgs) -> Result<ExitCode> {
 
 fn count_blocks(args: &CountArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
     let device = Device::open()?;
-    crate::interrupt::catch()?;
+    host::interrupt::catch()?;
     let function = super::roots::named(kernel, running, std::slice::from_ref(&args.function))?;
     let found = count_from(kernel, running, &device, &function, args.time, 0)?;
     ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
     if args.json {
         let rows: Vec<(String, u64)> = found.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect();
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        outln!("{}", serde_json::to_string_pretty(&rows)?)?;
     } else {
         for (at, count) in &found.profile.blocks {
-            println!("{at} {count:>12}");
+            outln!("{at} {count:>12}")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,281 @@
+//! Counts misses as they happen: by function, by range of the kernel's addresses, by data structure.
+
+use super::memory::{Class, Memory, Owner, Structure, StructureId};
+use super::walk::{DataMiss, Observer};
+use crate::services::functions::NAMELESS;
+use crate::services::symbols::Symbols;
+use iced_x86::{Decoder, DecoderOptions, OpKind};
+use image::address::LinkAddr;
+use sim::{Cause, Counters, Missed, Misses, PerSide, Side};
+use std::collections::{BTreeMap, HashMap};
+use trace::{Accesses, RunAddr, Translation, TranslationId, UseChange};
+
+/// What user mode is called among functions.
+pub const USER_MODE: &str = "(user mode)";
+/// Torrellas counts by ranges of 1 KB (1998, figures 1 and 2).
+pub const RANGE: u64 = 1024;
+
+pub struct Collector<'a> {
+    symbols: &'a Symbols,
+    memory: Memory,
+    names: Vec<&'a str>,
+    numbers: HashMap<&'a str, u32>,
+    of: Vec<Of>,
+    current: TranslationId,
+    machines: Vec<Machine>,
+    /// Changes of use in the stream, and how many of them are past.
+    changes: Vec<(u32, UseChange)>,
+    past: usize,
+    execution: u32,
+    /// Instructions that were executed, by the range of the kernel that holds them.
+    references: BTreeMap<u64, u64>,
+}
+
+/// What is known of a translation.
+struct Of {
+    function: u32,
+    addr: RunAddr,
+    lengths: Box<[u8]>,
+    /// For each instruction, whether all that it accesses is a stack.
+    stack: Box<[bool]>,
+    runs: u64,
+}
+
+/// What was counted on one machine.
+#[derive(Default)]
+pub struct Machine {
+    /// By function's number.
+    pub functions: Vec<Counters>,
+    /// L1I misses of the kernel by range.
+    pub ranges: BTreeMap<u64, Misses>,
+    /// By structure's number, and who missed.
+    pub structures: Vec<PerSide<Counters>>,
+    /// Of frames that are not yet named.
+    pending: HashMap<u64, PerSide<Counters>>,
+}
+
+impl Machine {
+    fn structure(&mut self, id: StructureId) -> &mut PerSide<Counters> {
+        let at = id.0 as usize;
+        if at >= self.structures.len() {
+            self.structures.resize(at + 1, PerSide::default());
+        }
+        &mut self.structures[at]
+    }
+
+    fn settle(&mut self, frame: u64, id: StructureId) {
+        if let Some(counters) = self.pending.remove(&frame) {
+            let structure = self.structure(id);
+            structure.kernel += counters.kernel;
+            structure.user += counters.user;
+        }
+    }
+}
+
+impl<'a> Collector<'a> {
+    pub fn new(symbols: &'a Symbols, memory: Memory, machines: usize) -> Collector<'a> {
+        Collector {
+            symbols,
+            memory,
+            names: Vec::new(),
+            numbers: HashMap::new(),
+            of: Vec::new(),
+            current: TranslationId(0),
+            machines: std::iter::repeat_with(Machine::default).take(machines).collect(),
+            changes: Vec::new(),
+            past: 0,
+            execution: 0,
+            references: BTreeMap::new(),
+        }
+    }
+
+    /// Names what pends, and adds up what was executed.
+    pub fn finish(&mut self) {
+        for machine in &mut self.machines {
+            let mut frames: Vec<u64> = machine.pending.keys().copied().collect();
+            frames.sort_unstable();
+            for frame in frames {
+                let id = self.memory.settle(frame);
+                machine.settle(frame, id);
+            }
+        }
+        for of in self.of.iter().filter(|of| of.addr.is_kernel()) {
+            refer(&mut self.references, of.addr, &of.lengths, of.runs);
+        }
+    }
+
+    pub fn machine(&self, number: usize) -> &Machine {
+        &self.machines[number]
+    }
+
+    pub fn references(&self) -> &BTreeMap<u64, u64> {
+        &self.references
+    }
+
+    pub fn function_names(&self) -> &[&'a str] {
+        &self.names
+    }
+
+    pub fn structures(&self) -> &[Structure] {
+        self.memory.structures()
+    }
+
+    /// The uses that begin with the current execution, or before.
+    #[cold]
+    fn change_uses(&mut self) {
+        while let Some((_, change)) = self.changes.get(self.past).filter(|(from, _)| *from <= self.execution) {
+            let machines = &mut self.machines;
+            self.memory.change(change, |frame, id| {
+                machines.iter_mut().for_each(|machine| machine.settle(frame, id))
+            });
+            self.past += 1;
+        }
+    }
+
+    fn side(&self) -> Side {
+        if self.of[self.current.0 as usize].addr.is_kernel() {
+            Side::Kernel
+        } else {
+            Side::User
+        }
+    }
+}
+
+fn refer(references: &mut BTreeMap<u64, u64>, addr: RunAddr, lengths: &[u8], times: u64) {
+    let mut at = addr.0;
+    for &length in lengths.iter().filter(|_| times > 0) {
+        *references.entry(at / RANGE * RANGE).or_default() += times;
+        at = at.wrapping_add(length.into());
+    }
+}
+
+/// Whether all that the instruction accesses is a stack: `push %rax` and `ret`, not `push (%rax)`.
+fn accesses_only_a_stack(code: &[u8]) -> bool {
+    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    let elsewhere = (0..instruction.op_count()).any(|op| instruction.op_kind(op) == OpKind::Memory);
+    instruction.stack_pointer_increment() != 0 && !elsewhere
+}
+
+impl Observer for Collector<'_> {
+    fn define(&mut self, translation: &Translation) {
+        let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
+        let name = match translation.is_kernel() {
+            false => USER_MODE,
+            true => symbol.map_or(NAMELESS, |symbol| symbol.name.split('.').next().unwrap_or(&symbol.name)),
+        };
+        let next = self.names.len() as u32;
+        let function = *self.numbers.entry(name).or_insert(next);
+        if function == next {
+            self.names.push(name);
+        }
+        let stack = translation
+            .code_by_instruction()
+            .map(|(_, code)| translation.is_kernel() && accesses_only_a_stack(code));
+        self.of.push(Of {
+            function,
+            addr: translation.addr,
+            lengths: translation.lengths.clone(),
+            stack: stack.collect(),
+            runs: 0,
+        });
+    }
+
+    fn stream(&mut self, accesses: &Accesses) {
+        // Uses that begin behind the last execution of a stream begin with the next.
+        self.execution = u32::MAX;
+        self.change_uses();
+        self.memory.slab_caches(&accesses.slab_caches);
+        self.changes.clone_from(&accesses.uses);
+        (self.past, self.execution) = (0, u32::MAX);
+    }
+
+    #[inline]
+    fn executed(&mut self, translation: TranslationId, instructions: Option<u32>) {
+        self.current = translation;
+        self.execution = self.execution.wrapping_add(1);
+        if self.changes.get(self.past).is_some_and(|(from, _)| *from <= self.execution) {
+            self.change_uses();
+        }
+        let of = &mut self.of[translation.0 as usize];
+        match instructions {
+            None => of.runs += 1,
+            Some(count) if of.addr.is_kernel() => {
+                let reached = &of.lengths[..of.lengths.len().min(count as usize)];
+                refer(&mut self.references, of.addr, reached, 1);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn fetch_missed(&mut self, machine: usize, addr: RunAddr, missed: Missed) {
+        let function = self.of[self.current.0 as usize].function as usize;
+        let machine = &mut self.machines[machine];
+        count(function_counters(machine, function), missed, true);
+        if addr.is_kernel() {
+            machine.ranges.entry(addr.0 / RANGE * RANGE).or_default().count(missed.l1);
+        }
+    }
+
+    fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: Missed) {
+        let side = self.side();
+        let of = &self.of[self.current.0 as usize];
+        let frame = miss.physical.0 >> 12;
+        if of.stack.get(usize::from(miss.instruction)).copied().unwrap_or(false) {
+            self.memory.is_a_stack(miss.addr, frame);
+        }
+        let machine = &mut self.machines[machine];
+        count(function_counters(machine, of.function as usize), missed, false);
+        let counters = match self.memory.owner(miss.addr, frame) {
+            Owner::Known(id) => machine.structure(id),
+            Owner::Pending(frame) => machine.pending.entry(frame).or_default(),
+        };
+        count(counters.get_mut(side), missed, false);
+    }
+}
+
+fn function_counters(machine: &mut Machine, function: usize) -> &mut Counters {
+    if function >= machine.functions.len() {
+        machine.functions.resize(function + 1, Counters::default());
+    }
+    &mut machine.functions[function]
+}
+
+fn count(counters: &mut Counters, missed: Missed, fetch: bool) {
+    let below = |misses: &mut Misses, cause: Option<Cause>| cause.into_iter().for_each(|cause| misses.count(cause));
+    match fetch {
+        true => {
+            counters.l1i.count(missed.l1);
+            below(&mut counters.l2i, missed.l2);
+            below(&mut counters.l3i, missed.l3);
+        }
+        false => {
+            counters.l1d.count(missed.l1);
+            below(&mut counters.l2d, missed.l2);
+            below(&mut counters.l3d, missed.l3);
+        }
+    }
+}
+
+/// Structures that say nothing of what the data is.
+pub fn says_nothing(class: Class) -> bool {
+    matches!(class, Class::Held | Class::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_that_access_only_a_stack() {
+        for (code, expected) in [
+            (&[0x50][..], true),             // push %rax
+            (&[0xc3], true),                 // ret
+            (&[0xe8, 0, 0, 0, 0], true),     // call
+            (&[0xff, 0x30], false),          // push (%rax)
+            (&[0x48, 0x8b, 0x00], false),    // mov (%rax),%rax
+            (&[0x48, 0x83, 0xec, 8], false), // sub $8,%rsp
+        ] {
+            assert_eq!(accesses_only_a_stack(code), expected, "{code:x?}");
+        }
+    }
+}

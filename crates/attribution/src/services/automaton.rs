@@ -1,0 +1,414 @@
+//! Which service runs: SimOS' automata (Rosenblum 1995, section 2.1.1) over a recorded execution.
+//!
+//! Takes translations and events in their order; gives a ledger. Two things are followed:
+//!
+//! * Per task, the stack of open services, innermost last: a gate opens one that the return from the interruption closes, a function that
+//!   is a service opens one that its return closes. As an interrupt always finds some task running and is over before another runs, unless
+//!   the kernel pre-empts the task inside, the stack of a task and the processor's pushdown automaton are one; what is open
+//!   goes with its task at a context switch. User mode closes all.
+//! * Per task, the return addresses of the kernel's open calls, to see returns. A return to an address that is not on top drops what
+//!   lies above it: calls that are never returned from (retpolines, the filling of return stack buffers) leave nothing behind.
+//!
+//! Every instruction goes to the innermost open service. What a task was doing when the recording began is not known until its code tells.
+
+mod open_services;
+
+use crate::services::annotations::Kind;
+use crate::services::binding::{Binding, OfCallee};
+use crate::services::code::{Action, Codes, FunctionId, Word};
+use crate::services::halts::Halts;
+use crate::services::ledger::{Distribution, Ledger, ServiceId};
+use crate::services::meter::Meter;
+use crate::services::symbols::Symbols;
+use crate::services::tasks::{Task, Until};
+use anyhow::Result;
+use execution::data::PIECE;
+use execution::data::Stream;
+use std::collections::HashMap;
+use trace::{Accesses, Event, Patterns, Task as TaskRecord, TaskPointer, Translation, events};
+
+/// More open calls than the kernel's stacks can hold (16 KB and the interrupts'): what is deeper is lost count.
+const DEEPEST: usize = 4096;
+/// So many translations at most lie between a call through a pointer and the callee's first instruction.
+const LONGEST_THUNK: u32 = 8;
+
+/// What the last translation leaves to be seen at the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    Nothing,
+    Return,
+    /// With the address behind the returning instruction: `sync_core` returns to it to serialise, out of no interruption.
+    InterruptReturn(u64),
+}
+
+/// What came of a whole recording.
+#[derive(Debug)]
+pub struct Attributed {
+    pub ledger: Ledger,
+    pub instructions: u64,
+    pub counters: Vec<(String, u64)>,
+    /// Tasks that were switched to, one after another of them.
+    pub context_switches: u64,
+    /// Interrupts that began, those between processors, too.
+    pub interrupts: u64,
+    /// Times between the beginnings of interrupts, in instructions.
+    pub between_interrupts: Distribution,
+    /// The recording says when tasks became able to run, so that being blocked and waiting for the processor are told apart.
+    pub wakes_seen: bool,
+    /// Nanoseconds in which the processor was halted; `None`: the recording has no clock, and such time is not in any latency.
+    pub halted: Option<u64>,
+}
+
+pub struct Automaton<'a, M> {
+    codes: Codes<'a>,
+    binding: &'a Binding,
+    ledger: Ledger,
+    meter: M,
+    tasks: Vec<Task>,
+    /// By number of the recording's tasks.
+    task_of: Vec<(usize, String)>,
+    by_pid: HashMap<(TaskPointer, Option<u32>), usize>,
+    current: usize,
+    /// The recording's number of the task that runs.
+    running: usize,
+    in_user_mode: bool,
+    /// Instructions so far, and those of them that are in the books.
+    clock: u64,
+    booked: u64,
+    halts: Halts,
+    /// Flags that a translation needs no look for; see `Word`.
+    usual: u32,
+    awaited: Awaited,
+    callee: Option<(OfCallee, u32)>,
+    /// User mode of a task that is not known.
+    nobody: ServiceId,
+    counts: Vec<u64>,
+    context_switches: u64,
+    interrupts: u64,
+    last_interrupt: Option<u64>,
+    between_interrupts: Distribution,
+    wakes_seen: bool,
+}
+
+impl<'a, M: Meter> Automaton<'a, M> {
+    pub fn new(binding: &'a Binding, symbols: &'a Symbols, meter: M) -> Automaton<'a, M> {
+        let mut ledger = Ledger::default();
+        let unknown = Task {
+            name: "(unknown)".to_owned(),
+            unknown: true,
+            ..Task::default()
+        };
+        Automaton {
+            codes: Codes::new(binding, symbols),
+            binding,
+            nobody: ledger.service(Kind::User, &unknown.name),
+            ledger,
+            meter,
+            tasks: vec![unknown],
+            task_of: Vec::new(),
+            by_pid: HashMap::new(),
+            current: 0,
+            running: 0,
+            in_user_mode: false,
+            clock: 0,
+            booked: 0,
+            halts: Halts::default(),
+            usual: 0,
+            awaited: Awaited::Nothing,
+            callee: None,
+            counts: vec![0; binding.counters.len()],
+            context_switches: 0,
+            interrupts: 0,
+            last_interrupt: None,
+            between_interrupts: Distribution::default(),
+            wakes_seen: false,
+        }
+    }
+
+    pub fn define(&mut self, translations: &[Translation]) -> Result<()> {
+        for translation in translations {
+            self.codes.define(translation, &mut self.ledger)?;
+            self.meter.define(translation)?;
+        }
+        Ok(())
+    }
+
+    pub fn define_tasks(&mut self, tasks: &[TaskRecord]) {
+        self.meter.define_tasks(tasks);
+        for task in tasks {
+            let next = self.tasks.len();
+            let at = *self.by_pid.entry((task.pointer, task.pid)).or_insert(next);
+            if at == next {
+                self.tasks.push(Task {
+                    unknown: true,
+                    ..Task::default()
+                });
+            }
+            self.task_of.push((at, task.name().into_owned()));
+        }
+    }
+
+    /// As [`Automaton::stream`], with what the executions accessed.
+    pub fn stream_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> Result<()> {
+        let mut stream = Stream::new(accesses, patterns);
+        for piece in trace::pieces(words, PIECE) {
+            self.meter.accesses(piece, &mut stream, patterns)?;
+            self.stream(piece);
+        }
+        self.meter.accesses_end(stream);
+        Ok(())
+    }
+
+    pub fn stream(&mut self, words: &[u32]) {
+        for event in events(words) {
+            match event {
+                Event::Executed(id) => {
+                    let word = self.codes.words[id.0 as usize];
+                    match word.flags() ^ self.usual {
+                        0 => {
+                            self.clock += word.instructions();
+                            self.meter.executed(id.0);
+                        }
+                        Word::CALL if !self.in_user_mode => {
+                            self.clock += word.instructions();
+                            self.meter.executed(id.0);
+                            self.call(id.0);
+                        }
+                        _ => self.attend(id.0, word, None),
+                    }
+                }
+                Event::Left { translation, instructions } => {
+                    let word = self.codes.words[translation.0 as usize];
+                    self.attend(translation.0, word, Some(instructions));
+                }
+                Event::Task(id) => self.switch(id.0 as usize),
+                Event::Woken(id) => self.wake(id.0 as usize),
+                Event::Clock(ticks) => self.clock_read(ticks),
+                Event::Marker(_) => {}
+            }
+        }
+    }
+
+    /// The recording ends; what is open counts as far as it came.
+    pub fn finish(mut self) -> (Attributed, M) {
+        self.book();
+        for at in 0..self.tasks.len() {
+            self.close_all(at);
+        }
+        let names = self.binding.counters.iter().cloned();
+        let attributed = Attributed {
+            ledger: self.ledger,
+            instructions: self.clock,
+            counters: names.zip(self.counts).collect(),
+            context_switches: self.context_switches,
+            interrupts: self.interrupts,
+            between_interrupts: self.between_interrupts,
+            wakes_seen: self.wakes_seen,
+            halted: self.halts.total(),
+        };
+        (attributed, self.meter)
+    }
+
+    /// An execution that is not what it usually is. `reached`: only so many instructions of it.
+    fn attend(&mut self, id: u32, word: Word, reached: Option<u32>) {
+        self.meter.comes(id, reached);
+        let instructions = reached.map_or(word.instructions(), u64::from);
+        if word.flags() & Word::USER != 0 {
+            self.awaited = Awaited::Nothing;
+            if !self.in_user_mode {
+                self.enter_user_mode();
+            }
+            self.clock += instructions;
+            self.meter(id, reached);
+            return;
+        }
+        let start = self.codes.places[id as usize].start;
+        let from_user = self.in_user_mode;
+        if from_user {
+            self.book();
+            self.in_user_mode = false;
+        }
+        match std::mem::replace(&mut self.awaited, Awaited::Nothing) {
+            Awaited::Nothing => {}
+            Awaited::Return => self.returned(id, start),
+            Awaited::InterruptReturn(behind) if behind == start => {}
+            Awaited::InterruptReturn(_) => {
+                self.interruption_ended();
+                // What was interrupted may have been about to return.
+                self.returned(id, start);
+            }
+        }
+        if self.callee.is_some() {
+            self.look_for_callee(id);
+        }
+        let base = self.clock;
+        if word.flags() & Word::NOTED != 0 {
+            self.act(id, instructions);
+        }
+        if self.tasks[self.current].open.is_empty() {
+            self.begin_unseen(from_user, start);
+        }
+        self.clock = base + instructions;
+        self.meter(id, reached);
+        if reached.is_none() {
+            self.leave(id, word);
+        }
+        self.usual = match (self.awaited, &self.callee) {
+            (Awaited::Nothing, None) => 0,
+            _ => Word::AWAITED,
+        };
+    }
+
+    #[inline]
+    fn meter(&mut self, id: u32, reached: Option<u32>) {
+        match reached {
+            None => self.meter.executed(id),
+            Some(instructions) => self.meter.left(id, instructions),
+        }
+    }
+
+    /// What the last instruction of a translation in the kernel does.
+    fn leave(&mut self, id: u32, word: Word) {
+        let flags = word.flags();
+        if flags & Word::CALL != 0 {
+            self.call(id);
+        } else if flags & Word::RETURN != 0 {
+            self.awaited = Awaited::Return;
+        } else if flags & Word::INTERRUPT_RETURN != 0 {
+            self.awaited = Awaited::InterruptReturn(self.codes.places[id as usize].end);
+        } else if flags & Word::HALT != 0 {
+            self.halts.halt(self.clock);
+        }
+        if flags & Word::NOTED != 0
+            && let Some(calls) = &self.codes.notes(id).calls
+        {
+            self.callee = Some((calls.clone(), LONGEST_THUNK));
+        }
+    }
+
+    #[inline]
+    fn call(&mut self, id: u32) {
+        let task = &mut self.tasks[self.current];
+        if task.calls.len() >= DEEPEST {
+            task.calls.clear();
+            task.open.iter_mut().for_each(|open| open.calls = 0);
+            self.meter.unwound(0);
+        }
+        task.calls.push(self.codes.places[id as usize].end);
+        self.meter.called();
+    }
+
+    /// A function returned to `start`.
+    fn returned(&mut self, id: u32, start: u64) {
+        let task = &mut self.tasks[self.current];
+        if task.calls.last() == Some(&start) {
+            task.calls.pop();
+        } else if self.codes.places[id as usize].function.is_some() {
+            // A return that calls, by an address put on the stack.
+            return;
+        } else {
+            let gate = task.open.iter().rfind(|open| open.until == Until::InterruptReturn);
+            let floor = gate.map_or(0, |gate| gate.calls).min(task.calls.len());
+            match task.calls[floor..].iter().rposition(|&addr| addr == start) {
+                Some(at) => task.calls.truncate(floor + at),
+                None => return,
+            }
+        }
+        self.meter.unwound(task.calls.len());
+        while let Some(open) = self.tasks[self.current].open.last()
+            && open.until == Until::Return
+            && self.tasks[self.current].calls.len() < open.calls
+        {
+            self.close();
+        }
+        self.resume_base();
+    }
+
+    /// The return from an interruption to the kernel.
+    fn interruption_ended(&mut self) {
+        let open = &self.tasks[self.current].open;
+        let Some(gate) = open.iter().rposition(|open| open.until == Until::InterruptReturn) else {
+            return;
+        };
+        let calls = open[gate].calls;
+        while self.tasks[self.current].open.len() > gate {
+            self.close();
+        }
+        let left = &mut self.tasks[self.current].calls;
+        left.truncate(calls);
+        self.meter.unwound(left.len());
+        self.resume_base();
+    }
+
+    /// A kernel thread or the idle task that goes on after another task ran begins anew.
+    fn resume_base(&mut self) {
+        let task = &mut self.tasks[self.current];
+        if let [base] = &task.open[..]
+            && task.switched
+            && !task.unknown
+            && base.until == Until::UserMode
+            && matches!(base.kind, Kind::KernelThread | Kind::Idle)
+        {
+            self.close();
+        }
+    }
+
+    fn look_for_callee(&mut self, id: u32) {
+        let Some((meaning, left)) = self.callee.take() else { return };
+        let place = &self.codes.places[id as usize];
+        let Some(function) = place.function.filter(|_| !place.thunk) else {
+            self.callee = left.checked_sub(1).map(|left| (meaning, left));
+            return;
+        };
+        let named = |name: &str, function: FunctionId| name.replace('*', self.codes.function_names[function.0 as usize]);
+        match meaning {
+            OfCallee::Enter { kind, name } => {
+                let service = self.ledger.service(kind, &named(&name, function));
+                self.open(kind, service, Until::Return);
+            }
+            OfCallee::Name { of, name } => {
+                let service = self.ledger.service(of, &named(&name, function));
+                self.rename(of, &[], service);
+            }
+        }
+    }
+
+    /// The events of the translation's first `instructions`.
+    fn act(&mut self, id: u32, instructions: u64) {
+        let base = self.clock;
+        let notes = self.codes.notes(id);
+        if self.tasks[self.current].unknown {
+            match &notes.body {
+                Some(Action::Name { of, service, .. }) => drop(self.rename(*of, &[], *service)),
+                Some(Action::Thread) => self.tasks[self.current].unknown = false,
+                _ => {}
+            }
+        }
+        for (number, actions) in notes.events.iter().filter(|(number, _)| u64::from(*number) < instructions) {
+            self.clock = base + u64::from(*number);
+            let mut named = None;
+            for action in actions {
+                match action {
+                    Action::Gate(kind, service) => self.gate(*kind, *service),
+                    Action::Enter(kind, service) => self.open(*kind, *service, Until::Return),
+                    Action::Name { of, when, service } => {
+                        if named != Some(*of) && self.rename(*of, when, *service) {
+                            named = Some(*of);
+                        }
+                    }
+                    Action::Task(service) => self.begin_task(*service),
+                    Action::Thread => {
+                        self.forget();
+                        self.open_base();
+                    }
+                    Action::Count(number) => self.counts[*number] += 1,
+                }
+            }
+        }
+    }
+}
+
+/// `kworker` of `kworker/0:1-events`.
+fn thread_name(comm: &str) -> &str {
+    comm.split('/').next().unwrap_or(comm)
+}

@@ -1,0 +1,308 @@
+//! The open services of each task: how they begin, change their names, end, and go with their task.
+//!
+//! Takes what the automaton sees; changes the stacks of open services and books their times in the ledger. Never looks
+//! at translations.
+
+use super::{Automaton, thread_name};
+use crate::services::annotations::{Kind, fit};
+use crate::services::code::Word;
+use crate::services::ledger::{Invocation, ServiceId, Times, add_machines};
+use crate::services::meter::{Booked, Meter};
+use crate::services::tasks::{Moment, Open, Task, Until};
+
+impl<M: Meter> Automaton<'_, M> {
+    /// A new task runs its first instructions; what was not yet known to be anything else belongs to it.
+    pub(super) fn begin_task(&mut self, service: ServiceId) {
+        let task = &mut self.tasks[self.current];
+        match &mut task.open[..] {
+            [base] if task.unknown && task.last.ran == 0 => {
+                (base.kind, base.service) = (Kind::Task, service);
+                task.unknown = false;
+            }
+            _ => {
+                self.replace_task();
+                self.open(Kind::Task, service, Until::UserMode);
+            }
+        }
+    }
+
+    /// Another task at the address of one that is dead: it is a task of its own from where it was switched to.
+    pub(super) fn replace_task(&mut self) {
+        self.book();
+        let dead = self.current;
+        let last = self.tasks[dead].last;
+        while let Some(open) = self.tasks[dead].open.pop() {
+            self.settle(open, last);
+        }
+        self.forget();
+        let task = &mut self.tasks[dead];
+        let new = Task {
+            name: task.name.clone(),
+            user: task.user,
+            since: task.since,
+            runs_since: task.runs_since,
+            switched: true,
+            ..Task::default()
+        };
+        (task.ran, task.blocked, task.waiting, task.since) = (last.ran, last.blocked, last.waiting, last.clock);
+        self.current = self.tasks.len();
+        self.tasks.push(new);
+        let of_dead = |at: &&mut usize| **at == dead;
+        let known = self.task_of.iter_mut().map(|(at, _)| at).chain(self.by_pid.values_mut());
+        known.filter(of_dead).for_each(|at| *at = self.current);
+        self.meter.replaced(self.current);
+        let name = self.tasks[self.current].name.clone();
+        self.meter.named(self.current, self.running, &name);
+    }
+
+    pub(super) fn gate(&mut self, kind: Kind, service: ServiceId) {
+        self.callee = None;
+        if matches!(kind, Kind::Interrupt | Kind::Ipi) {
+            if let Some(last) = self.last_interrupt {
+                self.between_interrupts.add(self.clock - last);
+            }
+            self.last_interrupt = Some(self.clock);
+            self.interrupts += 1;
+        }
+        if kind == Kind::SystemCall {
+            // Only user mode makes system calls: the task is no kernel thread, though nothing else of it was seen.
+            self.tasks[self.current].unknown = false;
+        }
+        if self.tasks[self.current].open.is_empty() && self.tasks[self.current].unknown {
+            self.open_base();
+        }
+        self.open(kind, service, Until::InterruptReturn);
+    }
+
+    /// Kernel code runs, and nothing is open.
+    pub(super) fn begin_unseen(&mut self, from_user: bool, start: u64) {
+        if from_user {
+            let name = format!("entered at {}", self.codes.name_at(start));
+            let service = self.ledger.service(Kind::Other, &name);
+            self.open(Kind::Other, service, Until::InterruptReturn);
+        } else {
+            self.open_base();
+        }
+    }
+
+    /// What a task does in the kernel by itself: it is idle, or a kernel thread until user mode shows that it is none.
+    pub(super) fn open_base(&mut self) {
+        let task = &mut self.tasks[self.current];
+        task.switched = false;
+        let idle = self.binding.idle.iter().any(|pattern| fit(pattern, &task.name).is_some());
+        let (kind, name) = match idle {
+            true => (Kind::Idle, "idle".to_owned()),
+            false => (Kind::KernelThread, thread_name(&task.name).to_owned()),
+        };
+        task.unknown &= !idle;
+        let service = self.ledger.service(kind, &name);
+        self.open(kind, service, Until::UserMode);
+    }
+
+    pub(super) fn open(&mut self, kind: Kind, service: ServiceId, until: Until) {
+        self.book();
+        let began = self.now();
+        let task = &mut self.tasks[self.current];
+        task.open.push(Open {
+            service,
+            kind,
+            until,
+            calls: task.calls.len(),
+            began,
+            instructions: 0,
+            machines: Vec::new(),
+        });
+        self.meter.opened(task.calls.len());
+    }
+
+    /// Closes the current task's innermost service.
+    pub(super) fn close(&mut self) {
+        self.book();
+        let now = self.now();
+        if let Some(open) = self.tasks[self.current].open.pop() {
+            self.settle(open, now);
+        }
+    }
+
+    pub(super) fn settle(&mut self, open: Open, now: Moment) {
+        let invocation = Invocation {
+            instructions: open.instructions,
+            machines: open.machines,
+            times: Times {
+                // What began in the last steps of a dead task's address has no time of its own.
+                latency: now.clock.saturating_sub(open.began.clock),
+                ran: now.ran.saturating_sub(open.began.ran),
+                blocked: now.blocked.saturating_sub(open.began.blocked),
+                waiting: now.waiting.saturating_sub(open.began.waiting),
+            },
+        };
+        self.ledger.add(open.service, &invocation);
+        self.meter.settled(self.current, open.service, &invocation, &self.ledger);
+    }
+
+    /// The current task's clocks.
+    pub(super) fn now(&self) -> Moment {
+        let task = &self.tasks[self.current];
+        Moment {
+            clock: self.halts.time(self.clock),
+            ran: task.ran + (self.clock - task.runs_since),
+            blocked: task.blocked,
+            waiting: task.waiting,
+        }
+    }
+
+    /// Gives the innermost open service of kind `of` another name; whether there was one that may have it. A task of which it is not known
+    /// what it does is in that service since before the recording began.
+    pub(super) fn rename(&mut self, of: Kind, when: &[ServiceId], service: ServiceId) -> bool {
+        let task = &mut self.tasks[self.current];
+        if let Some(open) = task.open.iter_mut().rfind(|open| open.kind == of) {
+            let may = when.is_empty() || when.contains(&open.service);
+            if may {
+                open.service = service;
+            }
+            return may;
+        }
+        match task.open.first_mut() {
+            Some(base) if task.unknown && of == Kind::SystemCall && base.kind == Kind::KernelThread => {
+                (base.kind, base.service, task.unknown) = (of, service, false);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn enter_user_mode(&mut self) {
+        self.book();
+        let task = &mut self.tasks[self.current];
+        if let Some(base) = task.open.first_mut().filter(|base| task.unknown && base.kind == Kind::KernelThread) {
+            base.kind = Kind::Other;
+            base.service = self.ledger.service(Kind::Other, "begun before the recording");
+        }
+        self.close_all(self.current);
+        let task = &mut self.tasks[self.current];
+        (task.unknown, task.switched) = (false, false);
+        task.calls.clear();
+        self.meter.unwound(0);
+        self.in_user_mode = true;
+        self.callee = None;
+        self.usual = Word::USER;
+    }
+
+    /// Closes what is open of a task, which is over.
+    pub(super) fn forget(&mut self) {
+        self.book();
+        self.close_all(self.current);
+        let task = &mut self.tasks[self.current];
+        task.unknown = false;
+        task.calls.clear();
+        self.meter.unwound(0);
+    }
+
+    pub(super) fn close_all(&mut self, at: usize) {
+        let current = std::mem::replace(&mut self.current, at);
+        let now = match at == current {
+            true => self.now(),
+            false => Moment {
+                // What happened to it since it ran last is not its own: it may be dead.
+                clock: self.tasks[at].since,
+                ran: self.tasks[at].ran,
+                blocked: self.tasks[at].blocked,
+                waiting: self.tasks[at].waiting,
+            },
+        };
+        while let Some(open) = self.tasks[at].open.pop() {
+            self.settle(open, now);
+        }
+        self.current = current;
+    }
+
+    /// Another task runs, or the one that runs has another name.
+    pub(super) fn switch(&mut self, id: usize) {
+        let (to, name) = &self.task_of[id];
+        let (to, name) = (*to, name.clone());
+        self.running = id;
+        self.book();
+        if to != self.current {
+            self.halts.forget();
+            let now = self.halts.time(self.clock);
+            self.context_switches += u64::from(self.current != 0);
+            let from = &mut self.tasks[self.current];
+            from.ran += self.clock - from.runs_since;
+            (from.since, from.woken) = (now, None);
+            let task = &mut self.tasks[to];
+            task.last = Moment {
+                clock: task.since,
+                ran: task.ran,
+                blocked: task.blocked,
+                waiting: task.waiting,
+            };
+            let woken = task.woken.take().unwrap_or(task.since);
+            task.blocked += woken - task.since;
+            task.waiting += now - woken;
+            (task.since, task.runs_since, task.switched) = (now, self.clock, true);
+            self.current = to;
+            self.meter.switched(to);
+        }
+        self.tasks[to].user = Some(self.ledger.service(Kind::User, &name));
+        self.meter.named(to, id, &name);
+        self.tasks[to].name = name;
+        if !self.in_user_mode && self.tasks[to].open.is_empty() {
+            // The next execution sees what it does.
+            self.usual = Word::AWAITED;
+        }
+    }
+
+    /// A task that does not run is able to.
+    pub(super) fn wake(&mut self, id: usize) {
+        let (at, _) = self.task_of[id];
+        self.wakes_seen = true;
+        if at != self.current {
+            self.tasks[at].woken.get_or_insert(self.halts.time(self.clock));
+        }
+    }
+
+    /// The kernel has read the clock: what began since a halt began later by the time that was halted.
+    pub(super) fn clock_read(&mut self, ticks: u32) {
+        let Some(halt) = self.halts.read(self.clock, ticks) else { return };
+        self.book();
+        let open = self.tasks[self.current].open.iter_mut().rev();
+        let mut later = 0;
+        for open in open.take_while(|open| open.began.clock >= halt.at) {
+            open.began.clock += halt.nanoseconds;
+            later += 1;
+        }
+        let woken = self.tasks.iter_mut().filter_map(|task| task.woken.as_mut());
+        woken
+            .filter(|woken| **woken >= halt.at)
+            .for_each(|woken| *woken += halt.nanoseconds);
+        self.meter.halted(halt.nanoseconds, later);
+    }
+
+    /// Puts what ran since the last time into the books, under what was running.
+    pub(super) fn book(&mut self) {
+        let instructions = self.clock - std::mem::replace(&mut self.booked, self.clock);
+        let machines = self.meter.take();
+        match self.tasks[self.current].open.last_mut() {
+            Some(open) if !self.in_user_mode => {
+                open.instructions += instructions;
+                add_machines(&mut open.machines, machines);
+                self.meter.booked(instructions, Booked::Open(open.kind));
+            }
+            _ if instructions > 0 => {
+                let invocation = Invocation {
+                    instructions,
+                    machines: machines.to_vec(),
+                    times: Times {
+                        latency: instructions,
+                        ran: instructions,
+                        ..Times::default()
+                    },
+                };
+                let user = self.tasks[self.current].user.unwrap_or(self.nobody);
+                self.ledger.add(user, &invocation);
+                self.meter.booked(instructions, Booked::User(user));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Annotations meet a kernel: which addresses mean what.
+//!
+//! Takes annotations and a kernel's symbols; gives, for each address, the events that its execution is, and the annotations for which
+//! the kernel has no symbol.
+
+use crate::services::annotations::{Annotations, Kind, Meaning, Subject, fit};
+use crate::services::symbols::{Symbol, Symbols};
+use image::address::LinkAddr;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What it means that control comes to an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A service begins that ends with the return from the system call, exception or interrupt.
+    Gate { kind: Kind, name: String },
+    /// A service begins that ends with the function's return.
+    Enter { kind: Kind, name: String },
+    /// The innermost open service of this kind gets this name if its name now is one of `when`, or whatever it is if that is empty.
+    Name { of: Kind, when: Vec<String>, name: String },
+    /// A new task.
+    Task { name: String },
+    /// The task is a kernel thread.
+    Thread,
+    /// The counter with this number goes on.
+    Count(usize),
+}
+
+/// What a call through a pointer, out of certain functions, means for the function that is called. `name`: with `*` for its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OfCallee {
+    Enter { kind: Kind, name: String },
+    Name { of: Kind, name: String },
+}
+
+/// An annotation for which the kernel has no symbol.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Blind {
+    /// What is not seen.
+    pub about: String,
+    pub symbols: Vec<String>,
+}
+
+/// Annotations by address.
+#[derive(Clone, Debug, Default)]
+pub struct Binding {
+    /// In the order in which they are to happen.
+    pub events: HashMap<LinkAddr, Vec<Event>>,
+    /// Gates that control enters at any address: where, and what begins.
+    pub anywhere: Vec<(Range<u64>, Event)>,
+    /// Code that tells what its task does even when its entry was not seen.
+    pub bodies: Vec<(Range<u64>, Event)>,
+    /// Functions whose calls through pointers mean something.
+    pub callers: Vec<(Range<u64>, OfCallee)>,
+    /// Code between a call through a pointer and the callee.
+    pub thunks: Vec<(Range<u64>, ())>,
+    /// Names of counters, by their numbers.
+    pub counters: Vec<String>,
+    pub blind: Vec<Blind>,
+    /// Names of tasks, with `*`.
+    pub idle: Vec<String>,
+}
+
+impl Binding {
+    pub fn new(annotations: &Annotations, symbols: &Symbols) -> Binding {
+        let mut binding = Binding {
+            idle: annotations.idle.clone(),
+            ..Binding::default()
+        };
+        for annotation in &annotations.list {
+            let found = matches(&annotation.subject, symbols);
+            if found.is_empty() && !annotation.subject.optional {
+                binding.blind.push(Blind {
+                    about: annotation.subject.about.clone(),
+                    symbols: annotation.subject.symbols.clone(),
+                });
+            }
+            for (symbol, star) in found {
+                binding.bind(&annotation.meaning, symbol, star);
+            }
+        }
+        binding.bodies.sort_by_key(|(range, _)| range.start);
+        binding.bodies.dedup_by_key(|(range, _)| range.start);
+        binding
+    }
+
+    fn bind(&mut self, meaning: &Meaning, symbol: &Symbol, star: &str) {
+        let range = symbol.addr.0..symbol.addr.0.saturating_add(symbol.size);
+        let named = |name: &str| name.replace('*', star);
+        match meaning {
+            Meaning::Gate { kind, name, anywhere } => {
+                let (kind, name) = (*kind, named(name));
+                match anywhere {
+                    true => self.anywhere.push((range, Event::Gate { kind, name })),
+                    false => self.begin(symbol.addr, Event::Gate { kind, name }),
+                }
+            }
+            Meaning::Enter { kind, name } => {
+                let (kind, name) = (*kind, named(name));
+                self.begin(symbol.addr, Event::Enter { kind, name });
+            }
+            Meaning::EnterCallee { kind, name } => {
+                let (kind, name) = (*kind, name.clone());
+                self.callers.push((range, OfCallee::Enter { kind, name }));
+            }
+            Meaning::NameByCallee { of, name } => {
+                let (of, name) = (*of, name.clone());
+                self.callers.push((range, OfCallee::Name { of, name }));
+            }
+            Meaning::Name { of, when, name, body } => {
+                let (of, when, name) = (*of, when.clone(), named(name));
+                let event = Event::Name { of, when, name };
+                if *body {
+                    self.bodies.push((range, event.clone()));
+                }
+                self.also(symbol.addr, event);
+            }
+            Meaning::Task { name } => self.begin(symbol.addr, Event::Task { name: named(name) }),
+            Meaning::Thread { body: true } => self.bodies.push((range, Event::Thread)),
+            Meaning::Thread { body: false } => self.also(symbol.addr, Event::Thread),
+            Meaning::Count { name } => {
+                let number = self.counters.iter().position(|known| known == name).unwrap_or(self.counters.len());
+                if number == self.counters.len() {
+                    self.counters.push(name.clone());
+                }
+                self.also(symbol.addr, Event::Count(number));
+            }
+            Meaning::Thunk => self.thunks.push((range, ())),
+        }
+    }
+
+    /// One service at most begins at an address: the earlier annotation holds.
+    fn begin(&mut self, addr: LinkAddr, event: Event) {
+        let events = self.events.entry(addr).or_default();
+        let begins = |event: &Event| matches!(event, Event::Gate { .. } | Event::Enter { .. } | Event::Task { .. });
+        if !events.iter().any(begins) {
+            events.push(event);
+        }
+    }
+
+    fn also(&mut self, addr: LinkAddr, event: Event) {
+        self.events.entry(addr).or_default().push(event);
+    }
+}
+
+/// The symbols that a subject is about, each with what stands for `*`. An address that two names fit is there for the first.
+fn matches<'s>(subject: &Subject, symbols: &'s Symbols) -> Vec<(&'s Symbol, &'s str)> {
+    let mut found: Vec<(&Symbol, &str)> = Vec::new();
+    for pattern in &subject.symbols {
+        let fitting = symbols
+            .iter()
+            .filter_map(|symbol| Some((symbol, fit(pattern, symbol.base_name()?)?)));
+        for (symbol, star) in fitting {
+            if !found.iter().any(|(known, _)| known.addr == symbol.addr) {
+                found.push((symbol, star));
+            }
+        }
+        if subject.first_only && !found.is_empty() {
+            break;
+        }
+    }
+    found
+}
+
+/// The value of the range that holds `addr`; of several the first.
+pub fn in_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
+    ranges.iter().find(|(range, _)| range.contains(&addr)).map(|(_, value)| value)
+}
+
+/// As `in_range`, for many ranges that ascend and are apart.
+pub fn in_sorted_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
+    let after = ranges.partition_point(|(range, _)| range.start <= addr);
+    let (range, value) = ranges.get(after.checked_sub(1)?)?;
+    range.contains(&addr).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAP: &str = "\
+ffffffff81000000 T entry
+ffffffff81000040 T __x64_sys_read
+ffffffff81000040 T __ia32_sys_read
+ffffffff81000080 t handler.isra.0
+ffffffff810000c0 t asm_exc_one
+ffffffff81000100 t asm_exc_two
+ffffffff81000140 t last
+";
+
+    fn bound(text: &str) -> Binding {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("System.map");
+        std::fs::write(&path, MAP).unwrap();
+        Binding::new(&Annotations::parse(text).unwrap(), &Symbols::read(&path).unwrap())
+    }
+
+    #[test]
+    fn patterns_find_symbols_and_the_earlier_gate_holds() {
+        let binding = bound(
+            "[[gate]]\nabout = 'a'\nsymbols = ['asm_exc_two']\nkind = 'page-fault'\nname = 'fault'\n\
+             [[gate]]\nabout = 'b'\nsymbols = ['asm_exc_*']\nkind = 'exception'\nname = '*'\n",
+        );
+        let gate = |addr| match &binding.events[&LinkAddr(addr)][..] {
+            [Event::Gate { kind, name }] => (*kind, name.as_str()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(gate(0xffff_ffff_8100_00c0), (Kind::Exception, "one"));
+        assert_eq!(gate(0xffff_ffff_8100_0100), (Kind::PageFault, "fault"));
+        assert!(binding.blind.is_empty());
+    }
+
+    #[test]
+    fn an_annotation_without_a_symbol_says_what_is_blind() {
+        let binding = bound(
+            "[[gate]]\nabout = 'calls'\nfirst-of = ['nothing', 'entry', 'last']\nkind = 'system-call'\nname = 'x'\n\
+             [[enter]]\nabout = 'signals'\nsymbols = ['do_signal']\nkind = 'signal'\nname = 'x'\n\
+             [[enter]]\nabout = 'rare'\nsymbols = ['do_rare']\nkind = 'signal'\nname = 'x'\noptional = true\n",
+        );
+        assert_eq!(binding.events.len(), 1);
+        let blind = Blind {
+            about: "signals".into(),
+            symbols: vec!["do_signal".into()],
+        };
+        assert_eq!(binding.blind, [blind]);
+    }
+
+    #[test]
+    fn names_and_callers_have_ranges() {
+        let binding = bound(
+            "[[gate]]\nabout = 'calls'\nsymbols = ['entry']\nkind = 'interrupt'\nname = 'x'\nanywhere = true\n\
+             [[name]]\nabout = 'names'\nsymbols = ['__x64_sys_*']\nof = 'system-call'\nname = '*'\nbody = true\n\
+             [[name]]\nabout = 'irqs'\nsymbols = ['handler']\nof = 'interrupt'\nname = '*'\nby = 'callee'\n",
+        );
+        assert!(matches!(
+            in_range(&binding.anywhere, 0xffff_ffff_8100_0010),
+            Some(Event::Gate { .. })
+        ));
+        assert_eq!(in_range(&binding.anywhere, 0xffff_ffff_8100_0040), None);
+        assert!(matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(Event::Name { name, .. }) if name == "read"));
+        assert!(matches!(
+            in_range(&binding.callers, 0xffff_ffff_8100_00a0),
+            Some(OfCallee::Name { of: Kind::Interrupt, .. })
+        ));
+    }
+}

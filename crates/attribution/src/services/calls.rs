@@ -1,0 +1,350 @@
+//! What each chain of calls in the kernel came to, by service.
+//!
+//! Takes what the automaton follows (executions, calls, returns, services that begin and end); gives a tree of calls, with exact counts of calls,
+//! instructions and misses at each node and service. Follows nothing itself: where the automaton finds a return that fits no call it goes on with
+//! the calls it knows, and so does this.
+//!
+//! A chain begins anew where a service begins: what an interrupt does is the interrupt's, not that of the function it came upon. A function
+//! that is jumped to takes the place of the one that jumped. Thunks (of indirect calls and of returns) belong to the function that goes through
+//! them. The service of a chain is known when it ends: until then a chain's counts wait with the open service.
+
+use crate::services::annotations::Kind;
+use crate::services::binding::{Binding, in_range};
+use crate::services::functions::{NAMELESS, function_name};
+use crate::services::ledger::{Ledger, ServiceId};
+use crate::services::machines::LevelMisses;
+use crate::services::symbols::Symbols;
+use image::address::LinkAddr;
+use std::collections::HashMap;
+use std::ops::AddAssign;
+use trace::Translation;
+
+/// A chain of calls: a function, called from the end of another chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// The empty chain: no function.
+pub const ROOT: NodeId = NodeId(0);
+
+/// What was executed at a node itself, without what it called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// How often the function's first instruction was executed.
+    pub calls: u64,
+    pub instructions: u64,
+    /// Of the first machine.
+    pub misses: LevelMisses,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.calls += other.calls;
+        self.instructions += other.instructions;
+        self.misses.l1i += other.misses.l1i;
+        self.misses.l1d += other.misses.l1d;
+        self.misses.l2 += other.misses.l2;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Always a smaller number.
+    pub parent: NodeId,
+    /// Index of the function's name.
+    pub function: u32,
+}
+
+/// A service with the chains of calls in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceCalls {
+    pub kind: Kind,
+    pub name: String,
+    /// Ascending by node. User mode and what has no calls: `ROOT` alone.
+    pub costs: Vec<(NodeId, Cost)>,
+}
+
+/// All chains of calls of a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallTree {
+    pub functions: Vec<String>,
+    /// `nodes[0]` is the root, whose parent and function mean nothing.
+    pub nodes: Vec<Node>,
+    /// Ascending by kind and name; those in which something was executed.
+    pub services: Vec<ServiceCalls>,
+}
+
+impl CallTree {
+    /// The functions of a chain, outermost first.
+    pub fn chain(&self, node: NodeId) -> Vec<&str> {
+        let mut chain = Vec::new();
+        let mut at = node;
+        while at != ROOT {
+            let Node { parent, function } = self.nodes[at.0 as usize];
+            chain.push(self.functions[function as usize].as_str());
+            at = parent;
+        }
+        chain.reverse();
+        chain
+    }
+}
+
+/// A service that is open, with what was executed in it so far.
+#[derive(Debug)]
+struct Open {
+    /// Open calls when it began.
+    calls: usize,
+    log: Vec<(NodeId, Cost)>,
+    /// The log is put together when it is so long.
+    longest: usize,
+}
+
+#[derive(Debug, Default)]
+struct Task {
+    /// The chain from which each open call was made.
+    calls: Vec<NodeId>,
+    open: Vec<Open>,
+}
+
+/// What is known of a translation.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// `None` for user code and for thunks, which do not change the chain.
+    function: Option<u32>,
+    is_entry: bool,
+    instructions: u32,
+}
+
+const SHORTEST: usize = 1 << 12;
+
+/// Follows the chains.
+pub struct CallStacks<'a> {
+    symbols: &'a Symbols,
+    binding: &'a Binding,
+    names: Vec<&'a str>,
+    numbers: HashMap<&'a str, u32>,
+    parts: Vec<Part>,
+    nodes: Vec<Node>,
+    children: HashMap<(NodeId, u32), NodeId>,
+    tasks: Vec<Task>,
+    current: usize,
+    /// The chain that executes.
+    leaf: NodeId,
+    /// What executes next may be another chain, though it be the same function.
+    is_stale: bool,
+    /// A call is the last that happened.
+    has_called: bool,
+    /// What the chain executed since that was put down last.
+    cost: Cost,
+    misses: LevelMisses,
+    costs: HashMap<(ServiceId, NodeId), Cost>,
+}
+
+impl<'a> CallStacks<'a> {
+    pub fn new(symbols: &'a Symbols, binding: &'a Binding) -> CallStacks<'a> {
+        CallStacks {
+            symbols,
+            binding,
+            names: Vec::new(),
+            numbers: HashMap::new(),
+            parts: Vec::new(),
+            nodes: vec![Node { parent: ROOT, function: 0 }],
+            children: HashMap::new(),
+            tasks: vec![Task::default()],
+            current: 0,
+            leaf: ROOT,
+            is_stale: true,
+            has_called: false,
+            cost: Cost::default(),
+            misses: LevelMisses::default(),
+            costs: HashMap::new(),
+        }
+    }
+
+    pub fn define(&mut self, translation: &Translation) {
+        let start = translation.addr.0;
+        let is_thunk = in_range(&self.binding.thunks, start).is_some();
+        let symbol = self.symbols.containing(LinkAddr(start));
+        let name = symbol.map_or(NAMELESS, function_name);
+        let function = (translation.is_kernel() && !is_thunk).then(|| {
+            let next = self.names.len() as u32;
+            *self.numbers.entry(name).or_insert_with(|| {
+                self.names.push(name);
+                next
+            })
+        });
+        self.parts.push(Part {
+            function,
+            is_entry: function.is_some() && symbol.is_some_and(|symbol| symbol.addr.0 == start && symbol.base_name().is_some()),
+            instructions: translation.instructions(),
+        });
+    }
+
+    /// An execution, or the first `reached` instructions of one. `misses`: of the machine, all before it.
+    #[inline]
+    pub fn executed(&mut self, translation: u32, reached: Option<u32>, misses: impl FnOnce() -> LevelMisses) {
+        let part = self.parts[translation as usize];
+        if let Some(function) = part.function {
+            let goes_on = !self.is_stale && !part.is_entry && self.nodes[self.leaf.0 as usize].function == function;
+            if !goes_on {
+                self.enter(function, part.is_entry, misses());
+                self.cost.calls += u64::from(part.is_entry);
+            }
+        }
+        self.cost.instructions += u64::from(reached.unwrap_or(part.instructions));
+    }
+
+    /// A function executes that may be another, or the same called again.
+    fn enter(&mut self, function: u32, is_entry: bool, misses: LevelMisses) {
+        self.put_down(misses);
+        // A call that goes on inside of its own function is none: it fills the return stack buffer, or asks for the instruction pointer.
+        if std::mem::replace(&mut self.has_called, false)
+            && !is_entry
+            && let Some(caller) = self.tasks[self.current].calls.last_mut()
+            && *caller != ROOT
+            && self.nodes[caller.0 as usize].function == function
+        {
+            *caller = self.nodes[caller.0 as usize].parent;
+        }
+        let parent = self.caller();
+        let next = NodeId(self.nodes.len() as u32);
+        self.leaf = *self.children.entry((parent, function)).or_insert(next);
+        if self.leaf == next {
+            self.nodes.push(Node { parent, function });
+        }
+        self.is_stale = false;
+    }
+
+    /// The chain that made the innermost open call of the innermost open service.
+    fn caller(&self) -> NodeId {
+        let task = &self.tasks[self.current];
+        let base = task.open.last().map_or(0, |open| open.calls);
+        match task.calls.get(base..) {
+            Some([.., caller]) => *caller,
+            _ => ROOT,
+        }
+    }
+
+    /// What was executed goes to the innermost open service.
+    fn put_down(&mut self, misses: LevelMisses) {
+        if let Some(open) = self.tasks[self.current].open.last_mut() {
+            open.add(self.leaf, take(&mut self.cost, &mut self.misses, misses));
+        }
+    }
+
+    /// The chain must be looked for again; all that was executed has been put down.
+    fn turn(&mut self) {
+        self.leaf = self.caller();
+        (self.is_stale, self.has_called) = (true, false);
+    }
+
+    #[inline]
+    pub fn called(&mut self) {
+        // A thunk that calls does so for the function that went through it: `leaf` still is that one's.
+        self.tasks[self.current].calls.push(self.leaf);
+        (self.is_stale, self.has_called) = (true, true);
+    }
+
+    pub fn unwound(&mut self, calls: usize) {
+        self.tasks[self.current].calls.truncate(calls);
+        // Of the chain that returns something may not have been put down yet.
+        match self.cost == Cost::default() {
+            true => self.turn(),
+            false => (self.is_stale, self.has_called) = (true, false),
+        }
+    }
+
+    pub fn switched(&mut self, task: usize) {
+        if self.tasks.len() <= task {
+            self.tasks.resize_with(task + 1, Task::default);
+        }
+        self.current = task;
+        self.turn();
+    }
+
+    pub fn opened(&mut self, calls: usize) {
+        let log = Vec::new();
+        let longest = SHORTEST;
+        self.tasks[self.current].open.push(Open { calls, log, longest });
+        self.turn();
+    }
+
+    pub fn settled(&mut self, task: usize, service: ServiceId) {
+        if let Some(open) = self.tasks.get_mut(task).and_then(|task| task.open.pop()) {
+            for (node, cost) in open.log {
+                *self.costs.entry((service, node)).or_default() += cost;
+            }
+        }
+        self.turn();
+    }
+
+    /// What was executed since the last time goes under this service, or to the innermost open one.
+    pub fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
+        match user {
+            None => self.put_down(misses),
+            Some(user) => *self.costs.entry((user, ROOT)).or_default() += take(&mut self.cost, &mut self.misses, misses),
+        }
+    }
+
+    /// `ledger`: of the same recording.
+    pub fn finish(self, ledger: &Ledger) -> CallTree {
+        let mut of: Vec<Vec<(NodeId, Cost)>> = vec![Vec::new(); ledger.accounts.len()];
+        for ((service, node), cost) in self.costs {
+            of[service.0 as usize].push((node, cost));
+        }
+        let mut services: Vec<ServiceCalls> = ledger
+            .accounts
+            .iter()
+            .zip(of)
+            .filter(|(_, costs)| !costs.is_empty())
+            .map(|(account, mut costs)| {
+                costs.sort_unstable_by_key(|(node, _)| *node);
+                ServiceCalls {
+                    kind: account.kind,
+                    name: account.name.clone(),
+                    costs,
+                }
+            })
+            .collect();
+        services.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        CallTree {
+            functions: self.names.into_iter().map(str::to_owned).collect(),
+            nodes: self.nodes,
+            services,
+        }
+    }
+}
+
+impl Open {
+    fn add(&mut self, node: NodeId, cost: Cost) {
+        if cost == Cost::default() {
+            return;
+        }
+        match self.log.last_mut() {
+            Some((last, sum)) if *last == node => *sum += cost,
+            _ => self.log.push((node, cost)),
+        }
+        if self.log.len() >= self.longest {
+            self.log.sort_unstable_by_key(|(node, _)| *node);
+            self.log.dedup_by(|(node, cost), (kept, sum)| {
+                let same = node == kept;
+                if same {
+                    *sum += *cost;
+                }
+                same
+            });
+            self.longest = (2 * self.log.len()).max(SHORTEST);
+        }
+    }
+}
+
+/// What was counted since it was taken last.
+fn take(cost: &mut Cost, before: &mut LevelMisses, now: LevelMisses) -> Cost {
+    let before = std::mem::replace(before, now);
+    let mut taken = std::mem::take(cost);
+    taken.misses = LevelMisses {
+        l1i: now.l1i - before.l1i,
+        l1d: now.l1d - before.l1d,
+        l2: now.l2 - before.l2,
+    };
+    taken
+}

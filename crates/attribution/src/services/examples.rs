@@ -1,0 +1,259 @@
+//! A small kernel, and executions of it that are written down by hand, for the tests of what reads attributions.
+
+use crate::services::annotations::{Annotations, Kind};
+use crate::services::automaton::Attributed;
+use crate::services::binding::Binding;
+use crate::services::calls::CallTree;
+use crate::services::symbols::Symbols;
+use crate::services::timeline::Timeline;
+use trace::{Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer};
+
+const BASE: u64 = 0xffff_ffff_8100_0000;
+pub const USER: u64 = 0x40_0000;
+
+/// The kernel's functions, each 0x100 bytes.
+pub const FUNCTIONS: [&str; 19] = [
+    "entry_SYSCALL_64",
+    "do_syscall_64",
+    "__x64_sys_read",
+    "asm_exc_page_fault",
+    "handle_mm_fault",
+    "folio_add_new_anon_rmap",
+    "do_wp_page",
+    "asm_sysvec_apic_timer_interrupt",
+    "handle_softirqs",
+    "net_rx_action",
+    "__schedule",
+    "__switch_to",
+    "ret_from_fork_asm",
+    "irq_entries_start",
+    "__handle_irq_event_percpu",
+    "serial8250_interrupt",
+    "__x86_indirect_thunk_rax",
+    "bare_entry",
+    "emulate_vsyscall",
+];
+
+pub fn at(function: &str) -> u64 {
+    let number = FUNCTIONS.iter().position(|&name| name == function).unwrap();
+    BASE + 0x100 * number as u64
+}
+
+/// What is executed: translations are made as they are first run.
+#[derive(Default)]
+pub struct Run {
+    translations: Vec<Translation>,
+    tasks: Vec<Task>,
+    events: Vec<Event>,
+}
+
+impl Run {
+    pub fn new() -> Run {
+        let mut run = Run::default();
+        run.switch(1, "sh");
+        run
+    }
+
+    fn translation(&mut self, addr: u64, nops: usize, last: &[u8]) -> TranslationId {
+        let mut code = vec![0x90; nops];
+        code.extend(last);
+        let mut lengths = vec![1; nops];
+        lengths.extend((!last.is_empty()).then_some(last.len() as u8));
+        let known = self.translations.iter().find(|t| t.addr.0 == addr && *t.code == *code);
+        if let Some(known) = known {
+            return known.id;
+        }
+        let id = TranslationId(self.translations.len() as u32);
+        self.translations.push(Translation {
+            id,
+            addr: RunAddr(addr),
+            lengths: lengths.into(),
+            code: code.into(),
+        });
+        id
+    }
+
+    pub fn push(&mut self, addr: u64, nops: usize, last: &[u8]) -> &mut Run {
+        let id = self.translation(addr, nops, last);
+        self.events.push(Event::Executed(id));
+        self
+    }
+
+    pub fn user(&mut self, instructions: usize) -> &mut Run {
+        self.push(USER, instructions, &[])
+    }
+
+    pub fn plain(&mut self, addr: u64, instructions: usize) -> &mut Run {
+        self.push(addr, instructions, &[])
+    }
+
+    /// So many instructions, the last of which calls `target`.
+    pub fn call(&mut self, addr: u64, instructions: usize, target: &str) -> &mut Run {
+        let end = addr + instructions as u64 - 1 + 5;
+        let offset = at(target).wrapping_sub(end) as u32;
+        self.push(addr, instructions - 1, &[&[0xe8][..], &offset.to_le_bytes()].concat())
+    }
+
+    pub fn ret(&mut self, addr: u64, instructions: usize) -> &mut Run {
+        self.push(addr, instructions - 1, &[0xc3])
+    }
+
+    pub fn iret(&mut self, addr: u64, instructions: usize) -> &mut Run {
+        self.push(addr, instructions - 1, &[0x48, 0xcf])
+    }
+
+    pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut Run {
+        let translation = self.translation(addr, nops, &[]);
+        self.events.push(Event::Left {
+            translation,
+            instructions: reached,
+        });
+        self
+    }
+
+    pub fn switch(&mut self, pid: u32, name: &str) -> &mut Run {
+        let mut comm = [0; 16];
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        let found = self.tasks.iter().position(|task| task.pid == Some(pid) && task.comm == comm);
+        let at = found.unwrap_or_else(|| {
+            self.tasks.push(Task {
+                id: TaskId(self.tasks.len() as u32),
+                pointer: TaskPointer(0xffff_8880_0000_0000 + u64::from(pid)),
+                pid: Some(pid),
+                comm,
+            });
+            self.tasks.len() - 1
+        });
+        self.events.push(Event::Task(TaskId(at as u32)));
+        self
+    }
+
+    /// As `switch`, of a recording without pids: tasks are told apart by their addresses.
+    pub fn switch_to_address(&mut self, address: u64, name: &str) -> &mut Run {
+        let mut comm = [0; 16];
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        let id = TaskId(self.tasks.len() as u32);
+        self.tasks.push(Task {
+            id,
+            pointer: TaskPointer(0xffff_8880_1000_0000 + address),
+            pid: None,
+            comm,
+        });
+        self.events.push(Event::Task(id));
+        self
+    }
+
+    pub fn wake(&mut self, pid: u32) -> &mut Run {
+        let at = self.tasks.iter().position(|task| task.pid == Some(pid)).unwrap();
+        self.events.push(Event::Woken(TaskId(at as u32)));
+        self
+    }
+
+    pub fn clock(&mut self, ticks: u32) -> &mut Run {
+        self.events.push(Event::Clock(ticks));
+        self
+    }
+
+    /// `read` up to the first instruction of its function: 2 + 3 instructions.
+    pub fn enter_read(&mut self) -> &mut Run {
+        self.call(at("entry_SYSCALL_64"), 2, "do_syscall_64");
+        self.call(at("do_syscall_64"), 3, "__x64_sys_read")
+    }
+
+    /// The way back from `read`: 1 + 2 + 4 instructions.
+    pub fn leave_read(&mut self) -> &mut Run {
+        self.ret(at("__x64_sys_read") + 0x80, 1);
+        self.ret(at("do_syscall_64") + 7, 2);
+        self.push(at("entry_SYSCALL_64") + 6, 3, &[0x48, 0x0f, 0x07])
+    }
+
+    pub fn books(&self) -> Attributed {
+        self.books_on(&[])
+    }
+
+    pub fn books_on(&self, machines: &[sim::Machine]) -> Attributed {
+        let (symbols, binding) = kernel();
+        let bytes = self.recording();
+        let books = crate::services::attribute(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, machines).unwrap();
+        let booked: u64 = books.ledger.accounts.iter().map(|account| account.totals.instructions).sum();
+        assert_eq!(booked, books.instructions, "every instruction has a service");
+        books
+    }
+
+    pub fn recording(&self) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        writer.translations(&self.translations).unwrap();
+        writer.tasks(&self.tasks).unwrap();
+        let mut words = Vec::new();
+        self.events.iter().for_each(|event| event.append_to(&mut words));
+        writer.stream(&words).unwrap();
+        writer.end().unwrap().0
+    }
+
+    pub fn observed(&self) -> (Attributed, CallTree, Timeline) {
+        let (symbols, binding) = kernel();
+        let bytes = self.recording();
+        crate::services::attribute_with_calls(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, &[]).unwrap()
+    }
+
+    /// The chains of calls, the instructions of which are those of the services.
+    pub fn calls(&self) -> CallTree {
+        let (books, calls, timeline) = self.observed();
+        for service in &calls.services {
+            let sum: u64 = service.costs.iter().map(|(_, cost)| cost.instructions).sum();
+            let mut accounts = books.ledger.accounts.iter();
+            let account = accounts
+                .find(|account| (account.kind, &account.name) == (service.kind, &service.name))
+                .unwrap();
+            assert_eq!(sum, account.totals.instructions, "{}", service.name);
+        }
+        let shown: f64 = timeline.buckets.iter().map(crate::services::timeline::Parts::total).sum();
+        assert!((shown - books.instructions as f64).abs() < 1e-6);
+        calls
+    }
+
+    /// (kind, name, calls, instructions) of what ran, by kind and name.
+    pub fn services(&self) -> Vec<(Kind, String, u64, u64)> {
+        let books = self.books();
+        let mut found: Vec<_> = books
+            .ledger
+            .accounts
+            .iter()
+            .filter(|account| account.totals.calls > 0)
+            .map(|account| {
+                (
+                    account.kind,
+                    account.name.clone(),
+                    account.totals.calls,
+                    account.totals.instructions,
+                )
+            })
+            .collect();
+        found.sort();
+        found
+    }
+}
+
+pub fn kernel() -> (Symbols, Binding) {
+    let map: String = FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), map).unwrap();
+    let symbols = Symbols::read(file.path()).unwrap();
+    let binding = Binding::new(&Annotations::shipped().unwrap(), &symbols);
+    (symbols, binding)
+}
+
+/// `sh` blocks in `read`, the processor is halted for 1000 ns, an interrupt wakes `sh`.
+pub fn halted() -> Run {
+    let (schedule, tick) = (at("__schedule"), at("asm_sysvec_apic_timer_interrupt"));
+    let mut run = Run::new();
+    run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
+    run.plain(schedule, 1).clock(0).call(schedule + 1, 3, "__switch_to");
+    run.switch(0, "swapper/0").ret(at("__switch_to"), 3);
+    // 13 instructions between the readings.
+    run.push(schedule + 0x80, 2, &[0xf4]).plain(tick, 4).clock(1013);
+    run.wake(1).iret(tick + 4, 2).call(schedule + 0x90, 2, "__schedule");
+    run.call(schedule, 4, "__switch_to").switch(1, "sh").ret(at("__switch_to"), 3);
+    run.ret(schedule + 8, 5).plain(at("__x64_sys_read") + 6, 1).leave_read().user(2);
+    run
+}

@@ -1,0 +1,223 @@
+//! The names of a kernel's code: what annotations are bound to.
+//!
+//! Takes a vmlinux or a System.map; gives every symbol in executable sections, all the names of an address included. Never looks into code.
+
+use anyhow::{Context, Result, bail, ensure};
+use image::BuildId;
+use image::address::LinkAddr;
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use std::collections::HashSet;
+use std::path::Path;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    pub addr: LinkAddr,
+    /// Bytes; of a symbol that has no size, up to the next.
+    pub size: u64,
+    pub name: String,
+}
+
+impl Symbol {
+    /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for `.cold` and
+    /// `.warm` parts, which are no entry.
+    pub fn base_name(&self) -> Option<&str> {
+        match self.name.split_once('.') {
+            None => Some(&self.name),
+            Some((_, endings)) if endings.split('.').any(|ending| ending == "cold" || ending == "warm") => None,
+            Some((base, _)) => Some(base),
+        }
+    }
+}
+
+/// Ascending by address; the names of one address by rank, the best first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Symbols {
+    /// Not known of a System.map.
+    pub build_id: Option<BuildId>,
+    symbols: Vec<Symbol>,
+}
+
+impl Symbols {
+    /// Reads a vmlinux, or a file of lines `address type name` (System.map, /proc/kallsyms).
+    ///
+    /// # Errors
+    /// The file cannot be read, is neither, or names no code.
+    pub fn read(path: &Path) -> Result<Symbols> {
+        let file = std::fs::File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
+        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
+        let bytes = unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("{}: cannot be read", path.display()))?;
+        let symbols = match bytes.starts_with(b"\x7fELF") {
+            true => Symbols::from_elf(&bytes),
+            false => Symbols::from_map(&String::from_utf8_lossy(&bytes)),
+        };
+        symbols.with_context(|| path.display().to_string())
+    }
+
+    fn from_elf(bytes: &[u8]) -> Result<Symbols> {
+        let elf = object::File::parse(bytes).context("not an ELF file that can be read")?;
+        ensure!(
+            elf.architecture() == object::Architecture::X86_64,
+            "made for {:?}; Kernlane reads kernels for x86-64",
+            elf.architecture()
+        );
+        let id = elf.build_id().context("its notes cannot be read")?;
+        let id = id.context("has no build id; link the kernel with --build-id, as kbuild does")?;
+        let code: HashSet<_> = elf
+            .sections()
+            .filter(|section| section.kind() == object::SectionKind::Text)
+            .map(|section| section.index())
+            .collect();
+        let symbols = elf.symbols().filter_map(|symbol| {
+            let labels = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
+            let in_code = symbol.section_index().is_some_and(|section| code.contains(&section));
+            let name = symbol.name().ok().filter(|_| labels && in_code)?;
+            Some((symbol.address(), symbol.size(), name.to_owned(), symbol.kind() != SymbolKind::Text))
+        });
+        let symbols = Symbols {
+            build_id: Some(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect())),
+            symbols: sorted(symbols.collect(), elf.symbols().map(|symbol| symbol.address()).collect()),
+        };
+        symbols.or_none("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package")
+    }
+
+    fn from_map(text: &str) -> Result<Symbols> {
+        let (mut found, mut all) = (Vec::new(), Vec::new());
+        for (number, line) in text.lines().enumerate() {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(addr), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
+                bail!("line {}: neither an ELF file nor lines \"address type name\"", number + 1);
+            };
+            let addr = u64::from_str_radix(addr, 16).with_context(|| format!("line {}: {addr:?} is no address", number + 1))?;
+            all.push(addr);
+            // nm(1): t and T are code, w and W weak.
+            if matches!(kind, "t" | "T" | "w" | "W") {
+                found.push((addr, 0, name.to_owned(), false));
+            }
+        }
+        ensure!(
+            found.iter().any(|(addr, ..)| *addr != 0) || found.is_empty(),
+            "all addresses are 0: read it as root"
+        );
+        let symbols = Symbols {
+            build_id: None,
+            symbols: sorted(found, all),
+        };
+        symbols.or_none("names no code")
+    }
+
+    fn or_none(self, problem: &'static str) -> Result<Symbols> {
+        ensure!(!self.symbols.is_empty(), problem);
+        Ok(self)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Symbol> {
+        self.symbols.iter()
+    }
+
+    /// The symbol with the best name at exactly this address.
+    pub fn at(&self, addr: LinkAddr) -> Option<&Symbol> {
+        let first = self.symbols.partition_point(|symbol| symbol.addr < addr);
+        self.symbols.get(first).filter(|symbol| symbol.addr == addr)
+    }
+
+    /// The symbol that holds the address.
+    pub fn containing(&self, addr: LinkAddr) -> Option<&Symbol> {
+        let after = self.symbols.partition_point(|symbol| symbol.addr <= addr);
+        let nearest = self.symbols.get(after.checked_sub(1)?)?;
+        self.at(nearest.addr).filter(|symbol| addr.0 - symbol.addr.0 < symbol.size)
+    }
+}
+
+/// (address, size, name, not marked as a function) as symbols. One without a size ends at the next of `bounds`.
+fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<Symbol> {
+    found.retain(|(addr, _, name, _)| *addr >> 63 == 1 && !name.is_empty() && !name.starts_with("__pfx_") && !name.starts_with(".L"));
+    found.sort_by(|(a, a_size, a_name, a_label), (b, b_size, b_name, b_label)| {
+        let underscores = |name: &str| name.len() - name.trim_start_matches('_').len();
+        let rank = |label: bool, size: u64, name: &str| (label, size == 0, underscores(name));
+        (a, rank(*a_label, *a_size, a_name), a_name).cmp(&(b, rank(*b_label, *b_size, b_name), b_name))
+    });
+    bounds.sort_unstable();
+    let symbols = found.into_iter().map(|(addr, size, name, _)| {
+        let next = bounds.get(bounds.partition_point(|&bound| bound <= addr));
+        let size = match (size, next) {
+            (0, Some(next)) => next - addr,
+            (0, None) => 1,
+            (size, _) => size,
+        };
+        Symbol {
+            addr: LinkAddr(addr),
+            size,
+            name,
+        }
+    });
+    symbols.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAP: &str = "\
+0000000000000000 A fixed_percpu_data
+ffffffff81000000 T _stext
+ffffffff81000000 T startup_64
+ffffffff81000010 t __pfx_vfs_read
+ffffffff81000020 T __vfs_read_alias
+ffffffff81000020 T vfs_read
+ffffffff81000040 t wp_page_copy.isra.0
+ffffffff81000060 t do_wp_page.cold
+ffffffff81000080 t do_wp_page.warm.3
+ffffffff82000000 D jiffies
+";
+
+    #[test]
+    fn a_system_map_names_code() {
+        let symbols = Symbols::from_map(MAP).unwrap();
+        let at = |addr| symbols.at(LinkAddr(addr)).map(|symbol| symbol.name.as_str());
+        assert_eq!(at(0xffff_ffff_8100_0020), Some("vfs_read"));
+        assert_eq!(at(0xffff_ffff_8100_0021), None);
+        assert_eq!(at(0xffff_ffff_8200_0000), None);
+        let containing = |addr| symbols.containing(LinkAddr(addr)).map(|symbol| symbol.name.as_str());
+        assert_eq!(containing(0xffff_ffff_8100_003f), Some("vfs_read"));
+        assert_eq!(containing(0xffff_ffff_8100_0040), Some("wp_page_copy.isra.0"));
+        assert_eq!(containing(0xffff_ffff_80ff_ffff), None);
+        assert_eq!(symbols.iter().filter(|symbol| symbol.addr.0 == 0xffff_ffff_8100_0020).count(), 2);
+    }
+
+    #[test]
+    fn endings_are_no_part_of_the_name_and_parts_no_entries() {
+        let symbols = Symbols::from_map(MAP).unwrap();
+        let base = |addr| symbols.at(LinkAddr(addr)).unwrap().base_name();
+        assert_eq!(base(0xffff_ffff_8100_0040), Some("wp_page_copy"));
+        assert_eq!(base(0xffff_ffff_8100_0060), None);
+        assert_eq!(base(0xffff_ffff_8100_0080), None);
+    }
+
+    #[test]
+    fn what_names_no_code_is_refused() {
+        let error = |text: &str| format!("{:#}", Symbols::from_map(text).unwrap_err());
+        assert!(error("").contains("names no code"));
+        assert!(error("hello\n").contains("line 1"));
+        assert!(error("xyz T f\n").contains("line 1: \"xyz\" is no address"));
+        assert!(error("0000000000000000 T vfs_read\n").contains("as root"));
+        assert!(Symbols::from_elf(b"\x7fELF").is_err());
+    }
+
+    #[test]
+    fn damaged_maps_do_not_panic() {
+        let mut state = 11_u64;
+        for _ in 0..3000 {
+            let mut bytes = MAP.as_bytes().to_vec();
+            for _ in 0..2 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let at = (state >> 33) as usize % bytes.len();
+                bytes[at] = (state >> 20) as u8;
+            }
+            if let Ok(symbols) = Symbols::from_map(&String::from_utf8_lossy(&bytes)) {
+                for symbol in symbols.iter() {
+                    assert!(symbols.containing(symbol.addr).is_none_or(|found| found.addr == symbol.addr));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Branches by service: who executed what was predicted wrongly.
+
+use crate::services::Attributed;
+use crate::services::examples::{Run, USER, at, kernel};
+use crate::services::table::ServiceTable;
+use sim::{BranchCounters, BranchPrediction, Direction, Held, Machine, TargetBufferDescription};
+use trace::Reader;
+
+/// Static, with room for every branch of these executions.
+fn machine() -> Machine {
+    let targets = TargetBufferDescription::new(64, 4, Held::Taken).unwrap();
+    Machine {
+        branch: Some(BranchPrediction::new(Direction::Static, Some(targets), 16, Some(10.0), Some(2.0)).unwrap()),
+        ..execution::machine::find("server-32k").unwrap()
+    }
+}
+
+fn books_with_branches(run: &Run, machines: &[Machine]) -> Attributed {
+    let (symbols, binding) = kernel();
+    let bytes = run.recording();
+    let reader = &mut Reader::new(&bytes[..]).unwrap();
+    crate::services::attribute_with_branches(reader, &symbols, &binding, machines).unwrap()
+}
+
+fn counters(books: &Attributed, service: &str) -> BranchCounters {
+    let account = books.ledger.accounts.iter().find(|account| account.name == service).unwrap();
+    account.totals.machines[0].branches.unwrap()
+}
+
+const JUMP_RAX: &[u8] = &[0xff, 0xe0];
+
+/// A read that calls a service, which calls a function that never returns to it.
+fn read_with_a_lost_return() -> Run {
+    let read = at("__x64_sys_read");
+    let mut run = Run::new();
+    run.user(1).enter_read().call(read, 2, "net_rx_action");
+    run.call(at("net_rx_action"), 3, "bare_entry").ret(at("bare_entry"), 2);
+    // A loop, three times round, then a jump through a pointer to the way back.
+    for _ in 0..3 {
+        run.push(read + 6, 1, &[0x75, 0xfd]);
+    }
+    run.push(read + 9, 0, JUMP_RAX).leave_read().user(1);
+    run
+}
+
+#[test]
+fn wrong_predictions_go_to_the_service_whose_branch_it_was() {
+    let books = books_with_branches(&read_with_a_lost_return(), &[machine()]);
+    // Its last branch is the return from its function: what it was called by goes on elsewhere.
+    let net = BranchCounters {
+        returns: 1,
+        wrong_returns: 1,
+        misfetches: 1,
+        ..BranchCounters::default()
+    };
+    assert_eq!(counters(&books, "net_rx_action"), net);
+    // From then on the return stack is off by one. Calls and the loop's branch are not in the target buffer when they are first taken.
+    let read = BranchCounters {
+        conditional: 3,
+        wrong_directions: 1,
+        indirect: 1,
+        wrong_targets: 1,
+        returns: 2,
+        wrong_returns: 2,
+        misfetches: 3 + 1,
+    };
+    assert_eq!(counters(&books, "read"), read);
+    assert_eq!(counters(&books, "sh"), BranchCounters::default());
+}
+
+#[test]
+fn a_table_has_rates_stalls_and_totals() {
+    let run = read_with_a_lost_return();
+    let machines = [machine(), Machine { branch: None, ..machine() }];
+    let books = books_with_branches(&run, &machines);
+    let header = trace::Header::default();
+    let table = ServiceTable::new(&header, &books, Vec::new(), &machines);
+    let row = table.rows.iter().find(|row| row.name == "read").unwrap();
+    let read = row.on[0].branches.unwrap();
+    assert_eq!((read.mispredictions(), read.stall), (4, Some(4.0 * 10.0 + 4.0 * 2.0)));
+    assert!((read.per_thousand - 4000.0 / row.instructions as f64).abs() < 1e-9);
+    assert_eq!(row.on[1].branches, None, "a machine without a predictor is not simulated");
+    let [all, of_kernel] = table.machines[0].branches.unwrap();
+    assert_eq!((all.mispredictions(), of_kernel.mispredictions()), (5, 5));
+    assert_eq!(table.machines[1].branches, None);
+
+    let without = run.books_on(&machines);
+    let table = ServiceTable::new(&header, &without, Vec::new(), &machines);
+    assert!(!serde_json::to_string(&table).unwrap().contains("branches"));
+    for (with, without) in books.ledger.accounts.iter().zip(&without.ledger.accounts) {
+        let l1i = |totals: &crate::services::ledger::Totals| totals.machines.first().map(|counts| counts.l1i_misses);
+        assert_eq!((&with.name, with.totals.instructions), (&without.name, without.totals.instructions));
+        assert_eq!(l1i(&with.totals), l1i(&without.totals));
+    }
+}
+
+/// Nobody saw where the jump went behind which an interrupt came; the next time it goes where none is known.
+#[test]
+fn a_jump_that_is_interrupted_is_not_judged() {
+    let mut run = Run::new();
+    run.push(USER, 1, JUMP_RAX).iret(at("asm_sysvec_apic_timer_interrupt"), 2);
+    run.push(USER + 0x100, 3, &[]);
+    for _ in 0..2 {
+        run.push(USER, 1, JUMP_RAX).push(USER + 0x100, 3, &[]);
+    }
+    let user = counters(&books_with_branches(&run, &[machine()]), "sh");
+    assert_eq!((user.indirect, user.wrong_targets), (2, 1));
+}

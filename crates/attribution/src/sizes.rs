@@ -1,0 +1,349 @@
+//! Misses against the size and associativity of caches, by side and cause: SimOS' figures 4.6 and 4.7 (Rosenblum 1995, section 4.4).
+//!
+//! Takes a recording; gives the misses of instruction caches and, where data accesses were recorded, of data caches and of unified caches that
+//! see all references, in one pass. Lines are as long as in the figures: 64 bytes for instructions, 32 for data, 128 in unified caches; the
+//! last two hold physical memory. All caches replace the least recently used line. Knows no services and no symbols; prints nothing.
+
+use anyhow::{Context, Result};
+use execution::code::Code;
+use execution::data::PIECE;
+use execution::data::{DataFlow, Stream};
+use execution::numbering::{Numbering, Unit};
+use serde::Serialize;
+use sim::{Line, Misses, Party, PerSide, PhysAddr, Sweep};
+use std::io::Read;
+use trace::{Accesses, Chunk, Event, Header, Patterns, Reader, RunAddr, Translation, TranslationId, events};
+
+/// log2 of the most ways.
+const WAYS: u32 = 3;
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Holds {
+    Instructions,
+    Data,
+    Both,
+}
+
+impl Holds {
+    /// Bytes in a line.
+    pub fn line(self) -> u32 {
+        match self {
+            Holds::Instructions => 64,
+            Holds::Data => 32,
+            Holds::Both => 128,
+        }
+    }
+
+    /// log2 of the bytes in the smallest and in the largest cache: on chip, and behind it.
+    fn sizes(self) -> std::ops::RangeInclusive<u32> {
+        match self {
+            Holds::Instructions | Holds::Data => 12..=18,
+            Holds::Both => 18..=23,
+        }
+    }
+
+    /// log2 of the numbers of sets that these sizes come to with 1 to all ways.
+    fn sets(self) -> std::ops::RangeInclusive<u32> {
+        let line = self.line().trailing_zeros();
+        self.sizes().start() - WAYS - line..=self.sizes().end() - line
+    }
+}
+
+/// Misses of one side in one cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ByCause {
+    pub cold: u64,
+    /// The kernel, or the same process, had evicted the line; in a recording without data accesses all processes are one.
+    pub own: u64,
+    pub other: u64,
+}
+
+impl From<Misses> for ByCause {
+    fn from(misses: Misses) -> ByCause {
+        ByCause {
+            cold: misses.cold,
+            own: misses.own,
+            other: misses.other,
+        }
+    }
+}
+
+impl ByCause {
+    pub fn total(&self) -> u64 {
+        self.cold + self.own + self.other
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheMisses {
+    pub holds: Holds,
+    /// Bytes.
+    pub size: u64,
+    pub ways: u32,
+    pub line: u32,
+    pub kernel: ByCause,
+    pub user: ByCause,
+}
+
+/// What all caches missed of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sizes {
+    pub workload: String,
+    /// Build id.
+    pub kernel: String,
+    pub seed: u64,
+    pub kernel_instructions: u64,
+    pub user_instructions: u64,
+    pub caches: Vec<CacheMisses>,
+}
+
+/// Reads a recording.
+///
+/// # Errors
+/// It is damaged or cut off.
+pub fn sizes<R: Read>(reader: &mut Reader<R>) -> Result<Sizes> {
+    let header = reader.header().clone();
+    let mut caches = Caches::new();
+    let mut totals = None;
+    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
+        match chunk {
+            Chunk::Translations(translations) => translations.iter().try_for_each(|translation| caches.define(translation))?,
+            Chunk::Tasks(tasks) => caches.flow.define_tasks(&tasks),
+            Chunk::Stream(words) => match reader.accesses() {
+                None => caches.fetches(&words),
+                Some((accesses, patterns)) => caches.fetches_and_data(&words, accesses, patterns),
+            },
+            Chunk::End(end) => totals = Some(end),
+        }
+    }
+    let totals = totals.context("the recording has no clean end")?;
+    Ok(caches.finish(&header, totals.kernel_instructions, totals.user_instructions))
+}
+
+struct Caches {
+    numbering: Numbering,
+    codes: Vec<Code>,
+    /// Translation t lies in `lines[firsts[t]..firsts[t + 1]]`.
+    firsts: Vec<u32>,
+    lines: Vec<(Line, RunAddr)>,
+    /// Where `lines` lie, as far as it was asked for.
+    physical: Vec<Option<PhysAddr>>,
+    flow: DataFlow,
+    instructions: Sweep,
+    /// Made when the first accesses come.
+    with_data: Option<[Sweep; 2]>,
+}
+
+fn sweep(holds: Holds) -> Sweep {
+    Sweep::new(holds.sets(), WAYS)
+}
+
+impl Caches {
+    fn new() -> Caches {
+        Caches {
+            numbering: Numbering::new(Unit::Lines(Holds::Instructions.line()), 1 << Holds::Instructions.sets().end()),
+            codes: Vec::new(),
+            firsts: vec![0],
+            lines: Vec::new(),
+            physical: Vec::new(),
+            flow: DataFlow::new(&[]),
+            instructions: sweep(Holds::Instructions),
+            with_data: None,
+        }
+    }
+
+    fn define(&mut self, translation: &Translation) -> Result<()> {
+        self.numbering
+            .units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
+        self.firsts.push(self.lines.len() as u32);
+        self.codes.push(Code::new(translation)?);
+        Ok(())
+    }
+
+    /// The lines of a translation; when it was left, those of its first `left` instructions.
+    #[inline]
+    fn lines_of(&self, id: TranslationId, left: u32) -> std::ops::Range<usize> {
+        let (first, end) = (self.firsts[id.0 as usize] as usize, self.firsts[id.0 as usize + 1] as usize);
+        if left == 0 {
+            return first..end;
+        }
+        let (code, line) = (&self.codes[id.0 as usize], u64::from(Holds::Instructions.line()));
+        let lines = (code.addr.0 % line + code.bytes_of(left)).div_ceil(line) as usize;
+        first..end.min(first + lines)
+    }
+
+    fn fetches(&mut self, words: &[u32]) {
+        for event in events(words) {
+            let (id, left) = match event {
+                Event::Executed(id) => (id, 0),
+                Event::Left { translation, instructions } => (translation, instructions),
+                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
+            };
+            let party = Party::of(self.codes[id.0 as usize].side());
+            for at in self.lines_of(id, left) {
+                self.instructions.access(self.lines[at].0, party);
+            }
+        }
+    }
+
+    fn fetches_and_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) {
+        let [mut data, mut both] = self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
+        let line_of = |holds: Holds, addr: u64| addr >> holds.line().trailing_zeros();
+        self.physical.resize(self.lines.len(), None);
+        let mut stream = Stream::new(accesses, patterns);
+        for piece in trace::pieces(words, PIECE) {
+            self.flow.forget(self.flow.executions.len());
+            self.flow.follow(piece, &mut stream);
+            let mut access = 0;
+            for number in 0..self.flow.executions.len() {
+                let execution = self.flow.executions[number];
+                let id = execution.translation;
+                let kernel = self.codes[id.0 as usize].addr.is_kernel();
+                let party = if kernel { Party::KERNEL } else { execution.process };
+                for at in self.lines_of(id, execution.left.into()) {
+                    self.instructions.access(self.lines[at].0, party);
+                    let physical = match self.physical[at] {
+                        Some(physical) => physical,
+                        None => self.flow.code(self.lines[at].1, &self.codes[id.0 as usize], id, patterns),
+                    };
+                    self.physical[at] = Some(physical);
+                    both.access(Line::physical(line_of(Holds::Both, physical.0)), party);
+                }
+                for made in &self.flow.accesses()[access..access + execution.accesses as usize] {
+                    let (first, last) = (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
+                    for (holds, sweep) in [(Holds::Data, &mut data), (Holds::Both, &mut both)] {
+                        for line in line_of(holds, first)..=line_of(holds, last) {
+                            sweep.access(Line::physical(line), party);
+                        }
+                    }
+                }
+                access += execution.accesses as usize;
+            }
+        }
+        self.flow.finish(stream);
+        self.with_data = Some([data, both]);
+    }
+
+    fn finish(self, header: &Header, kernel_instructions: u64, user_instructions: u64) -> Sizes {
+        let [data, both] = self.with_data.map_or([None, None], |sweeps| sweeps.map(Some));
+        let sweeps = [
+            (Holds::Instructions, Some(self.instructions)),
+            (Holds::Data, data),
+            (Holds::Both, both),
+        ];
+        let mut caches = Vec::new();
+        for (holds, sweep) in sweeps {
+            let Some(sweep) = sweep else { continue };
+            for (size, ways) in holds
+                .sizes()
+                .flat_map(|size| (0..=WAYS).map(move |ways| (1_u64 << size, 1_u32 << ways)))
+            {
+                let sets = size / u64::from(ways * holds.line());
+                let PerSide { kernel, user } = sweep.misses(sets as u32, ways).expect("the sweep holds every size");
+                caches.push(CacheMisses {
+                    holds,
+                    size,
+                    ways,
+                    line: holds.line(),
+                    kernel: kernel.into(),
+                    user: user.into(),
+                });
+            }
+        }
+        Sizes {
+            workload: header.workload.clone(),
+            kernel: header.build_id.clone(),
+            seed: header.seed,
+            kernel_instructions,
+            user_instructions,
+            caches,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::{Mapping, PageKind, SeenAccesses, Site, Task, TaskId, TaskPointer, Writer};
+
+    const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+    fn translation(id: u32, addr: u64) -> Translation {
+        Translation {
+            id: TranslationId(id),
+            addr: RunAddr(addr),
+            lengths: [1, 1].into(),
+            code: [0x90, 0x90].into(),
+        }
+    }
+
+    fn counted(sizes: &Sizes, holds: Holds, size: u64, ways: u32) -> [ByCause; 2] {
+        let found = |cache: &&CacheMisses| (cache.holds, cache.size, cache.ways) == (holds, size, ways);
+        let cache = sizes.caches.iter().find(found).unwrap();
+        [cache.kernel, cache.user]
+    }
+
+    fn by(cold: u64, own: u64, other: u64) -> ByCause {
+        ByCause { cold, own, other }
+    }
+
+    /// Kernel code at 0 and 4 KB from its beginning, user code at 0: three lines that meet in a direct-mapped cache of 4 KB. Each execution
+    /// loads from two addresses that lie 4 KB apart in memory.
+    #[test]
+    fn lines_that_meet_in_a_small_cache_do_not_in_a_large_one() {
+        let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
+        let task = Task {
+            id: TaskId(0),
+            pointer: TaskPointer(1),
+            pid: Some(1),
+            comm: [0; 16],
+        };
+        writer.tasks(&[task]).unwrap();
+        let translations = [translation(0, KERNEL), translation(1, KERNEL + 4096), translation(2, 0x40_0000)];
+        writer.translations(&translations).unwrap();
+        let (mut words, mut seen) = (Vec::new(), SeenAccesses::default());
+        seen.mappings = [0x10, 0x11]
+            .map(|frame| {
+                let (page, kind) = (frame, PageKind::Small);
+                (0, Mapping { page, frame, kind })
+            })
+            .to_vec();
+        seen.physical = (0..3)
+            .map(|id| (TranslationId(id), [Some(0x100_0000 + u64::from(id) * 4096), None]))
+            .collect();
+        for id in [0, 1, 0, 2, 0] {
+            Event::Executed(TranslationId(id)).append_to(&mut words);
+            seen.starts.push(seen.addresses.len() as u32);
+            seen.addresses.extend([0x10_000, 0x11_000]);
+            seen.sites.extend([Site::new(0, false, 3); 2]);
+        }
+        writer.stream_with_data(&words, &seen).unwrap();
+        let recording = writer.end().unwrap().0;
+        let sizes = super::sizes(&mut Reader::new(&recording[..]).unwrap()).unwrap();
+        assert_eq!((sizes.kernel_instructions, sizes.user_instructions), (8, 2));
+        // Kernel 0 and 1 cold, 0 evicted by the kernel, user cold, 0 evicted by the user.
+        assert_eq!(counted(&sizes, Holds::Instructions, 4096, 1), [by(2, 1, 1), by(1, 0, 0)]);
+        assert_eq!(counted(&sizes, Holds::Instructions, 4096, 2), [by(2, 0, 0), by(1, 0, 0)]);
+        assert_eq!(counted(&sizes, Holds::Instructions, 1 << 18, 2), [by(2, 0, 0), by(1, 0, 0)]);
+        // The kernel's first execution loads both; from then on each load evicts the other's line.
+        assert_eq!(counted(&sizes, Holds::Data, 4096, 1), [by(2, 5, 1), by(0, 1, 1)]);
+        assert_eq!(counted(&sizes, Holds::Data, 8192, 1), [by(2, 0, 0), by(0, 0, 0)]);
+        assert_eq!(counted(&sizes, Holds::Both, 1 << 18, 8), [by(4, 0, 0), by(1, 0, 0)]);
+        assert_eq!(sizes.caches.len(), 4 * (7 + 7 + 6));
+    }
+
+    #[test]
+    fn a_recording_without_data_has_instruction_caches_only() {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        writer.translations(&[translation(0, KERNEL)]).unwrap();
+        writer.stream(&[0, 0]).unwrap();
+        let recording = writer.end().unwrap().0;
+        let sizes = super::sizes(&mut Reader::new(&recording[..]).unwrap()).unwrap();
+        assert_eq!(counted(&sizes, Holds::Instructions, 8192, 4), [by(1, 0, 0), by(0, 0, 0)]);
+        assert!(sizes.caches.iter().all(|cache| cache.holds == Holds::Instructions));
+        let cut = &recording[..recording.len() - 1];
+        assert!(super::sizes(&mut Reader::new(cut).unwrap()).is_err());
+    }
+}

@@ -1,0 +1,515 @@
+//! What in the new kernel is what in the old one.
+//!
+//! Takes both kernels and the map; gives, for an old address, the new address of the same thing. Code of the map is placed by the
+//! map, everything else by symbols: between two things that did not move, the distance old → new is that of the symbol before. Both are
+//! *claims* here: the other stages compare every byte under them, so a wrong claim ends as a difference, not as a proof.
+
+use super::data::Places;
+use super::kernel::{Kernel, START_KERNEL_MAP, Section, Symbol};
+use super::realign;
+use super::verdict::Findings;
+use image::place::{Placed, Placement};
+use std::collections::HashMap;
+
+/// A run of bytes outside the map whose new place is a fixed distance away.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    pub old: u64,
+    pub old_end: u64,
+    pub new: u64,
+    pub new_end: u64,
+    pub executable: bool,
+}
+
+/// What is known of data before any of it is compared.
+pub struct DataFacts<'f> {
+    /// Where the kallsyms tables end: (old, new). They grow with the names of moved parts, and no symbol follows.
+    pub behind_kallsyms: Option<(u64, u64)>,
+    /// Which words of the old and of the new kernel's data are addresses, as far as it is known of both.
+    pub places: [&'f Places; 2],
+    /// Stretches of the old kernel that other stages compare, ascending.
+    pub compared_elsewhere: &'f [(u64, u64)],
+}
+
+/// One instruction in both kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    pub old: u64,
+    pub new: u64,
+    pub old_len: u8,
+    pub new_len: u8,
+}
+
+/// How well a new address corresponds to an old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landing {
+    /// The same byte of the same thing.
+    Exact,
+    /// The end of one thing that is the beginning of another, or a symbol of the linker's script.
+    Boundary,
+    /// Before or behind a thing, at the same distance from it (a biased table address).
+    Biased,
+    No,
+}
+
+pub struct Correspondence<'k, 'd> {
+    pub old: &'k Kernel<'d>,
+    pub new: &'k Kernel<'d>,
+    pub regions: Vec<Region>,
+    /// Ascending by `old`; filled by the walk.
+    pub pairs: Vec<Pair>,
+    /// What the map covers in the old kernel.
+    covered: Vec<(u64, u64)>,
+    /// Where padding of functions begins that is shorter now: old → new.
+    shortened: HashMap<u64, u64>,
+}
+
+impl<'k, 'd> Correspondence<'k, 'd> {
+    pub fn new(old: &'k Kernel<'d>, new: &'k Kernel<'d>, map: &Placement, data: &DataFacts, findings: &mut Findings) -> Self {
+        let placed_new = intervals(map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))));
+        let covered = intervals(map.blocks.iter().map(|b| (b.old.0, u64::from(b.old_size))));
+        let mut anchors = Anchors::new(old, new, &map.blocks, &covered, &placed_new);
+        if let Some((at, new_at)) = data.behind_kallsyms
+            && let Some(section) = old.section_index(at)
+        {
+            let anchor = Anchor {
+                old: at,
+                new: new_at,
+                size: 0,
+            };
+            anchors.by_section.entry(section).or_default().push(anchor);
+        }
+        if !anchors.shortened.is_empty() {
+            findings.prove("call padding cut to what is patched", anchors.shortened.len() as u64);
+        }
+        let mut regions = Vec::new();
+        for (index, section) in old.sections.iter().enumerate() {
+            let Some(twin) = twin_of(old, new, index) else {
+                findings.differ("sections", Some(section.addr), None, format!("section {} is gone", section.name));
+                continue;
+            };
+            let anchors = anchors.of(index, section, twin, &covered);
+            let mut of_section = section_regions(section, &map.blocks, &anchors, old, findings);
+            if !section.executable {
+                close_data_regions(&mut of_section, twin);
+                of_section = cut_realigned_data(of_section, &anchors, old, new, data);
+            }
+            regions.append(&mut of_section);
+        }
+        Correspondence {
+            old,
+            new,
+            regions,
+            pairs: Vec::new(),
+            covered,
+            shortened: anchors.shortened,
+        }
+    }
+
+    /// The pair whose old instruction contains `old`.
+    pub fn pair_at(&self, old: u64) -> Option<&Pair> {
+        let pair = &self.pairs[self.pairs.partition_point(|p| p.old <= old).checked_sub(1)?];
+        (old < pair.old + u64::from(pair.old_len)).then_some(pair)
+    }
+
+    /// The new address of what is at `old`, if exactly one thing is.
+    pub fn image(&self, old: u64) -> Option<u64> {
+        if let Some(pair) = self.pair_at(old) {
+            let within = old - pair.old;
+            return (within == 0 || pair.old_len == pair.new_len).then_some(pair.new.wrapping_add(within));
+        }
+        self.region_at(old).map(|r| r.new.wrapping_add(old - r.old))
+    }
+
+    pub fn region_at(&self, old: u64) -> Option<&Region> {
+        let region = &self.regions[self.regions.partition_point(|r| r.old <= old).checked_sub(1)?];
+        (old < region.old_end).then_some(region)
+    }
+
+    /// Whether the map, and not a region, says where `old` went.
+    pub fn in_map(&self, old: u64) -> bool {
+        contains(&self.covered, old)
+    }
+
+    /// Whether what is at `new` is what was at `old`.
+    pub fn lands(&self, old: u64, new: u64) -> Landing {
+        match (self.virtual_address(old), self.virtual_address(new)) {
+            (Some(old), Some(new)) => self.lands_virtual(old, new),
+            _ => self.lands_virtual(old, new),
+        }
+    }
+
+    /// The address at which the kernel maps physical address `addr`, if it can be nothing else.
+    fn virtual_address(&self, addr: u64) -> Option<u64> {
+        let physical = addr < 1 << 31 && self.old.section_at(addr).is_none() && self.new.section_at(addr).is_none();
+        let address = addr.wrapping_add(START_KERNEL_MAP);
+        let in_image = |kernel: &Kernel| (kernel.image().start..=kernel.image().end).contains(&address);
+        (physical && (in_image(self.old) || in_image(self.new))).then_some(address)
+    }
+
+    fn lands_virtual(&self, old: u64, new: u64) -> Landing {
+        if self.image(old) == Some(new) || self.shortened.get(&old) == Some(&new) {
+            return Landing::Exact;
+        }
+        if self.is_linker_symbol(old, new) || self.is_end(old, new) {
+            return Landing::Boundary;
+        }
+        let at = self.regions.partition_point(|r| r.old <= old);
+        let shift = new.wrapping_sub(old);
+        let neighbours = self.regions[at.saturating_sub(2)..(at + 2).min(self.regions.len())].iter();
+        let near = |r: &&Region| !r.executable && distance(old, r) <= BIAS;
+        if self.pair_at(old).is_none() && neighbours.filter(near).any(|r| r.new.wrapping_sub(r.old) == shift) {
+            return Landing::Biased;
+        }
+        if self.is_near_linker_symbol(old, new) {
+            return Landing::Biased;
+        }
+        // Neither kernel has anything there: a number, such as a fixed mapping's address.
+        let nothing = |kernel: &Kernel, addr| kernel.section_at(addr).is_none() && !kernel.image().contains(&addr);
+        if old == new && nothing(self.old, old) && nothing(self.new, new) {
+            Landing::Exact
+        } else {
+            Landing::No
+        }
+    }
+
+    /// `_text` rounded up to a page, `_end` to a large page, the last byte before `__end_rodata`.
+    fn is_near_linker_symbol(&self, old: u64, new: u64) -> bool {
+        ROUNDINGS
+            .iter()
+            .any(|&by| self.is_linker_symbol(old.wrapping_sub(by), new.wrapping_sub(by)))
+    }
+
+    /// A symbol that only marks a place (`_etext`, `__stop_…`) has the same name there in both.
+    fn is_linker_symbol(&self, old: u64, new: u64) -> bool {
+        let marks = |s: &&Symbol| !s.function && s.size == 0;
+        self.old
+            .symbols_at(old)
+            .iter()
+            .filter(marks)
+            .any(|s| self.new.symbols_at(new).iter().filter(marks).any(|t| t.name == s.name))
+    }
+
+    /// `old` is directly behind something, and `new` directly behind its image.
+    fn is_end(&self, old: u64, new: u64) -> bool {
+        let Some(before) = old.checked_sub(1) else { return false };
+        if self.pair_at(old).is_some() {
+            return false;
+        }
+        match self.pair_at(before) {
+            Some(pair) => pair.new + u64::from(pair.new_len) == new,
+            None => self.region_at(before).is_some_and(|r| r.new.wrapping_add(old - r.old) == new),
+        }
+    }
+}
+
+/// How far a biased address may lie outside of what it refers to: compilers fold small constant indices into table addresses.
+const BIAS: u64 = 1 << 16;
+
+/// What is added to a symbol to round it up or to name its last byte.
+const ROUNDINGS: [u64; 3] = [0xfff, 0x1f_ffff, u64::MAX];
+
+fn distance(addr: u64, region: &Region) -> u64 {
+    if addr < region.old {
+        region.old - addr
+    } else {
+        addr.saturating_sub(region.old_end)
+    }
+}
+
+/// The new section of the same name, and of the same rank among those of that name.
+pub fn twin_of<'k, 'd>(old: &Kernel<'d>, new: &'k Kernel<'d>, index: usize) -> Option<&'k Section<'d>> {
+    let name = old.sections[index].name;
+    let rank = old.sections[..index].iter().filter(|s| s.name == name).count();
+    new.sections.iter().filter(|s| s.name == name).nth(rank)
+}
+
+/// Merged, ascending (start, end) of the (start, size) given.
+pub fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut all: Vec<(u64, u64)> = ranges.filter(|r| r.1 > 0).map(|(a, n)| (a, a.saturating_add(n))).collect();
+    all.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in all {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
+}
+
+pub fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
+    let after = intervals.partition_point(|i| i.0 <= addr);
+    after > 0 && addr < intervals[after - 1].1
+}
+
+/// What the kernel's build calls the padding before a function.
+const PADDING_PREFIX: &str = "__pfx_";
+
+/// The padding of one function: where it began, and where it begins.
+struct Padding {
+    old: u64,
+    new: u64,
+    shortened: bool,
+}
+
+/// The padding before a function goes where the function goes. It may be shorter there, if what remains is all that the kernel patches
+/// and what is gone was no-ops.
+fn paddings(name: &str, section: usize, old: &Kernel, new: &Kernel, patched: Option<u64>, blocks: &[Placed]) -> Vec<Padding> {
+    let of_section = old.named(name).filter(|s| s.section == Some(section));
+    let found = of_section.filter_map(|s| {
+        let end = s.addr.0.checked_add(s.size)?;
+        let function = blocks[blocks.binary_search_by_key(&end, |b| b.old.0).ok()?].new.0;
+        let as_before = Padding {
+            old: s.addr.0,
+            new: function.wrapping_sub(s.size),
+            shortened: false,
+        };
+        let suffices = |t: &&Symbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
+        let in_front = |t: &&Symbol| t.addr.0.checked_add(t.size) == Some(function);
+        let Some(twin) = new.named(name).filter(suffices).find(in_front) else {
+            return Some(as_before);
+        };
+        let gone = old.bytes(s.addr.0, s.size - twin.size);
+        Some(if gone.is_some_and(|bytes| bytes.iter().all(|&b| b == 0x90)) {
+            Padding {
+                old: s.addr.0,
+                new: twin.addr.0,
+                shortened: true,
+            }
+        } else {
+            as_before
+        })
+    });
+    found.collect()
+}
+
+/// How many bytes in front of an entry a kernel with call-depth tracking patches: the length of its template
+/// (arch/x86/kernel/callthunks.c). `None` where it does not say; then padding keeps its length.
+fn patched_padding(kernel: &Kernel) -> Option<u64> {
+    let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| kernel.symbol(name));
+    to?.checked_sub(from?).filter(|&length| length > 0)
+}
+
+/// A place outside the map that both kernels have a symbol for.
+#[derive(Clone, Copy)]
+struct Anchor {
+    old: u64,
+    new: u64,
+    /// Bytes that the old symbol names.
+    size: u64,
+}
+
+/// The anchors by old section.
+struct Anchors {
+    by_section: HashMap<usize, Vec<Anchor>>,
+    /// Paddings of functions that are shorter now, which are no anchors: old → new.
+    shortened: HashMap<u64, u64>,
+}
+
+impl Anchors {
+    /// Pairs symbols of one name in one section in their order of address, if both kernels have equally many outside the map.
+    fn new(old: &Kernel, new: &Kernel, blocks: &[Placed], covered: &[(u64, u64)], placed: &[(u64, u64)]) -> Self {
+        let mut by_section: HashMap<usize, Vec<Anchor>> = HashMap::new();
+        let mut shortened = HashMap::new();
+        let patched = patched_padding(old);
+        let mut done: HashMap<(&str, usize), ()> = HashMap::new();
+        for symbol in &old.symbols {
+            let Some(section) = symbol.section else { continue };
+            if done.insert((symbol.name, section), ()).is_some() {
+                continue;
+            }
+            if symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0 {
+                for padding in paddings(symbol.name, section, old, new, patched, blocks) {
+                    if padding.shortened {
+                        shortened.insert(padding.old, padding.new);
+                    } else {
+                        by_section.entry(section).or_default().push(Anchor {
+                            old: padding.old,
+                            new: padding.new,
+                            size: symbol.size,
+                        });
+                    }
+                }
+                continue;
+            }
+            let name = old.sections[section].name;
+            let outside: Vec<&Symbol> = old
+                .named(symbol.name)
+                .filter(|s| s.section == Some(section) && !contains(covered, s.addr.0))
+                .collect();
+            let twins: Vec<&Symbol> = new
+                .named(symbol.name)
+                .filter(|s| s.section.is_some_and(|i| new.sections[i].name == name) && !contains(placed, s.addr.0))
+                .collect();
+            if outside.len() == twins.len() {
+                let pairs = outside.iter().zip(&twins).map(|(a, b)| Anchor {
+                    old: a.addr.0,
+                    new: b.addr.0,
+                    size: a.size,
+                });
+                by_section.entry(section).or_default().extend(pairs);
+            }
+        }
+        Anchors { by_section, shortened }
+    }
+
+    /// The anchors of one section, ascending, one an address: where several symbols share one, the one of a thing with a size speaks
+    /// for what follows, else the one that lies last in the new kernel (an end comes before the next beginning).
+    fn of(&self, index: usize, section: &Section, twin: &Section, covered: &[(u64, u64)]) -> Vec<Anchor> {
+        let inside = |a: &&Anchor| (section.addr..section.end()).contains(&a.old) && (twin.addr..=twin.end()).contains(&a.new);
+        let mut all: Vec<Anchor> = self.by_section.get(&index).into_iter().flatten().filter(inside).copied().collect();
+        if !contains(covered, section.addr) {
+            all.push(Anchor {
+                old: section.addr,
+                new: twin.addr,
+                size: 0,
+            });
+        }
+        all.sort_unstable_by_key(|a| (a.old, a.size > 0, a.new));
+        let mut anchors: Vec<Anchor> = Vec::new();
+        for anchor in all {
+            match anchors.last_mut() {
+                Some(last) if last.old == anchor.old => {
+                    last.new = anchor.new;
+                    last.size = last.size.max(anchor.size);
+                }
+                _ => anchors.push(anchor),
+            }
+        }
+        anchors
+    }
+}
+
+/// The regions of one section: its free stretches between blocks of the map, cut where the distance changes.
+fn section_regions(section: &Section, blocks: &[Placed], anchors: &[Anchor], old: &Kernel, findings: &mut Findings) -> Vec<Region> {
+    let from = blocks.partition_point(|b| b.old.0 < section.addr);
+    let to = blocks.partition_point(|b| b.old.0 < section.end());
+    let mut regions = Vec::new();
+    let mut free = section.addr;
+    for edge in blocks[from..to.max(from)]
+        .iter()
+        .map(|b| (b.old.0, b.old.0.saturating_add(b.old_size.into())))
+        .chain([(section.end(), section.end())])
+    {
+        if free < edge.0 {
+            free_stretch(free, edge.0, section.executable, anchors, old, findings, &mut regions);
+        }
+        free = free.max(edge.1);
+    }
+    regions
+}
+
+fn free_stretch(
+    start: u64,
+    end: u64,
+    executable: bool,
+    anchors: &[Anchor],
+    old: &Kernel,
+    findings: &mut Findings,
+    regions: &mut Vec<Region>,
+) {
+    let inside = &anchors[anchors.partition_point(|a| a.old < start)..anchors.partition_point(|a| a.old < end)];
+    let anchored = inside.first().map_or(end, |a| a.old);
+    if start < anchored && !old.bytes(start, anchored - start).is_some_and(is_padding) {
+        let what = format!(
+            "{} bytes are neither in the map nor behind a symbol that both kernels have",
+            anchored - start
+        );
+        findings.differ("coverage", Some(start), None, what);
+    }
+    for (i, &Anchor { old: at, new, .. }) in inside.iter().enumerate() {
+        let until = inside.get(i + 1).map_or(end, |a| a.old);
+        let shift = new.wrapping_sub(at);
+        match regions.last_mut() {
+            Some(last) if last.old_end == at && last.new.wrapping_sub(last.old) == shift && at != start => {
+                last.old_end = until;
+                last.new_end = until.wrapping_add(shift);
+            }
+            _ => regions.push(Region {
+                old: at,
+                old_end: until,
+                new,
+                new_end: until.wrapping_add(shift),
+                executable,
+            }),
+        }
+    }
+}
+
+/// A data region reaches, in the new kernel, to the next one: what either has more must be padding.
+fn close_data_regions(regions: &mut [Region], twin: &Section) {
+    for i in 0..regions.len() {
+        regions[i].new_end = regions.get(i + 1).map_or(twin.end(), |next| next.new).max(regions[i].new);
+    }
+}
+
+/// Cuts each region that has another length in the new kernel where its data without symbols was aligned anew. What a
+/// symbol with a size names is in one piece.
+fn cut_realigned_data(regions: Vec<Region>, anchors: &[Anchor], old: &Kernel, new: &Kernel, data: &DataFacts) -> Vec<Region> {
+    let mut all = Vec::with_capacity(regions.len());
+    for region in regions {
+        let changes = realigned(&region, anchors, old, new, data);
+        let mut rest = region;
+        for (at, new_at) in changes {
+            all.push(Region {
+                old_end: at,
+                new_end: new_at,
+                ..rest
+            });
+            rest = Region {
+                old: at,
+                new: new_at,
+                ..rest
+            };
+        }
+        all.push(rest);
+    }
+    all
+}
+
+/// The places behind the last symbol of `region` at which the distance old → new changes.
+fn realigned(region: &Region, anchors: &[Anchor], old: &Kernel, new: &Kernel, data: &DataFacts) -> Vec<(u64, u64)> {
+    if region.old_end - region.old == region.new_end - region.new {
+        return Vec::new();
+    }
+    let inside = &anchors[anchors.partition_point(|a| a.old < region.old)..anchors.partition_point(|a| a.old < region.old_end)];
+    let named = inside.iter().map(|a| a.old.saturating_add(a.size)).max().unwrap_or(region.old);
+    let start = named.clamp(region.old, region.old_end);
+    let new_start = region.new.wrapping_add(start - region.old);
+    if start == region.old_end || new_start > region.new_end || contains(data.compared_elsewhere, start) {
+        return Vec::new();
+    }
+    let before = realign::Stretch::of(old, start, region.old_end);
+    let after = realign::Stretch::of(new, new_start, region.new_end);
+    let Some((before, after)) = before.zip(after) else {
+        return Vec::new();
+    };
+    let in_old = |addr| data.places[0].byte_of_address(addr);
+    let in_new = |addr| data.places[1].byte_of_address(addr);
+    realign::changes(before, after, [&in_old, &in_new])
+}
+
+/// Whether `bytes` hold nothing but int3 and no-ops: what linkers and assemblers put between things.
+pub fn is_padding(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(&first) = rest.first() {
+        let len = if first == 0xcc { 1 } else { no_op_length(rest) };
+        if len == 0 {
+            return false;
+        }
+        rest = &rest[len..];
+    }
+    true
+}
+
+/// The length of the no-op at the beginning of `bytes`; 0 if there is none.
+pub fn no_op_length(bytes: &[u8]) -> usize {
+    let mut decoder = iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    if !instruction.is_invalid() && instruction.mnemonic() == iced_x86::Mnemonic::Nop {
+        instruction.len()
+    } else {
+        0
+    }
+}

@@ -1,0 +1,271 @@
+//! Everything in memory that is not code and not a side table.
+//!
+//! Takes both kernels, the correspondence and the relocations; proves that each data region has the same bytes, but for words that are
+//! addresses, which must land on the same thing. Which words are addresses is known from the kept relocations; where PC-relative ones are
+//! not kept, a word that differs is accepted only if, read as a distance, it lands on the same thing in both. Also proves that
+//! KASLR will shift the same words.
+
+use super::correspond::{Correspondence, Landing, Region, contains};
+use super::kernel::Kernel;
+use super::relocs::Relocs;
+use super::verdict::Findings;
+use rayon::prelude::*;
+
+/// How a word holds an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Word {
+    Absolute64,
+    Absolute32,
+    Relative64,
+    Relative32,
+}
+
+impl Word {
+    fn width(self) -> u64 {
+        if matches!(self, Word::Absolute64 | Word::Relative64) {
+            8
+        } else {
+            4
+        }
+    }
+
+    /// The address that the word at `place` holds.
+    fn read(self, kernel: &Kernel, place: u64) -> Option<u64> {
+        let value = if self.width() == 8 {
+            kernel.u64_at(place)?
+        } else {
+            i64::from(kernel.u32_at(place)? as i32) as u64
+        };
+        Some(if matches!(self, Word::Relative64 | Word::Relative32) {
+            place.wrapping_add(value)
+        } else {
+            value
+        })
+    }
+}
+
+/// Which words of the old kernel's data are addresses.
+pub struct Places {
+    words: Vec<(u64, Word)>,
+    absolute_known: bool,
+    relative_known: bool,
+}
+
+impl Places {
+    pub fn new(relocs: Option<&Relocs>, pc_relative: Option<&[(u64, u8)]>) -> Self {
+        let mut words = Vec::new();
+        if let Some(relocs) = relocs {
+            words.extend(relocs.abs64.iter().map(|&place| (place, Word::Absolute64)));
+            words.extend(relocs.abs32.iter().map(|&place| (place, Word::Absolute32)));
+        }
+        let relative = |&(place, width): &(u64, u8)| (place, if width == 8 { Word::Relative64 } else { Word::Relative32 });
+        words.extend(pc_relative.into_iter().flatten().map(relative));
+        words.sort_unstable();
+        Places {
+            words,
+            absolute_known: relocs.is_some(),
+            relative_known: pc_relative.is_some(),
+        }
+    }
+
+    fn inside(&self, start: u64, end: u64) -> &[(u64, Word)] {
+        let from = self.words.partition_point(|w| w.0 < start);
+        let to = self.words.partition_point(|w| w.0 < end);
+        &self.words[from..to.max(from)]
+    }
+
+    /// Which byte of an address the byte at `addr` is, if it is known to be one.
+    pub fn byte_of_address(&self, addr: u64) -> Option<u64> {
+        let near = self.inside(addr.saturating_sub(7), addr.saturating_add(1));
+        let (place, _) = near.iter().rfind(|&&(place, word)| addr < place + word.width())?;
+        Some(addr - place)
+    }
+
+    /// What a differing word may be, if the relocations do not say.
+    fn guesses(&self) -> impl Iterator<Item = Word> {
+        let absolute = [Word::Absolute64, Word::Absolute32].into_iter().filter(|_| !self.absolute_known);
+        absolute.chain([Word::Relative32, Word::Relative64].into_iter().filter(|_| !self.relative_known))
+    }
+}
+
+/// Compares all data regions, less the `elsewhere` stretches that other stages compare.
+pub fn check(c: &Correspondence, places: &Places, elsewhere: &[(u64, u64)]) -> Findings {
+    let mut stretches: Vec<(u64, u64, u64, u64)> = Vec::new();
+    let mut findings = Findings::default();
+    for region in c.regions.iter().filter(|r| !r.executable) {
+        if c.old.section_at(region.old).is_none_or(|s| s.data.is_empty()) {
+            without_bytes(region, c, &mut findings);
+        } else {
+            cut(region, elsewhere, &mut stretches);
+        }
+    }
+    let parts: Vec<Findings> = stretches
+        .par_iter()
+        .map(|&(old, old_end, new, new_end)| {
+            let mut part = Findings::default();
+            compare(old, old_end, new, new_end, c, places, &mut part);
+            part
+        })
+        .collect();
+    parts.into_iter().for_each(|part| findings.absorb(part));
+    findings
+}
+
+/// The lookup table that the kernel fills at boot has a size that follows from the size of the code.
+const FILLED_AT_BOOT: &str = ".orc_lookup";
+
+fn without_bytes(region: &Region, c: &Correspondence, findings: &mut Findings) {
+    if c.old.section_at(region.old).is_some_and(|s| s.name == FILLED_AT_BOOT) {
+        return;
+    }
+    let (old, new) = (region.old_end - region.old, region.new_end - region.new);
+    let what = || format!("{old} bytes of zeroed memory became {new}");
+    findings.expect(old <= new, "zeroed regions", region.old, region.new, what);
+}
+
+/// The parts of a region outside `elsewhere`; the last one reaches to the region's end in both kernels.
+fn cut(region: &Region, elsewhere: &[(u64, u64)], stretches: &mut Vec<(u64, u64, u64, u64)>) {
+    let mut at = region.old;
+    let image = |at: u64| region.new.wrapping_add(at - region.old);
+    let first = elsewhere.partition_point(|e| e.1 <= region.old);
+    for &(start, end) in elsewhere[first..].iter().take_while(|e| e.0 < region.old_end) {
+        if at < start {
+            stretches.push((at, start, image(at), image(start)));
+        }
+        at = at.max(end);
+    }
+    if at < region.old_end {
+        stretches.push((at, region.old_end, image(at), region.new_end));
+    }
+}
+
+const KIND: &str = "bytes of data";
+
+fn compare(old: u64, old_end: u64, new: u64, new_end: u64, c: &Correspondence, places: &Places, findings: &mut Findings) {
+    let bytes = |kernel: &Kernel<'_>, start: u64, end: u64| {
+        let in_file = kernel.section_at(start).map_or(0, |s| s.addr.saturating_add(s.data.len() as u64));
+        kernel.bytes(start, end.min(in_file).saturating_sub(start)).map(<[u8]>::to_vec)
+    };
+    let (Some(a), Some(b)) = (bytes(c.old, old, old_end), bytes(c.new, new, new_end)) else {
+        if old < old_end {
+            findings.differ(KIND, Some(old), Some(new), "this data is not in both kernels");
+        }
+        return;
+    };
+    let shared = a.len().min(b.len());
+    let rest = if a.len() > b.len() { &a[shared..] } else { &b[shared..] };
+    if rest.iter().any(|byte| !matches!(byte, 0 | 0xcc | 0x90)) {
+        let what = format!("{} bytes became {}, and the difference is not padding", a.len(), b.len());
+        return findings.differ(KIND, Some(old), Some(new), what);
+    }
+    let mut at = 0;
+    for &(place, word) in places.inside(old, old + shared as u64) {
+        let start = (place - old) as usize;
+        if start < at {
+            continue;
+        }
+        plain(&a[at..start], &b[at..start], old + at as u64, new + at as u64, c, places, findings);
+        address(place, new + start as u64, word, c, findings);
+        at = (start + word.width() as usize).min(shared);
+    }
+    plain(
+        &a[at..shared],
+        &b[at..shared],
+        old + at as u64,
+        new + at as u64,
+        c,
+        places,
+        findings,
+    );
+}
+
+fn address(place: u64, twin: u64, word: Word, c: &Correspondence, findings: &mut Findings) {
+    let (Some(old), Some(new)) = (word.read(c.old, place), word.read(c.new, twin)) else {
+        return findings.differ(KIND, Some(place), Some(twin), "an address is cut off");
+    };
+    let landing = c.lands(old, new);
+    let kind = match landing {
+        Landing::Biased => "references beside a thing",
+        _ => "addresses in data",
+    };
+    let what = || format!("holds {} instead of {}", c.new.describe(new), c.old.describe(old));
+    findings.expect(landing != Landing::No, kind, place, twin, what);
+}
+
+/// Bytes that hold no known address.
+fn plain(a: &[u8], b: &[u8], old: u64, new: u64, c: &Correspondence, places: &Places, findings: &mut Findings) {
+    let mut at = 0;
+    let mut equal = a.len() as u64;
+    while let Some(next) = first_difference(&a[at..], &b[at..]) {
+        let byte = at + next;
+        let place = old + byte as u64;
+        let explained = places.guesses().find_map(|word| {
+            let place = place & !(word.width().min(4) - 1);
+            let twin = new.wrapping_add(place.wrapping_sub(old));
+            let (from, to) = (word.read(c.old, place)?, word.read(c.new, twin)?);
+            (place >= old && c.lands(from, to) == Landing::Exact).then(|| (place - old) as usize + word.width() as usize)
+        });
+        match explained {
+            Some(end) => {
+                findings.prove("addresses in data, known by their change", 1);
+                equal = equal.saturating_sub(4);
+                at = end.min(a.len());
+            }
+            None => {
+                let end = (byte | 7).min(a.len() - 1);
+                let (was, is) = (&a[byte..=end], &b[byte..=end]);
+                let at_new = new + byte as u64;
+                findings.differ(KIND, Some(place), Some(at_new), format!("{was:02x?} became {is:02x?}"));
+                at = end + 1;
+            }
+        }
+    }
+    findings.prove(KIND, equal);
+}
+
+fn first_difference(a: &[u8], b: &[u8]) -> Option<usize> {
+    const STEP: usize = 64;
+    let coarse = a.chunks(STEP).zip(b.chunks(STEP)).position(|(x, y)| x != y)? * STEP;
+    a[coarse..]
+        .iter()
+        .zip(&b[coarse..])
+        .position(|(x, y)| x != y)
+        .map(|fine| coarse + fine)
+}
+
+/// KASLR shifts the same words: the old places, carried over, are the new places.
+pub fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Findings {
+    let mut findings = Findings::default();
+    let lists = [(&old.abs64, &new.abs64), (&old.abs32, &new.abs32), (&old.inverse32, &new.inverse32)];
+    for (old, new) in lists {
+        let mut carried: Vec<(u64, u64)> = Vec::with_capacity(old.len());
+        for &place in old {
+            match c.image(place) {
+                Some(image) => carried.push((image, place)),
+                None => findings.differ(
+                    "KASLR relocations",
+                    Some(place),
+                    None,
+                    "nothing in the new kernel is what this relocation was for",
+                ),
+            }
+        }
+        carried.sort_unstable();
+        let images: Vec<(u64, u64)> = carried.iter().map(|c| (c.0, 1)).collect();
+        let images = super::correspond::intervals(images.into_iter());
+        for &(image, place) in &carried {
+            let found = new.binary_search(&image).is_ok();
+            let what = || "KASLR does not shift this address in the new kernel".to_owned();
+            findings.expect(found, "KASLR relocations", place, image, what);
+        }
+        for &place in new.iter().filter(|&&place| !contains(&images, place)) {
+            findings.differ(
+                "KASLR relocations",
+                None,
+                Some(place),
+                "KASLR shifts this, and did not in the old kernel",
+            );
+        }
+    }
+    findings
+}

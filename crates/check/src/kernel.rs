@@ -1,0 +1,318 @@
+//! A linked kernel, as the checker reads it: sections by address, symbols by address and by name.
+//!
+//! Takes the bytes of a `vmlinux`; gives borrowed views of them. Every address is looked up with bounds, so that a damaged file
+//! gives an error or an absent value, never a panic. Knows nothing of the tool's other readers, on purpose.
+
+use anyhow::{Context, Result, bail};
+use image::address::LinkAddr;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{LittleEndian, SectionIndex};
+use std::collections::HashMap;
+
+const LE: LittleEndian = LittleEndian;
+
+/// One section that the running kernel has in memory.
+#[derive(Debug)]
+pub struct Section<'d> {
+    pub name: &'d str,
+    pub addr: u64,
+    pub size: u64,
+    /// The bytes in the file; empty for a section without any (`.bss`).
+    pub data: &'d [u8],
+    pub executable: bool,
+    /// The flags of the segment that loads it, and whether its place in the file is where that segment expects it.
+    pub loaded: Loaded,
+}
+
+/// Where the kernel maps physical address 0 (`__START_KERNEL_map`).
+pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+
+/// How a section comes into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loaded {
+    /// By a segment with these flags (`PF_R`, `PF_W`, `PF_X`), physical minus virtual address.
+    By { flags: u32, bias: u64 },
+    /// No segment has it at this address and file offset.
+    Nowhere,
+}
+
+impl Section<'_> {
+    pub fn end(&self) -> u64 {
+        self.addr.saturating_add(self.size)
+    }
+}
+
+/// One symbol of a section in memory, or an absolute one.
+#[derive(Debug)]
+pub struct Symbol<'d> {
+    pub name: &'d str,
+    pub addr: LinkAddr,
+    pub size: u64,
+    /// Index into `Kernel::sections`; `None` for an absolute symbol, or one of an empty section.
+    pub section: Option<usize>,
+    pub function: bool,
+}
+
+/// The whole image.
+pub struct Kernel<'d> {
+    pub entry: u64,
+    /// Ascending by address.
+    pub sections: Vec<Section<'d>>,
+    /// Ascending by address, then name.
+    pub symbols: Vec<Symbol<'d>>,
+    by_name: HashMap<&'d str, Vec<u32>>,
+    /// Places of PC-relative relocations outside code, if the file keeps its relocations: (place, bytes).
+    pub pc_relative: Option<Vec<(u64, u8)>>,
+}
+
+impl<'d> Kernel<'d> {
+    /// Reads an x86-64 `vmlinux`. Fails with the broken rule when it is none.
+    pub fn parse(file: &'d [u8]) -> Result<Self> {
+        let header = FileHeader64::<LittleEndian>::parse(file).context("this is no 64-bit ELF file")?;
+        if !header.is_little_endian() || header.e_machine(LE) != elf::EM_X86_64 {
+            bail!("this is no ELF file for x86-64");
+        }
+        if header.e_type(LE) == elf::ET_REL {
+            bail!("this is an object file, not a linked kernel: name the vmlinux that the link made");
+        }
+        let table = header.sections(LE, file).context("its section headers are damaged")?;
+        let segments = header.program_headers(LE, file).context("its program headers are damaged")?;
+        let mut sections = Vec::new();
+        let mut rela = Vec::new();
+        let mut keeps_relocations = false;
+        let mut by_index: Vec<(SectionIndex, Option<usize>)> = Vec::new();
+        for (index, section) in table.enumerate() {
+            let name = table.section_name(LE, section).context("a section name is damaged")?;
+            let name = std::str::from_utf8(name).context("a section name is not text")?;
+            if section.sh_type(LE) == elf::SHT_RELA && section.sh_addr(LE) == 0 {
+                keeps_relocations |= name == ".rela.rodata";
+                rela.push(section);
+                continue;
+            }
+            if section.sh_flags(LE) & u64::from(elf::SHF_ALLOC) == 0 {
+                continue;
+            }
+            if section.sh_size(LE) == 0 {
+                // Its symbols mark places.
+                by_index.push((index, None));
+                continue;
+            }
+            let data = section
+                .data(LE, file)
+                .with_context(|| format!("section {name} reaches beyond the file"))?;
+            if section.sh_addr(LE).checked_add(section.sh_size(LE)).is_none() {
+                bail!("section {name} ends beyond the address space");
+            }
+            by_index.push((index, Some(sections.len())));
+            sections.push(Section {
+                name,
+                addr: section.sh_addr(LE),
+                size: section.sh_size(LE),
+                data,
+                executable: section.sh_flags(LE) & u64::from(elf::SHF_EXECINSTR) != 0,
+                loaded: loaded_by(section, segments),
+            });
+        }
+        let mut order: Vec<usize> = (0..sections.len()).collect();
+        order.sort_by_key(|&i| sections[i].addr);
+        let mut rank = vec![0; order.len()];
+        for (new, &old) in order.iter().enumerate() {
+            rank[old] = new;
+        }
+        let place: HashMap<usize, Option<usize>> = by_index.iter().map(|&(index, at)| (index.0, at.map(|at| rank[at]))).collect();
+        sections.sort_by_key(|s| s.addr);
+
+        let symbols = read_symbols(&table, file, &place)?;
+        if symbols.is_empty() {
+            bail!("it has no symbols: the checker pairs what did not move by name, so give it an unstripped vmlinux");
+        }
+        let mut by_name: HashMap<&str, Vec<u32>> = HashMap::with_capacity(symbols.len());
+        for (index, symbol) in symbols.iter().enumerate() {
+            by_name.entry(symbol.name).or_default().push(index as u32);
+        }
+        let mut kernel = Kernel {
+            entry: header.e_entry(LE),
+            sections,
+            symbols,
+            by_name,
+            pc_relative: None,
+        };
+        if keeps_relocations {
+            kernel.pc_relative = Some(kernel.read_pc_relative(&rela, file)?);
+        }
+        Ok(kernel)
+    }
+
+    fn read_pc_relative(&self, rela: &[&elf::SectionHeader64<LittleEndian>], file: &[u8]) -> Result<Vec<(u64, u8)>> {
+        let mut places = Vec::new();
+        for section in rela {
+            let Some((entries, _)) = section.rela(LE, file).context("a relocation section is damaged")? else {
+                continue;
+            };
+            for entry in entries {
+                let width = match entry.r_type(LE, false) {
+                    elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => 4,
+                    elf::R_X86_64_PC64 => 8,
+                    _ => continue,
+                };
+                let place = entry.r_offset.get(LE);
+                if self.section_at(place).is_some_and(|s| !s.executable) {
+                    places.push((place, width));
+                }
+            }
+        }
+        places.sort_unstable();
+        Ok(places)
+    }
+
+    /// The section that holds `addr`.
+    pub fn section_at(&self, addr: u64) -> Option<&Section<'d>> {
+        self.section_index(addr).map(|i| &self.sections[i])
+    }
+
+    pub fn section_index(&self, addr: u64) -> Option<usize> {
+        let after = self.sections.partition_point(|s| s.addr <= addr);
+        let index = after.checked_sub(1)?;
+        (addr < self.sections[index].end()).then_some(index)
+    }
+
+    pub fn section(&self, name: &str) -> Option<&Section<'d>> {
+        self.sections.iter().find(|s| s.name == name)
+    }
+
+    /// The bytes from `addr` to the end of its section's bytes in the file.
+    pub fn tail(&self, addr: u64) -> Option<&'d [u8]> {
+        let section = self.section_at(addr)?;
+        section.data.get((addr - section.addr) as usize..)
+    }
+
+    /// `len` bytes at `addr`, all in one section.
+    pub fn bytes(&self, addr: u64, len: u64) -> Option<&'d [u8]> {
+        self.tail(addr)?.get(..usize::try_from(len).ok()?)
+    }
+
+    pub fn u32_at(&self, addr: u64) -> Option<u32> {
+        Some(u32::from_le_bytes(self.bytes(addr, 4)?.try_into().ok()?))
+    }
+
+    pub fn u64_at(&self, addr: u64) -> Option<u64> {
+        Some(u64::from_le_bytes(self.bytes(addr, 8)?.try_into().ok()?))
+    }
+
+    /// Every symbol of that name, ascending by address.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = &Symbol<'d>> {
+        self.by_name.get(name).into_iter().flatten().map(|&i| &self.symbols[i as usize])
+    }
+
+    /// The address of the only symbol of that name.
+    pub fn symbol(&self, name: &str) -> Option<u64> {
+        let mut found = self.named(name);
+        let first = found.next()?;
+        found.next().is_none().then_some(first.addr.0)
+    }
+
+    /// The symbols at exactly `addr`.
+    pub fn symbols_at(&self, addr: u64) -> &[Symbol<'d>] {
+        let from = self.symbols.partition_point(|s| s.addr.0 < addr);
+        let to = from + self.symbols[from..].partition_point(|s| s.addr.0 == addr);
+        &self.symbols[from..to]
+    }
+
+    /// The last address at or before `addr` that has symbols of a section in memory, and those symbols.
+    pub fn nearest(&self, addr: u64) -> Option<&[Symbol<'d>]> {
+        let mut after = self.symbols.partition_point(|s| s.addr.0 <= addr);
+        loop {
+            let symbols = self.symbols_at(self.symbols[after.checked_sub(1)?].addr.0);
+            if symbols.iter().any(|s| s.section.is_some()) {
+                return Some(symbols);
+            }
+            after -= symbols.len();
+        }
+    }
+
+    /// `vfs_read+0x1c`, for people.
+    pub fn describe(&self, addr: u64) -> String {
+        match self.nearest(addr).and_then(|symbols| symbols.iter().find(|s| s.section.is_some())) {
+            Some(symbol) => format!("{}+{:#x}", symbol.name, addr - symbol.addr.0),
+            None => format!("{addr:#x}"),
+        }
+    }
+
+    /// The GNU build id in `.notes` (elf(5)): name size, descriptor size, type, then both, each padded to 4 bytes.
+    pub fn build_id(&self) -> Option<String> {
+        let mut rest = self.section(".notes")?.data;
+        while let Some((header, behind)) = rest.split_at_checked(12) {
+            let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+            let (name, behind) = behind.split_at_checked((word(0) as usize).next_multiple_of(4))?;
+            let id = behind.get(..word(4) as usize)?;
+            if word(8) == elf::NT_GNU_BUILD_ID && name == b"GNU\0" {
+                return Some(id.iter().map(|byte| format!("{byte:02x}")).collect());
+            }
+            rest = behind.get(id.len().next_multiple_of(4)..).unwrap_or_default();
+        }
+        None
+    }
+
+    /// From the lowest to the end of the highest section that is linked at a kernel address.
+    pub fn image(&self) -> std::ops::Range<u64> {
+        let kernel = || self.sections.iter().filter(|s| s.addr >> 63 == 1);
+        let start = kernel().map(|s| s.addr).min().unwrap_or(0);
+        start..kernel().map(Section::end).max().unwrap_or(0)
+    }
+}
+
+fn loaded_by(section: &elf::SectionHeader64<LittleEndian>, segments: &[elf::ProgramHeader64<LittleEndian>]) -> Loaded {
+    let (addr, size) = (section.sh_addr(LE), section.sh_size(LE));
+    for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
+        let inside = addr
+            .checked_sub(segment.p_vaddr(LE))
+            .filter(|at| at.checked_add(size).is_some_and(|end| end <= segment.p_memsz(LE)));
+        let Some(at) = inside else { continue };
+        let in_file = section.sh_type(LE) == elf::SHT_NOBITS
+            || (segment.p_offset(LE).checked_add(at) == Some(section.sh_offset(LE)) && at + size <= segment.p_filesz(LE));
+        if in_file {
+            let bias = segment.p_paddr(LE).wrapping_sub(segment.p_vaddr(LE));
+            return Loaded::By {
+                flags: segment.p_flags(LE),
+                bias,
+            };
+        }
+    }
+    Loaded::Nowhere
+}
+
+fn read_symbols<'d>(
+    table: &object::read::elf::SectionTable<'d, FileHeader64<LittleEndian>>,
+    file: &'d [u8],
+    place: &HashMap<usize, Option<usize>>,
+) -> Result<Vec<Symbol<'d>>> {
+    let symtab = table.symbols(LE, file, elf::SHT_SYMTAB).context("its symbol table is damaged")?;
+    let mut symbols = Vec::with_capacity(symtab.len());
+    for (index, symbol) in symtab.enumerate() {
+        if matches!(symbol.st_type(), elf::STT_FILE | elf::STT_SECTION) {
+            continue;
+        }
+        let section = symtab
+            .symbol_section(LE, symbol, index)
+            .context("a symbol's section index is damaged")?;
+        let section = match section {
+            Some(index) => match place.get(&index.0) {
+                Some(&at) => at,
+                None => continue,
+            },
+            None if symbol.st_shndx(LE) == elf::SHN_ABS => None,
+            None => continue,
+        };
+        let name = symtab.symbol_name(LE, symbol).context("a symbol name is damaged")?;
+        symbols.push(Symbol {
+            name: std::str::from_utf8(name).context("a symbol name is not text")?,
+            addr: LinkAddr(symbol.st_value(LE)),
+            size: symbol.st_size(LE),
+            section,
+            function: symbol.st_type() == elf::STT_FUNC,
+        });
+    }
+    symbols.sort_by(|a, b| (a.addr, a.name).cmp(&(b.addr, b.name)));
+    Ok(symbols)
+}

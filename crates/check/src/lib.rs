@@ -1,0 +1,259 @@
+//! Is the new kernel the old program?
+//!
+//! Takes two final `vmlinux` files and the map that an emitter returned; gives the proof, as counts, or the differences. The map is a claim:
+//! every block is walked in both kernels, every reference and side-table entry is followed, every remaining byte is compared. Shares no
+//! code with `emit` or with the tool's other ELF readers, so that a mistake there is not repeated here.
+//!
+//! What it takes as given: that the tables which `tables.rs` names mean what the kernel's headers say, and that KASLR relocations name
+//! all absolute addresses.
+
+mod correspond;
+mod data;
+mod kallsyms;
+pub mod kernel;
+pub mod module;
+pub mod mutation;
+mod names;
+mod noreturn;
+pub mod objtool;
+mod orc;
+mod realign;
+mod relocs;
+mod resolve;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod verdict;
+mod walk;
+
+use anyhow::{Context, Result, bail};
+use correspond::{Correspondence, DataFacts};
+use image::place::Placement;
+use kernel::{Kernel, Loaded};
+use relocs::Relocs;
+use std::path::{Path, PathBuf};
+use verdict::Findings;
+use walk::{Known, Walk};
+
+/// The files of one kernel build that the checker reads.
+pub struct Build {
+    path: PathBuf,
+    vmlinux: memmap2::Mmap,
+    relocs: Option<Vec<u8>>,
+    /// The second of the kernel's three links, which keeps all relocations and differs from the last only in sorted tables.
+    linked: Option<memmap2::Mmap>,
+}
+
+/// One kernel, read.
+pub struct Side<'d> {
+    pub kernel: Kernel<'d>,
+    pub relocs: Option<Relocs>,
+}
+
+impl Build {
+    /// `path` is a vmlinux, whose tree is looked into for what lies beside it, or a build tree.
+    pub fn read(path: &Path) -> Result<Self> {
+        let path = if path.is_dir() { path.join("vmlinux") } else { path.to_owned() };
+        let vmlinux = map_file(&path)?;
+        let tree = path.parent().unwrap_or(Path::new(""));
+        let relocs = tree.join("arch/x86/boot/compressed/vmlinux.relocs");
+        let relocs = match std::fs::read(&relocs) {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error).with_context(|| format!("reading {}", relocs.display())),
+        };
+        let linked = tree.join(".tmp_vmlinux2");
+        let linked = if linked.exists() { Some(map_file(&linked)?) } else { None };
+        Ok(Build {
+            path,
+            vmlinux,
+            relocs,
+            linked,
+        })
+    }
+
+    /// Reads what was opened.
+    pub fn kernel(&self) -> Result<Side<'_>> {
+        self.side(&self.vmlinux)
+    }
+
+    /// The vmlinux itself.
+    pub fn vmlinux(&self) -> &[u8] {
+        &self.vmlinux
+    }
+
+    /// Reads `vmlinux` as if it were the one of this build.
+    fn side<'d>(&'d self, vmlinux: &'d [u8]) -> Result<Side<'d>> {
+        let name = self.path.display();
+        let mut kernel = Kernel::parse(vmlinux).with_context(|| format!("reading {name}"))?;
+        let relocs = match &self.relocs {
+            Some(file) => Some(Relocs::parse(file, &kernel).with_context(|| format!("reading vmlinux.relocs beside {name}"))?),
+            None => None,
+        };
+        if kernel.pc_relative.is_none()
+            && let Some(linked) = self.linked.as_ref().and_then(|file| Kernel::parse(file).ok())
+            && same_link(&kernel, &linked)
+        {
+            kernel.pc_relative = linked.pc_relative;
+        }
+        Ok(Side { kernel, relocs })
+    }
+}
+
+fn map_file(path: &Path) -> Result<memmap2::Mmap> {
+    let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    // SAFETY: the file is only read, and a kernel build replaces its vmlinux instead of writing into it.
+    unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("reading {}", path.display()))
+}
+
+/// Whether two links put the same code at the same place.
+fn same_link(a: &Kernel, b: &Kernel) -> bool {
+    let places = |k: &Kernel| k.sections.iter().map(|s| (s.addr, s.size)).collect::<Vec<_>>();
+    places(a) == places(b) && a.section(".text").map(|s| s.data) == b.section(".text").map(|s| s.data)
+}
+
+/// Compares everything. An error means that it could not be done.
+pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
+    ordered(map)?;
+    let mut findings = Findings::default();
+    sections(&old.kernel, &new.kernel, &mut findings);
+    let symbols = [&old.kernel, &new.kernel].map(|kernel| match kallsyms::read(kernel) {
+        Ok(tables) => tables,
+        Err(error) => {
+            findings.differ("kallsyms", None, None, format!("{error:#}"));
+            None
+        }
+    });
+    let elsewhere = compared_elsewhere(&old.kernel, symbols[0].as_ref());
+    let [places, new_places] = places_known_of_both(old, new);
+    let data = DataFacts {
+        behind_kallsyms: symbols[0]
+            .as_ref()
+            .zip(symbols[1].as_ref())
+            .map(|(a, b)| (a.stretch.1, b.stretch.1)),
+        places: [&places, &new_places],
+        compared_elsewhere: &elsewhere,
+    };
+    let mut correspondence = Correspondence::new(&old.kernel, &new.kernel, map, &data, &mut findings);
+    let units = walk::units(map, &correspondence, &mut findings);
+    let jump_targets = tables::static_keys(&old.kernel);
+    let known = Known {
+        relocs: old.relocs.as_ref(),
+        static_keys: jump_targets.keys().copied().collect(),
+        warnings: tables::warnings(&old.kernel).collect(),
+        passable: tables::ends_of_passable_alternatives(&old.kernel).collect(),
+        thunks: thunks(&old.kernel),
+        image: old.kernel.image(),
+    };
+    let mut walked = walk::walk(&units, &old.kernel, &new.kernel, &known);
+    correspondence.pairs = std::mem::take(&mut walked.pairs);
+    findings.absorb(std::mem::take(&mut walked.findings));
+
+    let noreturn = unreturning(&walked, &old.kernel, &known, &jump_targets);
+    findings.absorb(resolve::resolve(&walked, &correspondence, &units, &noreturn));
+    findings.absorb(tables::check(&correspondence));
+    findings.absorb(orc::check(&correspondence, &walked));
+
+    let places = data::Places::new(old.relocs.as_ref(), old.kernel.pc_relative.as_deref());
+    findings.absorb(data::check(&correspondence, &places, &elsewhere));
+    match (&old.relocs, &new.relocs) {
+        (Some(old), Some(new)) => findings.absorb(data::relocations(old, new, &correspondence)),
+        (None, None) => {}
+        _ => bail!("only one of the kernels has its vmlinux.relocs beside it: give both, or neither"),
+    }
+    findings.absorb(names::check(&correspondence, &units, symbols[0].as_ref(), symbols[1].as_ref()));
+    findings.differences.sort();
+    Ok(findings)
+}
+
+/// Which words are addresses, by those relocations that both kernels keep.
+fn places_known_of_both(old: &Side, new: &Side) -> [data::Places; 2] {
+    let absolute = old.relocs.is_some() && new.relocs.is_some();
+    let relative = old.kernel.pc_relative.is_some() && new.kernel.pc_relative.is_some();
+    [old, new].map(|side| {
+        let relocs = side.relocs.as_ref().filter(|_| absolute);
+        data::Places::new(relocs, side.kernel.pc_relative.as_deref().filter(|_| relative))
+    })
+}
+
+/// The map's own rule: ascending and disjoint in the old kernel.
+fn ordered(map: &Placement) -> Result<()> {
+    match map
+        .blocks
+        .windows(2)
+        .find(|p| p[0].old.0.saturating_add(p[0].old_size.into()) > p[1].old.0)
+    {
+        Some(pair) => bail!("the map is not ascending and disjoint at {}", pair[1].old),
+        None => Ok(()),
+    }
+}
+
+/// The same sections in the same order, each loaded as before, and the same entry.
+fn sections(old: &Kernel, new: &Kernel, findings: &mut Findings) {
+    const KIND: &str = "sections";
+    for (index, section) in old.sections.iter().enumerate() {
+        let Some(twin) = correspond::twin_of(old, new, index) else {
+            continue;
+        };
+        let (was, is) = (loaded(section, old), loaded(twin, new));
+        let equal = section.executable == twin.executable && was == is && is != Loaded::Nowhere;
+        let what = || format!("section {} was {:?}, is {:?}", section.name, was, is);
+        findings.expect(equal, KIND, section.addr, twin.addr, what);
+        let sized = section.data.is_empty() == twin.data.is_empty();
+        findings.expect(sized, KIND, section.addr, twin.addr, || {
+            format!("section {} lost or gained its bytes", section.name)
+        });
+    }
+    for (index, section) in new.sections.iter().enumerate() {
+        if correspond::twin_of(new, old, index).is_none() {
+            findings.differ(KIND, None, Some(section.addr), format!("section {} is new", section.name));
+        }
+    }
+    let physical = |k: &Kernel| k.symbol("phys_startup_64").or_else(|| k.symbol("startup_64"));
+    let at_start = |k: &Kernel| physical(k).map(|start| k.entry.wrapping_sub(start));
+    findings.expect(at_start(old) == at_start(new), KIND, old.entry, new.entry, || {
+        "the entry point is not where it was".to_owned()
+    });
+}
+
+/// How a section is loaded; per-CPU data, which is linked at 0, relative to where the kernel finds it.
+fn loaded(section: &kernel::Section, kernel: &Kernel) -> Loaded {
+    match section.loaded {
+        Loaded::By { flags, bias } if section.addr >> 63 == 0 => {
+            let base = kernel.symbol("__per_cpu_load").unwrap_or(0).wrapping_sub(kernel::START_KERNEL_MAP);
+            Loaded::By {
+                flags,
+                bias: bias.wrapping_sub(base),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Jumping to one of these is returning or jumping indirectly.
+fn thunks(kernel: &Kernel) -> std::collections::HashSet<u64> {
+    let is_thunk = |name: &str| name == "__x86_return_thunk" || name.starts_with("__x86_indirect_") || name.starts_with("__SCT__");
+    kernel.symbols.iter().filter(|s| is_thunk(s.name)).map(|s| s.addr.0).collect()
+}
+
+/// Derives which callees at the end of blocks never return, for those that are asked about.
+fn unreturning(
+    walked: &Walk,
+    kernel: &Kernel,
+    known: &Known,
+    jump_targets: &std::collections::HashMap<u64, u64>,
+) -> noreturn::NeverReturns {
+    let behind_blocks = walked.falls.iter().filter_map(|f| f.callee);
+    let behind_padding = walked.dead_ends.values().filter_map(|d| d.callee);
+    noreturn::NeverReturns::derive(behind_blocks.chain(behind_padding), kernel, known, jump_targets)
+}
+
+/// Data that another stage compares by its meaning, or that is new with each link (the build id).
+fn compared_elsewhere(old: &Kernel, symbols: Option<&kallsyms::Kallsyms>) -> Vec<(u64, u64)> {
+    let mut all = tables::stretches(old);
+    for name in [".orc_unwind_ip", ".orc_unwind", ".notes"] {
+        all.extend(old.section(name).map(|s| (s.addr, s.end())));
+    }
+    all.extend(symbols.map(|s| s.stretch));
+    correspond::intervals(all.into_iter().map(|(start, end)| (start, end - start)))
+}

@@ -1,0 +1,445 @@
+//! Whether a module's code is a copy of functions of the kernel.
+//!
+//! Takes the vmlinux, the module's bytes and the claim which stretch of its `.text` copies which block; reads the module with a reader of its
+//! own, resolves every reference, and walks both codes instruction by instruction. Instructions must be equal but for the length of branches; branches must
+//! go to the same place or to its copy; what follows a block must follow its copy; every side-table entry must have its like, and none more.
+//! What the running kernel filled in for good (addresses, constants) is taken from the module: `live::explain` has compared it with memory.
+
+use anyhow::{Context, Result, bail, ensure};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use image::linked::tables::{BUGFLAG_WARNING, within};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// That a stretch of the module copies a block of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub old: LinkAddr,
+    pub old_size: u32,
+    /// Bytes at the block's start that the copy leaves out: ENDBR and the tracer's site.
+    pub skip: u32,
+    /// Offset and bytes in the module's `.text`.
+    pub new: u32,
+    pub new_size: u32,
+}
+
+impl Claim {
+    fn old_end(&self) -> u64 {
+        self.old.0 + u64::from(self.old_size)
+    }
+}
+
+/// A place as a field of the module names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// An offset in its `.text`.
+    Copy(u32),
+    /// A link address of the kernel.
+    Kernel(u64),
+    /// An offset in another of its sections.
+    Own(usize, u64),
+}
+
+/// The module, read.
+struct Reading<'a> {
+    text: &'a [u8],
+    text_index: usize,
+    /// Section → field → what it names, the addend as written: relative to the field.
+    fields: BTreeMap<usize, BTreeMap<u64, (Place, u32)>>,
+    elf: object::File<'a>,
+}
+
+const PC32: u32 = object::elf::R_X86_64_PC32;
+const PC64: u32 = object::elf::R_X86_64_PC64;
+const SIGNED: u32 = object::elf::R_X86_64_32S;
+
+/// Proves the claims.
+///
+/// # Errors
+/// The first difference, with the old address.
+pub fn check_module(kernel: &LinkedKernel<'_>, slide: u64, module: &[u8], claims: &[Claim]) -> Result<()> {
+    let reading = Reading::new(kernel, module)?;
+    let mut by_old: Vec<Claim> = claims.to_vec();
+    by_old.sort_by_key(|c| c.old);
+    let mut by_new: Vec<Claim> = claims.iter().copied().filter(|c| c.new_size > 0).collect();
+    by_new.sort_by_key(|c| c.new);
+    for pair in by_new.windows(2) {
+        ensure!(
+            pair[0].new + pair[0].new_size <= pair[1].new,
+            "two blocks at .text+{:#x}",
+            pair[1].new
+        );
+    }
+    let prover = Prover {
+        kernel,
+        slide,
+        reading,
+        by_old,
+    };
+    let mut sites = BTreeMap::new();
+    for claim in &prover.by_old {
+        prover
+            .walk(claim, &mut sites)
+            .with_context(|| format!("the block at {}", claim.old))?;
+    }
+    prover.tables(&sites)
+}
+
+impl<'a> Reading<'a> {
+    fn new(kernel: &LinkedKernel<'_>, module: &'a [u8]) -> Result<Reading<'a>> {
+        let elf = object::File::parse(module).context("the module is no ELF file")?;
+        let section = elf.section_by_name(".text").context("the module has no .text")?;
+        let (text, text_index) = (section.data()?, section.index().0);
+        let mut fields: BTreeMap<usize, BTreeMap<u64, (Place, u32)>> = BTreeMap::new();
+        let mut imports: BTreeMap<&str, u64> = BTreeMap::new();
+        for section in elf.sections() {
+            for (offset, relocation) in section.relocations() {
+                let RelocationFlags::Elf { r_type } = relocation.flags() else {
+                    continue;
+                };
+                let RelocationTarget::Symbol(symbol) = relocation.target() else {
+                    bail!("a relocation without a symbol");
+                };
+                let symbol = elf.symbol_by_index(symbol)?;
+                let place = match symbol.section_index() {
+                    Some(index) if index.0 == text_index => Place::Copy((symbol.address() as i64 + relocation.addend()) as u32),
+                    Some(index) => Place::Own(index.0, (symbol.address() as i64 + relocation.addend()) as u64),
+                    None => {
+                        let name = symbol.name()?;
+                        let base = match imports.get(name) {
+                            Some(&base) => base,
+                            None => *imports.entry(name).or_insert(
+                                kernel
+                                    .address_of(name)
+                                    .with_context(|| format!("the kernel has no single {name}"))?
+                                    .0,
+                            ),
+                        };
+                        Place::Kernel(base.wrapping_add_signed(relocation.addend()))
+                    }
+                };
+                let known = matches!(r_type, PC32 | PC64 | SIGNED);
+                ensure!(known, "a relocation of type {r_type} at {offset:#x}");
+                let before = fields.entry(section.index().0).or_default().insert(offset, (place, r_type));
+                ensure!(before.is_none(), "two relocations at {offset:#x}");
+            }
+        }
+        Ok(Reading {
+            text,
+            text_index,
+            fields,
+            elf,
+        })
+    }
+
+    fn field(&self, section: usize, at: u64) -> Option<(Place, u32)> {
+        self.fields.get(&section)?.get(&at).copied()
+    }
+}
+
+/// One instruction of the module, decoded, with what its 32-bit field names.
+struct Copied {
+    instruction: Instruction,
+    at: u32,
+    len: u32,
+    named: Option<Place>,
+}
+
+struct Prover<'a> {
+    kernel: &'a LinkedKernel<'a>,
+    slide: u64,
+    reading: Reading<'a>,
+    by_old: Vec<Claim>,
+}
+
+/// Old address of an instruction → offset of its copy.
+type Sites = BTreeMap<u64, u32>;
+
+impl Prover<'_> {
+    /// Decodes an instruction of the copy.
+    fn copied(&self, at: u32, end: u32) -> Result<Copied> {
+        let bytes = &self.reading.text.get(at as usize..end as usize).context("the copy is cut short")?;
+        let mut decoder = Decoder::with_ip(64, bytes, u64::from(at), DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        ensure!(!instruction.is_invalid(), "the copy does not decode at .text+{at:#x}");
+        let len = instruction.len() as u32;
+        let offsets = decoder.get_constant_offsets(&instruction);
+        let is_branch = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+        let field = if is_branch {
+            offsets.immediate_offset()
+        } else {
+            offsets.displacement_offset()
+        } as u32;
+        let relocation = self.reading.field(self.reading.text_index, u64::from(at + field));
+        let relative = is_branch || instruction.is_ip_rel_memory_operand();
+        let behind = len - field;
+        let named = match (relative, relocation) {
+            (true, Some((Place::Kernel(to), PC32))) => Some(self.unslid(to.wrapping_add(u64::from(behind)))),
+            (true, Some((Place::Own(section, to), PC32))) => Some(Place::Own(section, to + u64::from(behind))),
+            (true, None) if is_branch => Some(Place::Copy(instruction.near_branch64() as u32)),
+            (true, other) => bail!("a field at .text+{at:#x} names {other:?}"),
+            (false, Some((place, SIGNED))) => Some(place),
+            (false, Some(_)) => bail!("a relocation at .text+{at:#x} that no instruction has"),
+            (false, None) => None,
+        };
+        Ok(Copied {
+            instruction,
+            at,
+            len,
+            named,
+        })
+    }
+
+    /// What is reached by distance from the kernel's image: itself, or a number that does not move with it.
+    fn unslid(&self, to: u64) -> Place {
+        let moved = to.wrapping_add(self.slide);
+        Place::Kernel(if self.kernel.image.contains(&to) { to } else { moved })
+    }
+
+    /// The copy of the instruction at an old address, if that begins a block.
+    fn start_of(&self, old: u64) -> Option<&Claim> {
+        let index = self.by_old.binary_search_by_key(&old, |c| c.old.0).ok()?;
+        Some(&self.by_old[index])
+    }
+
+    /// Whether a branch of the copy goes where the old one goes.
+    fn agrees(&self, named: Option<Place>, old_target: u64) -> bool {
+        match (self.start_of(old_target), named) {
+            (Some(claim), Some(Place::Copy(to))) => self.is_start(to, claim),
+            (None, Some(Place::Kernel(to))) => to == old_target,
+            _ => false,
+        }
+    }
+
+    /// Whether an offset is where a block's copy begins: one without bytes of its own begins where the next does.
+    fn is_start(&self, at: u32, claim: &Claim) -> bool {
+        at == claim.new
+    }
+
+    fn walk(&self, claim: &Claim, sites: &mut Sites) -> Result<()> {
+        let (mut old, end) = (claim.old.0 + u64::from(claim.skip), claim.old_end());
+        self.check_skipped(claim)?;
+        let (mut new, new_end) = (claim.new, claim.new + claim.new_size);
+        let mut left = Leaves::RunsOn;
+        while old < end {
+            while self.is_counter(new, new_end) {
+                new += COUNTER_SIZE;
+            }
+            let bytes = self.kernel.bytes(LinkAddr(old), (end - old).min(15) as usize).context("no bytes")?;
+            let original = Decoder::with_ip(64, bytes, old, DecoderOptions::NONE).decode();
+            ensure!(!original.is_invalid(), "the original does not decode at {old:x}");
+            let next = original.next_ip();
+            let last = next >= end;
+            if last && let Some(done) = self.walk_exit(&original, new, new_end, sites)? {
+                new = done;
+                left = Leaves::Elsewhere;
+                break;
+            }
+            let copy = self.copied(new, new_end).with_context(|| format!("{original} at {old:x}"))?;
+            self.compare(&original, &copy, bytes)
+                .with_context(|| format!("{original} at {old:x} became {} at .text+{new:#x}", copy.instruction))?;
+            sites.insert(old, new);
+            new += copy.len;
+            old = next;
+            let away = leaves(&original) && !self.is_patched(original.ip()) || self.is_bug(original.ip());
+            left = if away { Leaves::Elsewhere } else { Leaves::RunsOn };
+        }
+        match left {
+            Leaves::Elsewhere => ensure!(new == new_end, "{} bytes too many in the copy", new_end - new),
+            Leaves::RunsOn if self.start_of(end).is_some() => self.check_follows(new, new_end, end)?,
+            // Behind a call that does not return, or a trap.
+            Leaves::RunsOn => ensure!(new == new_end && self.ends_function(end), "runs on into code that is not copied"),
+        }
+        Ok(())
+    }
+
+    fn ends_function(&self, old: u64) -> bool {
+        let before = self.kernel.function_at(LinkAddr(old - 1));
+        before.is_none_or(|f| self.kernel.link_address(self.kernel.functions[f].end).0 == old)
+            || self.kernel.function_at(LinkAddr(old)) != before
+    }
+
+    /// What is left out is an ENDBR and a tracer's site.
+    fn check_skipped(&self, claim: &Claim) -> Result<()> {
+        if claim.skip == 0 {
+            return Ok(());
+        }
+        let site = claim.old.0 + u64::from(claim.skip) - 5;
+        let is_site = self.kernel.tables.tracer_sites.binary_search(&site).is_ok();
+        let endbr = self.kernel.bytes(claim.old, 4) == Some(&[0xf3, 0x0f, 0x1e, 0xfa]);
+        ensure!(
+            is_site && (claim.skip == 5 || claim.skip == 9 && endbr),
+            "leaves out more than the tracer's site"
+        );
+        Ok(())
+    }
+
+    fn is_counter(&self, at: u32, end: u32) -> bool {
+        let bytes = self.reading.text.get(at as usize..end as usize).unwrap_or_default();
+        let relocated = self.reading.field(self.reading.text_index, u64::from(at + 5));
+        bytes.starts_with(&[0x65, 0x48, 0xff, 0x04, 0x25]) && matches!(relocated, Some((Place::Own(..), SIGNED)))
+    }
+
+    /// A block's last branch, which may have been inverted, dropped, or have got a jump behind it. `None`: no such branch, or it stayed.
+    fn walk_exit(&self, original: &Instruction, new: u32, new_end: u32, sites: &mut Sites) -> Result<Option<u32>> {
+        let plain = original.is_jmp_short_or_near() || original.is_jcc_short_or_near();
+        if !plain || self.is_patched(original.ip()) {
+            return Ok(None);
+        }
+        let Some(target) = self.start_of(original.near_branch64()).copied() else {
+            return Ok(None);
+        };
+        if original.is_jmp_short_or_near() {
+            if new == new_end && target.new == new {
+                return Ok(Some(new));
+            }
+            let copy = self.copied(new, new_end)?;
+            let same = copy.instruction.is_jmp_short_or_near() && self.agrees(copy.named, original.near_branch64());
+            ensure!(same, "{original} became {}", copy.instruction);
+            sites.insert(original.ip(), new);
+            return Ok(Some(new + copy.len));
+        }
+        let copy = self.copied(new, new_end)?;
+        ensure!(copy.instruction.is_jcc_short_or_near(), "{original} became {}", copy.instruction);
+        sites.insert(original.ip(), new);
+        let next = original.next_ip();
+        let (was, is) = (original.condition_code(), copy.instruction.condition_code());
+        let behind = new + copy.len;
+        if was == is && self.agrees(copy.named, original.near_branch64()) {
+            self.check_follows(behind, new_end, next)?;
+        } else {
+            let mut inverted = *original;
+            inverted.negate_condition_code();
+            let turned = inverted.condition_code() == is && self.agrees(copy.named, next);
+            ensure!(turned, "{original} became {}", copy.instruction);
+            self.check_follows(behind, new_end, original.near_branch64())?;
+        }
+        Ok(Some(new_end))
+    }
+
+    /// Control that reaches `at` goes on at the copy of `old`: directly, or by one jump, which ends the block.
+    fn check_follows(&self, at: u32, new_end: u32, old: u64) -> Result<()> {
+        let claim = self
+            .start_of(old)
+            .with_context(|| format!("what follows, {old:x}, is not copied"))?;
+        if at == new_end {
+            ensure!(self.is_start(at, claim), "the copy does not run on into that of {old:x}");
+            return Ok(());
+        }
+        let copy = self.copied(at, new_end)?;
+        let jumps = copy.instruction.is_jmp_short_or_near() && self.agrees(copy.named, old) && at + copy.len == new_end;
+        ensure!(jumps, "the copy goes on with {} instead of at {old:x}", copy.instruction);
+        Ok(())
+    }
+
+    /// Whether the kernel may write over an instruction, so that what it does now says little.
+    fn is_patched(&self, at: u64) -> bool {
+        let tables = &self.kernel.tables;
+        let early = within(&tables.alternatives, |e| e.site, LinkAddr(at.saturating_sub(255)), LinkAddr(at + 1));
+        early.iter().any(|e| at < e.site + u64::from(e.len)) || self.static_key(at).is_some()
+    }
+
+    /// Whether a trap is one that the kernel does not come back from.
+    fn is_bug(&self, at: u64) -> bool {
+        let bugs = &self.kernel.tables.bugs;
+        bugs.binary_search_by_key(&at, |e| e.site)
+            .is_ok_and(|i| bugs[i].flags & BUGFLAG_WARNING == 0)
+    }
+
+    fn static_key(&self, at: u64) -> Option<u64> {
+        let jumps = &self.kernel.tables.jumps;
+        jumps.binary_search_by_key(&at, |e| e.site).ok().map(|i| jumps[i].target)
+    }
+
+    fn compare(&self, original: &Instruction, copy: &Copied, bytes: &[u8]) -> Result<()> {
+        let new = &self.reading.text[copy.at as usize..(copy.at + copy.len) as usize];
+        if let Some(target) = self.static_key(original.ip()) {
+            let jumps = original.is_jmp_short_or_near();
+            let same = match jumps {
+                true => new[0] == 0xe9 && self.agrees(copy.named, target),
+                false => new == [0x0f, 0x1f, 0x44, 0, 0],
+            };
+            ensure!(same, "not the form of a static key");
+            return Ok(());
+        }
+        if original.op_count() > 0 && original.op0_kind() == OpKind::NearBranch64 {
+            return self.compare_branch(original, copy, bytes, new);
+        }
+        ensure!(original.len() == new.len(), "of another length");
+        let mut decoder = Decoder::with_ip(64, bytes, original.ip(), DecoderOptions::NONE);
+        let decoded = decoder.decode();
+        let offsets = decoder.get_constant_offsets(&decoded);
+        let mut filled: BTreeSet<usize> = BTreeSet::new();
+        if original.is_ip_rel_memory_operand() {
+            ensure!(original.memory_base() == Register::RIP, "relative to EIP");
+            let same = copy.named == Some(Place::Kernel(original.ip_rel_memory_address()));
+            ensure!(same, "names {:x?}", copy.named);
+            filled.extend(offsets.displacement_offset()..offsets.displacement_offset() + 4);
+        } else if offsets.has_displacement() && offsets.displacement_size() >= 4 {
+            filled.extend(self.moved(bytes, new, offsets.displacement_offset(), offsets.displacement_size()));
+        }
+        if offsets.has_immediate() {
+            filled.extend(self.moved(bytes, new, offsets.immediate_offset(), offsets.immediate_size()));
+        }
+        let constant = |n: usize| {
+            let at = original.ip() + n as u64;
+            let fields = &self.kernel.tables.constants;
+            let index = fields.partition_point(|&(from, _)| from <= at).checked_sub(1);
+            index.is_some_and(|i| at < fields[i].0 + u64::from(fields[i].1))
+        };
+        for n in 0..new.len() {
+            ensure!(bytes[n] == new[n] || filled.contains(&n) || constant(n), "byte {n} differs");
+        }
+        Ok(())
+    }
+
+    /// The bytes of a field that holds the old address moved by KASLR.
+    fn moved(&self, old: &[u8], new: &[u8], at: usize, width: usize) -> Vec<usize> {
+        let number = |bytes: &[u8]| bytes[at..at + width].iter().rev().fold(0u64, |value, &b| value << 8 | u64::from(b));
+        let mask = if width == 8 { u64::MAX } else { (1 << (width * 8)) - 1 };
+        let is_moved = width >= 4 && number(old).wrapping_add(self.slide) & mask == number(new);
+        if is_moved { (at..at + width).collect() } else { Vec::new() }
+    }
+
+    fn compare_branch(&self, original: &Instruction, copy: &Copied, bytes: &[u8], new: &[u8]) -> Result<()> {
+        let same_kind = original.mnemonic() == copy.instruction.mnemonic()
+            || original.is_jmp_short_or_near() && copy.instruction.is_jmp_short_or_near();
+        ensure!(same_kind, "another instruction");
+        if self.is_patched(original.ip()) {
+            ensure!(original.len() == new.len(), "an alternative of another length");
+            if original.len() < 5 {
+                ensure!(bytes[..new.len()] == *new, "a short branch in an alternative was changed");
+                return Ok(());
+            }
+        }
+        ensure!(
+            self.agrees(copy.named, original.near_branch64()),
+            "goes to {:x?} instead of {:x}",
+            copy.named,
+            original.near_branch64()
+        );
+        Ok(())
+    }
+}
+
+enum Leaves {
+    RunsOn,
+    Elsewhere,
+}
+
+const COUNTER_SIZE: u32 = 9;
+
+/// Whether control never goes on behind an instruction.
+fn leaves(instruction: &Instruction) -> bool {
+    match instruction.flow_control() {
+        FlowControl::UnconditionalBranch | FlowControl::IndirectBranch => true,
+        FlowControl::Return => instruction.mnemonic() != Mnemonic::Iretq,
+        // What guards a return or a jump.
+        FlowControl::Interrupt => instruction.code() == Code::Int3,
+        _ => false,
+    }
+}
+
+mod tables;

@@ -1,0 +1,208 @@
+//! The side tables of a module of copies, entry by entry.
+//!
+//! Takes the module and where each copied instruction went; compares each table with the one that the kernel's own table says it must be.
+
+use super::{PC32, PC64, Place, Prover, Sites};
+use anyhow::{Context, Result, ensure};
+use image::address::LinkAddr;
+use image::linked::tables::within;
+use object::{Object, ObjectSection};
+use std::collections::BTreeMap;
+
+/// An entry of a table, its references resolved: fields that name something, and the other bytes.
+type Entry = (Vec<Place>, Vec<u8>);
+
+impl Prover<'_> {
+    /// Compares all tables.
+    pub(super) fn tables(&self, sites: &Sites) -> Result<()> {
+        let all = &self.kernel.tables;
+        let copy = |site: u64| sites.get(&site).map(|&at| Place::Copy(at));
+        for (name, list) in [
+            (".return_sites", &all.returns),
+            (".retpoline_sites", &all.retpolines),
+            (".call_sites", &all.calls),
+            (".smp_locks", &all.locks),
+        ] {
+            let expected = self
+                .copied_entries(list, |&s| s)
+                .filter_map(|&site| Some((vec![copy(site)?], Vec::new())));
+            self.compare_table(name, 4, &[0], expected.collect())?;
+        }
+        let expected = self.copied_entries(&all.jumps, |e| e.site).filter_map(|e| {
+            let target = self.control(e.target);
+            Some((vec![copy(e.site)?, target, Place::Kernel(e.key)], Vec::new()))
+        });
+        self.compare_table("__jump_table", 16, &[0, 4, 8], expected.collect())?;
+        let expected = self
+            .copied_entries(&all.static_calls, |e| e.site)
+            .filter_map(|e| Some((vec![copy(e.site)?, Place::Kernel(e.key)], Vec::new())));
+        self.compare_table(".static_call_sites", 8, &[0, 4], expected.collect())?;
+        let expected = self.copied_entries(&all.exceptions, |e| e.site).filter_map(|e| {
+            let fixup = self.control(e.fixup);
+            Some((vec![copy(e.site)?, fixup], e.data.to_le_bytes().to_vec()))
+        });
+        self.compare_table("__ex_table", 12, &[0, 4], expected.collect())?;
+        let expected = self.copied_entries(&all.bugs, |e| e.site).filter_map(|e| {
+            let rest = [e.line.to_le_bytes(), e.flags.to_le_bytes()].concat();
+            Some((vec![copy(e.site)?, Place::Kernel(e.file)], rest))
+        });
+        self.compare_table("__bug_table", 12, &[0, 4], expected.collect())?;
+        self.alternatives(sites)?;
+        self.orc(sites)
+    }
+
+    /// The entries of one of the kernel's tables whose sites lie in a copied block.
+    fn copied_entries<'t, T>(&'t self, table: &'t [T], site: impl Fn(&T) -> u64 + Copy + 't) -> impl Iterator<Item = &'t T> {
+        self.by_old
+            .iter()
+            .flat_map(move |c| within(table, site, LinkAddr(c.old.0 + u64::from(c.skip)), LinkAddr(c.old_end())))
+    }
+
+    /// Where control that went to `old` has to go.
+    fn control(&self, old: u64) -> Place {
+        self.start_of(old).map_or(Place::Kernel(old), |claim| Place::Copy(claim.new))
+    }
+
+    fn data(&self, name: &str) -> Result<Option<(usize, &[u8])>> {
+        let Some(section) = self.reading.elf.section_by_name(name) else {
+            return Ok(None);
+        };
+        Ok(Some((section.index().0, section.data().with_context(|| name.to_owned())?)))
+    }
+
+    /// The entries of a table: the fields at these offsets resolved, the bytes of the others.
+    fn entries(&self, name: &str, size: usize, fields: &[usize]) -> Result<Vec<Entry>> {
+        let Some((index, data)) = self.data(name)? else {
+            return Ok(Vec::new());
+        };
+        ensure!(data.len().is_multiple_of(size), "{name} is not made of whole entries");
+        let mut entries = Vec::new();
+        for (n, bytes) in data.chunks_exact(size).enumerate() {
+            let mut places = Vec::new();
+            let mut rest = bytes.to_vec();
+            for &field in fields.iter().rev() {
+                let at = (n * size + field) as u64;
+                let (place, kind) = self
+                    .reading
+                    .field(index, at)
+                    .with_context(|| format!("{name}: entry {n} names nothing"))?;
+                let width = if kind == PC64 { 8 } else { 4 };
+                ensure!(kind == PC32 || kind == PC64, "{name}: a relocation of type {kind}");
+                rest.drain(field..field + width);
+                places.insert(0, place);
+            }
+            entries.push((places, rest));
+        }
+        Ok(entries)
+    }
+
+    fn compare_table(&self, name: &str, size: usize, fields: &[usize], mut expected: Vec<Entry>) -> Result<()> {
+        let mut found = self.entries(name, size, fields)?;
+        found.sort();
+        expected.sort();
+        ensure!(
+            found == expected,
+            "{name}: {} entries, {} expected, or they name other places",
+            found.len(),
+            expected.len()
+        );
+        Ok(())
+    }
+
+    /// Their replacements are compared as bytes where nothing is relative, and by what their fields name.
+    fn alternatives(&self, sites: &Sites) -> Result<()> {
+        let found = self.entries(".altinstructions", 14, &[0, 4])?;
+        let all = self.copied_entries(&self.kernel.tables.alternatives, |e| e.site);
+        let mut expected: BTreeMap<Place, Vec<&image::linked::tables::Alternative>> = BTreeMap::new();
+        for e in all {
+            if let Some(&at) = sites.get(&e.site) {
+                expected.entry(Place::Copy(at)).or_default().push(e);
+            }
+        }
+        let count: usize = expected.values().map(Vec::len).sum();
+        ensure!(found.len() == count, ".altinstructions: {} entries, {count} expected", found.len());
+        let mut seen: BTreeMap<Place, usize> = BTreeMap::new();
+        for (places, rest) in &found {
+            // For one site the order counts: a later one wins.
+            let n = seen.entry(places[0]).or_default();
+            let e = expected
+                .get(&places[0])
+                .and_then(|list| list.get(*n))
+                .context(".altinstructions: an entry too many")?;
+            *n += 1;
+            let tail = [&e.flags.to_le_bytes()[..], &[e.len, e.replacement_len]].concat();
+            ensure!(*rest == tail, ".altinstructions: the entry of {:x} differs", e.site);
+            self.replacement(e.replacement, usize::from(e.replacement_len), places[1])
+                .with_context(|| format!("the replacement of {:x}", e.site))?;
+        }
+        Ok(())
+    }
+
+    fn replacement(&self, old: u64, len: usize, place: Place) -> Result<()> {
+        let Place::Own(section, at) = place else {
+            anyhow::bail!("is in no section of its own")
+        };
+        let theirs = self.kernel.bytes(LinkAddr(old), len).context("is not in the file")?;
+        let index = object::SectionIndex(section);
+        let data = self.reading.elf.section_by_index(index)?.data()?;
+        let ours = data.get(at as usize..at as usize + len).context("is cut short")?;
+        let mut decoder = iced_x86::Decoder::with_ip(64, theirs, old, iced_x86::DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let start = decoder.position();
+            let instruction = decoder.decode();
+            let end = decoder.position();
+            let offsets = decoder.get_constant_offsets(&instruction);
+            let branch = instruction.op_count() > 0 && instruction.op0_kind() == iced_x86::OpKind::NearBranch64;
+            let inside = branch && (old..=old + len as u64).contains(&instruction.near_branch64());
+            let (field, names) = match (branch, instruction.is_ip_rel_memory_operand()) {
+                (true, _) if !inside => (offsets.immediate_offset(), self.control(instruction.near_branch64())),
+                (_, true) => (offsets.displacement_offset(), Place::Kernel(instruction.ip_rel_memory_address())),
+                _ => {
+                    let (a, b) = (&theirs[start..end], &ours[start..end]);
+                    let moved = (0..=a.len().saturating_sub(4)).any(|f| {
+                        let rest = a[..f] == b[..f] && a[f + 4.min(a.len() - f)..] == b[f + 4.min(b.len() - f)..];
+                        rest && a.len() >= f + 4 && !self.moved(a, b, f, 4).is_empty()
+                    });
+                    ensure!(a == b || moved, "{instruction} differs");
+                    continue;
+                }
+            };
+            let behind = (end - start - field) as u64;
+            let found = self.reading.field(section, at + (start + field) as u64);
+            let names_it = match found {
+                Some((Place::Kernel(to), PC32)) => self.unslid(to.wrapping_add(behind)) == names,
+                Some((Place::Copy(to), PC32)) => Place::Copy(to.wrapping_add(behind as u32)) == names,
+                _ => false,
+            };
+            ensure!(names_it, "{instruction} names {found:x?}");
+            ensure!(theirs[start..start + field] == ours[start..start + field], "{instruction} differs");
+        }
+        Ok(())
+    }
+
+    /// Every copied instruction unwinds as the original does.
+    fn orc(&self, sites: &Sites) -> Result<()> {
+        let entries = self.entries(".orc_unwind_ip", 4, &[0])?;
+        let (_, states) = self.data(".orc_unwind")?.context("the module has no .orc_unwind")?;
+        ensure!(
+            states.len() == entries.len() * 6,
+            ".orc_unwind and .orc_unwind_ip do not fit together"
+        );
+        let mut table = BTreeMap::new();
+        for ((places, _), state) in entries.iter().zip(states.chunks_exact(6)) {
+            let Place::Copy(at) = places[0] else {
+                anyhow::bail!(".orc_unwind_ip names {:x?}", places[0])
+            };
+            let before = table.insert(at, state);
+            ensure!(before.is_none(), ".orc_unwind_ip names .text+{at:#x} twice");
+        }
+        for (&old, &new) in sites {
+            let state = table.range(..=new).next_back().map(|(_, &state)| state);
+            ensure!(
+                state == Some(&self.kernel.tables.orc_at(old)[..]),
+                "the unwinder's state at {old:x} differs"
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Whether the kernel's own objtool finds in a rewritten object what the rewriting says is there.
+//!
+//! Takes a rewritten `vmlinux.o` and the tree; takes away everything objtool had made, runs the tree's own objtool on the rest, and
+//! compares: the unwinder's state at every instruction, and the sites of returns, calls, retpolines, static calls and sealed ENDBRs.
+//! Never looks at how the object was rewritten. objtool joins the parts of a function by name, so the object must name them uniquely.
+
+use anyhow::{Context, Result, bail, ensure};
+use image::object::elf::{Elf, SectionId};
+use image::object::orc::{OrcSections, State, state_at};
+use image::object::{functions, instructions};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// What objtool makes of an object, and can make only when it is not there.
+const MADE: [&str; 8] = [
+    ".static_call_sites",
+    ".retpoline_sites",
+    ".return_sites",
+    ".call_sites",
+    ".ibt_endbr_seal",
+    ".cfi_sites",
+    ".orc_unwind",
+    ".orc_unwind_ip",
+];
+/// Those of them that list places in code.
+const SITES: [&str; 6] = [
+    ".static_call_sites",
+    ".retpoline_sites",
+    ".return_sites",
+    ".call_sites",
+    ".ibt_endbr_seal",
+    ".cfi_sites",
+];
+
+/// What the comparison found.
+#[derive(Debug, serde::Serialize)]
+pub struct Agreement {
+    pub instructions: usize,
+    /// Instructions at which the unwinder's states differ: function, offset in it, ours, objtool's.
+    pub states: Vec<(String, u32, String, String)>,
+    pub sites: Vec<SiteAgreement>,
+    /// What objtool printed.
+    pub messages: String,
+}
+
+#[derive(Debug, serde::Serialize)]
+pub struct SiteAgreement {
+    pub table: &'static str,
+    pub sites: usize,
+    /// Only in the rewritten object; only in objtool's.
+    pub ours_alone: usize,
+    pub objtool_alone: usize,
+}
+
+impl Agreement {
+    /// Every site is equal, and so are all states but `spare` (dead code behind calls that never return).
+    pub fn holds(&self, spare: usize) -> bool {
+        self.states.len() <= spare && self.sites.iter().all(|s| s.ours_alone == 0 && s.objtool_alone == 0)
+    }
+}
+
+/// Runs the tree's objtool on the stripped object, in `scratch`, and compares.
+pub fn compare(tree: &Path, object: &[u8], scratch: &Path) -> Result<Agreement> {
+    let path = scratch.join("rewritten.o");
+    std::fs::write(&path, object).with_context(|| format!("{}: cannot be written", path.display()))?;
+    let stripped = scratch.join("objtool.o");
+    let mut strip = Command::new("objcopy");
+    for name in MADE {
+        strip.arg("-R").arg(name).arg("-R").arg(format!(".rela{name}"));
+    }
+    let done = strip.arg(&path).arg(&stripped).output().context("objcopy cannot be run")?;
+    ensure!(done.status.success(), "objcopy: {}", String::from_utf8_lossy(&done.stderr));
+    let (program, arguments) = objtool_command(tree)?;
+    let run = Command::new(program)
+        .args(arguments)
+        .arg(&stripped)
+        .current_dir(tree)
+        .output()
+        .context("the tree's objtool cannot be run")?;
+    let messages = String::from_utf8_lossy(&run.stderr).into_owned();
+    ensure!(run.status.success(), "the tree's objtool failed: {messages}");
+    let theirs = std::fs::read(&stripped).with_context(|| format!("{}: cannot be read", stripped.display()))?;
+    let (ours, theirs) = (Elf::parse(object)?, Elf::parse(&theirs).context("what objtool wrote")?);
+    let (instructions, states) = compare_states(&ours, &theirs)?;
+    let sites = SITES
+        .iter()
+        .map(|&table| compare_sites(table, &ours, &theirs))
+        .collect::<Result<_>>()?;
+    Ok(Agreement {
+        instructions,
+        states,
+        sites,
+        messages,
+    })
+}
+
+/// objtool as the tree ran it on vmlinux.o.
+fn objtool_command(tree: &Path) -> Result<(String, Vec<String>)> {
+    let text = std::fs::read_to_string(tree.join(".vmlinux.o.cmd")).context(".vmlinux.o.cmd: cannot be read")?;
+    let line = text
+        .lines()
+        .find(|l| l.starts_with("savedcmd_vmlinux.o"))
+        .context(".vmlinux.o.cmd: no command")?;
+    let Some(command) = line.split(';').find(|part| part.contains("objtool/objtool")) else {
+        bail!("this tree ran objtool on each object, not on vmlinux.o: there is nothing to compare with");
+    };
+    let mut words = command.split_whitespace().map(str::to_owned);
+    let program = words.next().context(".vmlinux.o.cmd: an empty command")?;
+    Ok((program, words.filter(|w| w != "vmlinux.o").collect()))
+}
+
+fn text_of(elf: &Elf<'_>) -> Result<SectionId> {
+    elf.by_name(".text").context("no .text section")
+}
+
+fn table_of(elf: &Elf<'_>, text: SectionId) -> Result<Vec<(u32, State)>> {
+    let count = |id| elf.relocation_section(id).map_or(0, |r| elf.section(r).size as usize / 24);
+    match OrcSections::find(elf, count)? {
+        Some(orc) => orc.table(elf, &elf.relocations(orc.ip)?, text),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The state at every instruction of every named function.
+fn compare_states(ours: &Elf<'_>, theirs: &Elf<'_>) -> Result<(usize, Vec<(String, u32, String, String)>)> {
+    let (text, their_text) = (text_of(ours)?, text_of(theirs)?);
+    let (our_table, their_table) = (table_of(ours, text)?, table_of(theirs, their_text)?);
+    let bytes = ours.bytes(text);
+    let mut count = 0;
+    let mut differing = Vec::new();
+    let word = |state: State| state.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    for f in functions::from_symbols(ours, text) {
+        for i in instructions::decode(&bytes[f.at as usize..f.end as usize], f.at, bytes.len() as u32, &[]) {
+            let padding = i.is_padding();
+            let (a, b) = (state_at(&our_table, i.at), state_at(&their_table, i.at));
+            count += usize::from(!padding);
+            if a != b && !padding {
+                let name = f.symbol.map_or("", |id| ours.name(ours.symbol(id)));
+                differing.push((name.to_owned(), i.at - f.at, word(a), word(b)));
+            }
+        }
+    }
+    Ok((count, differing))
+}
+
+fn compare_sites(table: &'static str, ours: &Elf<'_>, theirs: &Elf<'_>) -> Result<SiteAgreement> {
+    let sites = |elf: &Elf<'_>| -> Result<BTreeSet<(String, i64)>> {
+        let Some(id) = elf.by_name(table) else { return Ok(BTreeSet::new()) };
+        let code = elf.relocations(id)?.into_iter().filter_map(|r| {
+            let symbol = elf.symbol(r.symbol);
+            let section = elf.section(symbol.section()?);
+            section
+                .is_code()
+                .then(|| (section.name.clone(), (symbol.value as i64).wrapping_add(r.addend)))
+        });
+        Ok(code.collect())
+    };
+    let (a, b) = (sites(ours)?, sites(theirs)?);
+    Ok(SiteAgreement {
+        table,
+        sites: a.len(),
+        ours_alone: a.difference(&b).count(),
+        objtool_alone: b.difference(&a).count(),
+    })
+}

@@ -1,0 +1,445 @@
+//! The checker on kernels of a few dozen bytes: a right rearrangement, every wrong one, and damaged files.
+
+use super::{Side, check, kallsyms, kernel::Kernel, relocs::Relocs};
+use image::address::LinkAddr;
+use image::place::{Ending, Placed, Placement};
+
+const TEXT: u64 = 0xffff_ffff_8100_0000;
+const DATA: u64 = 0xffff_ffff_8200_0000;
+
+struct Symbol(&'static str, u64, u64);
+
+/// A linked kernel: code, data with a pointer to `value`, an exception table, unwinder states.
+struct Image {
+    text: Vec<u8>,
+    /// Distance of the data from where the old kernel has it.
+    shift: u64,
+    exceptions: Vec<(u64, u64, u32)>,
+    unwinder: Vec<(u64, u8)>,
+    symbols: Vec<Symbol>,
+}
+
+const EXCEPTIONS: u64 = DATA + 0x1000;
+const ORC_IP: u64 = DATA + 0x2000;
+const ORC: u64 = DATA + 0x3000;
+
+impl Image {
+    fn data(&self) -> Vec<u8> {
+        let mut data = (DATA + self.shift + 8).to_le_bytes().to_vec();
+        data.extend_from_slice(b"constant");
+        data
+    }
+
+    fn elf(&self) -> Vec<u8> {
+        let near = |at: u64, to: u64| (to.wrapping_sub(at) as u32).to_le_bytes();
+        let mut table = Vec::new();
+        for (i, &(site, fixup, kind)) in self.exceptions.iter().enumerate() {
+            let at = EXCEPTIONS + self.shift + 12 * i as u64;
+            table.extend([near(at, site), near(at + 4, fixup), kind.to_le_bytes()].concat());
+        }
+        let mut ips = Vec::new();
+        let mut states = Vec::new();
+        for (i, &(ip, sp)) in self.unwinder.iter().enumerate() {
+            ips.extend(near(ORC_IP + self.shift + 4 * i as u64, ip));
+            states.extend([sp, 0, 0, 0, 5, 2]);
+        }
+        elf(
+            &[
+                (".text", TEXT, 0x6, self.text.clone()),
+                (".data", DATA + self.shift, 0x3, self.data()),
+                ("__ex_table", EXCEPTIONS + self.shift, 0x2, table),
+                (".orc_unwind_ip", ORC_IP + self.shift, 0x2, ips),
+                (".orc_unwind", ORC + self.shift, 0x2, states),
+            ],
+            &self.symbols,
+            self.shift,
+        )
+    }
+}
+
+/// An executable of these sections (name, address, flags, bytes), each with a segment, and symbols; symbols at or above `DATA` lie `shift`
+/// higher.
+fn elf(sections: &[(&str, u64, u64, Vec<u8>)], symbols: &[Symbol], shift: u64) -> Vec<u8> {
+    let mut file = vec![0; 64 + 56 * sections.len()];
+    let mut names = vec![0u8];
+    let mut headers = vec![[0u8; 64]];
+    let mut header = |name: &str, words: [u64; 9], names: &mut Vec<u8>| {
+        let mut h = [0; 64];
+        h[..4].copy_from_slice(&(names.len() as u32).to_le_bytes());
+        h[4..8].copy_from_slice(&(words[0] as u32).to_le_bytes());
+        for (i, word) in [words[1], words[2], words[3], words[4]].iter().enumerate() {
+            h[8 + 8 * i..16 + 8 * i].copy_from_slice(&word.to_le_bytes());
+        }
+        h[40..44].copy_from_slice(&(words[5] as u32).to_le_bytes());
+        h[44..48].copy_from_slice(&(words[6] as u32).to_le_bytes());
+        h[48..56].copy_from_slice(&words[7].to_le_bytes());
+        h[56..64].copy_from_slice(&words[8].to_le_bytes());
+        names.extend_from_slice(name.as_bytes());
+        names.push(0);
+        headers.push(h);
+    };
+    for (i, (name, addr, flags, bytes)) in sections.iter().enumerate() {
+        let offset = file.len() as u64;
+        let size = bytes.len() as u64;
+        header(name, [1, *flags, *addr, offset, size, 0, 0, 16, 0], &mut names);
+        let segment = [1 | 7 << 32, offset, *addr, *addr & 0x7fff_ffff, size, size, 4096];
+        for (word, at) in segment.iter().zip((64 + 56 * i..).step_by(8)) {
+            file[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        file.extend_from_slice(bytes);
+    }
+    let mut strings = vec![0u8];
+    let mut table = vec![0u8; 24];
+    for Symbol(name, addr, size) in symbols {
+        let addr = if *addr >= DATA { addr + shift } else { *addr };
+        let section = sections.iter().position(|s| (s.1..s.1 + s.3.len() as u64).contains(&addr)).unwrap() as u16 + 1;
+        let kind: u8 = if section == 1 { 2 } else { 1 };
+        table.extend((strings.len() as u32).to_le_bytes());
+        table.extend([kind | 0x10, 0]);
+        table.extend(section.to_le_bytes());
+        table.extend(addr.to_le_bytes());
+        table.extend(size.to_le_bytes());
+        strings.extend_from_slice(name.as_bytes());
+        strings.push(0);
+    }
+    let count = sections.len() as u64;
+    header(
+        ".symtab",
+        [2, 0, 0, file.len() as u64, table.len() as u64, count + 2, 1, 8, 24],
+        &mut names,
+    );
+    file.extend(table);
+    header(
+        ".strtab",
+        [3, 0, 0, file.len() as u64, strings.len() as u64, 0, 0, 1, 0],
+        &mut names,
+    );
+    file.extend(strings);
+    let length = names.len() as u64 + 10;
+    header(".shstrtab", [3, 0, 0, file.len() as u64, length, 0, 0, 1, 0], &mut names);
+    file.extend(names);
+    let start = file.len() as u64;
+    let all = headers.concat();
+    file.extend(all);
+    file[..16].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    for (at, half) in [
+        (16, 2u16),
+        (18, 62),
+        (52, 64),
+        (54, 56),
+        (56, count as u16),
+        (58, 64),
+        (60, count as u16 + 4),
+        (62, count as u16 + 3),
+    ] {
+        file[at..at + 2].copy_from_slice(&half.to_le_bytes());
+    }
+    file[20..24].copy_from_slice(&1u32.to_le_bytes());
+    file[24..32].copy_from_slice(&0x0100_0000u64.to_le_bytes());
+    file[32..40].copy_from_slice(&64u64.to_le_bytes());
+    file[40..48].copy_from_slice(&start.to_le_bytes());
+    file
+}
+
+fn code(parts: &[(usize, &[u8])], size: usize) -> Vec<u8> {
+    let mut text = vec![0xcc; size];
+    for (at, bytes) in parts {
+        text[*at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    text
+}
+
+/// ```text
+/// f 00: test %rdi,%rdi; je 0a ──┐        h 20: xor %eax,%eax; jmp 30
+///   05: call g                  │          30: ret; int3
+///   0a: xor %eax,%eax; ret; int3◄          g 10: mov DATA(%rip),%rax; ret; int3
+/// ```
+fn old() -> Image {
+    let operand = (DATA as u32).wrapping_sub(TEXT as u32 + 0x17).to_le_bytes();
+    let g = [&[0x48, 0x8b, 0x05], &operand[..], &[0xc3, 0xcc]].concat();
+    Image {
+        text: code(
+            &[
+                (0x00, &[0x48, 0x85, 0xff, 0x74, 0x05, 0xe8, 0x06, 0, 0, 0, 0x31, 0xc0, 0xc3, 0xcc]),
+                (0x10, &g),
+                (0x20, &[0x31, 0xc0, 0xeb, 0x0c]),
+                (0x30, &[0xc3, 0xcc]),
+            ],
+            0x40,
+        ),
+        shift: 0,
+        exceptions: vec![(TEXT + 0x10, TEXT + 0x30, 3)],
+        unwinder: vec![(TEXT, 8), (TEXT + 0x0a, 16), (TEXT + 0x10, 8), (TEXT + 0x40, 0)],
+        symbols: vec![
+            Symbol("f", TEXT, 0x0e),
+            Symbol("g", TEXT + 0x10, 9),
+            Symbol("h", TEXT + 0x20, 0x12),
+            Symbol("pointer", DATA, 8),
+            Symbol("value", DATA + 8, 8),
+        ],
+    }
+}
+
+/// The same program: g first, then f with its condition inverted and the call far behind, h without its jump, data a page higher.
+fn new() -> Image {
+    let shift = 0x1000_0000;
+    let operand = ((DATA + shift) as u32).wrapping_sub(TEXT as u32 + 0x07).to_le_bytes();
+    let g = [&[0x48, 0x8b, 0x05], &operand[..], &[0xc3, 0xcc]].concat();
+    Image {
+        text: code(
+            &[
+                (0x00, &g),
+                // f: test; jne 40 ; xor; ret; int3
+                (0x10, &[0x48, 0x85, 0xff, 0x75, 0x2b, 0x31, 0xc0, 0xc3, 0xcc]),
+                // h: xor, then the ret that it jumped to
+                (0x20, &[0x31, 0xc0, 0xc3, 0xcc]),
+                // f.cold: call g; jmp 15
+                (0x40, &[0xe8, 0xbb, 0xff, 0xff, 0xff, 0xeb, 0xce]),
+            ],
+            0x50,
+        ),
+        shift,
+        exceptions: vec![(TEXT, TEXT + 0x22, 3)],
+        unwinder: vec![(TEXT, 8), (TEXT + 0x15, 16), (TEXT + 0x19, 8), (TEXT + 0x45, 16), (TEXT + 0x47, 0)],
+        symbols: vec![
+            Symbol("g", TEXT, 9),
+            Symbol("f", TEXT + 0x10, 9),
+            Symbol("h", TEXT + 0x20, 4),
+            Symbol("f.cold", TEXT + 0x40, 7),
+            Symbol("pointer", DATA, 8),
+            Symbol("value", DATA + 8, 8),
+        ],
+    }
+}
+
+fn map() -> Placement {
+    let block = |old, old_size, new, new_size, appended, ending| Placed {
+        old: LinkAddr(TEXT + old),
+        old_size,
+        new: LinkAddr(TEXT + new),
+        new_size,
+        appended,
+        ending,
+    };
+    Placement {
+        blocks: vec![
+            block(0x00, 5, 0x10, 5, 0, Ending::Inverted),
+            block(0x05, 5, 0x40, 5, 2, Ending::Same),
+            block(0x0a, 4, 0x15, 4, 0, Ending::Same),
+            block(0x10, 9, 0x00, 9, 0, Ending::Same),
+            block(0x20, 4, 0x20, 2, 0, Ending::JumpDropped),
+            block(0x30, 2, 0x22, 2, 0, Ending::Same),
+        ],
+    }
+}
+
+/// The kinds of difference found between the old kernel and `new`.
+fn kinds(new: &Image, map: &Placement) -> Vec<&'static str> {
+    kinds_between(&old(), new, map)
+}
+
+fn kinds_between(old: &Image, new: &Image, map: &Placement) -> Vec<&'static str> {
+    let (old, new) = (old.elf(), new.elf());
+    let side = |file| Side {
+        kernel: Kernel::parse(file).unwrap(),
+        relocs: None,
+    };
+    let findings = check(&side(&old), &side(&new), map).unwrap();
+    findings.differing.into_keys().collect()
+}
+
+fn changed(change: impl FnOnce(&mut Image)) -> Vec<&'static str> {
+    let mut image = new();
+    change(&mut image);
+    kinds(&image, &map())
+}
+
+#[test]
+fn a_kernel_is_equal_to_itself() {
+    assert_eq!(kinds(&old(), &Placement::default()), Vec::<&str>::new());
+}
+
+#[test]
+fn a_right_rearrangement_is_proved() {
+    assert_eq!(kinds(&new(), &map()), Vec::<&str>::new());
+}
+
+#[test]
+fn code_that_moved_without_a_map_is_found() {
+    assert!(!kinds(&new(), &Placement::default()).is_empty());
+}
+
+#[test]
+fn wrong_code_is_found() {
+    assert!(changed(|k| k.text[0x12] ^= 1).contains(&"instructions"), "another register");
+    assert!(
+        changed(|k| k.text[0x13] = 0x74).contains(&"instructions"),
+        "the condition is not inverted"
+    );
+    assert!(changed(|k| k.text[0x14] = 0x0b).contains(&"targets of branches"), "a jump to h");
+    assert!(
+        changed(|k| k.text[0x46] = 0xcf).contains(&"successors"),
+        "the appended jump goes elsewhere"
+    );
+    assert!(
+        changed(|k| k.text[0x45] = 0x74).contains(&"blocks"),
+        "the appended jump is conditional"
+    );
+    assert!(
+        changed(|k| k.text[0x41] = 0xbc).contains(&"targets of branches"),
+        "a call elsewhere"
+    );
+    assert!(
+        changed(|k| k.text[0x03] ^= 8).contains(&"RIP-relative operands"),
+        "an operand elsewhere"
+    );
+    assert!(changed(|k| k.text[0x30] = 0xc3).contains(&"coverage"), "code from nowhere");
+    assert!(changed(|k| k.text[0x24] = 0xc3).contains(&"coverage"), "code behind a function");
+    assert!(
+        changed(|k| k.text[0x08] = 0x90).contains(&"instructions"),
+        "no int3 behind the return"
+    );
+}
+
+/// g's return, with something else behind it than in the old kernel: that is wrong if the int3 there was a part of g, and right if it was
+/// the linker's filling behind g.
+#[test]
+fn an_int3_behind_a_return_is_kept_if_it_is_the_functions_own() {
+    let kinds = |size_of_g| {
+        let (mut old, mut new, mut map) = (old(), new(), map());
+        old.symbols[1].2 = size_of_g;
+        (map.blocks[3].old_size, map.blocks[3].new_size) = (8, 8);
+        new.text[8] = 0x90;
+        kinds_between(&old, &new, &map)
+    };
+    assert_eq!(kinds(9), ["int3 behind returns"]);
+    assert_eq!(kinds(8), [""; 0]);
+}
+
+#[test]
+fn wrong_tables_and_data_are_found() {
+    assert!(changed(|k| k.exceptions[0].1 += 1).contains(&"__ex_table"), "another fixup");
+    assert!(changed(|k| k.exceptions[0].2 = 4).contains(&"__ex_table"), "another type");
+    assert!(changed(|k| k.exceptions.clear()).contains(&"__ex_table"), "no entry");
+    assert!(changed(|k| k.unwinder[1].1 = 24).contains(&"unwinder states"), "another state");
+    assert!(
+        changed(|k| k.unwinder[3].1 = 8).contains(&"unwinder states of appended jumps"),
+        "the state before the jump"
+    );
+    assert!(changed(|k| k.unwinder.swap(0, 1)).contains(&"unwinder states"), "not sorted");
+    assert!(changed(|k| k.symbols[0].1 += 1).contains(&"symbols"), "a name elsewhere");
+    assert!(
+        changed(|k| k.symbols[3].0 = "h.cold").contains(&"symbols of moved parts"),
+        "a part under another's name"
+    );
+}
+
+#[test]
+fn wrong_maps_are_found() {
+    let with = |change: fn(&mut Placement)| {
+        let mut map = map();
+        change(&mut map);
+        kinds(&new(), &map)
+    };
+    assert!(!with(|m| m.blocks[0].ending = Ending::Same).is_empty());
+    assert!(!with(|m| m.blocks[1].appended = 0).is_empty());
+    assert!(!with(|m| m.blocks[4].ending = Ending::Same).is_empty());
+    assert!(!with(|m| m.blocks[2].new.0 += 1).is_empty());
+    assert!(
+        !with(|m| m.blocks[5].new = LinkAddr(TEXT + 0x07)).is_empty(),
+        "two blocks in one place"
+    );
+    assert!(
+        with(|m| {
+            m.blocks.remove(2);
+        })
+        .contains(&"coverage"),
+        "code that no block covers"
+    );
+}
+
+#[test]
+fn a_map_out_of_order_cannot_be_checked() {
+    let mut map = map();
+    map.blocks.swap(0, 1);
+    let file = old().elf();
+    let side = || Side {
+        kernel: Kernel::parse(&file).unwrap(),
+        relocs: None,
+    };
+    assert!(check(&side(), &side(), &map).is_err());
+}
+
+#[test]
+fn what_is_no_kernel_is_refused() {
+    for file in [
+        &b""[..],
+        b"\x7fELF",
+        b"no kernel at all, but long enough to hold a header of sixty-four bytes and more",
+    ] {
+        assert!(Kernel::parse(file).is_err());
+    }
+    let mut object = old().elf();
+    object[16] = 1;
+    let refusal = Kernel::parse(&object).err().unwrap().to_string();
+    assert!(refusal.contains("object file"), "{refusal}");
+}
+
+#[test]
+fn the_build_id_is_found_among_other_notes() {
+    let note = |kind: u32, id: &[u8]| {
+        [
+            &4u32.to_le_bytes()[..],
+            &(id.len() as u32).to_le_bytes(),
+            &kind.to_le_bytes(),
+            b"GNU\0",
+            id,
+        ]
+        .concat()
+    };
+    let found = |notes: Vec<u8>| {
+        let file = elf(
+            &[(".text", TEXT, 0x6, vec![0xc3]), (".notes", DATA, 0x2, notes)],
+            &[Symbol("f", TEXT, 1)],
+            0,
+        );
+        Kernel::parse(&file).unwrap().build_id()
+    };
+    let other = note(1, &[1, 2, 3, 4, 5, 0, 0, 0]);
+    assert_eq!(found([&other[..], &note(3, &[0xab, 0x0c])].concat()), Some("ab0c".into()));
+    assert_eq!(found(other.clone()), None);
+    assert_eq!(found([&other[..], &note(3, &[7; 20])[..30]].concat()), None, "cut off");
+    assert_eq!(found(vec![0xff; 40]), None);
+}
+
+/// A damaged file is refused or differs; whatever it is, nothing panics.
+#[test]
+fn damage_never_panics() {
+    let (old, good) = (old().elf(), new().elf());
+    let mut state = 1u64;
+    let mut random = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let reference = Side {
+        kernel: Kernel::parse(&old).unwrap(),
+        relocs: None,
+    };
+    let map = map();
+    for round in 0..30_000 {
+        let mut file = good.clone();
+        for _ in 0..=round % 4 {
+            let at = random(file.len());
+            file[at] = if round % 3 == 0 { 0xff } else { random(256) as u8 };
+        }
+        file.truncate(if round % 5 == 0 { random(file.len()) } else { file.len() });
+        let Ok(kernel) = Kernel::parse(&file) else { continue };
+        let _ = kallsyms::read(&kernel);
+        let _ = Relocs::parse(&file[..file.len() / 4 * 4], &kernel);
+        let damaged = Side { kernel, relocs: None };
+        let _ = check(&reference, &damaged, &map);
+        let _ = check(&damaged, &reference, &map);
+    }
+}

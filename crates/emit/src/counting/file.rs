@@ -1,0 +1,115 @@
+//! The list of counters (`vmlinux.klc`): which block each of them counts, as text. The format stands in `ARCHITECTURE.md`, "Files between the stages".
+
+use image::BuildId;
+use image::address::LinkAddr;
+use std::fmt::Write as _;
+
+/// The counters of a counting kernel, in the order in which their counts lie in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    pub build_id: BuildId,
+    /// Ascending.
+    pub blocks: Vec<LinkAddr>,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CountersError {
+    #[error("not a list of counters: the first line is not \"{MAGIC}\"")]
+    Magic,
+    #[error("line 2: expected \"kernel BUILD-ID\"")]
+    Kernel,
+    #[error("line {0}: expected an address in hexadecimal, above the one before")]
+    Address(usize),
+    #[error("cut off: there is no \"end\" line")]
+    CutOff,
+    #[error("line {0}: the \"end\" line is not the last, or gives another number than the {1} counters before it")]
+    End(usize, usize),
+}
+
+const MAGIC: &str = "kernlane-counters 1";
+
+impl Counters {
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{MAGIC}\nkernel {}\n", self.build_id.0);
+        for block in &self.blocks {
+            let _ = writeln!(text, "{block:x}");
+        }
+        let _ = writeln!(text, "end {}", self.blocks.len());
+        text
+    }
+
+    /// Reads what `to_text` wrote.
+    ///
+    /// # Errors
+    /// The first broken rule, with its line.
+    pub fn from_text(text: &str) -> Result<Self, CountersError> {
+        let mut lines = (1..).zip(text.lines());
+        if lines.next().map(|(_, line)| line) != Some(MAGIC) {
+            return Err(CountersError::Magic);
+        }
+        let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
+        let build_id = BuildId(kernel.filter(|id| !id.is_empty()).ok_or(CountersError::Kernel)?.to_owned());
+        let mut blocks: Vec<LinkAddr> = Vec::new();
+        while let Some((number, line)) = lines.next() {
+            if let Some(said) = line.strip_prefix("end ") {
+                let right = said.parse() == Ok(blocks.len()) && lines.next().is_none() && text.ends_with('\n');
+                return if right {
+                    Ok(Counters { build_id, blocks })
+                } else {
+                    Err(CountersError::End(number, blocks.len()))
+                };
+            }
+            let block = u64::from_str_radix(line, 16).map_err(|_| CountersError::Address(number))?;
+            if blocks.last().is_some_and(|last| last.0 >= block) {
+                return Err(CountersError::Address(number));
+            }
+            blocks.push(LinkAddr(block));
+        }
+        Err(CountersError::CutOff)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Counters {
+        Counters {
+            build_id: BuildId("5f3c".into()),
+            blocks: vec![LinkAddr(0x6002_0000), LinkAddr(0x6002_0010)],
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        assert_eq!(Counters::from_text(&example().to_text()), Ok(example()));
+    }
+
+    #[test]
+    fn a_list_cut_off_anywhere_is_refused() {
+        let text = example().to_text();
+        for end in 0..text.len() {
+            assert!(Counters::from_text(&text[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn any_byte_changed_is_read_or_named() {
+        let text = example().to_text();
+        for at in 0..text.len() {
+            for byte in [b' ', b'\n', b'0', b'f', b'x'] {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] = byte;
+                if let Ok(read) = Counters::from_text(std::str::from_utf8(&bytes).unwrap()) {
+                    assert_eq!(Counters::from_text(&read.to_text()), Ok(read));
+                }
+            }
+        }
+        assert_eq!(Counters::from_text(&text.replace("end 2", "end 3")), Err(CountersError::End(5, 2)));
+        assert_eq!(
+            Counters::from_text(&text.replace("60020010", "60010000")),
+            Err(CountersError::Address(4))
+        );
+    }
+}

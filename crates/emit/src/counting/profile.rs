@@ -1,0 +1,221 @@
+//! What counters counted becomes a profile.
+//!
+//! Takes an object, its kernel's image and the counts of counted pieces; gives counts of all blocks, edges and calls, by link addresses of the
+//! kernel without counters.
+
+use crate::counting::Counters;
+use crate::counting::callees::{self, ThroughRegister};
+use crate::counting::plan::ObjectFlow;
+use anyhow::{Result, ensure};
+use iced_x86::{Decoder, DecoderOptions};
+use image::address::LinkAddr;
+use image::object::KernelObject;
+use image::object::pieces::Piece;
+use image::{BlockIndex, End, Image};
+use layout::graph::EdgeKind;
+use profile::edges::{Counted, derive};
+use profile::{Profile, Source};
+use serde::Serialize;
+
+/// How well the counts determine the profile.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Quality {
+    pub counters: usize,
+    pub blocks: usize,
+    /// Blocks (as the emitter cuts them) whose counts follow from no counter: taken for 0.
+    pub unknown_blocks: usize,
+    /// Blocks whose counts came out negative: control went a way that the code does not show. Taken for 0.
+    pub negative_blocks: usize,
+    pub edges: usize,
+    /// Edges with counts that are not known exactly, but bounded by both ends; the bound is taken.
+    pub bounded_edges: usize,
+    /// The share of the counts of all edges that those have.
+    pub bounded_share: f64,
+    /// Calls and jumps through registers that ran, and those of them whose callee the code tells.
+    pub through_registers: u64,
+    pub through_registers_known: u64,
+}
+
+/// Where an object's `.text` lies, and what it is in the linked kernel.
+pub struct Subject<'a, 'd> {
+    pub object: &'a KernelObject<'d>,
+    pub base: LinkAddr,
+    pub image: &'a Image,
+}
+
+/// The profile of what `counts`, by counter, say.
+///
+/// # Errors
+/// The counters are not those of this kernel.
+pub fn profile(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64], workload: &str) -> Result<(Profile, Quality)> {
+    let flow = ObjectFlow::of(subject.object);
+    let mut known = by_piece(subject, counters, counts)?;
+    let negative_blocks = flow.flow.fill(&mut known);
+    let mut blocks: Vec<Counted> = (known.iter().zip(flow.flow.open_in.iter().zip(&flow.flow.open_out)))
+        .map(|(&count, (open_in, open_out))| Counted {
+            count,
+            closed_in: !open_in,
+            closed_out: !open_out,
+        })
+        .collect();
+    let edges = derive(&mut blocks, &flow.flow.edges);
+    let counts: Vec<u64> = blocks.iter().map(|b| b.count.unwrap_or(0)).collect();
+    let mut making = Making {
+        subject,
+        counts: &counts,
+        profile: Profile::empty(subject.image.build_id.clone()),
+    };
+    let through = callees::through_registers(subject.object, &flow);
+    making.add_blocks();
+    for (&(from, to, kind), edge) in flow.edges.iter().zip(&edges).filter(|(_, edge)| edge.count > 0) {
+        making.add_edge(from, to, kind, edge.count);
+    }
+    making.add_through(&through);
+    let all: u64 = edges.iter().map(|e| e.count).sum();
+    let bounded = edges.iter().filter(|e| !e.exact);
+    let (through_registers, through_registers_known) = making.through_registers(&through);
+    let quality = Quality {
+        counters: counters.blocks.len(),
+        blocks: blocks.len(),
+        unknown_blocks: blocks.iter().filter(|b| b.count.is_none()).count(),
+        negative_blocks,
+        edges: edges.len(),
+        bounded_edges: bounded.clone().filter(|e| e.count > 0).count(),
+        bounded_share: bounded.map(|e| e.count).sum::<u64>() as f64 / all.max(1) as f64,
+        through_registers,
+        through_registers_known,
+    };
+    let mut profile = making.profile;
+    profile.sources.push(Source {
+        workload: workload.to_owned(),
+        seed: 0,
+        kernel_instructions: instructions(subject.object, &counts),
+        user_instructions: 0,
+        part: None,
+    });
+    Ok((profile, quality))
+}
+
+/// The count of each piece that has a counter.
+fn by_piece(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64]) -> Result<Vec<Option<u64>>> {
+    let (mine, theirs) = (&subject.image.build_id.0, &counters.build_id.0);
+    ensure!(
+        mine == theirs,
+        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; relink it with --count again"
+    );
+    assert_eq!(counters.blocks.len(), counts.len(), "a count for each counter");
+    let pieces = &subject.object.pieces;
+    let mut known = vec![None; pieces.len()];
+    for (&block, &count) in counters.blocks.iter().zip(counts) {
+        let at = u32::try_from(block.0.wrapping_sub(subject.base.0)).ok();
+        let piece = at.and_then(|at| pieces.binary_search_by_key(&at, |p| p.at).ok());
+        let piece = piece.ok_or_else(|| anyhow::anyhow!("no block begins at {block}, which a counter is said to count"))?;
+        known[piece] = Some(count);
+    }
+    Ok(known)
+}
+
+struct Making<'a, 'd> {
+    subject: &'a Subject<'a, 'd>,
+    /// By piece.
+    counts: &'a [u64],
+    profile: Profile,
+}
+
+impl Making<'_, '_> {
+    fn address(&self, at: u32) -> LinkAddr {
+        LinkAddr(self.subject.base.0 + u64::from(at))
+    }
+
+    /// The image's block that holds an offset.
+    fn block_at(&self, at: u32) -> Option<BlockIndex> {
+        self.subject.image.block_at(self.address(at))
+    }
+
+    /// The image's blocks are the finer ones: they end behind calls, too. Each runs as often as the piece in which it begins.
+    fn add_blocks(&mut self) {
+        let image = self.subject.image;
+        for (piece, &count) in self.subject.object.pieces.iter().zip(self.counts).filter(|&(_, &count)| count > 0) {
+            let (from, to) = (self.address(piece.at), self.address(piece.end()));
+            let first = image.blocks.partition_point(|b| b.addr < from);
+            let behind = image.blocks.partition_point(|b| b.addr < to);
+            for (n, block) in (first..).zip(&image.blocks[first..behind]) {
+                self.profile.blocks.insert(block.addr, count);
+                // Behind a function's last call may be no-ops only, which are no block.
+                let runs_on = image.blocks[..behind].get(n + 1).is_some_and(|next| next.addr == block.end_addr());
+                if runs_on && matches!(block.end, End::FallThrough | End::Call(_)) {
+                    let edge = (block.addr, block.end_addr());
+                    self.profile.edges.insert(edge, (EdgeKind::FallThrough, count));
+                }
+                if let End::Call(Some(callee)) = block.end
+                    && starts_function(image, callee)
+                {
+                    *self.profile.calls.entry((block.addr, callee)).or_default() += count;
+                }
+            }
+        }
+    }
+
+    /// An edge between pieces: from the block that holds the last byte of one to that at the start of the other. A piece may begin inside a block (where
+    /// a jump table leads, which the image does not know of): then it is no edge there.
+    fn add_edge(&mut self, from: u32, to: u32, kind: EdgeKind, count: u64) {
+        let pieces = &self.subject.object.pieces;
+        let (Some(from), Some(block)) = (
+            self.block_at(pieces[from as usize].end() - 1),
+            self.block_at(pieces[to as usize].at),
+        ) else {
+            return;
+        };
+        let (from, to) = (self.subject.image.block(from).addr, self.address(pieces[to as usize].at));
+        if self.subject.image.block(block).addr == to {
+            self.profile.edges.entry((from, to)).or_insert((kind, 0)).1 += count;
+        }
+    }
+
+    fn count_at(&self, at: u32) -> u64 {
+        let piece = self.subject.object.pieces.partition_point(|p| p.at <= at).checked_sub(1);
+        piece.map_or(0, |piece| self.counts[piece])
+    }
+
+    /// Calls and jumps through registers, to functions that the code names.
+    fn add_through(&mut self, through: &[ThroughRegister]) {
+        for known in through {
+            let (count, callee) = (self.count_at(known.at), self.address(known.callee));
+            let Some(from) = self.block_at(known.at).filter(|_| count > 0) else {
+                continue;
+            };
+            if !starts_function(self.subject.image, callee) {
+                continue;
+            }
+            let from = self.subject.image.block(from).addr;
+            match known.is_call {
+                true => *self.profile.calls.entry((from, callee)).or_default() += count,
+                false => self.profile.edges.entry((from, callee)).or_insert((EdgeKind::Indirect, 0)).1 += count,
+            }
+        }
+    }
+
+    /// How often calls of unknown callees ran by the image alone, and how many of them were found out.
+    fn through_registers(&self, through: &[ThroughRegister]) -> (u64, u64) {
+        let image = self.subject.image;
+        let indirect = image.blocks.iter().filter(|b| b.end == End::Call(None));
+        let all = indirect.filter_map(|b| self.profile.blocks.get(&b.addr)).sum();
+        let known = through.iter().filter(|t| t.is_call).map(|t| self.count_at(t.at)).sum();
+        (all, known)
+    }
+}
+
+/// Instructions that the counted pieces ran.
+fn instructions(object: &KernelObject<'_>, counts: &[u64]) -> u64 {
+    let text = object.elf.bytes(object.text);
+    let ran = object.pieces.iter().zip(counts).filter(|&(_, &count)| count > 0);
+    let of = |(piece, &count): (&Piece, &u64)| {
+        let code = &text[piece.at as usize..piece.end() as usize];
+        Decoder::new(64, code, DecoderOptions::NONE).iter().count() as u64 * count
+    };
+    ran.map(of).sum()
+}
+
+fn starts_function(image: &Image, at: LinkAddr) -> bool {
+    image.functions.binary_search_by_key(&at, |f| f.addr).is_ok()
+}

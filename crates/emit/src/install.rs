@@ -1,0 +1,268 @@
+//! The results of a relink, put where they belong.
+//!
+//! Takes the scratch tree of a finished link; gives a directory of their own, or puts them into the tree itself after keeping a copy of what
+//! was there, which `restore` puts back byte for byte. Every file appears under its name whole or not at all. A tree in which this
+//! was cut short at any point still has its original kept, or is still as it was.
+
+use anyhow::{Context, Result, bail, ensure};
+use host::output;
+use image::BuildId;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the link of a kernel that a machine boots makes, by where it lies in a tree; `vmlinux` first.
+pub const BOOTABLE: [&str; 4] = [
+    "vmlinux",
+    "System.map",
+    "arch/x86/boot/bzImage",
+    "arch/x86/boot/compressed/vmlinux.relocs",
+];
+/// The same of a kernel that is a program (User Mode Linux).
+pub const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
+/// The last link but one, which has kept its relocations: `check` learns from it what is an address. Not every kernel has it.
+const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
+/// The names of the results of one kind of kernel.
+pub type Results = &'static [&'static str];
+/// Where the map lies beside the results.
+pub const MAP: &str = "vmlinux.klm";
+/// In a tree: everything that is Kernlane's.
+const HOME: &str = ".kernlane";
+const ORIGINAL: &str = "original";
+const RELINKED: &str = "relinked";
+
+/// Moves the results from `scratch` into `directory`, in the places they have in a tree.
+pub fn into_directory(scratch: &Path, directory: &Path, results: Results, map: &str) -> Result<()> {
+    for name in existing(scratch, results) {
+        move_file(&scratch.join(name), &directory.join(name))?;
+    }
+    output::write(&directory.join(MAP), map.as_bytes())
+}
+
+/// The results, with the optional one if it is there.
+fn existing(root: &Path, results: Results) -> impl Iterator<Item = &'static str> + use<> {
+    let optional = Some(LINK_WITH_RELOCATIONS).filter(|name| root.join(name).exists());
+    results.iter().copied().chain(optional)
+}
+
+/// Moves a file to another name in the same file system, making the directory.
+fn move_file(from: &Path, to: &Path) -> Result<()> {
+    let named = || format!("{}: cannot be written", to.display());
+    fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).with_context(named)?;
+    fs::rename(from, to).with_context(named)
+}
+
+/// A tree's own link, kept while a relinked kernel lies in its place.
+pub struct Kept {
+    tree: PathBuf,
+    results: Results,
+}
+
+impl Kept {
+    pub fn of(tree: &Path, results: Results) -> Kept {
+        let tree = tree.to_owned();
+        Kept { tree, results }
+    }
+
+    /// The directory in the tree that is Kernlane's.
+    pub fn home(&self) -> PathBuf {
+        self.tree.join(HOME)
+    }
+
+    fn original(&self) -> PathBuf {
+        self.home().join(ORIGINAL)
+    }
+
+    /// The original of a result: the tree's own file, or the kept one when a relinked kernel lies in its place.
+    ///
+    /// `build_id` is that of the tree's vmlinux as it is now.
+    pub fn original_of(&self, name: &str, build_id: &BuildId) -> PathBuf {
+        if self.is_relinked(build_id) {
+            self.original().join(name)
+        } else {
+            self.tree.join(name)
+        }
+    }
+
+    /// Whether the kernel of that build id is one that `install` put there.
+    pub fn is_relinked(&self, build_id: &BuildId) -> bool {
+        let id = fs::read_to_string(self.home().join(RELINKED)).unwrap_or_default();
+        id.trim() == build_id.0 && self.original().is_dir()
+    }
+
+    /// Puts the results from `scratch`, which must lie in the tree's file system, into the tree; on failure the tree is as it was.
+    ///
+    /// `present` is the build id of the tree's vmlinux as it is now, `new` that of the new one.
+    pub fn install(&self, scratch: &Path, present: &BuildId, new: &BuildId, map: &str) -> Result<()> {
+        if !self.is_relinked(present) {
+            self.keep_original()?;
+        }
+        output::write(&self.home().join(RELINKED), format!("{}\n", new.0).as_bytes())?;
+        let moved = existing(scratch, self.results).try_for_each(|name| move_file(&scratch.join(name), &self.tree.join(name)));
+        let done = moved.and_then(|()| output::write(&self.home().join(MAP), map.as_bytes()));
+        if let Err(error) = done {
+            self.put_back()
+                .context("after another failure; run `kernlane relink --restore` when the cause is gone")?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Copies what the tree's own link made.
+    fn keep_original(&self) -> Result<()> {
+        let partial = self.home().join("original.partial");
+        remove_directory(&partial)?;
+        for name in existing(&self.tree, self.results) {
+            copy_file(&self.tree.join(name), &partial.join(name))?;
+        }
+        remove_directory(&self.original())?;
+        fs::rename(&partial, self.original()).with_context(|| format!("{}: cannot be made", self.original().display()))
+    }
+
+    /// Puts the tree's own link back, and removes everything of ours. `present` is the build id of the tree's vmlinux as it is now.
+    ///
+    /// Gives whether there was anything to put back: a tree that was built anew since has its own link already.
+    pub fn restore(&self, present: Option<&BuildId>) -> Result<bool> {
+        ensure!(
+            self.original().is_dir(),
+            "{}: nothing to restore, no relinked kernel was put there",
+            self.tree.display()
+        );
+        let interrupted = present.is_none();
+        let ours = interrupted || present.is_some_and(|id| self.is_relinked(id)) || present == self.original_id().as_ref();
+        if ours {
+            self.put_back()?;
+        }
+        remove_directory(&self.home())?;
+        Ok(ours)
+    }
+
+    fn original_id(&self) -> Option<BuildId> {
+        let bytes = fs::read(self.original().join("vmlinux")).ok()?;
+        image::object::linked::Linked::read(&bytes).ok().map(|linked| linked.build_id)
+    }
+
+    fn put_back(&self) -> Result<()> {
+        let fresh = self.home().join("restoring");
+        remove_directory(&fresh)?;
+        for name in existing(&self.original(), self.results) {
+            copy_file(&self.original().join(name), &fresh.join(name))?;
+        }
+        existing(&self.original(), self.results).try_for_each(|name| move_file(&fresh.join(name), &self.tree.join(name)))?;
+        remove_directory(&fresh)
+    }
+}
+
+/// Copies a file with its time and permissions.
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    let named = || format!("{}: cannot be copied to {}", from.display(), to.display());
+    fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).with_context(named)?;
+    fs::copy(from, to).with_context(named)?;
+    let time = fs::metadata(from).and_then(|m| m.modified()).with_context(named)?;
+    fs::File::options()
+        .write(true)
+        .open(to)
+        .and_then(|f| f.set_modified(time))
+        .with_context(named)
+}
+
+fn remove_directory(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => bail!("{}: cannot be removed: {error}", path.display()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree whose results hold `content`, and a scratch tree inside it whose results hold `new`.
+    fn tree(content: &str, new: &str) -> (tempfile::TempDir, PathBuf) {
+        let tree = tempfile::tempdir().unwrap();
+        let scratch = tree.path().join(HOME).join("scratch");
+        for name in BOOTABLE {
+            for (root, text) in [(tree.path(), content), (scratch.as_path(), new)] {
+                fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+                fs::write(root.join(name), format!("{text} {name}")).unwrap();
+            }
+        }
+        (tree, scratch)
+    }
+
+    fn holds(tree: &Path, content: &str) -> bool {
+        BOOTABLE
+            .iter()
+            .all(|name| fs::read_to_string(tree.join(name)).unwrap() == format!("{content} {name}"))
+    }
+
+    fn id(text: &str) -> BuildId {
+        BuildId(text.to_owned())
+    }
+
+    #[test]
+    fn what_was_put_into_a_tree_is_taken_out_again() {
+        let (tree, scratch) = tree("old", "new");
+        let kept = Kept::of(tree.path(), &BOOTABLE);
+        let time = |name: &str| fs::metadata(tree.path().join(name)).unwrap().modified().unwrap();
+        let before = time("vmlinux");
+        kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
+        assert!(holds(tree.path(), "new"));
+        assert!(kept.is_relinked(&id("bb")) && !kept.is_relinked(&id("aa")));
+        assert_eq!(fs::read_to_string(kept.original_of("vmlinux", &id("bb"))).unwrap(), "old vmlinux");
+        assert!(kept.restore(Some(&id("bb"))).unwrap());
+        assert!(holds(tree.path(), "old"));
+        assert_eq!(time("vmlinux"), before);
+        assert!(!kept.home().exists());
+        assert!(kept.restore(Some(&id("aa"))).is_err());
+    }
+
+    #[test]
+    fn a_program_is_put_into_a_tree_and_taken_out_without_a_boot_image() {
+        let (tree, scratch) = tree("old", "new");
+        for name in BOOTABLE.into_iter().filter(|name| !PROGRAM.contains(name)) {
+            fs::remove_file(tree.path().join(name)).unwrap();
+            fs::remove_file(scratch.join(name)).unwrap();
+        }
+        let kept = Kept::of(tree.path(), &PROGRAM);
+        kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
+        assert_eq!(fs::read_to_string(tree.path().join("vmlinux")).unwrap(), "new vmlinux");
+        assert!(kept.restore(Some(&id("bb"))).unwrap());
+        assert_eq!(fs::read_to_string(tree.path().join("System.map")).unwrap(), "old System.map");
+    }
+
+    #[test]
+    fn a_second_relink_keeps_the_first_original() {
+        let (tree, scratch) = tree("old", "new");
+        let kept = Kept::of(tree.path(), &BOOTABLE);
+        kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
+        for name in BOOTABLE {
+            fs::write(scratch.join(name), format!("newer {name}")).unwrap();
+        }
+        kept.install(&scratch, &id("bb"), &id("cc"), "map").unwrap();
+        assert!(holds(tree.path(), "newer"));
+        assert!(kept.restore(Some(&id("cc"))).unwrap());
+        assert!(holds(tree.path(), "old"));
+    }
+
+    #[test]
+    fn a_failure_midway_leaves_the_tree_as_it_was() {
+        let (tree, scratch) = tree("old", "new");
+        fs::remove_file(scratch.join(BOOTABLE[2])).unwrap();
+        let kept = Kept::of(tree.path(), &BOOTABLE);
+        assert!(kept.install(&scratch, &id("aa"), &id("bb"), "map").is_err());
+        assert!(holds(tree.path(), "old"));
+    }
+
+    #[test]
+    fn a_tree_that_was_built_anew_keeps_its_own_link() {
+        let (tree, scratch) = tree("old", "new");
+        let kept = Kept::of(tree.path(), &BOOTABLE);
+        kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
+        for name in BOOTABLE {
+            fs::write(tree.path().join(name), format!("rebuilt {name}")).unwrap();
+        }
+        assert!(!kept.restore(Some(&id("dd"))).unwrap());
+        assert!(holds(tree.path(), "rebuilt"));
+        assert!(!kept.home().exists());
+    }
+}

@@ -1,0 +1,475 @@
+//! The kernel's own final link, over a rewritten object.
+//!
+//! Takes a built kernel tree and a `vmlinux.o`; gives `vmlinux`, `System.map` and `bzImage` as kbuild makes them from it: kallsyms, sorted tables,
+//! KASLR relocations and all. A kernel for User Mode Linux is its `vmlinux`, a program: it has no `bzImage`. The link runs in a scratch tree made of symbolic links to the tree, in which only what kbuild writes is real:
+//! the tree itself is never written to, whatever happens.
+
+use crate::install;
+use anyhow::{Context, Result, bail, ensure};
+use host::interrupt;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+/// A kernel tree that has been built.
+pub struct Tree {
+    pub path: PathBuf,
+    /// Arguments for make that the tree was built with (`LLVM=1`), and the user's.
+    make_arguments: Vec<String>,
+    machine: Machine,
+    /// When vmlinux.o and vmlinux were made.
+    times: [SystemTime; 2],
+}
+
+/// What a kernel is built for (`ARCH=`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    X86,
+    /// A process of another Linux (arch/um).
+    UserMode,
+}
+
+impl Machine {
+    /// What the kernel's own link makes, by where it lies in a tree; `vmlinux` first.
+    pub fn results(self) -> &'static [&'static str] {
+        match self {
+            Machine::X86 => &install::BOOTABLE,
+            Machine::UserMode => &install::PROGRAM,
+        }
+    }
+
+    /// What the kernel in a tree is built for.
+    pub fn of(tree: &Path) -> Machine {
+        match has_option(tree, "CONFIG_UML=y") {
+            true => Machine::UserMode,
+            false => Machine::X86,
+        }
+    }
+}
+
+/// Directories that kbuild writes to while it links; copied, while all others are linked to.
+const WRITTEN: [&str; 4] = ["init", "include/generated", "include/config", "arch/x86/boot"];
+/// Files too large to copy that kbuild makes anew; not taken into the scratch tree.
+const REMADE: [&str; 9] = [
+    "vmlinux",
+    "vmlinux.bin",
+    "vmlinux.bin.all",
+    "vmlinux.bin.gz",
+    "vmlinux.bin.xz",
+    "vmlinux.bin.zst",
+    "vmlinux.bin.lz4",
+    "vmlinux.relocs",
+    "bzImage",
+];
+
+/// What is put before kbuild's own makefiles: a goal that is its final link and nothing else. The two recipes are those of the top-level
+/// Makefile's `vmlinux` and of arch/x86/Makefile's `bzImage`, which User Mode Linux has not.
+const GOAL: &str = "\
+ifdef sub_make_done
+.PHONY: kernlane-link
+kernlane-link:
+\t+$(Q)$(if $(KERNLANE_PAHOLE),PAHOLE=$(KERNLANE_PAHOLE)) LDFLAGS_vmlinux='$(LDFLAGS_vmlinux)' $(MAKE) -f $(srctree)/scripts/Makefile.vmlinux
+\t+$(Q)$(if $(CONFIG_UML),:,$(MAKE) $(build)=$(boot) $(KBUILD_IMAGE))
+endif
+";
+
+impl Tree {
+    /// Makes sure that there is a built tree, and that nobody is building it right now.
+    pub fn open(path: &Path, make_arguments: &[String]) -> Result<Tree> {
+        let path = fs::canonicalize(path).with_context(|| format!("{}: no such tree", path.display()))?;
+        let is_kernel = path.join("Makefile").exists() && path.join("include/config").exists();
+        ensure!(
+            is_kernel || path.join("Kconfig").exists(),
+            "{}: not a Linux kernel tree; give the directory in which the kernel was built",
+            path.display()
+        );
+        let machine = Machine::of(&path);
+        let image = (machine == Machine::X86).then_some("arch/x86/boot/bzImage");
+        let needed = ["vmlinux", "vmlinux.o", ".vmlinux.cmd", "include/config/auto.conf"];
+        for file in needed.into_iter().chain(image) {
+            ensure!(
+                path.join(file).exists(),
+                "{}: the kernel is not built ({file} is missing); build it with make, or point --tree to where it was built",
+                path.display()
+            );
+        }
+        let link = path.join("scripts/Makefile.vmlinux").exists() || path.join("source/scripts/Makefile.vmlinux").exists();
+        ensure!(
+            link,
+            "{}: no scripts/Makefile.vmlinux; kernels from 6.1 on have it, older ones cannot be relinked",
+            path.display()
+        );
+        let architecture = (machine == Machine::UserMode).then(|| "ARCH=um".to_owned());
+        let found_out = toolchain_of(&path)?.into_iter().chain(architecture);
+        let make_arguments = found_out.chain(make_arguments.iter().cloned()).collect();
+        let times = times_of(&path)?;
+        let tree = Tree {
+            path,
+            make_arguments,
+            machine,
+            times,
+        };
+        tree.refuse_while_built()?;
+        Ok(tree)
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn refuse_while_built(&self) -> Result<()> {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let is_make = fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| matches!(name.trim(), "make" | "gmake"));
+            if is_make && fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&self.path)) {
+                bail!(
+                    "{}: is being built now (make, process {}); try again when it is done",
+                    self.path.display(),
+                    entry.file_name().display()
+                );
+            }
+        }
+        let time = |name: &str| time_of(&self.file(name));
+        ensure!(
+            self.times[0] <= self.times[1],
+            "{}: vmlinux.o is newer than vmlinux: a build was cut short; run make in the tree",
+            self.path.display()
+        );
+        ensure!(
+            time(".config").is_err() || time(".config")? <= time("include/config/auto.conf")?,
+            "{}: .config is newer than the build; run make in the tree",
+            self.path.display()
+        );
+        Ok(())
+    }
+
+    /// An error if the tree was built again since it was opened.
+    pub fn ensure_unchanged(&self) -> Result<()> {
+        ensure!(
+            times_of(&self.path)? == self.times,
+            "{}: was built while it was being relinked; try again",
+            self.path.display()
+        );
+        self.refuse_while_built()
+    }
+
+    /// What the kernel is built for.
+    pub fn machine(&self) -> Machine {
+        self.machine
+    }
+
+    /// Whether the final link takes `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
+    fn links_archive(&self) -> bool {
+        !["CONFIG_LTO_CLANG=y", "CONFIG_X86_KERNEL_IBT=y"]
+            .iter()
+            .any(|option| has_option(&self.path, option))
+    }
+
+    /// Whether the kernel has its own types with it (BTF).
+    pub fn has_types(&self) -> bool {
+        has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
+    }
+
+    /// Links the kernel from `object` in the empty directory `scratch`, with these types (BTF). The results lie in it as they would in the
+    /// tree.
+    pub fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
+        self.fill(scratch)?;
+        fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
+        if self.links_archive() {
+            let status = Command::new("ar")
+                .args(["rcs", "vmlinux.a", "vmlinux.o"])
+                .current_dir(scratch)
+                .status();
+            ensure!(status.context("ar cannot be run")?.success(), "ar could not make vmlinux.a");
+        }
+        let pahole = types.map(|types| stand_in_for_pahole(scratch, types)).transpose()?;
+        self.final_link(scratch, pahole.as_deref())
+    }
+
+    /// Runs kbuild's rules for the final link in `directory`: this tree, or what stands in for it. `pahole` is to make the BTF instead of
+    /// the tree's own.
+    pub fn final_link(&self, directory: &Path, pahole: Option<&Path>) -> Result<()> {
+        let goal = directory.join(".kernlane.mk");
+        fs::write(&goal, GOAL).context("the goal for make cannot be written")?;
+        let log_path = directory.join("kernlane-link.log");
+        let log = fs::File::create(&log_path).context("the log cannot be made")?;
+        let mut make = Command::new("make");
+        make.arg("-C")
+            .arg(directory)
+            .args(&self.make_arguments)
+            .arg("kernlane-link")
+            .env("MAKEFILES", &goal);
+        for inherited in [
+            "MAKEFLAGS",
+            "MFLAGS",
+            "MAKELEVEL",
+            "MAKEOVERRIDES",
+            "sub_make_done",
+            "KBUILD_OUTPUT",
+            "O",
+        ] {
+            make.env_remove(inherited);
+        }
+        if let Some(pahole) = pahole {
+            make.env("KERNLANE_PAHOLE", pahole);
+        }
+        for (name, value) in self.build_identity()? {
+            make.env(name, value);
+        }
+        make.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut make = interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
+        let status = interrupt::wait(&mut make)?;
+        if !status.success() {
+            let text = fs::read_to_string(&log_path).unwrap_or_default();
+            ensure!(
+                has_room(directory),
+                "the kernel's own link failed: the disk that {} is on is full",
+                directory.display()
+            );
+            let lines: Vec<&str> = text.lines().collect();
+            bail!(
+                "the kernel's own link failed ({status}); its last words:\n{}",
+                lines[lines.len().saturating_sub(20)..].join("\n")
+            );
+        }
+        Ok(())
+    }
+
+    /// The variables with which kbuild writes the same version, date and builder again.
+    fn build_identity(&self) -> Result<Vec<(&'static str, String)>> {
+        let quoted = |file: &str, key: &str| -> Option<String> {
+            let text = fs::read_to_string(self.file(file)).ok()?;
+            let line = text.lines().find(|l| l.split_whitespace().nth(1) == Some(key))?;
+            Some(line.split_once('"')?.1.rsplit_once('"')?.0.to_owned())
+        };
+        let mut found = Vec::new();
+        if let Some(version) = quoted("include/generated/utsversion.h", "UTS_VERSION") {
+            let mut words = version.trim_start_matches('#').splitn(2, ' ');
+            found.push(("KBUILD_BUILD_VERSION", words.next().unwrap_or("1").to_owned()));
+            let mut rest = words.next().unwrap_or("");
+            for flag in ["SMP ", "PREEMPT ", "PREEMPT_DYNAMIC ", "PREEMPT_RT "] {
+                rest = rest.strip_prefix(flag).unwrap_or(rest);
+            }
+            found.push(("KBUILD_BUILD_TIMESTAMP", rest.to_owned()));
+        }
+        for (variable, key) in [
+            ("KBUILD_BUILD_USER", "LINUX_COMPILE_BY"),
+            ("KBUILD_BUILD_HOST", "LINUX_COMPILE_HOST"),
+        ] {
+            if let Some(value) = quoted("include/generated/compile.h", key) {
+                found.push((variable, value));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Fills the scratch tree.
+    fn fill(&self, scratch: &Path) -> Result<()> {
+        self.mirror(Path::new(""), scratch)
+    }
+
+    fn mirror(&self, relative: &Path, scratch: &Path) -> Result<()> {
+        let from = self.path.join(relative);
+        let to = scratch.join(relative);
+        fs::create_dir_all(&to).with_context(|| format!("{}: cannot be made", to.display()))?;
+        let named = || format!("{}: cannot be mirrored", from.display());
+        for entry in fs::read_dir(&from).with_context(named)? {
+            let entry = entry.with_context(named)?;
+            let name = entry.file_name();
+            let path = relative.join(&name);
+            let target = scratch.join(&path);
+            if scratch.starts_with(entry.path()) {
+                continue;
+            }
+            if WRITTEN.iter().any(|w| Path::new(w) == path) {
+                copy_all(&entry.path(), &target)?;
+            } else if WRITTEN.iter().any(|w| Path::new(w).starts_with(&path)) {
+                self.mirror(&path, scratch)?;
+            } else if is_written_at_top(relative, &name.to_string_lossy()) {
+                let text = name.to_string_lossy().starts_with(".vmlinux") || name == ".version";
+                if text {
+                    copy(&entry.path(), &target)?;
+                }
+            } else {
+                symlink(entry.path(), &target).with_context(|| format!("{}: cannot be linked to", entry.path().display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a line of the configuration that the tree was built with is `option`.
+fn has_option(tree: &Path, option: &str) -> bool {
+    let config = fs::read_to_string(tree.join("include/config/auto.conf")).unwrap_or_default();
+    config.lines().any(|line| line == option)
+}
+
+fn time_of(path: &Path) -> Result<SystemTime> {
+    fs::metadata(path)
+        .and_then(|m| m.modified())
+        .with_context(|| format!("{}: cannot be read", path.display()))
+}
+
+/// A program that gives the kernel these types (BTF), as pahole does: `pahole -J FLAGS… FILE`, with objcopy in `LLVM_OBJCOPY`
+/// (scripts/link-vmlinux.sh). Types do not change when code moves, but their numbers do whenever pahole runs in parallel
+/// (scripts/Makefile.btf), and modules know them by number.
+fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
+    let (section, program) = (scratch.join(".kernlane.btf"), scratch.join(".kernlane-pahole"));
+    fs::write(&section, types).context("the types (BTF) cannot be written")?;
+    let text = "#!/bin/sh\nfor file; do :; done\nexec $LLVM_OBJCOPY --add-section .BTF=\"${0%-pahole}.btf\" \"$file\"\n";
+    fs::write(&program, text)
+        .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o755)))
+        .with_context(|| format!("{}: cannot be written", program.display()))?;
+    Ok(program)
+}
+
+/// Whether a file can grow in the directory. Not all of kbuild's programs say so when it cannot; what they cut short is then a riddle.
+fn has_room(directory: &Path) -> bool {
+    const SOME: usize = 1 << 20;
+    let probe = directory.join(".kernlane-probe");
+    let written = fs::write(&probe, vec![0; SOME]).is_ok();
+    // Removed here, or with the scratch tree.
+    let _ = fs::remove_file(probe);
+    written
+}
+
+/// When the object and the kernel in a tree were made.
+fn times_of(tree: &Path) -> Result<[SystemTime; 2]> {
+    Ok([time_of(&tree.join("vmlinux.o"))?, time_of(&tree.join("vmlinux"))?])
+}
+
+/// Files at the tree's top that kbuild writes while it links.
+fn is_written_at_top(relative: &Path, name: &str) -> bool {
+    relative.as_os_str().is_empty()
+        && (name.starts_with(".tmp_") || name.starts_with(".vmlinux") || name.starts_with(".btf.") || name == ".version" || is_result(name))
+}
+
+fn is_result(name: &str) -> bool {
+    matches!(name, "vmlinux" | "vmlinux.o" | "vmlinux.a" | "vmlinux.map" | "System.map")
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("{}: cannot be copied", from.display()))?;
+    // kbuild decides by time stamps what to make anew.
+    let time = fs::metadata(from).and_then(|m| m.modified());
+    let set = time.and_then(|t| fs::File::options().write(true).open(to)?.set_modified(t));
+    // A file that may not be written to (a read-only source) keeps the new time, which only makes kbuild do more.
+    match set {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.with_context(|| format!("{}: its time cannot be set", to.display())),
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("{}: cannot be made", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot be read", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else if REMADE.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(entry.path())?, &target).with_context(|| format!("{}: cannot be linked", target.display()))?;
+        } else if kind.is_file() {
+            copy(&entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// What make has to be told so that it takes the linker that the tree was linked with.
+fn toolchain_of(path: &Path) -> Result<Vec<String>> {
+    let command = fs::read_to_string(path.join(".vmlinux.cmd")).context(".vmlinux.cmd: cannot be read")?;
+    let linker = command
+        .split_once("link-vmlinux.sh \"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map(|(linker, _)| linker);
+    let linker = linker.context(".vmlinux.cmd: the command that linked vmlinux is not understood")?;
+    let (directory, name) = linker.rsplit_once('/').map_or(("", linker), |(d, n)| (d, n));
+    Ok(match name.strip_prefix("ld.lld") {
+        Some("") if directory.is_empty() => vec!["LLVM=1".to_owned()],
+        Some("") => vec![format!("LLVM={directory}/")],
+        Some(suffix) => vec![format!("LLVM={suffix}")],
+        None => linker
+            .strip_suffix("ld")
+            .filter(|prefix| !prefix.is_empty())
+            .map(|prefix| format!("CROSS_COMPILE={prefix}"))
+            .into_iter()
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::{Object, ObjectSection};
+
+    /// A tree that looks built, with this configuration; no bzImage.
+    fn built(config: &str) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        for directory in ["include/config", "scripts"] {
+            fs::create_dir_all(tree.path().join(directory)).unwrap();
+        }
+        for (file, text) in [
+            ("Makefile", ""),
+            ("scripts/Makefile.vmlinux", ""),
+            ("include/config/auto.conf", config),
+            (
+                ".vmlinux.cmd",
+                "savedcmd_vmlinux := scripts/link-vmlinux.sh \"ld\" \"\" \"\"; true\n",
+            ),
+            ("vmlinux.o", ""),
+            ("vmlinux", ""),
+        ] {
+            fs::write(tree.path().join(file), text).unwrap();
+        }
+        tree
+    }
+
+    #[test]
+    fn a_kernel_for_user_mode_linux_is_a_program() {
+        let tree = built("CONFIG_UML=y\n");
+        let opened = Tree::open(tree.path(), &["KBUILD_VERBOSE=1".to_owned()]).unwrap();
+        assert_eq!(opened.machine(), Machine::UserMode);
+        assert_eq!(opened.make_arguments, ["ARCH=um", "KBUILD_VERBOSE=1"]);
+        assert_eq!(opened.machine().results(), ["vmlinux", "System.map"]);
+        assert!(opened.links_archive());
+    }
+
+    #[test]
+    fn another_kernel_needs_its_boot_image() {
+        let tree = built("CONFIG_X86_KERNEL_IBT=y\n");
+        let error = Tree::open(tree.path(), &[]).err().unwrap().to_string();
+        assert!(error.contains("arch/x86/boot/bzImage is missing"), "{error}");
+        let boot = tree.path().join("arch/x86/boot");
+        fs::create_dir_all(&boot).unwrap();
+        fs::write(boot.join("bzImage"), "").unwrap();
+        let opened = Tree::open(tree.path(), &[]).unwrap();
+        assert_eq!(opened.machine(), Machine::X86);
+        assert!(opened.make_arguments.is_empty() && !opened.links_archive());
+    }
+
+    #[test]
+    fn a_kernel_is_given_the_types_that_it_had() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join(".tmp_vmlinux1");
+        let mut object = object::write::Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, object::Endianness::Little);
+        let text = object.section_id(object::write::StandardSection::Text);
+        object.append_section_data(text, &[0xc3], 1);
+        fs::write(&file, object.write().unwrap()).unwrap();
+        let pahole = stand_in_for_pahole(scratch.path(), b"types").unwrap();
+        let mut command = Command::new(pahole);
+        command
+            .args(["-J", "--btf_gen_floats", "-j"])
+            .arg(&file)
+            .env("LLVM_OBJCOPY", "objcopy");
+        assert!(command.status().unwrap().success());
+        let bytes = fs::read(&file).unwrap();
+        let elf = object::File::parse(&*bytes).unwrap();
+        assert_eq!(elf.section_by_name(".BTF").unwrap().data().unwrap(), b"types");
+        assert!(!command.env("LLVM_OBJCOPY", "false").status().unwrap().success());
+    }
+}

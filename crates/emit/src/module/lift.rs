@@ -1,0 +1,321 @@
+//! A piece of a function of the running kernel as code that can stand anywhere: bytes, and the fields in them that depend on where it stands.
+//!
+//! Takes the function's bytes as they are before the kernel patches them; gives for each piece its bytes and fixups. What the kernel patches later (static
+//! keys, alternatives, static calls) keeps the form in which the kernel expects to find it.
+
+use crate::branch;
+use anyhow::{Context, Result, bail, ensure};
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use image::object::functions::Function;
+use image::object::pieces::{Exit, Piece, Site, SiteKind};
+
+/// The functions of a group and their pieces.
+pub struct Original<'k, 'd> {
+    pub kernel: &'k LinkedKernel<'d>,
+    /// Ascending, none of them joined with another.
+    pub functions: Vec<Function>,
+    pub pieces: Vec<Piece>,
+    pub sites: Vec<Site>,
+    /// Each function's bytes: as in the file, with what the running kernel has filled in for good (addresses, constants).
+    pub code: Vec<Vec<u8>>,
+    /// Bytes at each function's entry that the copy leaves out: ENDBR and the tracer's site. 0 for a part that is not entered by calls.
+    pub skip: Vec<u32>,
+    /// How far KASLR moved the kernel.
+    pub slide: u64,
+}
+
+/// What a field names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A place in the kernel's image.
+    Kernel(LinkAddr),
+    /// The start of a piece of the group.
+    Piece(u32),
+    /// A number that KASLR does not move: an offset in per-CPU data.
+    Absolute(u64),
+}
+
+/// A 32-bit displacement.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixup {
+    /// Offset of the field in the piece's bytes.
+    pub at: u32,
+    /// Bytes from the field to the end of its instruction.
+    pub behind: u32,
+    pub target: Target,
+}
+
+/// A piece, without the branch at its end that placing decides about.
+pub struct Lifted {
+    pub bytes: Vec<u8>,
+    pub fixups: Vec<Fixup>,
+    /// Old address → offset in `bytes`, for every instruction; the branch at the end, too.
+    pub instructions: Vec<(LinkAddr, u32)>,
+    pub exit: LiftedExit,
+    /// Bytes of the branch that was taken off.
+    pub tail: u8,
+    /// That branch may be neither dropped nor inverted.
+    pub pinned: bool,
+    /// The condition of a conditional branch.
+    pub condition: u8,
+    /// Where a counter's field lies.
+    pub counter: Option<u32>,
+}
+
+/// How control leaves a lifted piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiftedExit {
+    /// Not, or by an instruction in its bytes.
+    Stop,
+    Runs,
+    Jump(u32),
+    Branch(u32),
+}
+
+/// `incq %gs:0` with an absolute displacement of 32 bits: the field is its last four bytes.
+const COUNT: [u8; 9] = [0x65, 0x48, 0xff, 0x04, 0x25, 0, 0, 0, 0];
+/// `x86_nops[5]`, arch/x86/kernel/alternative.c: what the kernel expects at a static key.
+const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+impl Original<'_, '_> {
+    /// The piece that begins at an offset of `.text`.
+    fn piece_from(&self, at: u32) -> Option<u32> {
+        self.pieces.binary_search_by_key(&at, |p| p.at).ok().map(|i| i as u32)
+    }
+
+    /// What an address in the file's own terms names for a branch.
+    pub fn branch_target(&self, at: u64) -> Target {
+        let inside = self.kernel.text.contains(&at).then(|| (at - self.kernel.text.start) as u32);
+        match inside.and_then(|offset| self.piece_from(offset)) {
+            Some(piece) => Target::Piece(piece),
+            None => self.data_target(at),
+        }
+    }
+
+    /// What an address names for an operand: never a copy, so that no pointer into one gets abroad.
+    fn data_target(&self, at: u64) -> Target {
+        match self.kernel.image.contains(&at) {
+            true => Target::Kernel(LinkAddr(at)),
+            false => Target::Absolute(at),
+        }
+    }
+
+    fn is_inside(&self, function: u32, at: u64) -> bool {
+        let f = &self.functions[function as usize];
+        let offset = at.wrapping_sub(self.kernel.text.start);
+        offset >= u64::from(f.at) && offset < u64::from(f.end)
+    }
+
+    /// The bytes of a stretch of a function's code.
+    pub fn bytes(&self, function: u32, from: u32, to: u32) -> &[u8] {
+        let base = self.functions[function as usize].at;
+        &self.code[function as usize][(from - base) as usize..(to - base) as usize]
+    }
+
+    fn sites_in(&self, from: u32, to: u32) -> &[Site] {
+        &self.sites[self.sites.partition_point(|s| s.at < from)..self.sites.partition_point(|s| s.at < to)]
+    }
+
+    fn is_in_alternative(&self, at: LinkAddr) -> bool {
+        let all = &self.kernel.tables.alternatives;
+        let behind = all.partition_point(|a| a.site <= at.0);
+        all[..behind]
+            .iter()
+            .rev()
+            .take_while(|a| a.site + 255 > at.0)
+            .any(|a| at.0 < a.site + u64::from(a.len))
+    }
+
+    /// Lifts one piece. `count_before` is the old address of the instruction in front of which it counts.
+    pub fn lift(&self, index: usize, count_before: Option<LinkAddr>) -> Result<Lifted> {
+        let piece = &self.pieces[index];
+        let skip = if piece.entry { self.skip[piece.function as usize] } else { 0 };
+        let from = piece.at + skip;
+        ensure!(
+            from <= piece.end(),
+            "the entry block at {} is shorter than what it leaves out",
+            self.at(piece.at)
+        );
+        let mut lifted = self.open(index, piece)?;
+        let end = piece.end() - u32::from(lifted.tail);
+        let mut decoder = Decoder::with_ip(64, self.bytes(piece.function, from, end), self.at(from).0, DecoderOptions::NONE);
+        let sites = self.sites_in(from, end);
+        while decoder.can_decode() {
+            let at = decoder.ip();
+            let instruction = decoder.decode();
+            ensure!(!instruction.is_invalid(), "bytes that do not decode at {at:x}");
+            if count_before == Some(LinkAddr(at)) {
+                lifted.bytes.extend(COUNT);
+                lifted.counter = Some(lifted.bytes.len() as u32 - 4);
+            }
+            lifted.instructions.push((LinkAddr(at), lifted.bytes.len() as u32));
+            let offset = (at - self.kernel.text.start) as u32;
+            let key = sites
+                .iter()
+                .find(|s| s.at == offset && matches!(s.kind, SiteKind::StaticKey { .. }));
+            match key {
+                Some(key) => self.lift_static_key(key, &mut lifted),
+                None => self.lift_instruction(piece.function, &decoder, &instruction, &mut lifted)?,
+            }
+        }
+        lifted.instructions.push((self.at(end), lifted.bytes.len() as u32));
+        if lifted.tail == 0 {
+            lifted.instructions.pop();
+        }
+        Ok(lifted)
+    }
+
+    fn at(&self, offset: u32) -> LinkAddr {
+        self.kernel.link_address(offset)
+    }
+
+    /// An empty piece with its exit: a branch to a place outside of the group is no exit, but an instruction like others.
+    fn open(&self, index: usize, piece: &Piece) -> Result<Lifted> {
+        let tail = |exit| (exit, piece.tail);
+        let (exit, tail) = match piece.exit {
+            Exit::Stop => (LiftedExit::Stop, 0),
+            Exit::Runs => (LiftedExit::Runs, 0),
+            Exit::Jump(to) => self.piece_from(to).map_or((LiftedExit::Stop, 0), |to| tail(LiftedExit::Jump(to))),
+            Exit::Branch(to) => self.piece_from(to).map_or((LiftedExit::Runs, 0), |to| tail(LiftedExit::Branch(to))),
+        };
+        let condition = match exit {
+            LiftedExit::Branch(_) => branch::condition_of(self.bytes(piece.function, piece.end() - u32::from(tail), piece.end())),
+            _ => 0,
+        };
+        let runs = matches!(exit, LiftedExit::Runs | LiftedExit::Branch(_));
+        let next = self.pieces.get(index + 1).is_some_and(|next| next.function == piece.function);
+        ensure!(!runs || next, "{}: runs on over the end of its function", self.at(piece.at));
+        Ok(Lifted {
+            bytes: Vec::with_capacity(piece.size as usize + 16),
+            fixups: Vec::new(),
+            instructions: Vec::new(),
+            exit,
+            tail,
+            pinned: piece.pinned,
+            condition,
+            counter: None,
+        })
+    }
+
+    fn lift_static_key(&self, key: &Site, lifted: &mut Lifted) {
+        let SiteKind::StaticKey { jumps } = key.kind else { return };
+        match jumps {
+            false => lifted.bytes.extend(NOP5),
+            true => {
+                lifted.bytes.push(0xe9);
+                self.push_field(lifted, self.branch_target(self.at(key.target).0), 4);
+            }
+        }
+    }
+
+    /// A field of four zeros that a fixup fills, and room for what of the instruction is behind it.
+    fn push_field(&self, lifted: &mut Lifted, target: Target, behind: u32) {
+        lifted.fixups.push(Fixup {
+            at: lifted.bytes.len() as u32,
+            behind,
+            target,
+        });
+        lifted.bytes.extend([0; 4]);
+    }
+
+    fn lift_instruction(&self, function: u32, decoder: &Decoder<'_>, instruction: &Instruction, lifted: &mut Lifted) -> Result<()> {
+        let at = (instruction.ip() - self.kernel.text.start) as u32;
+        let bytes = self.bytes(function, at, at + instruction.len() as u32);
+        if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64 {
+            return self.lift_branch(function, instruction, bytes, lifted);
+        }
+        if instruction.is_ip_rel_memory_operand() {
+            let field = decoder.get_constant_offsets(instruction).displacement_offset();
+            let target = self.data_target(instruction.ip_rel_memory_address());
+            ensure!(
+                instruction.memory_base() == Register::RIP,
+                "{:x}: an address relative to EIP",
+                instruction.ip()
+            );
+            lifted.bytes.extend_from_slice(&bytes[..field]);
+            self.push_field(lifted, target, (bytes.len() - field) as u32);
+            lifted.bytes.extend_from_slice(&bytes[field + 4..]);
+            return Ok(());
+        }
+        lifted.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn lift_branch(&self, function: u32, instruction: &Instruction, bytes: &[u8], lifted: &mut Lifted) -> Result<()> {
+        let (at, to) = (instruction.ip(), instruction.near_branch64());
+        let fixed = self.is_in_alternative(LinkAddr(at));
+        if fixed && bytes.len() < 5 {
+            // Within the alternative; the cutter refuses others.
+            lifted.bytes.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let target = self.branch_target(to);
+        let lost = matches!(target, Target::Kernel(_)) && self.is_inside(function, to);
+        ensure!(!lost, "{at:x}: a branch into the middle of a block");
+        let opcode: &[u8] = match bytes {
+            [0xe8, ..] | [0xeb | 0xe9, ..] => &[if bytes[0] == 0xe8 { 0xe8 } else { 0xe9 }],
+            [short @ 0x70..=0x7f, _] => &[0x0f, 0x80 | (short & 0xf)],
+            [0x0f, near @ 0x80..=0x8f, ..] if bytes.len() == 6 => &[0x0f, *near],
+            // A prefix before the branch (`cs jmp` to a retpoline, `bnd`) stays.
+            [.., _, _, _, _] if instruction.len() >= 6 && bytes.len() <= 8 => &bytes[..bytes.len() - 4],
+            _ => bail!("{at:x}: a branch in a form that is not known"),
+        };
+        lifted.bytes.extend_from_slice(opcode);
+        self.push_field(lifted, target, 4);
+        Ok(())
+    }
+
+    /// The replacement of an alternative: bytes and fixups, as of a piece.
+    pub fn lift_replacement(&self, at: LinkAddr, len: u8) -> Result<(Vec<u8>, Vec<Fixup>)> {
+        let code = self.kernel.bytes(at, usize::from(len));
+        let code = code.with_context(|| format!("the replacement at {at} is not in the file"))?;
+        let mut bytes = code.to_vec();
+        let mut fixups = Vec::new();
+        let mut decoder = Decoder::with_ip(64, code, at.0, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let start = decoder.position();
+            let instruction = decoder.decode();
+            ensure!(!instruction.is_invalid(), "a replacement that does not decode at {at}");
+            let offsets = decoder.get_constant_offsets(&instruction);
+            let (field, target) = if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64 {
+                let to = instruction.near_branch64();
+                if (at.0..=at.0 + u64::from(len)).contains(&to) {
+                    continue;
+                }
+                ensure!(offsets.immediate_size() == 4, "a short branch out of the replacement at {at}");
+                (offsets.immediate_offset(), self.branch_target(to))
+            } else if instruction.is_ip_rel_memory_operand() {
+                (offsets.displacement_offset(), self.data_target(instruction.ip_rel_memory_address()))
+            } else {
+                continue;
+            };
+            fixups.push(Fixup {
+                at: (start + field) as u32,
+                behind: (instruction.len() - field) as u32,
+                target,
+            });
+            bytes[start + field..start + field + 4].fill(0);
+        }
+        self.slide_addresses(at, &mut bytes)?;
+        Ok((bytes, fixups))
+    }
+
+    /// Moves the absolute addresses in code that the running kernel never showed.
+    fn slide_addresses(&self, at: LinkAddr, bytes: &mut [u8]) -> Result<()> {
+        for (field, width) in image::linked::fields::absolute(bytes, at) {
+            let place = &mut bytes[field..field + width];
+            let mut value = [0u8; 8];
+            value[..width].copy_from_slice(place);
+            let old = match width {
+                4 => i64::from(i32::from_le_bytes([value[0], value[1], value[2], value[3]])) as u64,
+                _ => u64::from_le_bytes(value),
+            };
+            if self.kernel.image.contains(&old) {
+                place.copy_from_slice(&old.wrapping_add(self.slide).to_le_bytes()[..width]);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,346 @@
+//! Copies of functions of the running kernel, as a module that the kernel's own loader takes.
+//!
+//! Takes a group's functions as they stand in the kernel and an order of their pieces; gives the module's bytes and where everything lies in it.
+//! The module has side tables like any other, so that the kernel patches the copies as it patches the originals: static keys, static calls,
+//! alternatives, returns and retpolines, exception fixups, warnings, unwinding. What the copies need of the kernel they reach by one exported symbol
+//! and a distance: the kernel's image is rigid. Never reads or writes a file.
+
+mod elf;
+mod lift;
+mod side_tables;
+
+pub use lift::{Original, Target};
+
+use anyhow::{Context, Result, ensure};
+use elf::{Against, Relocation, Section, Symbol};
+use image::address::LinkAddr;
+use image::linked::exports::{Export, ModuleStructure};
+use image::place::{self, Exit, Movable, Places};
+use lift::{Fixup, Lifted, LiftedExit};
+use object::elf::{R_X86_64_32S, R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
+use std::collections::BTreeMap;
+
+/// How the group is to be written.
+pub struct Plan<'a> {
+    /// The module's name.
+    pub name: &'a str,
+    /// A permutation of the pieces.
+    pub order: &'a [u32],
+    /// Per piece: the old address of the instruction in front of which it counts.
+    pub counters: &'a [Option<LinkAddr>],
+    /// Bytes of no-ops in front of each function's entry, for call-depth tracking; 0 for none.
+    pub padding: u32,
+}
+
+/// What the loader compares with the kernel.
+pub struct Loading<'a> {
+    pub magic: &'a str,
+    pub structure: ModuleStructure,
+    /// What all references to the kernel go through.
+    pub base: Export,
+    /// The checksum of `module_layout`.
+    pub layout: Export,
+}
+
+/// A module, and where things are in its `.text`.
+pub struct Module {
+    pub bytes: Vec<u8>,
+    /// Per function of the group: where its copy begins.
+    pub entries: Vec<u32>,
+    /// Calls and jumps of five bytes from a copy to the entry of a copy: offset, function.
+    pub calls: Vec<(u32, u32)>,
+    /// Per piece: offset and bytes, appended jumps included.
+    pub pieces: Vec<(u32, u32)>,
+    /// Pieces that count, in the order of their counters.
+    pub counted: Vec<u32>,
+    pub text_size: u32,
+    pub summary: Summary,
+}
+
+/// What writing did, in numbers.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Summary {
+    pub pieces: usize,
+    pub branches_inverted: usize,
+    pub jumps_dropped: usize,
+    pub jumps_added: usize,
+}
+
+const TEXT: usize = 0;
+const REPLACEMENTS: usize = 1;
+const COUNTERS: usize = 2;
+/// `int3` between pieces, `nop` in front of entries.
+const FILL: u8 = 0xcc;
+const NOP: u8 = 0x90;
+/// Room between blocks in the imagined old addresses, which only have to be distinct.
+const ROOM: u64 = 64;
+
+/// Writes the module.
+///
+/// # Errors
+/// Code that cannot be copied, with its address.
+pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>) -> Result<Module> {
+    let lifted: Vec<Lifted> = (0..original.pieces.len())
+        .map(|i| original.lift(i, plan.counters.get(i).copied().flatten()))
+        .collect::<Result<_>>()?;
+    let leads: Vec<u32> = original.pieces.iter().map(|p| lead(original, p, plan.padding)).collect();
+    let movables = movables(&lifted, &leads);
+    let places = place::place(&movables, &[], plan.order, LinkAddr(0))?;
+    let text = write_text(&lifted, &leads, &places, plan.order)?;
+    let writer = Writer {
+        original,
+        lifted: &lifted,
+        places: &places,
+        loading,
+    };
+    let mut sections = vec![
+        section(".text", SHF_EXECINSTR, 64, text),
+        section(".altinstr_replacement", SHF_EXECINSTR, 1, Vec::new()),
+        section(".data..percpu", SHF_WRITE, 8, Vec::new()),
+    ];
+    let counted = writer.relocate_text(&mut sections[TEXT]);
+    sections[COUNTERS].data = vec![0; counted.len() * 8];
+    writer.side_tables(&mut sections, plan.order)?;
+    sections.extend(writer.loader_sections(plan.name)?);
+    let symbols = writer.symbols(plan.order);
+    let text_size = sections[TEXT].data.len() as u32;
+    let bytes = elf::write(&sections, &symbols, &loading.base.name);
+    Ok(Module {
+        bytes,
+        entries: writer.entries(),
+        calls: writer.calls(),
+        pieces: writer.extents(),
+        counted,
+        text_size,
+        summary: summary(&places),
+    })
+}
+
+fn summary(places: &Places) -> Summary {
+    let count = |ending| places.ending.iter().filter(|&&e| e == ending).count();
+    Summary {
+        pieces: places.new.len(),
+        branches_inverted: count(place::Ending::Inverted),
+        jumps_dropped: count(place::Ending::JumpDropped),
+        jumps_added: places.appended.iter().filter(|&&a| a > 0).count(),
+    }
+}
+
+fn lead(original: &Original<'_, '_>, piece: &image::object::pieces::Piece, padding: u32) -> u32 {
+    let called = piece.entry && original.skip[piece.function as usize] > 0;
+    if called { padding } else { 0 }
+}
+
+/// The lifted pieces as the placer sees them, at imagined addresses in their old order.
+fn movables(lifted: &[Lifted], leads: &[u32]) -> Vec<Movable> {
+    let mut at = 0;
+    let starts: Vec<LinkAddr> = lifted
+        .iter()
+        .zip(leads)
+        .map(|(l, &lead)| {
+            let start = at + u64::from(lead);
+            at = start + l.bytes.len() as u64 + ROOM;
+            LinkAddr(start)
+        })
+        .collect();
+    let exit = |exit| match exit {
+        LiftedExit::Stop => Exit::Stop,
+        LiftedExit::Runs => Exit::Runs,
+        LiftedExit::Jump(to) => Exit::Jump(starts[to as usize]),
+        LiftedExit::Branch(to) => Exit::Branch(starts[to as usize]),
+    };
+    lifted
+        .iter()
+        .enumerate()
+        .map(|(i, l)| Movable {
+            at: starts[i],
+            size: l.bytes.len() as u32 + u32::from(l.tail),
+            lead: leads[i],
+            lead_named: false,
+            gap: 0,
+            align: 1,
+            residue: 0,
+            exit: exit(l.exit),
+            tail: l.tail,
+            pinned: l.pinned,
+        })
+        .collect()
+}
+
+fn write_text(lifted: &[Lifted], leads: &[u32], places: &Places, order: &[u32]) -> Result<Vec<u8>> {
+    use crate::branch::{write_branch, write_jump};
+    use place::Ending;
+    let new = |piece: usize| places.new[piece].0 as u32;
+    let mut out = Vec::with_capacity(places.end.0 as usize);
+    for &i in order {
+        let i = i as usize;
+        let l = &lifted[i];
+        let start = (new(i) - leads[i]) as usize;
+        ensure!(out.len() <= start, "two blocks at {start:#x} of the module's .text");
+        out.resize(start, FILL);
+        out.resize(start + leads[i] as usize, NOP);
+        out.extend_from_slice(&l.bytes);
+        match l.exit {
+            LiftedExit::Jump(to) if places.ending[i] != Ending::JumpDropped => write_jump(&mut out, new(to as usize), places.tail[i])?,
+            LiftedExit::Branch(to) => {
+                let (condition, to) = match places.ending[i] {
+                    Ending::Inverted => (l.condition ^ 1, new(i + 1)),
+                    _ => (l.condition, new(to as usize)),
+                };
+                write_branch(&mut out, condition, to, places.tail[i])?;
+            }
+            _ => {}
+        }
+        if places.appended[i] > 0 {
+            write_jump(&mut out, new(i + 1), places.appended[i])?;
+        }
+    }
+    Ok(out)
+}
+
+fn section(name: &'static str, flags: u32, align: u64, data: Vec<u8>) -> Section {
+    Section {
+        name,
+        kind: SHT_PROGBITS,
+        flags: u64::from(SHF_ALLOC | flags),
+        align,
+        data,
+        relocations: Vec::new(),
+    }
+}
+
+/// What is known while the sections are written.
+struct Writer<'a, 'k, 'd> {
+    original: &'a Original<'k, 'd>,
+    lifted: &'a [Lifted],
+    places: &'a Places,
+    loading: &'a Loading<'a>,
+}
+
+impl Writer<'_, '_, '_> {
+    fn place_of(&self, piece: usize) -> u32 {
+        self.places.new[piece].0 as u32
+    }
+
+    /// Where an instruction of the group went: offset in `.text`.
+    fn new_address(&self, old: LinkAddr) -> Result<u32> {
+        let offset = (old.0.wrapping_sub(self.original.kernel.text.start)) as u32;
+        let pieces = &self.original.pieces;
+        let index = pieces.partition_point(|p| p.at <= offset).checked_sub(1);
+        let index = index
+            .filter(|&i| offset < pieces[i].end())
+            .with_context(|| format!("{old} is in no block of the group"))?;
+        let at = self.lifted[index].instructions.iter().find(|&&(at, _)| at == old);
+        let &(_, at) = at.with_context(|| format!("no instruction begins at {old}"))?;
+        Ok(self.place_of(index) + at)
+    }
+
+    /// A relocation that makes a 32-bit field relative to the instruction's end name the target.
+    fn relocation(&self, offset: u32, behind: u32, target: Target) -> Relocation {
+        let base = self.loading.base.addr.0;
+        let (against, addend) = match target {
+            Target::Piece(piece) => (Against::Section(TEXT), i64::from(self.place_of(piece as usize))),
+            Target::Kernel(at) => (Against::Import, at.0.wrapping_sub(base) as i64),
+            Target::Absolute(at) => (Against::Import, at.wrapping_sub(base.wrapping_add(self.original.slide)) as i64),
+        };
+        Relocation {
+            offset: u64::from(offset),
+            kind: R_X86_64_PC32,
+            against,
+            addend: addend.wrapping_sub(i64::from(behind)),
+        }
+    }
+
+    /// Fills in what lies in `.text` itself; the rest becomes relocations. Gives the pieces that count.
+    fn relocate_text(&self, text: &mut Section) -> Vec<u32> {
+        let mut counted = Vec::new();
+        for (i, l) in self.lifted.iter().enumerate() {
+            let start = self.place_of(i);
+            for &Fixup { at, behind, target } in &l.fixups {
+                let at = start + at;
+                match target {
+                    Target::Piece(to) => {
+                        let displacement = self.place_of(to as usize).wrapping_sub(at + behind);
+                        text.data[at as usize..at as usize + 4].copy_from_slice(&displacement.to_le_bytes());
+                    }
+                    _ => text.relocations.push(self.relocation(at, behind, target)),
+                }
+            }
+            if let Some(field) = l.counter {
+                text.relocations.push(Relocation {
+                    offset: u64::from(start + field),
+                    kind: R_X86_64_32S,
+                    against: Against::Section(COUNTERS),
+                    addend: counted.len() as i64 * 8,
+                });
+                counted.push(i as u32);
+            }
+        }
+        counted
+    }
+
+    fn entries(&self) -> Vec<u32> {
+        let mut entries = vec![0; self.original.functions.len()];
+        for (i, piece) in self.original.pieces.iter().enumerate().filter(|(_, p)| p.entry) {
+            entries[piece.function as usize] = self.place_of(i);
+        }
+        entries
+    }
+
+    fn calls(&self) -> Vec<(u32, u32)> {
+        let mut calls = Vec::new();
+        for (i, l) in self.lifted.iter().enumerate() {
+            for fixup in &l.fixups {
+                let Target::Piece(to) = fixup.target else { continue };
+                let callee = &self.original.pieces[to as usize];
+                let opcode = fixup.at.checked_sub(1).map(|at| l.bytes[at as usize]);
+                if callee.entry && self.original.skip[callee.function as usize] > 0 && opcode == Some(0xe8) {
+                    calls.push((self.place_of(i) + fixup.at - 1, callee.function));
+                }
+            }
+        }
+        calls.sort_unstable();
+        calls
+    }
+
+    fn extents(&self) -> Vec<(u32, u32)> {
+        let size = |i: usize| self.lifted[i].bytes.len() as u32 + u32::from(self.places.tail[i]) + u32::from(self.places.appended[i]);
+        (0..self.lifted.len()).map(|i| (self.place_of(i), size(i))).collect()
+    }
+
+    /// A name for every stretch of a function: `f.kernlane` where it is entered, `f.kernlane.N` elsewhere.
+    fn symbols(&self, order: &[u32]) -> Vec<Symbol> {
+        let extents = self.extents();
+        let mut stretches: Vec<(u32, u64, u64, bool)> = Vec::new();
+        for &i in order {
+            let piece = &self.original.pieces[i as usize];
+            let (at, size) = extents[i as usize];
+            let end = u64::from(at + size);
+            match stretches.last_mut() {
+                Some(last) if last.0 == piece.function => {
+                    last.2 = end;
+                    last.3 |= piece.entry;
+                }
+                _ => stretches.push((piece.function, u64::from(at), end, piece.entry)),
+            }
+        }
+        let mut parts: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut symbols = Vec::new();
+        for (function, at, end, entry) in stretches.into_iter().filter(|s| s.1 < s.2) {
+            let name = self.original.kernel.function_name(&self.original.functions[function as usize]);
+            let part = parts.entry(function).or_default();
+            *part += u32::from(!entry);
+            symbols.push(Symbol {
+                name: if entry {
+                    format!("{name}.kernlane")
+                } else {
+                    format!("{name}.kernlane.{part}")
+                },
+                section: TEXT,
+                offset: at,
+                size: end - at,
+            });
+        }
+        symbols
+    }
+}

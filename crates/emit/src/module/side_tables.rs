@@ -1,0 +1,218 @@
+//! The side tables of the copies, and the sections that the loader itself reads.
+//!
+//! Each entry of the kernel's tables whose site is in a copied block gets a like entry for the copy. An entry that points into a block's dropped
+//! jump cannot be: the cutter pins such jumps.
+
+use super::elf::{Against, Relocation, Section};
+use super::{REPLACEMENTS, TEXT, Target, Writer, section};
+use anyhow::{Context, Result, ensure};
+use image::address::LinkAddr;
+use image::linked::tables::{OrcState, within};
+use object::elf::{R_X86_64_PC32, R_X86_64_PC64, SHF_WRITE};
+
+/// Room for a module's name in `struct module` and for a symbol's in `__versions`: `MODULE_NAME_LEN`.
+const NAME: usize = 56;
+
+impl Writer<'_, '_, '_> {
+    /// Appends every side table that has an entry.
+    pub(super) fn side_tables(&self, sections: &mut Vec<Section>, order: &[u32]) -> Result<()> {
+        let mut tables = vec![
+            self.jump_table()?,
+            self.static_calls()?,
+            self.exceptions()?,
+            self.bugs()?,
+            self.alternatives(&mut sections[REPLACEMENTS])?,
+        ];
+        let all = &self.original.kernel.tables;
+        for (name, sites) in [
+            (".return_sites", &all.returns),
+            (".retpoline_sites", &all.retpolines),
+            (".call_sites", &all.calls),
+            (".smp_locks", &all.locks),
+        ] {
+            tables.push(self.sites(name, sites)?);
+        }
+        tables.retain(|t| !t.data.is_empty());
+        sections.extend(tables);
+        sections.extend(self.orc(order));
+        Ok(())
+    }
+
+    /// The stretches of old code that are copied, what entries leave out excepted.
+    fn stretches(&self) -> impl Iterator<Item = (LinkAddr, LinkAddr)> + '_ {
+        let original = self.original;
+        original.pieces.iter().map(move |p| {
+            let skip = if p.entry { original.skip[p.function as usize] } else { 0 };
+            (original.kernel.link_address(p.at + skip), original.kernel.link_address(p.end()))
+        })
+    }
+
+    /// The entries of a table whose sites are copied.
+    fn entries_of<'t, T>(&'t self, table: &'t [T], site: impl Fn(&T) -> u64 + Copy + 't) -> impl Iterator<Item = &'t T> {
+        self.stretches().flat_map(move |(from, to)| within(table, site, from, to))
+    }
+
+    fn sites(&self, name: &'static str, sites: &[u64]) -> Result<Section> {
+        let mut table = section(name, 0, 4, Vec::new());
+        for &site in self.entries_of(sites, |&s| s) {
+            self.push_site(&mut table, site)?;
+        }
+        Ok(table)
+    }
+
+    /// A field of 32 bits, relative to itself, that names an instruction of the copies.
+    fn push_site(&self, table: &mut Section, site: u64) -> Result<()> {
+        let addend = i64::from(self.new_address(LinkAddr(site)).with_context(|| table.name)?);
+        self.push_field(table, Against::Section(TEXT), addend);
+        Ok(())
+    }
+
+    fn push_field(&self, table: &mut Section, against: Against, addend: i64) {
+        table.relocations.push(Relocation {
+            offset: table.data.len() as u64,
+            kind: R_X86_64_PC32,
+            against,
+            addend,
+        });
+        table.data.extend([0; 4]);
+    }
+
+    /// Likewise for a place in the kernel.
+    fn push_kernel(&self, table: &mut Section, at: u64) {
+        let relocation = self.relocation(table.data.len() as u32, 0, Target::Kernel(LinkAddr(at)));
+        table.relocations.push(relocation);
+        table.data.extend([0; 4]);
+    }
+
+    /// Likewise for where control goes: into the copies where it can.
+    fn push_control(&self, table: &mut Section, at: u64) -> Result<()> {
+        match self.original.branch_target(at) {
+            Target::Piece(piece) => self.push_field(table, Against::Section(TEXT), i64::from(self.place_of(piece as usize))),
+            Target::Kernel(at) => self.push_kernel(table, at.0),
+            Target::Absolute(at) => anyhow::bail!("{}: names {at:x}, outside of the kernel", table.name),
+        }
+        Ok(())
+    }
+
+    fn jump_table(&self) -> Result<Section> {
+        let mut table = section("__jump_table", SHF_WRITE, 8, Vec::new());
+        for e in self.entries_of(&self.original.kernel.tables.jumps, |e| e.site) {
+            self.push_site(&mut table, e.site)?;
+            self.push_control(&mut table, e.target)?;
+            let mut key = self.relocation(table.data.len() as u32, 0, Target::Kernel(LinkAddr(e.key)));
+            key.kind = R_X86_64_PC64;
+            table.relocations.push(key);
+            table.data.extend([0; 8]);
+        }
+        Ok(table)
+    }
+
+    fn static_calls(&self) -> Result<Section> {
+        let mut table = section(".static_call_sites", SHF_WRITE, 8, Vec::new());
+        for e in self.entries_of(&self.original.kernel.tables.static_calls, |e| e.site) {
+            self.push_site(&mut table, e.site)?;
+            self.push_kernel(&mut table, e.key);
+        }
+        Ok(table)
+    }
+
+    fn exceptions(&self) -> Result<Section> {
+        let mut table = section("__ex_table", SHF_WRITE, 4, Vec::new());
+        for e in self.entries_of(&self.original.kernel.tables.exceptions, |e| e.site) {
+            self.push_site(&mut table, e.site)?;
+            self.push_control(&mut table, e.fixup)?;
+            table.data.extend(e.data.to_le_bytes());
+        }
+        Ok(table)
+    }
+
+    fn bugs(&self) -> Result<Section> {
+        let mut table = section("__bug_table", SHF_WRITE, 4, Vec::new());
+        for e in self.entries_of(&self.original.kernel.tables.bugs, |e| e.site) {
+            self.push_site(&mut table, e.site)?;
+            self.push_kernel(&mut table, e.file);
+            table.data.extend(e.line.to_le_bytes());
+            table.data.extend(e.flags.to_le_bytes());
+        }
+        Ok(table)
+    }
+
+    /// The replacements themselves go into a section of their own, which the kernel frees when it has used them.
+    fn alternatives(&self, replacements: &mut Section) -> Result<Section> {
+        let mut table = section(".altinstructions", 0, 1, Vec::new());
+        for e in self.entries_of(&self.original.kernel.tables.alternatives, |e| e.site) {
+            let (bytes, fixups) = self.original.lift_replacement(LinkAddr(e.replacement), e.replacement_len)?;
+            let start = replacements.data.len() as u32;
+            for f in fixups {
+                replacements.relocations.push(self.relocation(start + f.at, f.behind, f.target));
+            }
+            replacements.data.extend(bytes);
+            self.push_site(&mut table, e.site)?;
+            self.push_field(&mut table, Against::Section(REPLACEMENTS), i64::from(start));
+            table.data.extend(e.flags.to_le_bytes());
+            table.data.extend([e.len, e.replacement_len]);
+        }
+        Ok(table)
+    }
+
+    /// The unwinder's state of every instruction, in the new order of addresses; undefined behind the last.
+    fn orc(&self, order: &[u32]) -> [Section; 2] {
+        let tables = &self.original.kernel.tables;
+        let mut states: Vec<(u32, OrcState)> = Vec::new();
+        for &i in order {
+            let start = self.place_of(i as usize);
+            for &(old, at) in &self.lifted[i as usize].instructions {
+                let state = tables.orc_at(old.0);
+                // A piece whose own bytes are none shares its address with the next.
+                states.pop_if(|&mut (last, _)| last == start + at);
+                if states.last().is_none_or(|&(_, last)| last != state) {
+                    states.push((start + at, state));
+                }
+            }
+        }
+        states.push((self.places.end.0 as u32, [0; 6]));
+        let mut ip = section(".orc_unwind_ip", 0, 4, Vec::new());
+        let mut unwind = section(".orc_unwind", 0, 2, Vec::new());
+        for (at, state) in states {
+            self.push_field(&mut ip, Against::Section(TEXT), i64::from(at));
+            unwind.data.extend(state);
+        }
+        [ip, unwind]
+    }
+
+    /// `.modinfo`, `__versions`, `struct module`.
+    pub(super) fn loader_sections(&self, name: &str) -> Result<Vec<Section>> {
+        ensure!(name.len() < NAME, "{name}: a module's name has fewer than {NAME} characters");
+        let magic = self.loading.magic;
+        let info = [
+            "license=GPL".to_owned(),
+            "description=Functions of the kernel in another order".to_owned(),
+            "retpoline=Y".to_owned(),
+            "depends=".to_owned(),
+            format!("name={name}"),
+            format!("vermagic={magic}"),
+        ];
+        let info: Vec<u8> = info.iter().flat_map(|line| line.bytes().chain([0])).collect();
+        let mut versions = Vec::new();
+        for export in [&self.loading.layout, &self.loading.base] {
+            let Some(crc) = export.crc else { continue };
+            ensure!(export.name.len() < NAME, "{}: too long a name", export.name);
+            versions.extend(u64::from(crc).to_le_bytes());
+            versions.extend(export.name.as_bytes());
+            versions.resize(versions.len().next_multiple_of(64), 0);
+        }
+        let structure = self.loading.structure;
+        let at = usize::try_from(structure.name)?;
+        let mut module = vec![0; usize::try_from(structure.size)?];
+        let room = module.get_mut(at..at + NAME).context("struct module is smaller than its name")?;
+        room[..name.len()].copy_from_slice(name.as_bytes());
+        let mut found = vec![
+            section(".modinfo", 0, 1, info),
+            section(".gnu.linkonce.this_module", SHF_WRITE, 64, module),
+        ];
+        if !versions.is_empty() {
+            found.push(section("__versions", 0, 32, versions));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,128 @@
+//! The unwinder's table (ORC) for the new `.text`.
+//!
+//! Takes the old table as a function from address to state; gives the table for the new addresses. A jump that was added has the state of
+//! the place it goes to, not of the instruction in front of it; padding has none. Entries for other sections pass unchanged.
+
+use super::translate::Translation;
+use anyhow::Result;
+use image::object::KernelObject;
+use image::object::elf::{Relocation, SectionId};
+use image::object::orc::{OrcSections, State, UNDEFINED, state_at};
+use image::place::Places;
+
+/// The new `.orc_unwind_ip`, its relocations, and `.orc_unwind`.
+pub struct Orc {
+    pub ip_section: SectionId,
+    pub unwind_section: SectionId,
+    pub ip: Vec<u8>,
+    pub relocations: Vec<Relocation>,
+    pub unwind: Vec<u8>,
+}
+
+/// Makes the table anew; `None` when the kernel has none.
+pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, order: &[u32], head: u32) -> Result<Option<Orc>> {
+    let elf = &object.elf;
+    let Some(sections) = OrcSections::find(elf, |id| object.relocations[id.0 as usize].len())? else {
+        return Ok(None);
+    };
+    let (ip_section, unwind_section, states) = (sections.ip, sections.unwind, sections.states);
+    let old_ip = &object.relocations[ip_section.0 as usize];
+    let is_text = |r: &Relocation| elf.symbol(r.symbol).section() == Some(object.text);
+    let old = sections.table(elf, old_ip, object.text)?;
+    let fresh = new_table(object, places, translation, order, head, &old);
+
+    let symbol = object.elf.section_symbol(object.text)?;
+    let first_of_text = old_ip.iter().position(is_text).unwrap_or(old_ip.len());
+    let mut orc = Orc {
+        ip_section,
+        unwind_section,
+        ip: Vec::new(),
+        relocations: Vec::new(),
+        unwind: Vec::new(),
+    };
+    for (i, r) in old_ip.iter().enumerate() {
+        if i == first_of_text {
+            for &(at, state) in &fresh {
+                orc.push(
+                    Relocation {
+                        symbol,
+                        addend: i64::from(at),
+                        ..*r
+                    },
+                    state,
+                );
+            }
+        }
+        if !is_text(r) {
+            orc.push(*r, states[i]);
+        }
+    }
+    orc.ip = vec![0; orc.relocations.len() * 4];
+    Ok(Some(orc))
+}
+
+impl Orc {
+    fn push(&mut self, relocation: Relocation, state: State) {
+        let offset = self.relocations.len() as u64 * 4;
+        self.relocations.push(Relocation { offset, ..relocation });
+        self.unwind.extend_from_slice(&state);
+    }
+}
+
+fn new_table(
+    object: &KernelObject<'_>,
+    places: &Places,
+    translation: &Translation<'_>,
+    order: &[u32],
+    head: u32,
+    old: &[(u32, State)],
+) -> Vec<(u32, State)> {
+    let mut new: Vec<(u32, State)> = Vec::with_capacity(old.len() + old.len() / 2);
+    let mut last = None;
+    let mut push = |at: u32, state: State| {
+        if last != Some(state) {
+            new.push((at, state));
+            last = Some(state);
+        }
+    };
+    // A stretch of the old code, with the entries that begin inside it.
+    let copy = |push: &mut dyn FnMut(u32, State), from: u32, to: u32, place: &dyn Fn(u32) -> u32| {
+        if from == to {
+            return;
+        }
+        push(place(from), state_at(old, from));
+        let first = old.partition_point(|&(at, _)| at <= from);
+        for &(at, state) in old[first..].iter().take_while(|&&(at, _)| at < to) {
+            push(place(at), state);
+        }
+    };
+    copy(&mut push, 0, head, &|at| at);
+    let mut end = head;
+    for &i in order {
+        let i = i as usize;
+        let piece = &object.pieces[i];
+        if translation.new[i] - piece.lead > end {
+            push(end, UNDEFINED);
+        }
+        // An instruction of the branch at the end keeps its state wherever it begins now; a dropped one leaves none.
+        let dropped = places.tail[i] == 0;
+        let to = piece.end() - if dropped { u32::from(piece.tail) } else { 0 };
+        copy(&mut push, piece.at - piece.lead, to, &|at| translation.inside(i, at));
+        end = translation.code_end[i];
+        if places.appended[i] > 0 {
+            push(end, state_at(old, object.pieces[i + 1].at));
+            end += u32::from(places.appended[i]);
+        }
+        if places.keeps_gap[i] {
+            let from = piece.end();
+            copy(&mut push, from, from + piece.gap, &|at| end + (at - from));
+            end += piece.gap;
+        }
+    }
+    if end < translation.size {
+        push(end, UNDEFINED);
+    }
+    // The terminator stands even where the last state is the same.
+    new.push((translation.size, UNDEFINED));
+    new
+}

@@ -1,0 +1,120 @@
+//! The bytes of the new `.text`.
+
+use super::Plan;
+use super::counters::{self, Counter};
+use super::translate::Translation;
+use crate::branch::{condition_of, write_branch, write_jump};
+use anyhow::{Context, Result, ensure};
+use image::object::KernelObject;
+use image::object::pieces::{Exit, Piece, Site, SiteKind};
+use image::place::{Ending, Places};
+
+/// What fills the space between pieces: `int3`, as the kernel's own linker script does.
+const FILL: u8 = 0xcc;
+
+/// Writes every piece at its new place. `head` bytes in front of the first piece stay.
+pub fn write(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, plan: &Plan<'_>, head: u32) -> Result<Vec<u8>> {
+    let old = object.elf.bytes(object.text);
+    let mut out = Vec::with_capacity(translation.size as usize);
+    out.extend_from_slice(&old[..head as usize]);
+    for &i in plan.order {
+        let i = i as usize;
+        let piece = &object.pieces[i];
+        let start = (translation.new[i] - piece.lead) as usize;
+        ensure!(out.len() <= start, "two pieces at .text+{start:#x}");
+        out.resize(start, FILL);
+        out.extend_from_slice(&old[(piece.at - piece.lead) as usize..piece.at as usize]);
+        write_body(object, translation, piece, plan.counters, old, &mut out)?;
+        write_end(object, places, translation, i, old, &mut out)?;
+        if places.keeps_gap[i] {
+            out.extend_from_slice(&old[piece.end() as usize..(piece.end() + piece.gap) as usize]);
+        }
+    }
+    ensure!(out.len() <= translation.size as usize, ".text came out larger than it was placed");
+    out.resize(translation.size as usize, FILL);
+    Ok(out)
+}
+
+/// A piece without the branch at its end: its bytes, with the sites aimed anew, and its counters.
+fn write_body(
+    object: &KernelObject<'_>,
+    translation: &Translation<'_>,
+    piece: &Piece,
+    counters: &[Counter],
+    old: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let mut from = piece.at;
+    let mut counters = counters::within(counters, piece).iter().peekable();
+    let mut copy = |from: u32, to: u32, out: &mut Vec<u8>| {
+        let mut from = from;
+        while let Some(counter) = counters.next_if(|c| c.at <= to) {
+            out.extend_from_slice(&old[from as usize..counter.at as usize]);
+            out.extend_from_slice(counter.code());
+            from = counter.at;
+        }
+        out.extend_from_slice(&old[from as usize..to as usize]);
+    };
+    for site in object.sites_in(piece) {
+        copy(from, site.at, out);
+        write_site(translation, site, old, out)?;
+        from = site.at + u32::from(site.len);
+    }
+    copy(from, piece.end() - u32::from(piece.tail), out);
+    Ok(())
+}
+
+fn write_site(translation: &Translation<'_>, site: &Site, old: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let here = out.len() as u32;
+    let target = translation.start(site.target)?;
+    let bytes = &old[site.at as usize..site.at as usize + usize::from(site.len)];
+    match site.kind {
+        SiteKind::Displacement(field) => {
+            let field = usize::from(field);
+            let displacement = target.wrapping_sub(here + u32::from(site.len));
+            out.extend_from_slice(&bytes[..field]);
+            out.extend_from_slice(&displacement.to_le_bytes());
+            out.extend_from_slice(bytes.get(field + 4..).context("a displacement of fewer than 32 bits")?);
+        }
+        SiteKind::StaticKey { jumps } => {
+            let len = if site.len == 5 || translation.grew(site.at) { 5 } else { 2 };
+            match (jumps, len) {
+                (true, len) => write_jump(out, target, len)?,
+                // x86_nops[2] and [5], arch/x86/kernel/alternative.c: the kernel expects these very bytes.
+                (false, 2) => out.extend_from_slice(&[0x66, 0x90]),
+                (false, _) => out.extend_from_slice(&[0x0f, 0x1f, 0x44, 0x00, 0x00]),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The branch at a piece's end, and the jump put behind it.
+fn write_end(
+    object: &KernelObject<'_>,
+    places: &Places,
+    translation: &Translation<'_>,
+    i: usize,
+    old: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let piece = &object.pieces[i];
+    match piece.exit {
+        Exit::Stop | Exit::Runs => {}
+        Exit::Jump(_) if places.ending[i] == Ending::JumpDropped => {}
+        Exit::Jump(to) => write_jump(out, translation.start(to)?, places.tail[i])?,
+        Exit::Branch(to) => {
+            let tail = &old[(piece.end() - u32::from(piece.tail)) as usize..piece.end() as usize];
+            let condition = condition_of(tail);
+            let (condition, to) = match places.ending[i] {
+                Ending::Inverted => (condition ^ 1, translation.new[i + 1]),
+                _ => (condition, translation.start(to)?),
+            };
+            write_branch(out, condition, to, places.tail[i])?;
+        }
+    }
+    if places.appended[i] > 0 {
+        write_jump(out, translation.new[i + 1], places.appended[i])?;
+    }
+    Ok(())
+}

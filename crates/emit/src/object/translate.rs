@@ -1,0 +1,112 @@
+//! The one old → new translation of offsets in `.text`, which relocations, symbols and ORC all go through.
+
+use anyhow::{Context, Result};
+use image::address::LinkAddr;
+use image::object::KernelObject;
+use image::object::tables::Meaning;
+use image::place::{Growing, Places};
+
+/// Where everything went, as offsets in the new `.text`.
+pub struct Translation<'a> {
+    object: &'a KernelObject<'a>,
+    /// Per piece: the new offset of its first byte.
+    pub new: Vec<u32>,
+    /// Per piece: the new offset behind its own code, without a jump put behind it.
+    pub code_end: Vec<u32>,
+    /// Per piece: the padding in front of its lead stayed where it was, because the same code is before it.
+    keeps_spare: Vec<bool>,
+    /// The old offsets of places that grew, ascending, and by how many bytes.
+    grown: Vec<(u32, u32)>,
+    /// The size of the new `.text`.
+    pub size: u32,
+}
+
+impl<'a> Translation<'a> {
+    pub fn new(object: &'a KernelObject<'a>, places: &Places, growing: &[Growing], base: LinkAddr, size: u32) -> Translation<'a> {
+        let grown = growing.iter().zip(&places.grown).filter(|&(_, &grown)| grown);
+        let grown = grown.map(|(g, _)| ((g.at.0 - base.0) as u32, g.bytes())).collect();
+        let new: Vec<u32> = places.new.iter().map(|a| (a.0 - base.0) as u32).collect();
+        let mut translation = Translation {
+            object,
+            keeps_spare: keeps_spare(object, places, &new),
+            new,
+            code_end: Vec::new(),
+            grown,
+            size,
+        };
+        translation.code_end = (0..object.pieces.len())
+            .map(|i| {
+                let p = &object.pieces[i];
+                let tail = p.end() - u32::from(p.tail);
+                // What stands in front of the branch at the end is not part of it.
+                let counter = if p.tail > 0 { translation.growth(tail, tail + 1) } else { 0 };
+                translation.inside(i, tail) + counter + u32::from(places.tail[i])
+            })
+            .collect();
+        translation
+    }
+
+    /// Whether a static key's site at this old offset grew.
+    pub fn grew(&self, at: u32) -> bool {
+        self.grown.binary_search_by_key(&at, |&(at, _)| at).is_ok()
+    }
+
+    /// The new offset of a byte of piece `index`: its padding, or its code up to the branch at its end. Padding that did not move with it is
+    /// where the padding that did begins.
+    pub fn inside(&self, index: usize, at: u32) -> u32 {
+        let piece = &self.object.pieces[index];
+        if at < piece.at {
+            let padding = piece.lead + if self.keeps_spare[index] { piece.spare } else { 0 };
+            return self.new[index] - (piece.at - at).min(padding);
+        }
+        self.new[index] + (at - piece.at) + self.growth(piece.at, at)
+    }
+
+    /// Bytes gained in this range of old offsets.
+    fn growth(&self, from: u32, to: u32) -> u32 {
+        let from = self.grown.partition_point(|&(at, _)| at < from);
+        let gained = self.grown[from..].iter().take_while(|&&(at, _)| at < to);
+        gained.map(|&(_, bytes)| bytes).sum()
+    }
+
+    /// Where the instruction, or the byte inside one, at `at` went. A place right behind code, where no code begins, is that code's end.
+    pub fn start(&self, at: u32) -> Result<u32> {
+        let index = self.object.piece_at(at).with_context(|| self.lost(at))?;
+        let piece = &self.object.pieces[index];
+        if at < piece.end() || piece.size == 0 {
+            return Ok(self.inside(index, at));
+        }
+        Ok(self.code_end[index])
+    }
+
+    /// Where the instruction that ends at `at` ends now.
+    pub fn end(&self, at: u32) -> Result<u32> {
+        let before = at.checked_sub(1).with_context(|| self.lost(at))?;
+        let index = self.object.piece_at(before).with_context(|| self.lost(at))?;
+        let piece = &self.object.pieces[index];
+        if at == piece.end() {
+            return Ok(self.code_end[index]);
+        }
+        Ok(self.inside(index, at))
+    }
+
+    pub fn translate(&self, at: u32, meaning: Meaning) -> Result<u32> {
+        match meaning {
+            Meaning::End => self.end(at),
+            _ => self.start(at),
+        }
+    }
+
+    fn lost(&self, at: u32) -> String {
+        format!(".text+{at:#x}: refers to padding between functions")
+    }
+}
+
+/// Whether each piece still has its spare padding in front of it: as the gap behind the same piece as ever, or at the section's beginning.
+fn keeps_spare(object: &KernelObject<'_>, places: &Places, new: &[u32]) -> Vec<bool> {
+    let stays = |i: usize| match i.checked_sub(1) {
+        Some(before) => places.keeps_gap[before],
+        None => new[0] == object.pieces[0].at,
+    };
+    (0..object.pieces.len()).map(stays).collect()
+}

@@ -1,0 +1,55 @@
+//! Folded stacks: what `flamegraph.pl`, inferno, speedscope and the Firefox profiler take: a line a chain of calls, `frame;frame;… count`.
+
+use attribution::services::annotations::Kind;
+use attribution::services::calls::{CallTree, ServiceCalls};
+use std::fmt::Write;
+
+/// Instructions of each chain itself; lines ascending. The first frame is user, kernel or idle, the second the service, then come functions.
+pub fn folded(tree: &CallTree) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for service in &tree.services {
+        for (node, cost) in service.costs.iter().filter(|(_, cost)| cost.instructions > 0) {
+            let mut line = frames(service).join(";");
+            for function in tree.chain(*node) {
+                line.push(';');
+                line += &frame(function);
+            }
+            let _ = write!(line, " {}", cost.instructions);
+            lines.push(line);
+        }
+    }
+    lines.sort();
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// The two outermost frames.
+pub fn frames(service: &ServiceCalls) -> [String; 2] {
+    let mode = match service.kind {
+        Kind::User => "user",
+        Kind::Idle => "idle",
+        _ => "kernel",
+    };
+    [mode.to_owned(), frame(&title(service))]
+}
+
+pub fn title(service: &ServiceCalls) -> String {
+    service_title(service.kind, &service.name)
+}
+
+pub fn service_title(kind: Kind, name: &str) -> String {
+    match kind {
+        Kind::Idle => name.to_owned(),
+        kind => format!("{} {name}", kind.title()),
+    }
+}
+
+/// A name that neither ends its frame nor its line: names of processes are anything.
+pub fn frame(name: &str) -> String {
+    let safe = |character: char| match character {
+        ';' => ':',
+        character if character.is_control() => '?',
+        character => character,
+    };
+    name.chars().map(safe).collect()
+}

@@ -1,0 +1,47 @@
+//! What went on in a recording over time, written as it is read: Chrome's trace events, and the table of all invocations.
+//!
+//! Takes a recording and its attribution; gives files. Holds only what is open in memory.
+
+use crate::parquet::Invocations;
+use crate::perfetto::TraceEvents;
+use anyhow::Result;
+use attribution::{Attribution, conditions_by_name, read, services};
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+
+/// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds of the guest's clock); how many events.
+///
+/// # Errors
+/// The recording is damaged or of another kernel; `out` cannot be written.
+pub fn trace_events(attribution: &Attribution, recording: &Path, window: Range<u64>, out: &mut dyn Write) -> Result<u64> {
+    let Attribution {
+        symbols,
+        binding,
+        machines,
+    } = attribution;
+    read(recording, "services", |reader| {
+        let header = reader.header();
+        let machine = machines.first().map(|machine| &*machine.name);
+        let conditions = conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
+        let events = TraceEvents::new(out, &conditions, window)?;
+        services::attribute_in_time(reader, symbols, binding, machines, events)?.1.finish()
+    })
+}
+
+/// Writes every invocation of a service as a Parquet table; the bytes of the table of tasks.
+///
+/// # Errors
+/// As [`trace_events`].
+pub fn invocations(
+    attribution: &Attribution,
+    recording: &Path,
+    out: &mut (dyn Write + Send),
+    conditions: &[(&str, String)],
+) -> Result<Vec<u8>> {
+    let Attribution { symbols, binding, .. } = attribution;
+    read(recording, "invocations", |reader| {
+        let invocations = Invocations::new(out, conditions)?;
+        services::attribute_in_time(reader, symbols, binding, &[], invocations)?.1.finish()
+    })
+}

@@ -1,0 +1,169 @@
+//! Profiles for the tools of others, and theirs for Kernlane: one format a file.
+//!
+//! Takes a profile with its image; gives the bytes of a file that another tool takes, or the other way round. Measures nothing and changes no
+//! count.
+//!
+//! To add a format: a file with a function, a line in `Format`, and a check with the tool itself in `xtask/src/export_test`.
+
+#![forbid(unsafe_code)]
+
+pub mod bolt;
+pub mod branches;
+pub mod callgrind;
+pub mod folded;
+pub mod in_time;
+pub mod linker;
+pub mod llvm_samples;
+pub mod parquet;
+pub mod perf;
+mod perfetto;
+pub mod propeller;
+pub mod samples_import;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, Result, bail};
+use image::address::LinkAddr;
+use image::{Block, BlockIndex, Image};
+use object::{Object, ObjectSection};
+use profile::Profile;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What another tool takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// BOLT's pre-aggregated branch profile (llvm-bolt -p FILE -pa)
+    Bolt,
+    /// Calls between functions (ld.lld --call-graph-ordering-file=FILE)
+    CallGraph,
+    /// Functions in their new order (ld.lld --symbol-ordering-file=FILE)
+    SymbolOrder,
+    /// LLVM's sample profile as text (clang -fprofile-sample-use=FILE); needs DWARF
+    LlvmSamples,
+    /// Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections of -fbasic-block-address-map
+    PropellerCc,
+    /// Propeller's order of functions and clusters (ld.lld --symbol-ordering-file=FILE)
+    PropellerLd,
+    /// Valgrind's callgrind format: functions and services with their calls (KCachegrind, callgrind_annotate)
+    Callgrind,
+    /// Folded stacks of services and functions (flamegraph.pl, inferno, speedscope)
+    Folded,
+    /// Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)
+    Perfetto,
+    /// A directory of Parquet tables: services, functions, chains of calls, invocations (pandas, Polars, DuckDB)
+    Parquet,
+}
+
+impl Format {
+    /// Whether it is made of a recording's services and chains of calls, not of counts.
+    pub fn is_of_calls(self) -> bool {
+        matches!(self, Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet)
+    }
+}
+
+/// What is exported: a profile, the image that ran, and the file that the image is of.
+pub struct Subject<'a> {
+    pub image: &'a Image,
+    pub profile: &'a Profile,
+    pub path: &'a Path,
+}
+
+impl Subject<'_> {
+    /// The blocks that ran, with their counts, ascending.
+    ///
+    /// # Errors
+    /// The profile names an address at which the image has no block.
+    pub fn blocks(&self) -> Result<Vec<(BlockIndex, u64)>> {
+        let ran = self.profile.blocks.iter().filter(|&(_, &count)| count > 0);
+        ran.map(|(&addr, &count)| Ok((self.block(addr)?, count))).collect()
+    }
+
+    /// The block that starts at an address of the profile.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn block(&self, addr: LinkAddr) -> Result<BlockIndex> {
+        let block = self.image.block_at(addr).filter(|&block| self.image.block(block).addr == addr);
+        block.with_context(|| format!("the profile names a block at {addr}, where the image has none: is it of another build?"))
+    }
+}
+
+/// The code of an image, to look at single instructions.
+pub struct Code {
+    /// Address and bytes of each section, ascending.
+    sections: Vec<(u64, Vec<u8>)>,
+}
+
+impl Code {
+    /// # Errors
+    /// The file cannot be read, or is not ELF.
+    pub fn read(path: &Path) -> Result<Self> {
+        let named = || path.display().to_string();
+        let bytes = std::fs::read(path).with_context(named)?;
+        let elf = object::File::parse(&*bytes).with_context(named)?;
+        let text = elf.sections().filter(|section| section.kind() == object::SectionKind::Text);
+        let mut sections = text
+            .map(|section| Ok((section.address(), section.data()?.to_vec())))
+            .collect::<Result<Vec<_>, object::Error>>()
+            .with_context(named)?;
+        sections.sort();
+        Ok(Self { sections })
+    }
+
+    /// The addresses of a block's instructions, ascending; at least one.
+    ///
+    /// # Errors
+    /// The file has no code there.
+    pub fn instructions(&self, block: &Block) -> Result<Vec<LinkAddr>> {
+        let after = self.sections.partition_point(|(addr, _)| *addr <= block.addr.0);
+        let section = after.checked_sub(1).map(|at| &self.sections[at]);
+        let bytes = section.and_then(|(addr, bytes)| {
+            let from = (block.addr.0 - addr) as usize;
+            bytes.get(from..from.checked_add(block.size as usize)?)
+        });
+        let Some(bytes) = bytes else {
+            bail!("{}: the image has no code there", block.addr);
+        };
+        let decoder = iced_x86::Decoder::with_ip(64, bytes, block.addr.0, iced_x86::DecoderOptions::NONE);
+        Ok(decoder.into_iter().map(|instruction| LinkAddr(instruction.ip())).collect())
+    }
+
+    /// The address of a block's last instruction.
+    ///
+    /// # Errors
+    /// The file has no code there.
+    pub fn last_instruction(&self, block: &Block) -> Result<LinkAddr> {
+        Ok(self.instructions(block)?.last().copied().unwrap_or(block.addr))
+    }
+}
+
+/// What one of LLVM's tools says about a file.
+fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &str) -> Result<String> {
+    let mut asked = Command::new(format!("{tool}-22"));
+    asked
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    match tool {
+        "llvm-symbolizer" => asked.arg(format!("--obj={}", path.display())),
+        _ => asked.arg(path),
+    };
+    let mut running = asked
+        .spawn()
+        .with_context(|| format!("{tool}-22 cannot be run: install the package llvm-22"))?;
+    let mut stdin = running.stdin.take();
+    let output = std::thread::scope(|scope| {
+        // Written beside the reading, or two full pipes would wait for each other.
+        scope.spawn(move || {
+            use std::io::Write;
+            stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()))
+        });
+        running.wait_with_output()
+    })?;
+    if !output.status.success() {
+        bail!("{tool}-22 could not read {}: {}", path.display(), output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{tool}-22 wrote no text"))
+}

@@ -1,0 +1,380 @@
+//! Parquet, the tables that pandas, Polars, DuckDB and Spark read: services, functions, chains of calls and invocations of a recording.
+//!
+//! Takes what was observed; gives one file a table. Every column may be null; the conditions are the file's key-value metadata. `docs/reference/exports.md` says what
+//! the columns are. Computes nothing but sums.
+
+use crate::callgrind::Events;
+use anyhow::{Context, Result, bail};
+use attribution::services::LevelMisses;
+use attribution::services::annotations::Kind;
+use attribution::services::calls::{CallTree, Cost, ROOT};
+use attribution::services::spans::{Span, Track};
+use attribution::services::table::{ServiceRow, ServiceTable};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+
+/// Rows that are held until they are written together.
+const GROUP: usize = 1 << 16;
+
+/// A table's name and columns.
+pub struct Schema {
+    pub name: &'static str,
+    columns: &'static [(&'static str, Type)],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Type {
+    Text,
+    Count,
+    Real,
+}
+
+use Type::{Count, Real, Text};
+
+pub const SERVICES: Schema = Schema {
+    name: "services",
+    columns: &[
+        ("kind", Text),
+        ("service", Text),
+        ("calls", Count),
+        ("instructions", Count),
+        ("l1i_misses", Count),
+        ("l1d_misses", Count),
+        ("l2_misses", Count),
+        ("cycles", Real),
+        ("latency", Real),
+        ("computing", Real),
+        ("other_services", Real),
+        ("off_cpu", Real),
+        ("blocked", Real),
+        ("waiting", Real),
+    ],
+};
+
+pub const FUNCTIONS: Schema = Schema {
+    name: "functions",
+    columns: &[
+        ("kind", Text),
+        ("service", Text),
+        ("function", Text),
+        ("calls", Count),
+        ("instructions", Count),
+        ("l1i_misses", Count),
+        ("l1d_misses", Count),
+        ("l2_misses", Count),
+    ],
+};
+
+pub const CHAINS: Schema = Schema {
+    name: "chains",
+    columns: &[
+        ("kind", Text),
+        ("service", Text),
+        ("chain", Text),
+        ("depth", Count),
+        ("calls", Count),
+        ("instructions", Count),
+        ("l1i_misses", Count),
+        ("l1d_misses", Count),
+        ("l2_misses", Count),
+    ],
+};
+
+pub const INVOCATIONS: Schema = Schema {
+    name: "invocations",
+    columns: &[
+        ("task", Count),
+        ("kind", Text),
+        ("service", Text),
+        ("begin", Count),
+        ("end", Count),
+        ("depth", Count),
+        ("instructions", Count),
+        ("off_cpu", Count),
+    ],
+};
+
+pub const TASKS: Schema = Schema {
+    name: "tasks",
+    columns: &[("task", Count), ("name", Text), ("pid", Count)],
+};
+
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq)]
+enum Cell {
+    Null,
+    Text(ByteArray),
+    Count(u64),
+    Real(f64),
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.into())
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(count: u64) -> Cell {
+        Cell::Count(count)
+    }
+}
+
+impl From<f64> for Cell {
+    fn from(number: f64) -> Cell {
+        Cell::Real(number)
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Cell {
+        value.map_or(Cell::Null, T::into)
+    }
+}
+
+/// Writes one table, a group of rows at a time.
+struct TableWriter<W: Write + Send> {
+    file: SerializedFileWriter<W>,
+    columns: &'static [(&'static str, Type)],
+    rows: Vec<Vec<Cell>>,
+}
+
+impl<W: Write + Send> TableWriter<W> {
+    fn new(out: W, schema: &Schema, conditions: &[(&str, String)]) -> Result<Self> {
+        let columns: String = schema
+            .columns
+            .iter()
+            .map(|(name, of)| format!("optional {};", of.field(name)))
+            .collect();
+        let message = parse_message_type(&format!("message {} {{{columns}}}", schema.name))?;
+        let facts = conditions
+            .iter()
+            .map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
+        let properties = WriterProperties::builder()
+            .set_created_by(concat!("kernlane ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_key_value_metadata(Some(facts.collect()));
+        Ok(Self {
+            file: SerializedFileWriter::new(out, Arc::new(message), Arc::new(properties.build()))?,
+            columns: schema.columns,
+            rows: Vec::new(),
+        })
+    }
+
+    fn push(&mut self, row: Vec<Cell>) -> Result<()> {
+        self.rows.push(row);
+        match self.rows.len() < GROUP {
+            true => Ok(()),
+            false => self.write(),
+        }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let rows = std::mem::take(&mut self.rows);
+        let mut group = self.file.next_row_group()?;
+        for (at, (name, of)) in self.columns.iter().enumerate() {
+            let cells = rows.iter().map(|row| row.get(at).unwrap_or(&Cell::Null));
+            match of {
+                Text => column::<W, ByteArrayType>(&mut group, cells, |cell| match cell {
+                    Cell::Text(text) => Some(text.clone()),
+                    _ => None,
+                }),
+                Count => column::<W, Int64Type>(&mut group, cells, |cell| match cell {
+                    Cell::Count(count) => i64::try_from(*count).ok(),
+                    _ => None,
+                }),
+                Real => column::<W, DoubleType>(&mut group, cells, |cell| match cell {
+                    Cell::Real(number) => Some(*number),
+                    _ => None,
+                }),
+            }
+            .with_context(|| format!("the column {name}"))?;
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        if !self.rows.is_empty() {
+            self.write()?;
+        }
+        self.file.close()?;
+        Ok(())
+    }
+}
+
+impl Type {
+    /// In the language of Parquet's schemas.
+    fn field(self, name: &str) -> String {
+        match self {
+            Text => format!("binary {name} (UTF8)"),
+            Count => format!("int64 {name}"),
+            Real => format!("double {name}"),
+        }
+    }
+}
+
+fn column<'a, W: Write + Send, T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    cells: impl Iterator<Item = &'a Cell>,
+    value: impl Fn(&Cell) -> Option<T::T>,
+) -> Result<()> {
+    let (mut values, mut present) = (Vec::new(), Vec::new());
+    for cell in cells {
+        let value = value(cell);
+        if value.is_none() && *cell != Cell::Null {
+            bail!("{cell:?} does not fit");
+        }
+        present.push(i16::from(value.is_some()));
+        values.extend(value);
+    }
+    let mut column = group.next_column()?.context("more columns than the schema has")?;
+    column.typed::<T>().write_batch(&values, Some(&present), None)?;
+    Ok(column.close()?)
+}
+
+fn table(schema: &Schema, conditions: &[(&str, String)], rows: impl Iterator<Item = Vec<Cell>>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut table = TableWriter::new(&mut bytes, schema, conditions)?;
+    for row in rows {
+        table.push(row)?;
+    }
+    table.finish()?;
+    Ok(bytes)
+}
+
+/// What a row has of a cost: calls, instructions, and the misses that were counted.
+fn counts(calls: u64, cost: &Cost, events: Events) -> [Cell; 5] {
+    let LevelMisses { l1i, l1d, l2 } = cost.misses;
+    let of_memory = |misses: u64| Cell::from((events == Events::Memory).then_some(misses));
+    let fetches = (events != Events::Instructions).then_some(l1i);
+    [
+        calls.into(),
+        cost.instructions.into(),
+        fetches.into(),
+        of_memory(l1d),
+        of_memory(l2),
+    ]
+}
+
+/// A row for each service of the table and of the chains, ascending by kind and name.
+pub fn services(services: &ServiceTable, tree: &CallTree, events: Events, conditions: &[(&str, String)]) -> Result<Vec<u8>> {
+    let mut all: BTreeMap<(Kind, &str), (Cost, Option<&ServiceRow>)> = BTreeMap::new();
+    for service in &tree.services {
+        let cost = &mut all.entry((service.kind, &service.name)).or_default().0;
+        service.costs.iter().for_each(|(_, own)| *cost += *own);
+    }
+    for row in &services.rows {
+        all.entry((row.kind, &row.name)).or_default().1 = Some(row);
+    }
+    let rows = all.into_iter().map(|((kind, name), (cost, row))| {
+        let latency = row.map(|row| row.latency);
+        let cycles = row.and_then(|row| row.on.first()).map(|on| on.cycles);
+        let mut cells: Vec<Cell> = vec![kind.title().into(), name.into()];
+        cells.extend(counts(row.map_or(0, |row| row.calls), &cost, events));
+        cells.extend([
+            cycles.into(),
+            latency.map(|latency| latency.total).into(),
+            latency.map(|latency| latency.computing).into(),
+            latency.map(|latency| latency.other_services).into(),
+            latency.map(|latency| latency.off_cpu).into(),
+            latency.and_then(|latency| latency.blocked).into(),
+            latency.and_then(|latency| latency.waiting).into(),
+        ]);
+        cells
+    });
+    table(&SERVICES, conditions, rows)
+}
+
+/// A row for each function in each service, ascending by kind, service and function; null is user mode and what a service executes in no function.
+pub fn functions(tree: &CallTree, events: Events, conditions: &[(&str, String)]) -> Result<Vec<u8>> {
+    let rows = tree.services.iter().flat_map(|service| {
+        let mut by_name: BTreeMap<Option<&str>, Cost> = BTreeMap::new();
+        for (node, cost) in &service.costs {
+            let function = tree.nodes[node.0 as usize].function as usize;
+            let name = (*node != ROOT).then(|| tree.functions[function].as_str());
+            *by_name.entry(name).or_default() += *cost;
+        }
+        by_name.into_iter().map(move |(name, cost)| {
+            let mut cells: Vec<Cell> = vec![service.kind.title().into(), service.name.as_str().into(), name.into()];
+            cells.extend(counts(cost.calls, &cost, events));
+            cells
+        })
+    });
+    table(&FUNCTIONS, conditions, rows)
+}
+
+/// A row for each chain of calls in each service, ascending by kind and service; what a chain executed itself.
+pub fn chains(tree: &CallTree, events: Events, conditions: &[(&str, String)]) -> Result<Vec<u8>> {
+    let rows = tree.services.iter().flat_map(|service| {
+        service.costs.iter().map(|(node, cost)| {
+            let chain = tree.chain(*node);
+            let mut cells: Vec<Cell> = vec![service.kind.title().into(), service.name.as_str().into()];
+            cells.extend([Cell::from(chain.join(";").as_str()), (chain.len() as u64).into()]);
+            cells.extend(counts(cost.calls, cost, events));
+            cells
+        })
+    });
+    table(&CHAINS, conditions, rows)
+}
+
+/// Writes the table of invocations as they end; holds the tasks.
+pub struct Invocations<'a, W: Write + Send> {
+    table: TableWriter<W>,
+    tasks: Vec<Vec<Cell>>,
+    conditions: &'a [(&'a str, String)],
+    error: Option<anyhow::Error>,
+}
+
+impl<'a, W: Write + Send> Invocations<'a, W> {
+    pub fn new(out: W, conditions: &'a [(&'a str, String)]) -> Result<Self> {
+        Ok(Self {
+            table: TableWriter::new(out, &INVOCATIONS, conditions)?,
+            tasks: Vec::new(),
+            conditions,
+            error: None,
+        })
+    }
+
+    /// The bytes of the table of tasks.
+    ///
+    /// # Errors
+    /// An invocation could not be written.
+    pub fn finish(self) -> Result<Vec<u8>> {
+        self.error.map_or(Ok(()), Err)?;
+        self.table.finish()?;
+        table(&TASKS, self.conditions, self.tasks.into_iter())
+    }
+}
+
+impl<W: Write + Send> Track for Invocations<'_, W> {
+    fn span(&mut self, task: usize, span: &Span) {
+        if self.error.is_some() {
+            return;
+        }
+        let row = vec![
+            (task as u64).into(),
+            span.kind.title().into(),
+            span.name.as_str().into(),
+            span.begin.into(),
+            span.end.into(),
+            (span.depth as u64).into(),
+            span.instructions.into(),
+            span.off_cpu.into(),
+        ];
+        self.error = self.table.push(row).err();
+    }
+
+    fn turn(&mut self, _: usize, _: &str, _: u64, _: u64) {}
+
+    fn missed(&mut self, _: u64, _: u64, _: LevelMisses) {}
+
+    fn task(&mut self, task: usize, name: &str, pid: Option<u32>) {
+        self.tasks.push(vec![(task as u64).into(), name.into(), pid.map(u64::from).into()]);
+    }
+}

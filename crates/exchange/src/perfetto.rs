@@ -1,0 +1,174 @@
+//! Chrome's trace events ("Trace Event Format"), which Perfetto's user interface and chrome://tracing open: services over time, and misses.
+//!
+//! A track a task, on which invocations of services lie in one another, and one of the processor with the tasks that had it. Times are of the guest's
+//! clock, of which an instruction takes a nanosecond. `args.instructions` are an event's own: their sum over a service's events is what the service table says. Written
+//! as it comes: nothing is held but what waits to be told.
+
+use crate::folded::service_title;
+use anyhow::{Context, Result};
+use attribution::services::LevelMisses;
+use attribution::services::annotations::Kind;
+use attribution::services::spans::{Span, Track};
+use serde_json::{Value, json};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::ops::Range;
+
+/// Nanoseconds between two values of a counter.
+const INTERVAL: u64 = 100_000;
+/// The format's numbers of processes: the processor, and what has the tasks. Numbers of threads begin behind them.
+const PROCESSOR: usize = 1;
+const TASKS: usize = 2;
+const FIRST_TASK: usize = 10;
+const LEVELS: [&str; 3] = ["L1I misses", "L1D misses", "L2 misses"];
+
+/// Writes the events as they come.
+pub struct TraceEvents<W> {
+    out: W,
+    /// The events that touch this time are written.
+    window: Range<u64>,
+    /// Of the current interval.
+    misses: [u64; LEVELS.len()],
+    interval: u64,
+    /// What was told of each level last.
+    told: [u64; LEVELS.len()],
+    events: u64,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> TraceEvents<W> {
+    /// `conditions`: name and value of what the numbers depend on; `window`: what is written, in nanoseconds since the recording began.
+    pub fn new(mut out: W, conditions: &[(&str, String)], window: Range<u64>) -> Result<Self> {
+        let mut about = serde_json::Map::new();
+        about.insert("producer".to_owned(), concat!("kernlane ", env!("CARGO_PKG_VERSION")).into());
+        about.insert(
+            "time".to_owned(),
+            "of the guest's clock, of which an instruction takes 1 ns; ts and dur are in microseconds".into(),
+        );
+        about.insert("misses".to_owned(), format!("of each {} us, simulated", INTERVAL / 1000).into());
+        about.extend(conditions.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().into())));
+        write!(
+            out,
+            "{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[",
+            Value::Object(about)
+        )?;
+        let mut events = TraceEvents {
+            out,
+            window,
+            misses: [0; LEVELS.len()],
+            interval: 0,
+            told: [0; LEVELS.len()],
+            events: 0,
+            error: None,
+        };
+        events.name("process_name", PROCESSOR, 0, "processor");
+        events.name("thread_name", PROCESSOR, PROCESSOR, "CPU 0");
+        events.name("process_name", TASKS, 0, "tasks");
+        Ok(events)
+    }
+
+    /// How many events were written.
+    ///
+    /// # Errors
+    /// Some could not be.
+    pub fn finish(mut self) -> Result<u64> {
+        self.count();
+        let ended = writeln!(self.out, "\n]}}");
+        self.error.map_or(ended, Err).context("the events cannot be written")?;
+        Ok(self.events)
+    }
+
+    fn name(&mut self, what: &str, process: usize, thread: usize, name: &str) {
+        self.write(json!({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}));
+    }
+
+    fn write(&mut self, event: impl Display) {
+        let separator = if self.events == 0 { "\n" } else { ",\n" };
+        self.events += 1;
+        if self.error.is_none() {
+            self.error = write!(self.out, "{separator}{event}").err();
+        }
+    }
+
+    fn is_shown(&self, begin: u64, end: u64) -> bool {
+        begin < self.window.end && end >= self.window.start
+    }
+
+    /// The interval is over.
+    fn count(&mut self) {
+        let begin = self.interval;
+        for (at, level) in LEVELS.iter().enumerate() {
+            let misses = std::mem::take(&mut self.misses[at]);
+            // A value holds until the next: of a long halt one zero is enough.
+            if (misses, self.told[at]) != (0, 0) && self.is_shown(begin, begin + INTERVAL - 1) {
+                self.told[at] = misses;
+                let ts = Microseconds(begin);
+                self.write(format_args!(
+                    r#"{{"ph":"C","name":"{level}","pid":{PROCESSOR},"ts":{ts},"args":{{"misses":{misses}}}}}"#
+                ));
+            }
+        }
+        self.interval += INTERVAL;
+    }
+}
+
+/// From nanoseconds, exact.
+struct Microseconds(u64);
+
+impl Display for Microseconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+impl<W: Write> Track for TraceEvents<W> {
+    fn span(&mut self, task: usize, span: &Span) {
+        if !self.is_shown(span.begin, span.end) {
+            return;
+        }
+        let name = Value::from(service_title(span.kind, &span.name));
+        let category = span.kind.title();
+        let (ts, dur) = (Microseconds(span.begin), Microseconds(span.end - span.begin));
+        let (thread, own) = (FIRST_TASK + task, span.instructions);
+        let off_cpu = match span.kind {
+            Kind::User => String::new(),
+            _ => format!(",\"off_cpu_ns\":{}", span.off_cpu),
+        };
+        self.write(format_args!(
+            r#"{{"ph":"X","name":{name},"cat":"{category}","pid":{TASKS},"tid":{thread},"ts":{ts},"dur":{dur},"args":{{"instructions":{own}{off_cpu}}}}}"#
+        ));
+    }
+
+    fn turn(&mut self, _: usize, name: &str, begin: u64, end: u64) {
+        if self.is_shown(begin, end) {
+            let (name, ts, dur) = (Value::from(name), Microseconds(begin), Microseconds(end - begin));
+            self.write(format_args!(
+                r#"{{"ph":"X","name":{name},"cat":"turn","pid":{PROCESSOR},"tid":{PROCESSOR},"ts":{ts},"dur":{dur}}}"#
+            ));
+        }
+    }
+
+    /// Spread evenly over the intervals, none lost.
+    fn missed(&mut self, begin: u64, end: u64, misses: LevelMisses) {
+        let all = [misses.l1i, misses.l1d, misses.l2];
+        let mut put = [0; LEVELS.len()];
+        loop {
+            // Between two stretches the processor may have been halted: intervals without misses.
+            let until = end.min(self.interval + INTERVAL);
+            for ((sum, put), all) in self.misses.iter_mut().zip(&mut put).zip(all) {
+                let by_now = u128::from(all) * u128::from(until.saturating_sub(begin)) / u128::from((end - begin).max(1));
+                *sum += by_now as u64 - *put;
+                *put = by_now as u64;
+            }
+            if until == end {
+                break;
+            }
+            self.count();
+        }
+    }
+
+    fn task(&mut self, task: usize, name: &str, pid: Option<u32>) {
+        let shown = pid.map_or_else(|| name.to_owned(), |pid| format!("{name} (pid {pid})"));
+        self.name("thread_name", TASKS, FIRST_TASK + task, &shown);
+    }
+}

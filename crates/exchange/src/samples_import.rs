@@ -1,0 +1,295 @@
+//! LLVM's sample profile becomes a profile of blocks: the other way of `llvm_samples.rs`.
+//!
+//! Takes the text form (the binary ones go through `llvm-profdata`), the image and its DWARF; gives counts of blocks, and of the edges and calls that
+//! follow from them. A block has the highest count of its instructions' lines, as in LLVM. What the profile does not say is lost: which of several
+//! blocks on a line without discriminators ran, jumps through pointers, where the kernel was entered, what misses together.
+
+use super::branches::sampled;
+use super::llvm_samples::{Frame, Place, frames};
+use super::{Code, ask_llvm};
+use anyhow::{Context, Result, bail, ensure};
+use image::address::LinkAddr;
+use image::{BlockIndex, End, Image};
+use profile::Profile;
+use profile::noise::blocks_only;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The function, and where in it the next one was inlined, from the outermost to the line itself.
+type Chain = Vec<(String, Place)>;
+
+/// Counts by source line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    lines: BTreeMap<Chain, Line>,
+    /// By function, how often it was entered.
+    heads: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Line {
+    count: u64,
+    /// Callees by name, with counts.
+    callees: BTreeMap<String, u64>,
+}
+
+/// A profile from samples, and how much of them it has.
+pub struct Imported {
+    pub profile: Profile,
+    pub lines: usize,
+    /// Lines that an instruction of the image comes from.
+    pub lines_used: usize,
+}
+
+/// Whether a file is a sample profile: text whose first line is `function:TOTAL:HEAD`, or one of LLVM's binary forms.
+pub fn is_sample_profile(file: &[u8]) -> bool {
+    is_binary(file)
+        || std::str::from_utf8(file).is_ok_and(|text| text.lines().find(|line| !line.trim().is_empty()).and_then(header).is_some())
+}
+
+/// "SPROF42" and the form, as a number in LEB128 (`SPMagic` of LLVM's `SampleProf.h`), without the form.
+fn is_binary(file: &[u8]) -> bool {
+    let magic = u64::from_be_bytes(*b"SPROF42\0");
+    let sevens = |at: u32| (magic >> (7 * at) & 0x7f) as u8;
+    // The form is in the lowest eight bits: all of the first byte, and one bit of the second.
+    file.len() >= 9 && (2..9).all(|at| file[at as usize] & 0x7f == sevens(at)) && file[1] & 0x7e == sevens(1) & 0x7e
+}
+
+/// Reads a sample profile from a file.
+///
+/// # Errors
+/// It is damaged, or of a kind that has no lines (pseudo probes, contexts); `llvm-profdata` is missing or refuses a binary one.
+pub fn read(path: &Path) -> Result<Samples> {
+    let bytes = std::fs::read(path)?;
+    if is_binary(&bytes) {
+        let arguments = ["merge", "--sample", "--text", "-o", "-"];
+        return parse(&ask_llvm("llvm-profdata", &arguments, path, "")?);
+    }
+    parse(std::str::from_utf8(&bytes).context("neither text nor one of LLVM's binary sample profiles")?)
+}
+
+/// `function:TOTAL:HEAD`, at the beginning of a line.
+fn header(line: &str) -> Option<(&str, u64)> {
+    let (rest, head) = line.rsplit_once(':')?;
+    let (name, total) = rest.rsplit_once(':')?;
+    let _: u64 = total.parse().ok()?;
+    (!name.is_empty() && !name.starts_with(char::is_whitespace)).then_some((name, head.trim_end().parse().ok()?))
+}
+
+/// Reads the text form.
+///
+/// # Errors
+/// A line is none of the format's; it says which.
+pub fn parse(text: &str) -> Result<Samples> {
+    let mut samples = Samples::default();
+    // The chain above the next line, its last place not known yet.
+    let mut names: Vec<String> = Vec::new();
+    let mut places: Vec<Place> = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let at = || format!("line {}", number + 1);
+        let depth = line.len() - line.trim_start_matches(' ').len();
+        if depth == 0 {
+            ensure!(
+                !line.starts_with('['),
+                "{}: a profile with contexts: convert it by `llvm-profdata-22 merge --sample --text --gen-cs-nested-profile`",
+                at()
+            );
+            let (name, head) = header(line).with_context(|| format!("{}: neither `function:TOTAL:HEAD` nor indented", at()))?;
+            (names, places) = (vec![name.to_owned()], Vec::new());
+            let heads = samples.heads.entry(name.to_owned()).or_insert(0);
+            *heads = heads.saturating_add(head);
+            continue;
+        }
+        let body = line.trim();
+        if let Some(metadata) = body.strip_prefix('!') {
+            ensure!(
+                !metadata.starts_with("CFGChecksum"),
+                "{}: a profile of pseudo probes, which are no lines: make one without `-fpseudo-probe-for-profiling`",
+                at()
+            );
+            continue;
+        }
+        ensure!(depth <= names.len(), "{}: indented deeper than what it belongs to", at());
+        names.truncate(depth);
+        places.truncate(depth - 1);
+        let entry = entry(body).with_context(|| format!("{}: neither `OFFSET: COUNT` nor `OFFSET: function:TOTAL`", at()))?;
+        match entry {
+            Entry::Inlined(place, name) => {
+                names.push(name.to_owned());
+                places.push(place);
+            }
+            Entry::Line(place, line) => {
+                let places = places.iter().copied().chain([place]);
+                let chain = names.iter().cloned().zip(places).collect();
+                samples.lines.entry(chain).or_default().add(line);
+            }
+        }
+    }
+    Ok(samples)
+}
+
+enum Entry<'a> {
+    Line(Place, Line),
+    Inlined(Place, &'a str),
+}
+
+fn entry(body: &str) -> Option<Entry<'_>> {
+    let (place, rest) = body.split_once(": ")?;
+    let (offset, discriminator) = place.split_once('.').unwrap_or((place, "0"));
+    let place = (offset.parse().ok()?, discriminator.parse().ok()?);
+    let mut words = rest.split(' ');
+    let first = words.next()?;
+    let Ok(count) = first.parse() else {
+        let (name, total) = rest.rsplit_once(':')?;
+        let _: u64 = total.parse().ok()?;
+        return Some(Entry::Inlined(place, name));
+    };
+    let mut line = Line {
+        count,
+        callees: BTreeMap::new(),
+    };
+    for word in words.filter(|word| !word.is_empty()) {
+        let (callee, count) = word.rsplit_once(':')?;
+        line.callees.insert(callee.to_owned(), count.parse().ok()?);
+    }
+    Some(Entry::Line(place, line))
+}
+
+impl Line {
+    fn add(&mut self, other: Line) {
+        self.count = self.count.saturating_add(other.count);
+        for (callee, count) in other.callees {
+            let sum = self.callees.entry(callee).or_insert(0);
+            *sum = sum.saturating_add(count);
+        }
+    }
+}
+
+/// The profile of an image by samples; `path`: the image's file, with DWARF.
+///
+/// # Errors
+/// The file has no DWARF, or `llvm-symbolizer` cannot be run.
+pub fn profile(samples: &Samples, image: &Image, path: &Path, name: &str) -> Result<Imported> {
+    let code = Code::read(path)?;
+    // A compiler's clones and parts of a function have its name in the profile, without what was put behind it.
+    let named = |function: &str| {
+        samples.heads.contains_key(function) || function.split('.').next().is_some_and(|name| samples.heads.contains_key(name))
+    };
+    let blocks = image.functions.iter().filter(|function| named(&function.name));
+    let blocks: Vec<BlockIndex> = blocks.flat_map(|function| function.blocks.clone()).map(BlockIndex).collect();
+    let mut addresses: Vec<(LinkAddr, BlockIndex)> = Vec::new();
+    for &block in &blocks {
+        let instructions = code.instructions(image.block(block))?;
+        addresses.extend(instructions.into_iter().map(|addr| (addr, block)));
+    }
+    if addresses.is_empty() {
+        bail!(
+            "{}: has none of the functions that the samples name: is it another program's profile?",
+            path.display()
+        );
+    }
+    let asked: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
+    let mut placed = Placed::default();
+    for (&(_, block), frames) in addresses.iter().zip(frames(path, &asked)?) {
+        placed.add(samples, image, block, &frames);
+    }
+    for function in &image.functions {
+        if let Some(&head) = samples.heads.get(&function.name).filter(|&&head| head > 0) {
+            placed.blocks.entry(function.addr).or_insert(head);
+        }
+    }
+    let mut counted = Profile::empty(image.build_id.clone());
+    counted.blocks = placed.blocks;
+    let mut profile = blocks_only(&counted, image);
+    for ((from, callee), count) in placed.calls {
+        let callees = image.functions.iter().filter(|function| function.name == callee);
+        for function in callees.take(1) {
+            profile.calls.insert((from, function.addr), count);
+        }
+    }
+    Ok(Imported {
+        profile: sampled(profile, name),
+        lines: samples.lines.len(),
+        lines_used: placed.used.len(),
+    })
+}
+
+/// What samples say of blocks.
+#[derive(Default)]
+struct Placed {
+    blocks: BTreeMap<LinkAddr, u64>,
+    /// From blocks that end in a call through a pointer, by the callee's name.
+    calls: BTreeMap<(LinkAddr, String), u64>,
+    used: BTreeSet<Chain>,
+}
+
+impl Placed {
+    /// One instruction of a block, and where it comes from, outermost last.
+    fn add(&mut self, samples: &Samples, image: &Image, block: BlockIndex, frames: &[Frame]) {
+        let chain: Chain = frames.iter().rev().map(|frame| (frame.function.clone(), frame.place())).collect();
+        let block = image.block(block);
+        let Some(line) = samples.lines.get(&chain) else { return };
+        if line.count > 0 {
+            let count = self.blocks.entry(block.addr).or_insert(0);
+            *count = line.count.max(*count);
+        }
+        if block.end == End::Call(None) {
+            let calls = line.callees.iter().map(|(callee, &count)| ((block.addr, callee.clone()), count));
+            self.calls.extend(calls);
+        }
+        self.used.insert(chain);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::random::SplitMix64;
+
+    const TEXT: &str =
+        "f:100:7\n 1: 10\n 2.3: 7 g:4 h.llvm.1:3\n 4: tiny:20\n  0: 5\n  1: less:15\n   2: 15\n 9: 1\n !Attributes: 1\ng:5:5\n 0: 5\n";
+
+    fn chain(chain: &[(&str, Place)]) -> Chain {
+        chain.iter().map(|&(name, place)| (name.to_owned(), place)).collect()
+    }
+
+    #[test]
+    fn lines_callees_and_inlined_functions_are_read() {
+        let samples = parse(TEXT).unwrap();
+        let count = |wanted: &[(&str, Place)]| samples.lines[&chain(wanted)].count;
+        assert_eq!(samples.lines.len(), 6);
+        assert_eq!(count(&[("f", (1, 0))]), 10);
+        assert_eq!(count(&[("f", (4, 0)), ("tiny", (0, 0))]), 5);
+        assert_eq!(count(&[("f", (4, 0)), ("tiny", (1, 0)), ("less", (2, 0))]), 15);
+        assert_eq!(count(&[("f", (9, 0))]), 1);
+        let callees = &samples.lines[&chain(&[("f", (2, 3))])].callees;
+        assert_eq!(*callees, BTreeMap::from([("g".to_owned(), 4), ("h.llvm.1".to_owned(), 3)]));
+        assert_eq!(samples.heads, BTreeMap::from([("f".to_owned(), 7), ("g".to_owned(), 5)]));
+    }
+
+    #[test]
+    fn what_is_no_sample_profile_is_told_with_its_line() {
+        let error = |text: &str| parse(text).unwrap_err().to_string();
+        assert!(error("f:1:1\n   2: 3\n").contains("line 2: indented deeper"));
+        assert!(error("f:1:1\n 2 3\n").contains("line 2: neither"));
+        assert!(error("f:1\n").contains("line 1: neither"));
+        assert!(error("[main:3 @ f]:1:1\n").contains("contexts"));
+        assert!(error("f:1:1\n 1: 1\n !CFGChecksum: 5\n").contains("line 3: a profile of pseudo probes"));
+        assert!(is_sample_profile(b"\nf:1:1\n 1: 1\n") && !is_sample_profile(b"0x1/0x2/P/-/-/0\n") && !is_sample_profile(b"PERFILE2\0\0"));
+    }
+
+    #[test]
+    fn damaged_profiles_are_refused_or_read_and_never_panic() {
+        let mut random = SplitMix64::new(3);
+        for _ in 0..5000 {
+            let mut bytes = TEXT.as_bytes().to_vec();
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] = b" :.\n19fg!["[random.below(10) as usize];
+            }
+            bytes.truncate(1 + random.below(bytes.len() as u64) as usize);
+            is_sample_profile(&bytes);
+            let _ = std::str::from_utf8(&bytes).map(parse);
+        }
+    }
+}

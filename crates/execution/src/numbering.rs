@@ -1,0 +1,151 @@
+//! Addresses become the dense numbers that a simulated cache or TLB takes for lines and pages.
+//!
+//! A cache chooses the set by the low bits of a line's address, so these bits are kept: *frames* of as many lines as the largest
+//! cache has sets are numbered in the order in which they are first seen, and a line's number is frame × lines in a frame + its place.
+
+use crate::division::{Division, Place, Tag};
+use anyhow::{Context, Result};
+use sim::{ItlbDescription, Line, Side};
+use std::collections::HashMap;
+use trace::RunAddr;
+
+/// What is numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// Cache lines of this many bytes.
+    Lines(u32),
+    /// Pages: the kernel's image lies in large ones, everything else in small ones.
+    Pages { kernel: u64, other: u64 },
+}
+
+/// Where x86-64 Linux maps the kernel's image; modules and everything else lie outside (Documentation/arch/x86/x86_64/mm.rst).
+/// A recording is made with `nokaslr`.
+const KERNEL_IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
+
+impl Unit {
+    /// The pages whose addresses this TLB translates.
+    pub fn of_pages(itlb: &ItlbDescription) -> Unit {
+        Unit::Pages {
+            kernel: itlb.kernel_page,
+            other: itlb.user_page,
+        }
+    }
+
+    /// log2 of the unit's size at an address. Sizes are powers of two, checked where the machine was read.
+    fn shift(self, addr: RunAddr) -> u32 {
+        match self {
+            Unit::Lines(bytes) => bytes.trailing_zeros(),
+            Unit::Pages { kernel, .. } if KERNEL_IMAGE.contains(&addr.0) => kernel.trailing_zeros(),
+            Unit::Pages { other, .. } => other.trailing_zeros(),
+        }
+    }
+}
+
+/// Numbers the units of one layout.
+#[derive(Clone, Debug)]
+pub struct Numbering {
+    unit: Unit,
+    /// log2 of the units in a frame.
+    frame_bits: u32,
+    /// What is not whole is for lines only.
+    division: Division,
+    /// Keyed by frame and size of its units.
+    frames: HashMap<(Tag, u32), u32>,
+}
+
+impl Numbering {
+    /// `sets`: of the largest cache that will take the numbers, a power of two.
+    pub fn new(unit: Unit, sets: u32) -> Numbering {
+        Numbering::divided(unit, sets, Division::Whole)
+    }
+
+    /// As [`Numbering::new`], for a cache of exactly so many sets that are divided.
+    pub fn divided(unit: Unit, sets: u32, division: Division) -> Numbering {
+        Numbering {
+            unit,
+            frame_bits: sets.trailing_zeros(),
+            division,
+            frames: HashMap::new(),
+        }
+    }
+
+    /// Appends the units that hold the `bytes` at `start`, each with the first address in it that is meant.
+    pub fn units(&mut self, start: RunAddr, bytes: u32, into: &mut Vec<(Line, RunAddr)>) -> Result<()> {
+        let end = u128::from(start.0) + u128::from(bytes);
+        let mut at = start;
+        while u128::from(at.0) < end {
+            let shift = self.unit.shift(at);
+            into.push((self.number(at, shift)?, at));
+            let behind = (u128::from(at.0 >> shift) + 1) << shift;
+            match u64::try_from(behind) {
+                Ok(next) => at = RunAddr(next),
+                Err(_) => break, // the last unit of the address space
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, addr: RunAddr, shift: u32) -> Result<Line> {
+        let side = if addr.is_kernel() { Side::Kernel } else { Side::User };
+        let Place { set, tag } = self.division.place(addr.0 >> shift, side, 1 << self.frame_bits);
+        let next = self.frames.len() as u32;
+        let frame = *self.frames.entry((tag, shift)).or_insert(next);
+        let index = u64::from(frame) << self.frame_bits | u64::from(set);
+        u32::try_from(index)
+            .ok()
+            .and_then(|index| Line::new(side, index))
+            .context("more code ran than can be simulated: the recording names over 2^31 cache lines")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn units(numbering: &mut Numbering, start: u64, bytes: u32) -> Vec<(Side, u32, u64)> {
+        let mut found = Vec::new();
+        numbering.units(RunAddr(start), bytes, &mut found).unwrap();
+        found.into_iter().map(|(line, addr)| (line.side(), line.index(), addr.0)).collect()
+    }
+
+    #[test]
+    fn lines_keep_the_bits_that_choose_the_set() {
+        let mut numbering = Numbering::new(Unit::Lines(64), 64);
+        let base = 0xffff_ffff_8123_4000;
+        assert_eq!(units(&mut numbering, base + 0x3f, 1), [(Side::Kernel, 0, base + 0x3f)]);
+        assert_eq!(
+            units(&mut numbering, base + 0x3f, 2),
+            [(Side::Kernel, 0, base + 0x3f), (Side::Kernel, 1, base + 0x40)]
+        );
+        assert_eq!(
+            units(&mut numbering, 0x40_0fc0, 65),
+            [(Side::User, 64 + 63, 0x40_0fc0), (Side::User, 128, 0x40_1000)]
+        );
+        assert_eq!(units(&mut numbering, base + 0xfff, 1), [(Side::Kernel, 63, base + 0xfff)]);
+        assert_eq!(units(&mut numbering, base, 0), []);
+    }
+
+    #[test]
+    fn pages_are_large_in_the_kernels_image_only() {
+        let mut numbering = Numbering::new(
+            Unit::Pages {
+                kernel: 2 << 20,
+                other: 4096,
+            },
+            1,
+        );
+        let number = |numbering: &mut Numbering, addr| units(numbering, addr, 1)[0].1;
+        let first = number(&mut numbering, 0xffff_ffff_8100_0000);
+        assert_eq!(number(&mut numbering, 0xffff_ffff_811f_ffff), first);
+        assert_ne!(number(&mut numbering, 0xffff_ffff_8120_0000), first);
+        let module = number(&mut numbering, 0xffff_ffff_a000_0000);
+        assert_ne!(number(&mut numbering, 0xffff_ffff_a000_1000), module);
+        assert_eq!(number(&mut numbering, 0xffff_ffff_a000_0fff), module);
+    }
+
+    #[test]
+    fn the_end_of_the_address_space_is_an_end() {
+        let mut numbering = Numbering::new(Unit::Lines(16), 1);
+        assert_eq!(units(&mut numbering, u64::MAX - 15, 64).len(), 1);
+    }
+}

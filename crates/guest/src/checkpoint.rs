@@ -1,0 +1,163 @@
+//! A checkpoint: a guest that has booted, set up and warmed its workload, stopped where counting would start.
+//!
+//! Takes what a recording takes; gives a directory with the guest's whole state, from which any number of recordings start in seconds and
+//! all execute the same instructions. Belongs to one kernel, workload, seed and version of QEMU, and says so when it meets others.
+
+use crate::boot::End;
+use crate::draft::Draft;
+use crate::judge::{explain, judge};
+use crate::qemu::Qemu;
+use crate::request::{Conditions, Request};
+use crate::sha256_of;
+use crate::state::State;
+use anyhow::{Context, Result, ensure};
+use host::recording::Recording;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const STATE: &str = "state";
+const SUMMARY: &str = "checkpoint.json";
+const FILES: &[&str] = &[STATE, SUMMARY, Recording::CONSOLE, Recording::OUTPUT];
+
+/// `checkpoint.json`: on what a checkpoint depends, and what its state is.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Summary {
+    #[serde(flatten)]
+    pub conditions: Conditions,
+    pub state_bytes: u64,
+    pub state_sha256: String,
+}
+
+/// A checkpoint that has been made.
+pub struct Made {
+    pub summary: Summary,
+    /// How long the guest ran, by the host's clock.
+    pub elapsed: Duration,
+}
+
+/// Boots, sets up, warms and saves. `progress` is told, a few times a second, what is being done.
+///
+/// # Errors
+/// Those of a recording; and the guest ran past the place where it should have stopped.
+pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<Made> {
+    let qemu = Qemu::find()?;
+    let draft = Draft::reserve(&request.output, request.force, FILES)?;
+    progress("making the guest from Debian packages");
+    let state = draft.work.join(STATE);
+    let (boot, conditions) = request.prepare(&qemu, Some(State::SavedTo(state.clone())))?;
+    let outcome = boot.run(&qemu, &draft.work, &mut |phase| progress(&format!("guest: {phase}")))?;
+    judge(&boot, &outcome)?;
+    ensure!(
+        outcome.end == End::Saved,
+        explain("the guest ran on where its state was to be saved", &outcome)
+    );
+    let summary = Summary {
+        conditions,
+        state_bytes: std::fs::metadata(&state)?.len(),
+        state_sha256: sha256_of(&state)?,
+    };
+    let mut text = serde_json::to_string_pretty(&summary)?;
+    text.push('\n');
+    std::fs::write(draft.work.join(SUMMARY), text).context("writing the conditions")?;
+    draft.publish()?;
+    Ok(Made {
+        summary,
+        elapsed: outcome.elapsed,
+    })
+}
+
+/// A checkpoint as it lies in its directory.
+pub struct Checkpoint {
+    directory: PathBuf,
+    pub summary: Summary,
+}
+
+impl Checkpoint {
+    /// # Errors
+    /// There is no checkpoint, or its state is not what was saved.
+    pub fn open(directory: &Path) -> Result<Checkpoint> {
+        let path = directory.join(SUMMARY);
+        let named = || format!("{} is not a checkpoint: reading {SUMMARY}", directory.display());
+        let text = std::fs::read_to_string(&path).with_context(named)?;
+        let checkpoint = Checkpoint {
+            directory: std::path::absolute(directory)?,
+            summary: serde_json::from_str(&text).with_context(named)?,
+        };
+        ensure!(
+            sha256_of(&checkpoint.path())? == checkpoint.summary.state_sha256,
+            "{} is not what was saved: make the checkpoint anew",
+            checkpoint.path().display()
+        );
+        Ok(checkpoint)
+    }
+
+    pub fn state(&self) -> State {
+        State::RestoredFrom(self.path())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(STATE)
+    }
+
+    /// An error that names every condition in which the checkpoint differs from what is to be run.
+    pub fn fits(&self, wanted: &Conditions) -> Result<()> {
+        let differences = differences(&serde_json::to_value(&self.summary.conditions)?, &serde_json::to_value(wanted)?);
+        ensure!(
+            differences.is_empty(),
+            "{} was made on other conditions; make it anew with `kernlane checkpoint`\n{}",
+            self.directory.display(),
+            differences.join("\n")
+        );
+        Ok(())
+    }
+}
+
+/// A line for each field that differs.
+fn differences(made: &Value, wanted: &Value) -> Vec<String> {
+    let fields = made.as_object().into_iter().flatten();
+    fields
+        .filter(|(name, value)| wanted[name.as_str()] != **value)
+        .map(|(name, value)| format!("  {name}: {value}, now {}", wanted[name.as_str()]))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conditions(seed: u64) -> Conditions {
+        Conditions {
+            kernel_release: "6.12".into(),
+            kernel_build_id: "00".into(),
+            workload: "w".into(),
+            workload_sha256: "11".into(),
+            packages: Vec::new(),
+            initramfs_sha256: "22".into(),
+            seed,
+            memory_mb: 512,
+            qemu: "10.0.2".into(),
+            qemu_arguments: vec!["-m".into()],
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_of_other_conditions_or_bytes_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(Checkpoint::open(directory.path()).is_err());
+        std::fs::write(directory.path().join(STATE), "state").unwrap();
+        let summary = Summary {
+            conditions: conditions(1),
+            state_bytes: 5,
+            state_sha256: sha256_of(&directory.path().join(STATE)).unwrap(),
+        };
+        std::fs::write(directory.path().join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
+        checkpoint.fits(&conditions(1)).unwrap();
+        let message = checkpoint.fits(&conditions(2)).unwrap_err().to_string();
+        assert!(message.contains("seed: 1, now 2") && !message.contains("memory_mb"), "{message}");
+        std::fs::write(directory.path().join(STATE), "stat").unwrap();
+        assert!(Checkpoint::open(directory.path()).is_err());
+    }
+}

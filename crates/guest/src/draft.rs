@@ -1,0 +1,101 @@
+//! A directory that is made beside its final place and renamed when it is whole.
+//!
+//! Takes the final path and the names of its files; gives a directory to write them to. Whatever happens before `publish`, nothing stays under
+//! the final name, and what was there is as it was.
+
+use anyhow::{Context, Result, ensure};
+use host::scratch;
+use std::path::{Path, PathBuf};
+
+/// The directory that is being made, and where it will stand.
+pub struct Draft {
+    /// Removed, with what is in it, when the command ends.
+    holder: tempfile::TempDir,
+    /// Where to put the files.
+    pub work: PathBuf,
+    output: PathBuf,
+    /// What such a directory consists of.
+    files: &'static [&'static str],
+}
+
+impl Draft {
+    /// # Errors
+    /// `output` exists and may not be replaced, or nothing can be made beside it.
+    pub fn reserve(output: &Path, force: bool, files: &'static [&'static str]) -> Result<Draft> {
+        if let Ok(metadata) = std::fs::symlink_metadata(output) {
+            ensure!(metadata.is_dir(), "{} exists and is not a directory", output.display());
+            let entries = std::fs::read_dir(output).with_context(|| format!("reading {}", output.display()))?;
+            for entry in entries {
+                let name = entry?.file_name();
+                ensure!(force, "{} is not empty: --force replaces it", output.display());
+                ensure!(
+                    files.iter().any(|file| name == *file),
+                    "{} holds {name:?}, which --force does not remove",
+                    output.display()
+                );
+            }
+        }
+        let parent = match output.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+        let holder = scratch::directory(parent, ".kernlane-record-")?;
+        let work = std::path::absolute(holder.path())?.join("new");
+        std::fs::create_dir(&work).with_context(|| format!("making {}", work.display()))?;
+        Ok(Draft {
+            holder,
+            work,
+            output: output.into(),
+            files,
+        })
+    }
+
+    /// Gives the directory its name, when all its files are on the disk.
+    pub fn publish(&self) -> Result<()> {
+        for file in self.files {
+            let path = self.work.join(file);
+            std::fs::File::open(&path)
+                .and_then(|file| file.sync_all())
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
+        let old = self.holder.path().join("replaced");
+        let replaces = self.output.exists();
+        if replaces {
+            std::fs::rename(&self.output, &old).with_context(|| format!("replacing {}", self.output.display()))?;
+        }
+        std::fs::rename(&self.work, &self.output)
+            .inspect_err(|_| {
+                if replaces {
+                    // If this fails, too, the error below tells of it all the same.
+                    let _ = std::fs::rename(&old, &self.output);
+                }
+            })
+            .with_context(|| format!("giving {} its name", self.output.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILES: &[&str] = &["a", "b"];
+
+    #[test]
+    fn existing_directories_are_respected() {
+        let parent = tempfile::tempdir().unwrap();
+        let output = parent.path().join("r");
+        drop(Draft::reserve(&output, false, FILES).unwrap());
+        std::fs::create_dir(&output).unwrap();
+        drop(Draft::reserve(&output, false, FILES).unwrap());
+        std::fs::write(output.join("a"), "x").unwrap();
+        assert!(Draft::reserve(&output, false, FILES).is_err());
+        drop(Draft::reserve(&output, true, FILES).unwrap());
+        std::fs::write(output.join("thesis.tex"), "x").unwrap();
+        assert!(Draft::reserve(&output, true, FILES).is_err());
+        std::fs::write(parent.path().join("file"), "x").unwrap();
+        assert!(Draft::reserve(&parent.path().join("file"), true, FILES).is_err());
+        let left: Vec<_> = std::fs::read_dir(parent.path()).unwrap().collect();
+        assert_eq!(left.len(), 2, "nothing temporary stays: {left:?}");
+    }
+}

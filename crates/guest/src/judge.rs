@@ -1,0 +1,114 @@
+//! Whether a guest did all that it should, and if not, why.
+//!
+//! Takes an `Outcome`; gives an error that tells what failed, with the last lines of all that was printed.
+
+use crate::boot::{self, End, Outcome};
+use crate::configuration::Boot;
+use anyhow::{Result, bail};
+
+/// An error unless the guest did all that it should.
+pub fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
+    match outcome.end {
+        End::Exited(0) | End::Saved => Ok(()),
+        End::Exited(status) => {
+            let what = failed_in(&outcome.console).unwrap_or("before it was set up");
+            bail!(explain(&format!("the workload failed {what} (status {status})"), outcome))
+        }
+        End::Stopped => match (plugin_failure(&outcome.qemu), panic(&outcome.console)) {
+            (Some(failure), _) => bail!(failure.to_string()),
+            (None, Some(reason)) => bail!(explain(&format!("the kernel panicked: {reason}"), outcome)),
+            (None, None) => bail!(explain("the guest stopped before the workload had ended", outcome)),
+        },
+        End::TimeLimit => bail!(explain(
+            &format!(
+                "the guest was not done after {} seconds (--time-limit); it was ended",
+                boot.time_limit.as_secs()
+            ),
+            outcome
+        )),
+    }
+}
+
+/// The plugin ends QEMU when it cannot write.
+fn plugin_failure(messages: &str) -> Option<&str> {
+    let mut said = messages.lines().filter_map(|line| line.strip_prefix("kernlane: "));
+    said.find(|message| message.contains("failed"))
+}
+
+/// Why the kernel panicked, if it did (kernel/panic.c).
+fn panic(console: &str) -> Option<&str> {
+    console
+        .lines()
+        .find_map(|line| line.split_once("Kernel panic - not syncing: "))
+        .map(|(_, reason)| reason)
+}
+
+/// "in run", from the line that `workload.sh` prints.
+fn failed_in(console: &str) -> Option<&str> {
+    let line = console
+        .lines()
+        .rev()
+        .find_map(|line| line.split_once("kernlane: failed "))
+        .map(|(_, text)| text)?;
+    line.split(" with status").next()
+}
+
+/// The message, and the last lines of all that the guest and QEMU said.
+pub fn explain(message: &str, outcome: &Outcome) -> String {
+    let mut text = message.to_string();
+    for (name, lines) in [
+        ("kernel's console", &outcome.console),
+        ("workload's output", &outcome.output),
+        ("QEMU", &outcome.qemu),
+    ] {
+        let lines = boot::last_lines(lines, 12);
+        if !lines.is_empty() {
+            text.push_str(&format!("\n--- {name}, last lines:\n{lines}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn outcome(end: End, console: &str) -> Outcome {
+        Outcome {
+            end,
+            console: console.into(),
+            output: "said\n".into(),
+            qemu: String::new(),
+            elapsed: Duration::ZERO,
+            cost: boot::Cost::default(),
+        }
+    }
+
+    fn judged(end: End, console: &str) -> String {
+        let boot = Boot::new("k".into(), "i".into());
+        format!("{:#}", judge(&boot, &outcome(end, console)).unwrap_err())
+    }
+
+    #[test]
+    fn what_went_wrong_is_said_with_the_last_lines() {
+        let message = judged(
+            End::Exited(3),
+            "[ 1.0] a\n[ 2.0] kernlane: failed in run with status 3\n[ 2.0] kernlane: exit 3\n",
+        );
+        assert!(
+            message.contains("failed in run (status 3)") && message.contains("output, last lines:\nsaid"),
+            "{message}"
+        );
+        assert!(judged(End::Stopped, "[ 1.0] Kernel panic - not syncing: VFS\n[ 1.1] x").contains("panicked: VFS"));
+        let full = "kernlane: writing the recording failed: No space left on device (os error 28)\nkernlane: stopping the guest\n";
+        assert!(plugin_failure(full).unwrap().ends_with("(os error 28)"));
+        assert_eq!(
+            plugin_failure("kernlane: QEMU ends, and the workload has not executed marker 2\n"),
+            None
+        );
+        assert!(judged(End::TimeLimit, "").contains("--time-limit"));
+        let boot = Boot::new("k".into(), "i".into());
+        assert!(judge(&boot, &outcome(End::Exited(0), "")).is_ok());
+    }
+}

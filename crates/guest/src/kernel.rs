@@ -1,0 +1,385 @@
+//! A kernel that can be booted: its boot image, its vmlinux, its modules, and what the recording's plugin must know of it.
+//!
+//! Takes a build tree, or a boot image and its vmlinux; gives a `Kernel` whose two files are proven to be one kernel by the build id.
+//! Never changes either and never looks into code.
+
+use crate::bzimage::BzImage;
+use crate::frame_facts::{FrameFacts, Types, VALUES};
+use anyhow::{Context, Result, bail, ensure};
+use image::BuildId;
+use image::address::LinkAddr;
+use image::btf::Btf;
+use object::{Object, ObjectSection, ObjectSymbol};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+pub struct Kernel {
+    pub boot_image: PathBuf,
+    pub vmlinux: PathBuf,
+    pub build_id: BuildId,
+    /// What `uname -r` will say.
+    pub release: String,
+    /// Module name (with `_` for `-`) → its file.
+    modules: BTreeMap<String, PathBuf>,
+}
+
+/// A module's bytes, decompressed, and the name under which it is known.
+pub struct Module {
+    pub name: String,
+    pub data: Vec<u8>,
+}
+
+/// What the plugin needs to tell tasks apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskFacts {
+    /// `__switch_to`, which has the next task in its second argument.
+    pub switch_to: LinkAddr,
+    /// `__set_task_comm`, which has the task and its new name; a kernel may lack it.
+    pub set_comm: Option<LinkAddr>,
+    /// Functions whose second argument is a task that becomes able to run: `enqueue_task_fair` and its like.
+    pub wakes: Vec<LinkAddr>,
+    /// Of `comm` in `struct task_struct`, in bytes.
+    pub comm: u64,
+    /// Of `pid`, likewise; only a kernel with BTF tells.
+    pub pid: Option<u64>,
+    /// The variable `page_offset_base`, which says where all of memory is mapped; a kernel may have it as a constant.
+    pub page_offset_base: Option<LinkAddr>,
+}
+
+impl Kernel {
+    /// `kernel` is a build tree, or a boot image; then `vmlinux`, if not given, is looked for where distributions put it.
+    pub fn open(kernel: &Path, vmlinux: Option<&Path>) -> Result<Kernel> {
+        ensure!(kernel.exists(), "{}: there is no such file or directory", kernel.display());
+        if kernel.is_dir() {
+            ensure!(
+                vmlinux.is_none(),
+                "a build tree has its own vmlinux: leave out --vmlinux, or give a boot image as --kernel"
+            );
+            return Kernel::from_tree(kernel);
+        }
+        let image = read_boot_image(kernel)?;
+        let vmlinux = match vmlinux {
+            Some(path) => path.to_path_buf(),
+            None => installed_vmlinux(kernel, &image)?,
+        };
+        let build_id = read_build_id(&vmlinux)?;
+        ensure!(
+            build_id.0 == image.build_id,
+            "{} (build id {}) holds another kernel than {} (build id {}): take both from one build or one version of the packages",
+            kernel.display(),
+            image.build_id,
+            vmlinux.display(),
+            build_id.0
+        );
+        let modules = installed_modules(kernel, &image.release)?;
+        Ok(Kernel {
+            boot_image: kernel.into(),
+            vmlinux,
+            build_id,
+            release: image.release,
+            modules,
+        })
+    }
+
+    fn from_tree(tree: &Path) -> Result<Kernel> {
+        let (vmlinux, boot_image) = (tree.join("vmlinux"), tree.join("arch/x86/boot/bzImage"));
+        for path in [&vmlinux, &boot_image] {
+            ensure!(
+                path.is_file(),
+                "{} is not a built x86-64 kernel tree: {} is missing (run make in it)",
+                tree.display(),
+                path.display()
+            );
+        }
+        let build_id = read_build_id(&vmlinux)?;
+        let image = read_boot_image(&boot_image)?;
+        ensure!(
+            build_id.0 == image.build_id,
+            "{}: vmlinux (build id {}) and bzImage (build id {}) are not of one build: a build is under way or was interrupted (run make in it)",
+            tree.display(),
+            build_id.0,
+            image.build_id
+        );
+        let mut modules = BTreeMap::new();
+        // Names the object files of the modules; a tree without modules has no such file.
+        for line in std::fs::read_to_string(tree.join("modules.order")).unwrap_or_default().lines() {
+            let path = tree.join(line).with_extension("ko");
+            modules.insert(module_name(&path), path);
+        }
+        Ok(Kernel {
+            boot_image,
+            vmlinux,
+            build_id,
+            release: image.release,
+            modules,
+        })
+    }
+
+    /// The named modules and what they depend on, in an order in which they can be loaded.
+    pub fn modules(&self, names: &[String]) -> Result<Vec<Module>> {
+        let mut loaded = Vec::new();
+        for name in names {
+            self.add_module(&name.replace('-', "_"), &mut loaded, 0)?;
+        }
+        Ok(loaded)
+    }
+
+    fn add_module(&self, name: &str, loaded: &mut Vec<Module>, depth: usize) -> Result<()> {
+        if loaded.iter().any(|module| module.name == name) {
+            return Ok(());
+        }
+        ensure!(depth <= self.modules.len(), "the module {name} depends on itself");
+        let path = self
+            .modules
+            .get(name)
+            .with_context(|| format!("the kernel {} has no module {name}", self.release))?;
+        let data = read_module(path).with_context(|| format!("reading the module {}", path.display()))?;
+        for dependency in module_dependencies(&data).with_context(|| format!("the module {}", path.display()))? {
+            self.add_module(&dependency, loaded, depth + 1)?;
+        }
+        loaded.push(Module { name: name.into(), data });
+        Ok(())
+    }
+
+    /// Reads from the vmlinux where tasks are switched and where their names lie.
+    pub fn task_facts(&self) -> Result<TaskFacts> {
+        with_elf(&self.vmlinux, |elf| {
+            let symbol = |name: &str| {
+                let mut named = elf.symbols().filter(|symbol| symbol.name() == Ok(name));
+                let symbol = named.next().with_context(|| {
+                    format!("has no symbol {name} (stripped?): take the vmlinux of the build tree or of the -dbg package")
+                })?;
+                ensure!(named.next().is_none(), "has more than one symbol {name}");
+                Ok((symbol.address(), symbol.size(), symbol.section_index()))
+            };
+            let (switch_to, _, _) = symbol("__switch_to")?;
+            let (init_task, size, section) = symbol("init_task")?;
+            let section = elf.section_by_index(section.context("init_task is in no section")?)?;
+            let task = section.data_range(init_task, size)?.context("init_task has no bytes in the file")?;
+            let comm = comm_offset(task)?;
+            Ok(TaskFacts {
+                switch_to: LinkAddr(switch_to),
+                set_comm: symbol("__set_task_comm").ok().map(|(address, ..)| LinkAddr(address)),
+                wakes: WAKES.iter().filter_map(|name| Some(LinkAddr(symbol(name).ok()?.0))).collect(),
+                comm,
+                pid: pid_offset(elf, task, comm)?,
+                page_offset_base: symbol("page_offset_base").ok().map(|(address, ..)| LinkAddr(address)),
+            })
+        })
+    }
+}
+
+impl Kernel {
+    /// Where the kernel keeps what its page frames are used for.
+    ///
+    /// # Errors
+    /// It is not known: the kernel has neither BTF nor a build tree, or is none that says it.
+    pub fn frame_facts(&self) -> Result<FrameFacts> {
+        with_elf(&self.vmlinux, |elf| {
+            let symbol = |name: &str| {
+                let found = elf.symbols().find(|symbol| symbol.name() == Ok(name));
+                Ok::<_, anyhow::Error>(LinkAddr(found.with_context(|| format!("has no symbol {name}"))?.address()))
+            };
+            let types = match (elf.section_by_name(".BTF"), self.vmlinux.parent()) {
+                (Some(section), _) => Types::of_btf(&Btf::parse(section.data()?)?)?,
+                (None, Some(tree)) if tree.join("mm").is_dir() => Types::of_tree(tree)?,
+                _ => bail!("has no BTF, and lies in no build tree"),
+            };
+            Ok(FrameFacts {
+                array: symbol("vmemmap_base")?,
+                count: symbol("max_pfn")?,
+                types,
+            })
+        })
+    }
+
+    /// The addresses of those of [`VALUES`] that the kernel has.
+    pub fn values(&self) -> Result<Vec<(&'static str, LinkAddr)>> {
+        with_elf(&self.vmlinux, |elf| {
+            let found = elf.symbols().filter_map(|symbol| {
+                let name = VALUES.into_iter().find(|name| symbol.name() == Ok(name))?;
+                Some((name, LinkAddr(symbol.address())))
+            });
+            let mut found: Vec<_> = found.collect();
+            found.sort_unstable();
+            Ok(found)
+        })
+    }
+}
+
+/// `enqueue_task` of the scheduler's classes (struct sched_class, kernel/sched/sched.h): what makes a task able to run goes through one.
+const WAKES: [&str; 4] = ["enqueue_task_fair", "enqueue_task_rt", "enqueue_task_dl", "enqueue_task_stop"];
+
+/// From BTF, where the kernel has it; BTF must be right about `comm`, and the first task's pid must be 0.
+fn pid_offset(elf: &object::File<'_>, init_task: &[u8], comm: u64) -> Result<Option<u64>> {
+    let Some(section) = elf.section_by_name(".BTF") else {
+        return Ok(None);
+    };
+    let btf = Btf::parse(section.data()?)?;
+    let found = btf.offset("task_struct", "comm")?;
+    ensure!(found == Some(comm), "BTF has comm at {found:?} of task_struct, init_task at {comm}");
+    let pid = btf.offset("task_struct", "pid")?.context("BTF has no pid in task_struct")?;
+    ensure!(
+        init_task.get(pid as usize..pid as usize + 4) == Some(&[0; 4]),
+        "the pid of init_task is not 0 at {pid}"
+    );
+    Ok(Some(pid))
+}
+
+/// `init_task.comm` is "swapper" (INIT_TASK_COMM, include/linux/init_task.h) in an array of sixteen bytes; the only such one in it.
+fn comm_offset(init_task: &[u8]) -> Result<u64> {
+    const COMM: &[u8; 16] = b"swapper\0\0\0\0\0\0\0\0\0";
+    let mut places = init_task.windows(COMM.len()).enumerate().filter(|(_, bytes)| bytes == COMM);
+    let (offset, _) = places
+        .next()
+        .context("init_task holds no name \"swapper\": not a Linux kernel that Kernlane knows")?;
+    ensure!(places.next().is_none(), "init_task holds the name \"swapper\" more than once");
+    Ok(offset as u64)
+}
+
+fn read_boot_image(path: &Path) -> Result<BzImage> {
+    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    BzImage::parse(&bytes).with_context(|| path.display().to_string())
+}
+
+fn read_build_id(path: &Path) -> Result<BuildId> {
+    with_elf(path, |elf| {
+        ensure!(
+            elf.architecture() == object::Architecture::X86_64,
+            "made for {:?}; Kernlane reads kernels for x86-64",
+            elf.architecture()
+        );
+        let id = elf.build_id().context("its notes cannot be read")?;
+        let id = id.context("has no build id: link the kernel with --build-id, as kbuild does")?;
+        Ok(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect()))
+    })
+}
+
+fn with_elf<T>(path: &Path, read: impl FnOnce(&object::File<'_>) -> Result<T>) -> Result<T> {
+    let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
+    let bytes = unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("reading {}", path.display()))?;
+    let elf = object::File::parse(&*bytes).with_context(|| format!("{}: not an ELF file that can be read", path.display()))?;
+    read(&elf).with_context(|| path.display().to_string())
+}
+
+/// A build tree: `vmlinux` beside the `arch` of `arch/x86/boot/bzImage`. Debian: `usr/lib/debug/boot/vmlinux-R` of the root (`/`, or a
+/// directory into which packages were unpacked) that has `boot/vmlinuz-R`.
+fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
+    let name = format!("vmlinux-{}", image.release);
+    let canonical = boot_image
+        .canonicalize()
+        .with_context(|| format!("reading {}", boot_image.display()))?;
+    let tree = canonical
+        .ends_with("arch/x86/boot/bzImage")
+        .then(|| canonical.ancestors().nth(4))
+        .flatten();
+    let candidates = [
+        tree.map(|tree| tree.join("vmlinux")),
+        Some(root_of(boot_image)?.join("usr/lib/debug/boot").join(&name)),
+        Some(Path::new("/usr/lib/debug/boot").join(&name)),
+    ];
+    let candidates: Vec<PathBuf> = candidates.into_iter().flatten().collect();
+    match candidates.iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path.clone()),
+        None => bail!(
+            "no vmlinux for {}: give --vmlinux FILE, or install Debian's (apt-get install linux-image-{}-dbg)",
+            boot_image.display(),
+            image.release
+        ),
+    }
+}
+
+/// Debian: `lib/modules/R/**/*.ko` of the same root. A kernel whose modules are not there has none.
+fn installed_modules(boot_image: &Path, release: &str) -> Result<BTreeMap<String, PathBuf>> {
+    let mut modules = BTreeMap::new();
+    let mut pending = vec![root_of(boot_image)?.join("lib/modules").join(release).join("kernel")];
+    while let Some(directory) = pending.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries {
+            let entry = entry.with_context(|| format!("reading {}", directory.display()))?;
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                pending.push(path);
+            } else if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".ko")) {
+                modules.insert(module_name(&path), path);
+            }
+        }
+    }
+    Ok(modules)
+}
+
+/// The directory that contains the `boot` directory of a boot image.
+fn root_of(boot_image: &Path) -> Result<PathBuf> {
+    let image = boot_image
+        .canonicalize()
+        .with_context(|| format!("reading {}", boot_image.display()))?;
+    Ok(image.parent().and_then(Path::parent).unwrap_or(Path::new("/")).into())
+}
+
+/// `drivers/net/dummy.ko.xz` → `dummy`.
+fn module_name(path: &Path) -> String {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    file.split(".ko").next().unwrap_or_default().replace('-', "_")
+}
+
+fn read_module(path: &Path) -> Result<Vec<u8>> {
+    let bytes = std::fs::read(path)?;
+    let mut data = Vec::new();
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => liblzma::read::XzDecoder::new(&*bytes).read_to_end(&mut data)?,
+        Some("gz") => flate2::read::GzDecoder::new(&*bytes).read_to_end(&mut data)?,
+        Some("zst") => zstd::stream::read::Decoder::new(&*bytes)?.read_to_end(&mut data)?,
+        _ => return Ok(bytes),
+    };
+    Ok(data)
+}
+
+/// `depends=a,b` of the section `.modinfo`, a sequence of NUL-terminated `key=value`.
+fn module_dependencies(module: &[u8]) -> Result<Vec<String>> {
+    let elf = object::File::parse(module).context("not an ELF file that can be read")?;
+    let section = elf.section_by_name(".modinfo").context("has no section .modinfo")?;
+    let info = String::from_utf8_lossy(section.data()?);
+    let depends = info
+        .split('\0')
+        .find_map(|entry| entry.strip_prefix("depends="))
+        .unwrap_or_default();
+    Ok(depends
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| name.replace('-', "_"))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comm_is_found_once() {
+        let mut task = vec![0xffu8; 200];
+        assert!(comm_offset(&task).is_err());
+        task[96..112].copy_from_slice(b"swapper\0\0\0\0\0\0\0\0\0");
+        assert_eq!(comm_offset(&task).unwrap(), 96);
+        task[120..136].copy_from_slice(b"swapper\0\0\0\0\0\0\0\0\0");
+        assert!(comm_offset(&task).is_err());
+    }
+
+    #[test]
+    fn module_names() {
+        assert_eq!(module_name(Path::new("samples/livepatch/livepatch-sample.ko")), "livepatch_sample");
+        assert_eq!(module_name(Path::new("a/veth.ko.xz")), "veth");
+    }
+
+    #[test]
+    fn trees_that_are_not_built_say_what_is_missing() {
+        let tree = tempfile::tempdir().unwrap();
+        let message = format!("{:#}", Kernel::open(tree.path(), None).err().unwrap());
+        assert!(message.contains("vmlinux is missing") && message.contains("make"), "{message}");
+        assert!(Kernel::open(&tree.path().join("nothing"), None).is_err());
+        let file = tree.path().join("vmlinuz");
+        std::fs::write(&file, "no kernel").unwrap();
+        assert!(format!("{:#}", Kernel::open(&file, None).err().unwrap()).contains("HdrS"));
+    }
+}

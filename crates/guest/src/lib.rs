@@ -1,0 +1,82 @@
+//! What boots: kernels, root file systems, workloads, QEMU and its monitor, checkpoints.
+//!
+//! `record` makes a recording; `run` runs a shell script under a kernel and gives back what it printed, which is how a changed
+//! kernel is tried. Takes a kernel as a file and never looks into its code.
+
+mod boot;
+
+mod bzimage;
+mod cache;
+pub mod checkpoint;
+mod configuration;
+mod cpio;
+mod draft;
+mod follow;
+mod frame_facts;
+mod initramfs;
+mod judge;
+mod kernel;
+mod marker;
+mod monitor;
+mod packages;
+mod plugin;
+mod qemu;
+pub mod record;
+mod request;
+mod rootfs;
+mod state;
+mod workload;
+
+pub use boot::{Cost, End, Outcome};
+pub use configuration::{Boot, Clock, Plugin};
+pub use initramfs::Contents;
+pub use kernel::{Kernel, Module};
+pub use plugin::{data_arguments, find as plugin_library};
+pub use qemu::{Qemu, in_path};
+pub use record::Summary;
+pub use request::{Conditions, Request};
+pub use workload::{MEMORY_MB, SHIPPED, Workload, argument_help};
+
+use anyhow::{Context, Result};
+use host::scratch;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// Boots `kernel` (a bzImage) with `contents`, after `set` has had its say about the machine. Nothing is left behind.
+///
+/// # Errors
+/// The guest cannot be made or started. That its script failed, or that the kernel did, is in the `Outcome`.
+pub fn run(kernel: &Path, contents: &Contents, set: impl FnOnce(&mut Boot)) -> Result<Outcome> {
+    let qemu = Qemu::find()?;
+    let directory = scratch::directory(&std::env::temp_dir(), "kernlane-guest-")?;
+    let initramfs = contents.build(&cache::directory()?, directory.path())?;
+    let mut boot = Boot::new(kernel.into(), initramfs.path);
+    set(&mut boot);
+    boot.run(&qemu, directory.path(), &mut |_| {})
+}
+
+/// The version of a Debian package that guests would get.
+///
+/// # Errors
+/// There is no apt, it knows no such package, or its lists are missing.
+pub fn resolvable(package: &str) -> Result<String> {
+    let packages = packages::resolve(&[package.to_string()])?;
+    let found = packages.into_iter().find(|candidate| candidate.name == package);
+    Ok(found.with_context(|| format!("apt resolved {package} to other packages"))?.version)
+}
+
+/// The cache directory, if it can be written to.
+pub fn writable_cache() -> Result<PathBuf> {
+    let directory = cache::directory()?;
+    std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    tempfile::tempfile_in(&directory).with_context(|| format!("writing into {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// Of a file, hex.
+fn sha256_of(path: &Path) -> Result<String> {
+    let mut file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let mut hash = Sha256::new();
+    std::io::copy(&mut file, &mut hash).with_context(|| format!("reading {}", path.display()))?;
+    Ok(format!("{:x}", hash.finalize()))
+}

@@ -1,0 +1,220 @@
+//! QEMU: where it is, which version it is, and the command line of a guest.
+//!
+//! Takes what a `Boot` asks for; gives a `Command`. Never runs a guest (`boot.rs` does).
+
+use crate::configuration::{Boot, Clock};
+use anyhow::{Context, Result, bail, ensure};
+use host::recording::Recording;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Conditional callbacks and reading the guest's memory from a plugin came with 9.1 and 9.2; 10.0 is what has been tried.
+pub const OLDEST: Version = Version {
+    major: 10,
+    minor: 0,
+    patch: 0,
+};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+    pub patch: u32,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+pub struct Qemu {
+    pub program: PathBuf,
+    pub version: Version,
+}
+
+impl Qemu {
+    /// The program that `KERNLANE_QEMU` names, else the first in `PATH`.
+    ///
+    /// # Errors
+    /// There is none, it does not run, it is older than `OLDEST` or was built without plugins; the message says how to get one.
+    pub fn find() -> Result<Qemu> {
+        let program = match std::env::var_os("KERNLANE_QEMU") {
+            Some(program) => PathBuf::from(program),
+            None => in_path(PROGRAM).with_context(|| format!("there is no {PROGRAM}. {HOW_TO_GET}"))?,
+        };
+        let output = Command::new(&program)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("running {}. {HOW_TO_GET}", program.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = parse_version(&text).with_context(|| format!("{} --version printed {:?}", program.display(), text.trim()))?;
+        if version < OLDEST {
+            bail!(
+                "{} is QEMU {version}; Kernlane needs {OLDEST} or later. {HOW_TO_GET}",
+                program.display()
+            );
+        }
+        Ok(Qemu { program, version })
+    }
+
+    /// The command line of a guest whose lines and messages go into `directory`.
+    pub fn command(&self, boot: &Boot, directory: &Path) -> Result<Command> {
+        let mut command = Command::new(&self.program);
+        command.args(arguments(boot)?);
+        command.arg("-kernel").arg(&boot.kernel).arg("-initrd").arg(&boot.initramfs);
+        // The first serial line is the kernel's log, the second what the guest's program prints.
+        for name in [Recording::CONSOLE, Recording::OUTPUT] {
+            command.arg("-serial").arg(option_path("file:", &directory.join(name)));
+        }
+        if let Some(plugin) = &boot.plugin {
+            let mut argument = option_path("", &plugin.library);
+            for (key, value) in &plugin.arguments {
+                argument.push(",");
+                argument.push(key);
+                argument.push("=");
+                argument.push(option_path("", Path::new(value)));
+            }
+            command.arg("-plugin").arg(argument);
+        }
+        Ok(command)
+    }
+}
+
+pub const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then `apt-get install -t bookworm-backports qemu-system-x86`";
+
+/// What decides what the guest sees: everything on the command line but files, as a recording tells it.
+pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
+    ensure!(boot.cpus >= 1, "a guest needs a CPU");
+    // Measured: with several vCPUs QEMU gives plugins wrong indices, and runs without icount.
+    ensure!(
+        boot.cpus == 1 || (boot.plugin.is_none() && boot.clock == Clock::Host),
+        "a recording has one CPU"
+    );
+    let mut arguments: Vec<String> = Vec::new();
+    let mut add = |flag: &str, value: String| arguments.extend([flag.to_string(), value]);
+    add("-machine", "pc-i440fx-10.0".into());
+    // With several threads, QEMU 10.0 loses code patched by the kernel itself.
+    add("-accel", if boot.cpus > 1 { "tcg,thread=single".into() } else { "tcg".into() });
+    add("-cpu", boot.cpu_model.clone());
+    add("-smp", boot.cpus.to_string());
+    add("-m", format!("{}M", boot.memory_mb));
+    if let Clock::Instructions { seed } = boot.clock {
+        // One instruction is one nanosecond, idle time is skipped, randomness comes from the seed, the date never differs.
+        add("-icount", "shift=0,sleep=off".into());
+        add("-seed", seed.to_string());
+        add("-rtc", "base=2020-01-01T00:00:00,clock=vm".into());
+    }
+    add("-display", "none".into());
+    add("-monitor", "none".into());
+    add("-append", kernel_command_line(boot));
+    arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(String::from));
+    Ok(arguments)
+}
+
+/// `panic=-1` reboots at once, which ends QEMU; `printk.time` is what `boot.rs` knows lines of the kernel's log by.
+pub fn kernel_command_line(boot: &Boot) -> String {
+    let mut words = vec!["console=ttyS0", "panic=-1", "printk.time=1"];
+    if !boot.kaslr {
+        words.push("nokaslr");
+    }
+    words.extend(boot.command_line.iter().map(String::as_str));
+    words.join(" ")
+}
+
+/// In QEMU's option syntax, a comma within a value is doubled.
+fn option_path(prefix: &str, path: &Path) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut bytes = prefix.as_bytes().to_vec();
+    for byte in path.as_os_str().as_bytes() {
+        bytes.push(*byte);
+        if *byte == b',' {
+            bytes.push(b',');
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// The first program of that name in `PATH`.
+pub fn in_path(program: &str) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = std::env::var_os("PATH")?;
+    let is_program = |path: &PathBuf| {
+        path.metadata()
+            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(is_program)
+}
+
+/// `QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)` and the like.
+fn parse_version(text: &str) -> Option<Version> {
+    let rest = text.lines().next()?.split("version ").nth(1)?;
+    let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
+    let (major, minor) = (numbers.next()??, numbers.next()??);
+    Some(Version {
+        major,
+        minor,
+        patch: numbers.next().flatten().unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot() -> Boot {
+        Boot::new("bzImage".into(), "root.cpio".into())
+    }
+
+    #[test]
+    fn versions_are_read_and_ordered() {
+        let version = |text| parse_version(text).unwrap();
+        let ten = version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)\nCopyright");
+        assert_eq!((ten.major, ten.minor, ten.patch), (10, 0, 2));
+        assert!(ten >= OLDEST);
+        assert!(version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)") < OLDEST);
+        assert!(version("QEMU emulator version 10.1 (x)") >= OLDEST);
+        for text in ["", "QEMU", "version x.y", "version 10"] {
+            assert_eq!(parse_version(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_deterministic_guest_has_all_three_flags() {
+        let mut boot = boot();
+        boot.clock = Clock::Instructions { seed: 7 };
+        let line = arguments(&boot).unwrap().join(" ");
+        for flag in [
+            "-icount shift=0,sleep=off",
+            "-seed 7",
+            "-rtc base=2020-01-01T00:00:00,clock=vm",
+            "nokaslr",
+        ] {
+            assert!(line.contains(flag), "{line}");
+        }
+        boot.cpus = 2;
+        assert!(arguments(&boot).is_err());
+    }
+
+    #[test]
+    fn kaslr_and_several_cpus() {
+        let mut boot = boot();
+        boot.kaslr = true;
+        boot.cpus = 4;
+        boot.command_line.push("quiet".into());
+        let line = arguments(&boot).unwrap().join(" ");
+        assert!(!line.contains("nokaslr") && line.contains("tcg,thread=single") && line.contains("-smp 4") && line.ends_with("-no-reboot"));
+        assert!(line.contains("panic=-1 printk.time=1 quiet"));
+    }
+
+    #[test]
+    fn commas_in_paths_are_doubled() {
+        assert_eq!(option_path("file:", Path::new("/a,b")), "file:/a,,b");
+    }
+}

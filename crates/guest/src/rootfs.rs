@@ -1,0 +1,317 @@
+//! The guest's root file system, in memory until it is written as an archive.
+//!
+//! Takes Debian packages' contents (tar streams), files and links, later ones over earlier ones; gives cpio bytes, sorted by path.
+//! Packages are unpacked, not installed: no maintainer script runs, every file belongs to root. Never touches the host's file
+//! system, so it needs no privileges.
+
+use crate::cpio;
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::rc::Rc;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    Directory { permissions: u32 },
+    File { permissions: u32, data: Rc<[u8]> },
+    Symlink { target: String },
+}
+
+/// Paths have no leading slash and no `.` or `..`; every parent of a path is a directory in the tree.
+#[derive(Default)]
+pub struct RootFs {
+    nodes: BTreeMap<String, Node>,
+}
+
+/// As many symbolic links as Linux follows in one path.
+const MAX_LINKS: u32 = 40;
+
+impl RootFs {
+    /// Debian's skeleton: merged `/usr` (the links exist before the packages, whose `/bin/x` so becomes `/usr/bin/x`), mount points
+    /// and the accounts of root, nobody and www-data, which base-files and base-passwd would make when installed.
+    pub fn debian() -> Self {
+        let mut root = RootFs::default();
+        let directories = [
+            "dev",
+            "etc",
+            "home",
+            "kernlane",
+            "opt",
+            "proc",
+            "root",
+            "run",
+            "srv",
+            "sys",
+            "tmp",
+            "usr",
+            "usr/bin",
+            "usr/lib",
+            "usr/lib64",
+            "usr/sbin",
+            "var",
+            "var/cache",
+            "var/lib",
+            "var/log",
+            "var/tmp",
+        ];
+        for directory in directories {
+            let permissions = if directory.ends_with("tmp") { 0o1777 } else { 0o755 };
+            root.nodes.insert(directory.into(), Node::Directory { permissions });
+        }
+        for (link, target) in [
+            ("bin", "usr/bin"),
+            ("sbin", "usr/sbin"),
+            ("lib", "usr/lib"),
+            ("lib64", "usr/lib64"),
+            ("var/run", "/run"),
+            ("var/lock", "/run/lock"),
+        ] {
+            root.nodes.insert(link.into(), Node::Symlink { target: target.into() });
+        }
+        let file = |text: &str| Node::File {
+            permissions: 0o644,
+            data: text.as_bytes().into(),
+        };
+        root.nodes.insert(
+            "etc/passwd".into(),
+            file("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
+        );
+        root.nodes
+            .insert("etc/group".into(), file("root:x:0:\nadm:x:4:\nwww-data:x:33:\nnogroup:x:65534:\n"));
+        root.nodes.insert("etc/hosts".into(), file("127.0.0.1 localhost guest\n"));
+        root.nodes.insert("etc/hostname".into(), file("guest\n"));
+        root
+    }
+
+    /// Adds or replaces a regular file; missing parents are made. `path` may begin with a slash.
+    pub fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> Result<()> {
+        self.insert(
+            path,
+            Node::File {
+                permissions,
+                data: data.into(),
+            },
+        )
+    }
+
+    pub fn symlink(&mut self, path: &str, target: &str) -> Result<()> {
+        self.insert(path, Node::Symlink { target: target.into() })
+    }
+
+    /// Whether a file, directory or link is there; links in the parents are followed, the last component is not.
+    pub fn contains(&self, path: &str) -> bool {
+        self.resolve_parent(path).is_ok_and(|path| self.nodes.contains_key(&path))
+    }
+
+    /// Unpacks a tar stream (what `dpkg-deb --fsys-tarfile` prints), without the paths for which `leave_out` says true.
+    pub fn unpack(&mut self, tar: impl Read, leave_out: impl Fn(&str) -> bool) -> Result<()> {
+        let mut archive = tar::Archive::new(tar);
+        for entry in archive.entries().context("reading the package's tar stream")? {
+            let mut entry = entry.context("reading the package's tar stream")?;
+            let path = String::from_utf8(entry.path_bytes().into_owned()).context("a file name in the package is not UTF-8")?;
+            let path = clean(&path)?;
+            if path.is_empty() || leave_out(&path) {
+                continue;
+            }
+            let permissions = entry.header().mode()? & 0o7777;
+            let node = match entry.header().entry_type() {
+                tar::EntryType::Directory => Node::Directory { permissions },
+                tar::EntryType::Regular => {
+                    let mut data = Vec::with_capacity(entry.size().min(1 << 30) as usize);
+                    entry.read_to_end(&mut data).with_context(|| format!("reading /{path}"))?;
+                    Node::File {
+                        permissions,
+                        data: data.into(),
+                    }
+                }
+                tar::EntryType::Symlink => Node::Symlink {
+                    target: link_name(&entry, &path)?,
+                },
+                tar::EntryType::Link => self.linked(&clean(&link_name(&entry, &path)?)?)?,
+                other => bail!("/{path}: a tar entry of type {other:?}, which no package of a guest may hold"),
+            };
+            self.insert(&path, node)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the whole tree as an archive, parents before children, in byte order of the paths.
+    pub fn write(&self, out: impl Write) -> Result<()> {
+        let mut cpio = cpio::Writer::new(out);
+        for (path, node) in &self.nodes {
+            match node {
+                Node::Directory { permissions } => cpio.directory(path, *permissions),
+                Node::File { permissions, data } => cpio.file(path, *permissions, data),
+                Node::Symlink { target } => cpio.symlink(path, target),
+            }
+            .with_context(|| format!("writing /{path} of the root file system"))?;
+        }
+        cpio.finish().context("writing the root file system")?;
+        Ok(())
+    }
+
+    /// A hard link shares the bytes; the guest sees two files.
+    fn linked(&self, path: &str) -> Result<Node> {
+        let path = self.resolve_parent(path)?;
+        match self.nodes.get(&path) {
+            Some(node @ Node::File { .. }) => Ok(node.clone()),
+            _ => bail!("a hard link to /{path}, which is not a file of the package"),
+        }
+    }
+
+    fn insert(&mut self, path: &str, node: Node) -> Result<()> {
+        let path = self.resolve_parent(&clean(path)?)?;
+        for (at, _) in path.match_indices('/') {
+            match self.nodes.get(&path[..at]) {
+                None => drop(self.nodes.insert(path[..at].into(), Node::Directory { permissions: 0o755 })),
+                Some(Node::Directory { .. }) => {}
+                Some(_) => bail!("/{path}: /{} is not a directory", &path[..at]),
+            }
+        }
+        match (self.nodes.get(&path), &node) {
+            // A package that ships the directory `/lib` means the directory behind the skeleton's link.
+            (Some(Node::Symlink { .. }), Node::Directory { .. }) => return Ok(()),
+            (Some(Node::Directory { .. }), Node::File { .. } | Node::Symlink { .. }) => {
+                bail!("/{path} is a directory and cannot become a file")
+            }
+            _ => {}
+        }
+        self.nodes.insert(path, node);
+        Ok(())
+    }
+
+    /// The path with every symbolic link among its parents followed.
+    fn resolve_parent(&self, path: &str) -> Result<String> {
+        let mut pending: Vec<String> = clean(path)?.split('/').rev().map(String::from).collect();
+        let mut resolved: Vec<String> = Vec::new();
+        let mut links = 0;
+        while let Some(component) = pending.pop() {
+            match component.as_str() {
+                "" | "." => continue,
+                ".." => drop(resolved.pop()),
+                _ => resolved.push(component),
+            }
+            if pending.is_empty() {
+                break;
+            }
+            if let Some(Node::Symlink { target }) = self.nodes.get(&resolved.join("/")) {
+                links += 1;
+                ensure!(links <= MAX_LINKS, "/{path}: too many symbolic links");
+                resolved.pop();
+                if target.starts_with('/') {
+                    resolved.clear();
+                }
+                pending.extend(target.split('/').rev().map(String::from));
+            }
+        }
+        Ok(resolved.join("/"))
+    }
+}
+
+fn link_name(entry: &tar::Entry<'_, impl Read>, path: &str) -> Result<String> {
+    let name = entry.link_name_bytes().with_context(|| format!("/{path}: a link to nowhere"))?;
+    String::from_utf8(name.into_owned()).with_context(|| format!("/{path}: the link's target is not UTF-8"))
+}
+
+/// The path without leading `/` or `./` and trailing `/`; refuses `..`, which in a package can only be an attack or an accident.
+fn clean(path: &str) -> Result<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => bail!("{path:?} leaves the root file system"),
+            _ => parts.push(part),
+        }
+    }
+    Ok(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tar(entries: &[(&str, tar::EntryType, &str)]) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        for (path, kind, content) in entries {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(0o755);
+            if matches!(kind, tar::EntryType::Symlink | tar::EntryType::Link) {
+                header.set_size(0);
+                builder.append_link(&mut header, path, content).unwrap();
+            } else {
+                header.set_size(content.len() as u64);
+                builder.append_data(&mut header, path, content.as_bytes()).unwrap();
+            }
+        }
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn packages_follow_merged_usr() {
+        use tar::EntryType::{Directory, Link, Regular, Symlink};
+        let mut root = RootFs::debian();
+        let deb = tar(&[
+            ("./bin/", Directory, ""),
+            ("./bin/true", Regular, "x"),
+            ("./bin/sh", Symlink, "true"),
+            ("./usr/lib/a/b", Regular, "y"),
+            ("./usr/lib/c", Link, "./usr/lib/a/b"),
+        ]);
+        root.unpack(&deb[..], |_| false).unwrap();
+        assert_eq!(root.nodes["bin"], Node::Symlink { target: "usr/bin".into() });
+        assert!(matches!(root.nodes["usr/bin/true"], Node::File { .. }));
+        assert_eq!(root.nodes["usr/lib/c"], root.nodes["usr/lib/a/b"]);
+        assert!(root.contains("/bin/sh") && root.contains("/lib/c") && !root.contains("/lib/d"));
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_there() {
+        let mut root = RootFs::debian();
+        root.unpack(&tar(&[("./usr/share/doc/x", tar::EntryType::Regular, "x")])[..], |path| {
+            path.starts_with("usr/share/doc")
+        })
+        .unwrap();
+        assert!(!root.contains("usr/share/doc/x"));
+    }
+
+    #[test]
+    fn a_loop_of_links_and_a_way_out_are_refused() {
+        let mut root = RootFs::debian();
+        root.symlink("a", "b").unwrap();
+        root.symlink("b", "a").unwrap();
+        assert!(root.file("a/x", 0o644, b"").is_err());
+        assert!(root.file("../x", 0o644, b"").is_err());
+        assert!(root.file("etc/passwd/x", 0o644, b"").is_err());
+        assert!(root.file("etc", 0o644, b"").is_err());
+    }
+
+    #[test]
+    fn damaged_tar_streams_do_not_panic() {
+        let good = tar(&[
+            ("./bin/true", tar::EntryType::Regular, "some text"),
+            ("./bin/sh", tar::EntryType::Symlink, "true"),
+        ]);
+        let mut state = 1u64;
+        for _ in 0..2000 {
+            let mut bytes = good.clone();
+            for _ in 0..1 + state % 4 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let at = (state >> 33) as usize % bytes.len();
+                bytes[at] = (state >> 20) as u8;
+            }
+            bytes.truncate(bytes.len() - (state >> 40) as usize % 700);
+            let _ = RootFs::debian().unpack(&bytes[..], |_| false);
+        }
+    }
+
+    #[test]
+    fn the_archive_has_parents_first() {
+        let mut root = RootFs::default();
+        root.file("x/y/z", 0o644, b"1").unwrap();
+        let mut bytes = Vec::new();
+        root.write(&mut bytes).unwrap();
+        let find = |name: &[u8]| bytes.windows(name.len()).position(|w| w == name).unwrap();
+        assert!(find(b"x\0") < find(b"x/y\0") && find(b"x/y\0") < find(b"x/y/z\0"));
+    }
+}

@@ -1,0 +1,11 @@
+//! What Kernlane does on the host: files written whole or not at all, the files of a recording, scratch directories, programs,
+//! Ctrl-C, standard output, progress on a terminal.
+//!
+//! Takes paths and commands. Knows no kernels and no formats.
+
+pub mod interrupt;
+pub mod output;
+pub mod progress;
+pub mod recording;
+pub mod scratch;
+pub mod stdout;

@@ -1,0 +1,50 @@
+//! A recording on disk: a directory, and the names of the files in it.
+//!
+//! Gives paths. Never reads what lies there: `docs/reference/recording-format.md` describes the trace.
+
+use std::path::{Path, PathBuf};
+
+/// The directory of a recording, made or to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recording {
+    directory: PathBuf,
+}
+
+impl Recording {
+    /// What the guest's kernel printed.
+    pub const CONSOLE: &str = "console.log";
+    /// What the workload printed.
+    pub const OUTPUT: &str = "output.log";
+    /// The names of all files.
+    pub const FILES: &[&str] = &["trace.klt", "recording.json", Recording::CONSOLE, Recording::OUTPUT];
+
+    pub fn at(directory: impl Into<PathBuf>) -> Recording {
+        Recording {
+            directory: directory.into(),
+        }
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether there is a recording.
+    pub fn exists(&self) -> bool {
+        self.trace().is_file()
+    }
+
+    /// What ran.
+    pub fn trace(&self) -> PathBuf {
+        self.directory.join("trace.klt")
+    }
+
+    /// On what the recording depends, and what it amounts to, as JSON.
+    pub fn summary(&self) -> PathBuf {
+        self.directory.join("recording.json")
+    }
+
+    /// What the workload printed.
+    pub fn output(&self) -> PathBuf {
+        self.directory.join(Recording::OUTPUT)
+    }
+}

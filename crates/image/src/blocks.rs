@@ -1,0 +1,191 @@
+//! Cuts functions into blocks.
+//!
+//! Takes the bytes of a function and the addresses that side tables say control can reach; gives blocks. Decodes linearly: compilers for
+//! the kernel put no data between instructions.
+
+use crate::address::LinkAddr;
+use crate::{Block, End};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use std::ops::Range;
+
+/// Where control can enter, and which bytes are one piece, beyond what the instructions themselves say. Both ascending.
+#[derive(Debug, Default)]
+pub(super) struct Landmarks {
+    /// Addresses at which a block begins: fixups of exceptions, targets of static keys.
+    pub starts: Vec<u64>,
+    /// Addresses behind which a block begins, if an instruction begins there: static-key sites.
+    pub sites: Vec<u64>,
+    /// Alternatives: never cut inside.
+    pub opaque: Vec<Range<u64>>,
+}
+
+impl Landmarks {
+    pub fn sort(&mut self) {
+        self.starts.sort_unstable();
+        self.sites.sort_unstable();
+        self.opaque.sort_unstable_by_key(|range| (range.start, range.end));
+    }
+
+    fn starts_in(&self, range: Range<u64>) -> &[u64] {
+        let from = self.starts.partition_point(|&start| start < range.start);
+        let to = self.starts.partition_point(|&start| start < range.end);
+        &self.starts[from..to.max(from)]
+    }
+
+    fn is_site(&self, addr: u64) -> bool {
+        self.sites.binary_search(&addr).is_ok()
+    }
+
+    /// The last alternative that begins at or before `addr` reaches over it.
+    fn is_inside_opaque(&self, addr: u64) -> bool {
+        let after = self.opaque.partition_point(|range| range.start < addr);
+        self.opaque[..after].iter().rev().take(4).any(|range| addr < range.end)
+    }
+}
+
+struct Step {
+    addr: u64,
+    next: u64,
+    end: Option<End>,
+}
+
+/// The blocks of the code at `addr`, ascending, covering it up to trailing padding (`int3`, `nop`).
+pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
+    let steps = decode(addr, code, landmarks);
+    let Some(last) = steps.last() else {
+        return Vec::new();
+    };
+    let range = addr..last.next;
+
+    let mut starts: Vec<u64> = landmarks.starts_in(range.clone()).to_vec();
+    starts.push(addr);
+    for step in &steps {
+        if let Some(end) = step.end {
+            starts.push(step.next);
+            if let End::Jump(to) | End::Branch(to) = end {
+                starts.push(to.0);
+            }
+        }
+    }
+    starts.retain(|start| range.contains(start));
+    starts.sort_unstable();
+    starts.dedup();
+    // Only instructions begin blocks: a jump into the middle of one (a LOCK prefix skipped, say) cuts nothing.
+    starts.retain(|start| steps.binary_search_by_key(start, |step| step.addr).is_ok());
+
+    let ends = starts.iter().skip(1).copied().chain([range.end]);
+    starts
+        .iter()
+        .zip(ends)
+        .map(|(&start, end)| {
+            let last = steps.partition_point(|step| step.addr < end) - 1;
+            Block {
+                addr: LinkAddr(start),
+                size: (end - start) as u32,
+                end: steps[last].end.unwrap_or(End::FallThrough),
+                glued: landmarks.is_inside_opaque(start),
+            }
+        })
+        .collect()
+}
+
+fn decode(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Step> {
+    let mut decoder = Decoder::with_ip(64, code, addr, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    let mut steps = Vec::with_capacity(code.len() / 4);
+    let mut behind_padding = 0;
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        steps.push(Step {
+            addr: instruction.ip(),
+            next: instruction.next_ip(),
+            end: end_of(&instruction, landmarks),
+        });
+        if !matches!(instruction.mnemonic(), Mnemonic::Int3 | Mnemonic::Nop) {
+            behind_padding = steps.len();
+        }
+    }
+    // A function that is nothing but no-ops is code all the same.
+    if behind_padding > 0 && steps[behind_padding - 1].end.is_some() {
+        steps.truncate(behind_padding);
+    }
+    steps
+}
+
+fn end_of(instruction: &Instruction, landmarks: &Landmarks) -> Option<End> {
+    let target = || LinkAddr(instruction.near_branch_target());
+    match instruction.flow_control() {
+        FlowControl::Next if landmarks.is_site(instruction.ip()) => Some(End::FallThrough),
+        FlowControl::Next | FlowControl::XbeginXabortXend => None,
+        FlowControl::UnconditionalBranch => Some(End::Jump(target())),
+        FlowControl::ConditionalBranch => Some(End::Branch(target())),
+        FlowControl::Call if instruction.is_call_near() => Some(End::Call(Some(target()))),
+        FlowControl::IndirectCall => Some(End::Call(None)),
+        // syscall, vmcall and the like come back behind themselves.
+        FlowControl::Call => None,
+        FlowControl::IndirectBranch | FlowControl::Return => Some(End::Stop),
+        FlowControl::Interrupt => (instruction.code() != Code::Int3).then_some(End::FallThrough),
+        FlowControl::Exception => Some(End::Stop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(code: &[u8], landmarks: &Landmarks) -> Vec<(u64, u32, End)> {
+        let blocks = cut(0x1000, code, landmarks);
+        blocks.iter().map(|block| (block.addr.0, block.size, block.end)).collect()
+    }
+
+    /// ```text
+    /// 1000  test edi,edi
+    /// 1002  je 1009 ─┐
+    /// 1004  call …   │
+    /// 1009  ret  ◄───┘
+    /// 100a  int3
+    /// ```
+    #[test]
+    fn a_call_under_a_condition() {
+        let code = [0x85, 0xff, 0x74, 0x05, 0xe8, 0, 0, 0, 0, 0xc3, 0xcc];
+        let expected = vec![
+            (0x1000, 4, End::Branch(LinkAddr(0x1009))),
+            (0x1004, 5, End::Call(Some(LinkAddr(0x1009)))),
+            (0x1009, 1, End::Stop),
+        ];
+        assert_eq!(shape(&code, &Landmarks::default()), expected);
+    }
+
+    #[test]
+    fn a_static_key_site_ends_a_block_and_its_target_begins_one() {
+        // 1000 nop5 (a static key's site); 1005 ret; 1006 ret (the site's target)
+        let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3, 0xc3];
+        let landmarks = Landmarks {
+            starts: vec![0x1006],
+            sites: vec![0x1000],
+            opaque: vec![],
+        };
+        let expected = vec![(0x1000, 5, End::FallThrough), (0x1005, 1, End::Stop), (0x1006, 1, End::Stop)];
+        assert_eq!(shape(&code, &landmarks), expected);
+    }
+
+    #[test]
+    fn blocks_cover_any_bytes() {
+        let mut state = 1u64;
+        for _ in 0..2000 {
+            let code: Vec<u8> = (0..64)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (state >> 56) as u8
+                })
+                .collect();
+            let blocks = cut(0x1000, &code, &Landmarks::default());
+            let mut next = 0x1000;
+            for block in &blocks {
+                assert_eq!(block.addr.0, next);
+                next += u64::from(block.size);
+            }
+            assert!(next <= 0x1040);
+        }
+    }
+}

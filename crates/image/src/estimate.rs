@@ -1,0 +1,283 @@
+//! Where a layout's blocks would come to lie when only the linked kernel is at hand.
+//!
+//! Takes an [`Image`] and a layout; gives a [`Placement`] for `replay`. Without the relocatable object it is not known what must stay
+//! together for other reasons than control flow, so that a relink can place a little differently; with a build tree at hand, the
+//! rewriter itself is asked instead.
+
+use crate::address::LinkAddr;
+use crate::order::Layout;
+use crate::place::{self, Exit, Movable, Placed, Placement};
+use crate::{End, Function, Image};
+use anyhow::{Result, ensure};
+use std::collections::HashMap;
+
+/// The placement of `image`'s movable blocks in the layout's order, the first where the first one lies now.
+pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
+    ensure!(
+        image.build_id == layout.build_id,
+        "the layout is for the kernel {}, but the image is of {}",
+        layout.build_id.0,
+        image.build_id.0
+    );
+    let mut movables = movables(image);
+    let Some(first) = movables.first() else {
+        return Ok(Placement::default());
+    };
+    let start = LinkAddr(first.at.0 - u64::from(first.lead));
+    let (order, hot) = order(&movables, layout);
+    // As the rewriter does: hot entries are not aligned.
+    for &index in &order[..hot] {
+        movables[index as usize].align = 1;
+    }
+    let places = place::place(&movables, &[], &order, start)?;
+    let mut placement = place::placement(&movables, &[], &places);
+    let old_end = movables
+        .last()
+        .map_or(start, |last| LinkAddr(last.at.0 + u64::from(last.size + last.gap)));
+    let behind = unmoved_behind(image, old_end, places.end);
+    placement.blocks.extend(behind);
+    placement.blocks.sort_by_key(|block| block.old);
+    Ok(placement)
+}
+
+/// The blocks of functions that may move; glued ones are one.
+fn movables(image: &Image) -> Vec<Movable> {
+    let functions: Vec<&Function> = image
+        .functions
+        .iter()
+        .filter(|function| function.movable && !function.blocks.is_empty())
+        .collect();
+    let alignment = image.entry_alignment.max(1);
+    let mut movables: Vec<Movable> = Vec::new();
+    for function in &functions {
+        let blocks = &image.blocks[function.blocks.start as usize..function.blocks.end as usize];
+        for (index, block) in blocks.iter().enumerate() {
+            let (exit, tail) = exit(block.end, block.end_addr(), index + 1 == blocks.len());
+            match movables.last_mut().filter(|_| block.glued) {
+                Some(glued) => {
+                    glued.size = (block.end_addr().0 - glued.at.0) as u32;
+                    (glued.exit, glued.tail) = (exit, tail);
+                }
+                None => movables.push(Movable {
+                    at: block.addr,
+                    size: block.size,
+                    lead: 0,
+                    lead_named: false,
+                    gap: 0,
+                    align: if index == 0 && block.addr.0.is_multiple_of(alignment.into()) {
+                        alignment
+                    } else {
+                        1
+                    },
+                    residue: 0,
+                    exit,
+                    tail,
+                    pinned: false,
+                }),
+            }
+        }
+    }
+    for index in 0..movables.len() {
+        let room = match index.checked_sub(1).map(|before| &movables[before]) {
+            Some(before) => movables[index].at.0.saturating_sub(before.at.0 + u64::from(before.size)),
+            None => 0,
+        };
+        let entry = &mut movables[index];
+        if entry.align > 1 && room >= u64::from(image.entry_padding) {
+            entry.lead = image.entry_padding;
+        }
+        let gap = room.saturating_sub(entry.lead.into());
+        if let Some(before) = index.checked_sub(1) {
+            movables[before].gap = gap as u32;
+        }
+    }
+    stay_within(&mut movables);
+    movables
+}
+
+/// How a block ends, and the bytes of the branch that it ends in: assemblers choose the shortest that reaches.
+fn exit(end: End, at: LinkAddr, last: bool) -> (Exit, u8) {
+    let short = |target: LinkAddr| i8::try_from(target.0.wrapping_sub(at.0) as i64).is_ok();
+    match end {
+        End::Jump(target) => (Exit::Jump(target), if short(target) { 2 } else { 5 }),
+        End::Branch(target) => (Exit::Branch(target), if short(target) { 2 } else { 6 }),
+        // A call at the end of a function does not return.
+        End::Call(_) if last => (Exit::Stop, 0),
+        End::Call(_) | End::FallThrough => (Exit::Runs, 0),
+        End::Stop => (Exit::Stop, 0),
+    }
+}
+
+/// Branches to code that does not move keep their length and their sense.
+fn stay_within(movables: &mut [Movable]) {
+    let starts: HashMap<LinkAddr, usize> = movables.iter().enumerate().map(|(index, movable)| (movable.at, index)).collect();
+    let count = movables.len();
+    for (index, movable) in movables.iter_mut().enumerate() {
+        let last = index + 1 == count;
+        (movable.exit, movable.tail) = match movable.exit {
+            Exit::Jump(target) if !starts.contains_key(&target) => (Exit::Stop, 0),
+            Exit::Branch(target) if !starts.contains_key(&target) => (Exit::Runs, 0),
+            unchanged => (unchanged, movable.tail),
+        };
+        if last && matches!(movable.exit, Exit::Runs | Exit::Branch(_)) {
+            (movable.exit, movable.tail) = (Exit::Stop, 0);
+        }
+    }
+}
+
+/// A block goes where the layout's run goes that holds its first byte; those that no run names stay in their order behind. With how many
+/// of them are hot.
+fn order(movables: &[Movable], layout: &Layout) -> (Vec<u32>, usize) {
+    let mut runs: Vec<(LinkAddr, u64, usize)> = layout.runs.iter().enumerate().map(|(n, run)| (run.start, run.size, n)).collect();
+    runs.sort_unstable();
+    let run_of = |at: LinkAddr| {
+        let index = runs.partition_point(|run| run.0 <= at).checked_sub(1);
+        index
+            .map(|index| runs[index])
+            .filter(|&(start, size, _)| at.0 - start.0 < size)
+            .map_or(usize::MAX, |(_, _, n)| n)
+    };
+    let mut keyed: Vec<(usize, u32)> = movables
+        .iter()
+        .zip(0..)
+        .map(|(movable, index)| (run_of(movable.at), index))
+        .collect();
+    keyed.sort_unstable();
+    let hot = keyed.partition_point(|&(run, _)| run < layout.hot);
+    (keyed.into_iter().map(|(_, index)| index).collect(), hot)
+}
+
+/// Functions of the same section that lie behind what moves, moved by as much as that grew.
+fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<Placed> {
+    let section = image
+        .functions
+        .iter()
+        .find(|function| function.movable)
+        .map(|function| &function.section);
+    let align = u64::from(image.entry_alignment.max(1));
+    let shift = new_end.0.wrapping_sub(old_end.0).wrapping_add(align - 1) / align * align;
+    image
+        .functions
+        .iter()
+        .filter(|function| function.addr >= old_end && !function.movable && Some(&function.section) == section && function.size > 0)
+        .map(|function| Placed {
+            old: function.addr,
+            old_size: function.size as u32,
+            new: LinkAddr(function.addr.0.wrapping_add(shift)),
+            new_size: function.size as u32,
+            appended: 0,
+            ending: place::Ending::Same,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::Run;
+    use crate::place::Ending;
+    use crate::{Block, BuildId};
+
+    const K: u64 = 0xffff_ffff_8100_0000;
+
+    /// f: A (branch to C), B (jump to D), C, D (returns), all in 40 bytes; g: E (calls, ends), 24 bytes behind f's end.
+    fn image() -> Image {
+        let ends = [
+            (0, 10, End::Branch(at(20))),
+            (10, 10, End::Jump(at(30))),
+            (20, 10, End::FallThrough),
+            (30, 10, End::Stop),
+        ];
+        let mut blocks: Vec<Block> = ends
+            .into_iter()
+            .map(|(addr, size, end)| Block {
+                addr: at(addr),
+                size,
+                end,
+                glued: false,
+            })
+            .collect();
+        blocks.push(Block {
+            addr: at(64),
+            size: 8,
+            end: End::Call(None),
+            glued: false,
+        });
+        let function = |name: &str, start, size, blocks| Function {
+            name: name.to_owned(),
+            addr: at(start),
+            size,
+            blocks,
+            section: ".text".to_owned(),
+            movable: true,
+        };
+        Image {
+            build_id: BuildId("0a".to_owned()),
+            entry_padding: 16,
+            entry_alignment: 16,
+            functions: vec![function("f", 0, 40, 0..4), function("g", 64, 8, 4..5)],
+            blocks,
+        }
+    }
+
+    fn at(offset: u64) -> LinkAddr {
+        LinkAddr(K + offset)
+    }
+
+    fn layout(runs: &[(u64, u64)]) -> Layout {
+        let run = |&(start, size): &(u64, u64)| Run {
+            start: at(start),
+            size,
+            name: String::new(),
+        };
+        Layout {
+            build_id: BuildId("0a".to_owned()),
+            algorithm: "test".to_owned(),
+            seed: 0,
+            profile: "none".to_owned(),
+            hot: runs.len(),
+            runs: runs.iter().map(run).collect(),
+        }
+    }
+
+    #[test]
+    fn the_old_order_gives_the_old_addresses() {
+        let placement = placement(&image(), &layout(&[])).unwrap();
+        for block in &placement.blocks {
+            assert_eq!(
+                (block.old, block.old_size, block.appended, block.ending),
+                (block.new, block.new_size, 0, Ending::Same)
+            );
+        }
+        assert_eq!(placement.blocks.len(), 5);
+    }
+
+    /// A C D B E: A is inverted, B's jump stays and C still runs into D.
+    #[test]
+    fn a_block_moved_away_is_jumped_to() {
+        let placement = placement(&image(), &layout(&[(0, 10), (20, 20), (10, 10)])).unwrap();
+        let found: Vec<_> = placement
+            .blocks
+            .iter()
+            .map(|b| (b.new.0 - K, b.new_size, b.appended, b.ending))
+            .collect();
+        let expected = [
+            (0, 10, 0, Ending::Inverted),
+            (30, 10, 0, Ending::Same),
+            (10, 10, 0, Ending::Same),
+            (20, 10, 0, Ending::Same),
+            (64, 8, 0, Ending::Same),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_layout_of_another_kernel_is_refused() {
+        let other = Layout {
+            build_id: BuildId("0b".to_owned()),
+            ..layout(&[])
+        };
+        let message = placement(&image(), &other).unwrap_err().to_string();
+        assert_eq!(message, "the layout is for the kernel 0b, but the image is of 0a");
+    }
+}

@@ -1,0 +1,79 @@
+//! Small images, for the tests of what reads images.
+
+use crate::address::LinkAddr;
+use crate::{Block, BuildId, End, Function, Image};
+use std::ops::Range;
+
+/// A small image, for the tests of what reads images:
+///
+/// ```text
+/// +00 f: … je +09 ─┐    +20 g: … ret
+/// +04    call g    │
+/// +09    … ret ◄───┘
+/// ```
+pub fn caller_and_callee(base: LinkAddr) -> Image {
+    let at = |offset: u64| LinkAddr(base.0 + offset);
+    let block = |offset, size, end| Block {
+        addr: at(offset),
+        size,
+        end,
+        glued: false,
+    };
+    let function = |name: &str, offset, size, blocks| Function {
+        name: name.to_owned(),
+        addr: at(offset),
+        size,
+        blocks,
+        section: ".text".to_owned(),
+        movable: true,
+    };
+    Image {
+        build_id: BuildId("5f3c".into()),
+        entry_padding: 0,
+        entry_alignment: 16,
+        functions: vec![function("f", 0, 11, 0..3), function("g", 0x20, 2, 3..4)],
+        blocks: vec![
+            block(0, 4, End::Branch(at(9))),
+            block(4, 5, End::Call(Some(at(0x20)))),
+            block(9, 2, End::Stop),
+            block(0x20, 2, End::Stop),
+        ],
+    }
+}
+
+/// Blocks of these sizes, one behind the other from 0x1000, that all move; each a function of its own if `apart`, else all of one.
+pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
+    let mut at = 0x1000;
+    let block = |&size: &u32| {
+        at += u64::from(size);
+        Block {
+            addr: LinkAddr(at - u64::from(size)),
+            size,
+            end: End::Stop,
+            glued: false,
+        }
+    };
+    let blocks: Vec<Block> = sizes.iter().map(block).collect();
+    let all = 0..blocks.len() as u32;
+    let function = |range: Range<u32>| Function {
+        name: format!("f{}", range.start),
+        addr: blocks[range.start as usize].addr,
+        size: sizes[range.start as usize..range.end as usize]
+            .iter()
+            .map(|&size| u64::from(size))
+            .sum(),
+        blocks: range,
+        section: ".text".into(),
+        movable: true,
+    };
+    Image {
+        build_id: BuildId("00".into()),
+        entry_padding: 0,
+        entry_alignment: 1,
+        functions: match apart {
+            true => all.map(|block| function(block..block + 1)).collect(),
+            false => vec![function(all)],
+        },
+        blocks,
+    }
+}

@@ -1,0 +1,180 @@
+//! Functions of a linked kernel cut into pieces that can be moved.
+//!
+//! Takes functions by number; gives their pieces, cut by the same rules as those of an object (`image::object::pieces`): what the relocations
+//! say there, the linked tables and the displacements themselves say here.
+
+use super::LinkedKernel;
+use super::tables::{self, BUGFLAG_WARNING};
+use crate::address::LinkAddr;
+use crate::object::elf::SectionId;
+use crate::object::functions::Function;
+use crate::object::instructions::{self, Instruction, Kind, NOWHERE};
+use crate::object::pieces::{self, Cut, Exit, Facts};
+use crate::object::tables::{Alternative, Meaning, Reference, SideTables, StaticKey};
+use iced_x86::{Decoder, DecoderOptions, OpKind};
+use std::collections::HashSet;
+
+impl LinkedKernel<'_> {
+    /// The instructions of a function, by offsets in `.text`.
+    pub fn instructions(&self, function: &Function) -> Vec<Instruction> {
+        let text = self.text_bytes();
+        let code = &text[function.at as usize..function.end as usize];
+        instructions::decode(code, function.at, text.len() as u32, &[])
+    }
+
+    /// The pieces of functions (ascending numbers), together: joined where one runs on into the next. Static keys end pieces. A branch to
+    /// a place outside the stretch from the first to the last of them ends none.
+    pub fn cut(&self, chosen: &[usize]) -> Cut {
+        let (Some(&first), Some(&last)) = (chosen.first(), chosen.last()) else {
+            return Cut::default();
+        };
+        // The cutter keeps a mark for every byte: only those of the stretch.
+        let base = self.functions[first].at;
+        let size = self.functions[last].end - base;
+        let mut functions: Vec<Function> = chosen.iter().map(|&i| self.functions[i].clone()).collect();
+        let mut code: Vec<Instruction> = functions.iter().flat_map(|f| self.instructions(f)).collect();
+        let tables = self.side_tables(&functions, base, size);
+        let sites = functions.iter().flat_map(|f| {
+            let (from, to) = (self.link_address(f.at), self.link_address(f.end));
+            tables::within(&self.tables.tracer_sites, |&s| s, from, to)
+        });
+        let tracer_sites: Vec<u32> = sites.map(|&site| (site - self.text.start) as u32 - base).collect();
+        for f in &mut functions {
+            (f.at, f.end) = (f.at - base, f.end - base);
+        }
+        for i in &mut code {
+            i.at -= base;
+            i.target = i.target.checked_sub(base).filter(|&to| to <= size).unwrap_or(NOWHERE);
+        }
+        let mut cuts: Vec<u32> = Vec::new();
+        for key in &tables.static_keys {
+            let index = code.partition_point(|i| i.at < key.at);
+            cuts.extend(code.get(index).map(|i| i.end()));
+        }
+        let facts = Facts {
+            tables: &tables,
+            tracer_sites: &tracer_sites,
+            dead_calls: &HashSet::new(),
+            cuts: &cuts,
+        };
+        let mut cut = pieces::cut(size, &code, functions, &facts);
+        move_by(&mut cut, base);
+        cut
+    }
+
+    /// What the linked tables say about some functions, as the cutter takes it: by offsets from `base`, of what lies in the stretch.
+    fn side_tables(&self, functions: &[Function], base: u32, size: u32) -> SideTables {
+        let mut found = SideTables::default();
+        for f in functions {
+            self.add_side_tables(f, base, size, &mut found);
+        }
+        found.alternatives.sort_unstable();
+        found.alternatives.dedup();
+        found.static_keys.sort_unstable();
+        found
+    }
+
+    fn add_side_tables(&self, function: &Function, base: u32, size: u32, found: &mut SideTables) {
+        let (from, to) = (self.link_address(function.at), self.link_address(function.end));
+        let start = self.text.start + u64::from(base);
+        let offset = |at: u64| at.wrapping_sub(start) as u32;
+        let in_text = |at: u64| at >= start && at < start + u64::from(size);
+        let mut refer = |at: u64, meaning: Meaning| {
+            if in_text(at) {
+                found.references.push(Reference {
+                    section: SectionId(0),
+                    relocation: 0,
+                    target: offset(at),
+                    meaning,
+                });
+            }
+        };
+        let tables = &self.tables;
+        for sites in [
+            &tables.returns,
+            &tables.retpolines,
+            &tables.calls,
+            &tables.locks,
+            &tables.endbr_seals,
+            &tables.tracer_sites,
+        ] {
+            for &site in tables::within(sites, |&s| s, from, to) {
+                refer(site, Meaning::Instruction);
+            }
+        }
+        for e in tables::within(&tables.jumps, |e| e.site, from, to) {
+            refer(e.site, Meaning::Instruction);
+            refer(e.target, Meaning::Control);
+        }
+        for e in tables::within(&tables.static_calls, |e| e.site, from, to) {
+            refer(e.site, Meaning::Instruction);
+        }
+        for e in tables::within(&tables.exceptions, |e| e.site, from, to) {
+            refer(e.site, Meaning::Instruction);
+            refer(e.fixup, Meaning::Control);
+        }
+        for e in tables::within(&tables.bugs, |e| e.site, from, to) {
+            refer(e.site, Meaning::Instruction);
+        }
+        for e in tables::within(&tables.alternatives, |e| e.site, from, to) {
+            refer(e.site, Meaning::Instruction);
+            for target in self.branch_targets(LinkAddr(e.replacement), e.replacement_len) {
+                refer(target, Meaning::Control);
+            }
+        }
+        for e in tables::within(&tables.jumps, |e| e.site, from, to) {
+            found.static_keys.push(StaticKey {
+                at: offset(e.site),
+                target: offset(e.target),
+            });
+        }
+        for e in tables::within(&tables.bugs, |e| e.site, from, to) {
+            if e.flags & BUGFLAG_WARNING != 0 {
+                found.warnings.insert(offset(e.site));
+            }
+        }
+        for e in tables::within(&tables.alternatives, |e| e.site, from, to) {
+            found.alternatives.push(Alternative {
+                at: offset(e.site),
+                len: e.len,
+            });
+        }
+    }
+
+    /// Where the direct branches of a replacement go.
+    fn branch_targets(&self, at: LinkAddr, len: u8) -> Vec<u64> {
+        let Some(code) = self.bytes(at, usize::from(len)) else {
+            return Vec::new();
+        };
+        let mut decoder = Decoder::with_ip(64, code, at.0, DecoderOptions::NONE);
+        let branches = decoder.iter().filter(|i| i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64);
+        branches.map(|i| i.near_branch64()).collect()
+    }
+
+    /// Where a function's instructions branch to outside of itself, by offsets in `.text`.
+    pub fn branches_out(&self, function: &Function) -> Vec<u32> {
+        let code = self.instructions(function);
+        let branches = code
+            .iter()
+            .filter(|i| i.target != NOWHERE && matches!(i.kind, Kind::Jump | Kind::Branch | Kind::Call));
+        let out = branches.filter(|i| !(function.at..function.end).contains(&i.target));
+        out.map(|i| i.target).collect()
+    }
+}
+
+/// Turns offsets in a stretch into those in `.text`.
+fn move_by(cut: &mut Cut, base: u32) {
+    for f in &mut cut.functions {
+        (f.at, f.end) = (f.at + base, f.end + base);
+    }
+    for p in &mut cut.pieces {
+        p.at += base;
+        if let Exit::Jump(to) | Exit::Branch(to) = &mut p.exit {
+            *to += base;
+        }
+    }
+    for s in &mut cut.sites {
+        s.at += base;
+        s.target = s.target.wrapping_add(base);
+    }
+}

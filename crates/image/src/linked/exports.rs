@@ -1,0 +1,89 @@
+//! What a module must know of the kernel to be loaded: exported symbols with their checksums, the version string, `struct module`.
+//!
+//! Takes a vmlinux; gives these. Never looks at code.
+
+use super::LinkedKernel;
+use crate::address::LinkAddr;
+use crate::btf::Btf;
+use anyhow::{Context, Result};
+
+/// An exported symbol.
+#[derive(Clone, Debug)]
+pub struct Export {
+    pub name: String,
+    pub addr: LinkAddr,
+    /// Of its type, as modversions has it; a kernel without has none.
+    pub crc: Option<u32>,
+}
+
+/// `struct module` as this kernel has it.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleStructure {
+    pub size: u64,
+    /// Offset of its name, 56 bytes.
+    pub name: u64,
+}
+
+/// `struct kernel_symbol` with relative references (include/linux/export-internal.h): value, name, namespace.
+const ENTRY: usize = 12;
+
+impl LinkedKernel<'_> {
+    /// The export of that name.
+    ///
+    /// # Errors
+    /// The kernel does not export it, or its tables are damaged.
+    pub fn export(&self, name: &str) -> Result<Export> {
+        for (table, crcs) in [("__ksymtab", "__kcrctab"), ("__ksymtab_gpl", "__kcrctab_gpl")] {
+            let Some(section) = self.section(table) else { continue };
+            for (index, entry) in section.bytes.chunks_exact(ENTRY).enumerate() {
+                let at = section.addr + (index * ENTRY) as u64;
+                let field = |n: usize| {
+                    let value = i32::from_le_bytes([entry[n], entry[n + 1], entry[n + 2], entry[n + 3]]);
+                    (at + n as u64).wrapping_add_signed(i64::from(value))
+                };
+                if self.string_at(field(4)) == Some(name.as_bytes()) {
+                    let crc = self.section(crcs).and_then(|s| s.bytes.get(index * 4..index * 4 + 4));
+                    return Ok(Export {
+                        name: name.into(),
+                        addr: LinkAddr(field(0)),
+                        crc: crc.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+                    });
+                }
+            }
+        }
+        anyhow::bail!("the kernel does not export {name}: it was built without modules, or is not a kernel that Kernlane knows")
+    }
+
+    /// What the kernel compares with a module's `vermagic`.
+    ///
+    /// # Errors
+    /// It has none: modules are not configured.
+    pub fn version_magic(&self) -> Result<&str> {
+        let at = self
+            .address_of("vermagic")
+            .context("has no string `vermagic`: the kernel was built without modules")?;
+        let bytes = self.string_at(at.0).context("its `vermagic` is no string")?;
+        std::str::from_utf8(bytes).context("its `vermagic` is no text")
+    }
+
+    /// # Errors
+    /// The kernel has no BTF, or it does not describe `struct module`.
+    pub fn module_structure(&self) -> Result<ModuleStructure> {
+        let section = self
+            .section(".BTF")
+            .context("has no .BTF: Kernlane reads `struct module` from it")?;
+        let btf = Btf::parse(section.bytes)?;
+        Ok(ModuleStructure {
+            size: btf.size("module")?,
+            name: btf.offset("module", "name")?.context("struct module has no field `name`")?,
+        })
+    }
+
+    fn string_at(&self, at: u64) -> Option<&[u8]> {
+        let index = self.sections.partition_point(|s| s.addr <= at).checked_sub(1)?;
+        let section = &self.sections[index];
+        let rest = section.bytes.get(usize::try_from(at - section.addr).ok()?..)?;
+        let end = rest.iter().position(|&b| b == 0)?;
+        Some(&rest[..end])
+    }
+}

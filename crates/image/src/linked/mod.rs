@@ -1,0 +1,234 @@
+//! A final `vmlinux` as far as its code can be copied from it: bytes, symbols, functions, side tables, exports.
+//!
+//! Takes the bytes of the file, which needs neither relocations nor DWARF; gives everything by link address. `crate::vmlinux` gives the
+//! blocks for counting and predicting; this gives what it takes to write a function again. Never changes anything.
+
+mod cut;
+pub mod exports;
+pub mod fields;
+pub mod tables;
+
+use crate::BuildId;
+use crate::address::LinkAddr;
+use crate::object::elf::SymbolId;
+use crate::object::functions::{self, Function, Named};
+use anyhow::{Context, Result, bail, ensure};
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolFlags, SymbolKind};
+use std::collections::HashMap;
+use std::ops::Range;
+use tables::Tables;
+
+/// Parts of `.text` that are left alone, by the symbols around them and the word for them.
+const APART: [(&str, &str, Apart); 9] = [
+    ("__noinstr_text_start", "__noinstr_text_end", Apart::Noinstr),
+    ("__entry_text_start", "__entry_text_end", Apart::Entry),
+    ("__sched_text_start", "__sched_text_end", Apart::Scheduler),
+    ("__lock_text_start", "__lock_text_end", Apart::Locks),
+    ("__cpuidle_text_start", "__cpuidle_text_end", Apart::Idle),
+    ("__kprobes_text_start", "__kprobes_text_end", Apart::Kprobes),
+    ("__irqentry_text_start", "__irqentry_text_end", Apart::Interrupts),
+    ("__softirqentry_text_start", "__softirqentry_text_end", Apart::Interrupts),
+    ("__static_call_text_start", "__static_call_text_end", Apart::StaticCalls),
+];
+
+/// Why a stretch of `.text` is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Apart {
+    Noinstr,
+    Entry,
+    Scheduler,
+    Locks,
+    Idle,
+    Kprobes,
+    Interrupts,
+    StaticCalls,
+}
+
+impl Apart {
+    pub fn words(self) -> &'static str {
+        match self {
+            Apart::Noinstr => "noinstr code",
+            Apart::Entry => "entry code",
+            Apart::Scheduler => "the scheduler's own code",
+            Apart::Locks => "the locks' own code",
+            Apart::Idle => "the idle loop's code",
+            Apart::Kprobes => "code that may not be probed",
+            Apart::Interrupts => "entry code of interrupts",
+            Apart::StaticCalls => "static call trampolines",
+        }
+    }
+}
+
+struct Section<'a> {
+    name: &'a str,
+    addr: u64,
+    bytes: &'a [u8],
+}
+
+/// A symbol of `.text`.
+#[derive(Clone, Copy, Debug)]
+pub struct Symbol<'a> {
+    pub name: &'a str,
+    pub addr: LinkAddr,
+    pub size: u64,
+}
+
+/// A vmlinux, read.
+pub struct LinkedKernel<'a> {
+    pub build_id: BuildId,
+    /// Where `.text` lies.
+    pub text: Range<u64>,
+    /// Where the whole image lies: what KASLR moves as one.
+    pub image: Range<u64>,
+    /// The functions of `.text`, by offsets in it, ascending and disjoint; `Function::symbol` is an index for `function_name`.
+    pub functions: Vec<Function>,
+    pub tables: Tables,
+    sections: Vec<Section<'a>>,
+    symbols: Vec<Symbol<'a>>,
+    named: HashMap<&'a str, Vec<u64>>,
+    apart: Vec<(Range<u64>, Apart)>,
+}
+
+impl<'a> LinkedKernel<'a> {
+    /// # Errors
+    /// Not an x86-64 ELF file, without a build id, or without symbols; a side table that is not understood.
+    pub fn parse(data: &'a [u8]) -> Result<LinkedKernel<'a>> {
+        let elf = object::File::parse(data).context("not an ELF file that can be read")?;
+        let x86 = elf.architecture() == object::Architecture::X86_64;
+        ensure!(x86, "made for {:?}; Kernlane reads kernels for x86-64", elf.architecture());
+        let id = elf.build_id().context("its notes cannot be read")?;
+        let id = id.context("has no build id: link the kernel with --build-id, as kbuild does")?;
+        let build_id = BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect());
+        let sections = read_sections(&elf)?;
+        let text_section = elf.section_by_name(".text").context("has no section .text")?;
+        let text = text_section.address()..text_section.address() + text_section.size();
+        let mut kernel = LinkedKernel {
+            build_id,
+            image: image_range(&elf, &text),
+            text,
+            functions: Vec::new(),
+            tables: Tables::default(),
+            sections,
+            symbols: Vec::new(),
+            named: HashMap::new(),
+            apart: Vec::new(),
+        };
+        kernel.read_symbols(&elf, text_section.index())?;
+        kernel.tables = Tables::read(&kernel)?;
+        Ok(kernel)
+    }
+
+    fn read_symbols(&mut self, elf: &object::File<'a>, text: object::SectionIndex) -> Result<()> {
+        let mut locals = Vec::new();
+        for symbol in elf.symbols() {
+            let Ok(name) = symbol.name() else { continue };
+            if name.is_empty() || symbol.kind() == SymbolKind::Section || symbol.kind() == SymbolKind::File {
+                continue;
+            }
+            self.named.entry(name).or_default().push(symbol.address());
+            let code = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
+            let inside = symbol.address() >= self.text.start && symbol.address().saturating_add(symbol.size()) <= self.text.end;
+            if symbol.section_index() == Some(text) && code && inside {
+                let local = matches!(symbol.flags(), SymbolFlags::Elf { st_info, .. } if st_info >> 4 == object::elf::STB_LOCAL);
+                locals.push(local);
+                self.symbols.push(Symbol {
+                    name,
+                    addr: LinkAddr(symbol.address()),
+                    size: symbol.size(),
+                });
+            }
+        }
+        let base = self.text.start;
+        let named = self.symbols.iter().zip(&locals).enumerate().map(|(i, (symbol, &local))| Named {
+            id: SymbolId(i as u32),
+            name: symbol.name,
+            at: (symbol.addr.0 - base) as u32,
+            end: (symbol.addr.0 + symbol.size - base) as u32,
+            local,
+        });
+        self.functions = functions::from_named(named, self.text_bytes());
+        if self.functions.is_empty() {
+            bail!("has no symbols of functions (stripped?): take the vmlinux of the build tree or of the -dbg package");
+        }
+        for (start, end, apart) in APART {
+            if let (Some(start), Some(end)) = (self.address_of(start), self.address_of(end)) {
+                self.apart.push((start.0..end.0, apart));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes at an address of the file, all of one section.
+    pub fn bytes(&self, at: LinkAddr, len: usize) -> Option<&'a [u8]> {
+        let index = self.sections.partition_point(|s| s.addr <= at.0).checked_sub(1)?;
+        let section = &self.sections[index];
+        let from = usize::try_from(at.0 - section.addr).ok()?;
+        section.bytes.get(from..from.checked_add(len)?)
+    }
+
+    pub fn text_bytes(&self) -> &'a [u8] {
+        self.bytes(LinkAddr(self.text.start), (self.text.end - self.text.start) as usize)
+            .unwrap_or_default()
+    }
+
+    fn section(&self, name: &str) -> Option<&Section<'a>> {
+        self.sections.iter().find(|s| s.name == name)
+    }
+
+    /// The address of the only symbol of that name.
+    pub fn address_of(&self, name: &str) -> Option<LinkAddr> {
+        match self.named.get(name).map(Vec::as_slice) {
+            Some(&[addr]) => Some(LinkAddr(addr)),
+            _ => None,
+        }
+    }
+
+    /// The addresses of all symbols of that name.
+    pub fn addresses_of(&self, name: &str) -> &[u64] {
+        self.named.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn function_name(&self, function: &Function) -> &'a str {
+        function.symbol.map_or("(nameless)", |id| self.symbols[id.0 as usize].name)
+    }
+
+    /// The function that contains an address.
+    pub fn function_at(&self, at: LinkAddr) -> Option<usize> {
+        let offset = u32::try_from(at.0.checked_sub(self.text.start)?).ok()?;
+        let index = self.functions.partition_point(|f| f.at <= offset).checked_sub(1)?;
+        (offset < self.functions[index].end).then_some(index)
+    }
+
+    /// Why an address is in code that is left alone.
+    pub fn apart(&self, at: LinkAddr) -> Option<Apart> {
+        self.apart.iter().find(|(range, _)| range.contains(&at.0)).map(|&(_, apart)| apart)
+    }
+
+    pub fn link_address(&self, offset: u32) -> LinkAddr {
+        LinkAddr(self.text.start + u64::from(offset))
+    }
+}
+
+fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<Section<'a>>> {
+    let mut sections = Vec::new();
+    for section in elf.sections() {
+        let object::SectionFlags::Elf { sh_flags } = section.flags() else {
+            continue;
+        };
+        let loaded = sh_flags & u64::from(object::elf::SHF_ALLOC) != 0 && section.kind() != SectionKind::UninitializedData;
+        // Per-CPU data is linked at 0 and is no part of what addresses name.
+        if loaded && section.address() != 0 {
+            let name = section.name().context("a section's name cannot be read")?;
+            let bytes = section.data().with_context(|| format!("section {name} cannot be read"))?;
+            let addr = section.address();
+            sections.push(Section { name, addr, bytes });
+        }
+    }
+    sections.sort_by_key(|s| s.addr);
+    Ok(sections)
+}
+
+fn image_range(elf: &object::File<'_>, text: &Range<u64>) -> Range<u64> {
+    let ends = elf.sections().filter(|s| s.address() >= text.start).map(|s| s.address() + s.size());
+    text.start..ends.max().unwrap_or(text.end)
+}

@@ -1,0 +1,276 @@
+//! The side tables of a linked kernel, by link address.
+//!
+//! Takes the sections and symbols of a vmlinux; gives every table that says something about code, decoded. Formats are those of Linux 6.12;
+//! a table whose size does not fit its format is refused by name.
+
+use super::LinkedKernel;
+use crate::address::LinkAddr;
+use anyhow::{Context, Result, ensure};
+
+/// `struct jump_entry`, include/linux/jump_label.h.
+#[derive(Clone, Copy, Debug)]
+pub struct JumpEntry {
+    pub site: u64,
+    pub target: u64,
+    /// Address of the key, the flags in its two lowest bits.
+    pub key: u64,
+}
+
+/// `struct static_call_site`, include/linux/static_call_types.h.
+#[derive(Clone, Copy, Debug)]
+pub struct StaticCall {
+    pub site: u64,
+    /// Address of the key, the flags in its two lowest bits.
+    pub key: u64,
+}
+
+/// `struct exception_table_entry`, arch/x86/include/asm/extable.h.
+#[derive(Clone, Copy, Debug)]
+pub struct Exception {
+    pub site: u64,
+    pub fixup: u64,
+    pub data: u32,
+}
+
+/// `struct bug_entry`, include/asm-generic/bug.h, with relative pointers and `DEBUG_BUGVERBOSE`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bug {
+    pub site: u64,
+    pub file: u64,
+    pub line: u16,
+    pub flags: u16,
+}
+
+pub const BUGFLAG_WARNING: u16 = 1;
+
+/// `struct alt_instr`, arch/x86/include/asm/alternative.h.
+#[derive(Clone, Copy, Debug)]
+pub struct Alternative {
+    pub site: u64,
+    pub replacement: u64,
+    pub flags: u32,
+    pub len: u8,
+    pub replacement_len: u8,
+}
+
+/// The unwinder's state of an instruction: `struct orc_entry`, arch/x86/include/asm/orc_types.h.
+pub type OrcState = [u8; 6];
+
+/// Every table ascending by site.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// Sites of the function tracer.
+    pub tracer_sites: Vec<u64>,
+    pub jumps: Vec<JumpEntry>,
+    pub static_calls: Vec<StaticCall>,
+    pub exceptions: Vec<Exception>,
+    pub bugs: Vec<Bug>,
+    /// In the order of the file: later entries for one site win.
+    pub alternatives: Vec<Alternative>,
+    pub returns: Vec<u64>,
+    pub retpolines: Vec<u64>,
+    pub calls: Vec<u64>,
+    pub locks: Vec<u64>,
+    pub endbr_seals: Vec<u64>,
+    /// Fields inside instructions that the kernel fills in at boot (`runtime_const`), with their bytes.
+    pub constants: Vec<(u64, u8)>,
+    pub orc: Vec<(u64, OrcState)>,
+}
+
+impl Tables {
+    pub(super) fn read(kernel: &LinkedKernel<'_>) -> Result<Tables> {
+        let mut tables = Tables {
+            tracer_sites: Table::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?.absolutes(),
+            returns: Table::section(kernel, ".return_sites", 4)?.relatives(),
+            retpolines: Table::section(kernel, ".retpoline_sites", 4)?.relatives(),
+            calls: Table::section(kernel, ".call_sites", 4)?.relatives(),
+            locks: Table::section(kernel, ".smp_locks", 4)?.relatives(),
+            endbr_seals: Table::section(kernel, ".ibt_endbr_seal", 4)?.relatives(),
+            ..Tables::default()
+        };
+        let jumps = Table::between(kernel, "__start___jump_table", "__stop___jump_table", 16)?;
+        tables.jumps.extend(jumps.entries().map(|(at, e)| JumpEntry {
+            site: relative(at, e, 0),
+            target: relative(at, e, 4),
+            key: (at + 8).wrapping_add(u64_at(e, 8)),
+        }));
+        let calls = Table::between(kernel, "__start_static_call_sites", "__stop_static_call_sites", 8)?;
+        tables.static_calls.extend(calls.entries().map(|(at, e)| StaticCall {
+            site: relative(at, e, 0),
+            key: relative(at, e, 4),
+        }));
+        let exceptions = Table::section(kernel, "__ex_table", 12)?;
+        tables.exceptions.extend(exceptions.entries().map(|(at, e)| Exception {
+            site: relative(at, e, 0),
+            fixup: relative(at, e, 4),
+            data: u32_at(e, 8),
+        }));
+        let bugs = Table::section(kernel, "__bug_table", 12)?;
+        tables.bugs.extend(bugs.entries().map(|(at, e)| Bug {
+            site: relative(at, e, 0),
+            file: relative(at, e, 4),
+            line: u32_at(e, 8) as u16,
+            flags: (u32_at(e, 8) >> 16) as u16,
+        }));
+        let alternatives = Table::section(kernel, ".altinstructions", 14)?;
+        tables.alternatives.extend(alternatives.entries().map(|(at, e)| Alternative {
+            site: relative(at, e, 0),
+            replacement: relative(at, e, 4),
+            flags: u32_at(e, 8),
+            len: e[12],
+            replacement_len: e[13],
+        }));
+        tables.read_orc(kernel)?;
+        tables.read_constants(kernel)?;
+        tables.sort();
+        Ok(tables)
+    }
+
+    fn read_orc(&mut self, kernel: &LinkedKernel<'_>) -> Result<()> {
+        let (ip, unwind) = (
+            Table::section(kernel, ".orc_unwind_ip", 4)?,
+            Table::section(kernel, ".orc_unwind", 6)?,
+        );
+        ensure!(
+            ip.bytes.len() / 4 == unwind.bytes.len() / 6,
+            ".orc_unwind and .orc_unwind_ip do not fit together"
+        );
+        let states = unwind.bytes.chunks_exact(6).map(|s| [s[0], s[1], s[2], s[3], s[4], s[5]]);
+        self.orc = ip.entries().map(|(at, e)| relative(at, e, 0)).zip(states).collect();
+        Ok(())
+    }
+
+    fn read_constants(&mut self, kernel: &LinkedKernel<'_>) -> Result<()> {
+        for section in &kernel.sections {
+            let width = match section.name {
+                name if name.starts_with("runtime_ptr_") => 8,
+                name if name.starts_with("runtime_shift_") => 1,
+                _ => continue,
+            };
+            let fields = Table::section(kernel, section.name, 4)?.relatives();
+            self.constants.extend(fields.into_iter().map(|at| (at, width)));
+        }
+        Ok(())
+    }
+
+    fn sort(&mut self) {
+        for sites in [
+            &mut self.tracer_sites,
+            &mut self.returns,
+            &mut self.retpolines,
+            &mut self.calls,
+            &mut self.locks,
+            &mut self.endbr_seals,
+        ] {
+            sites.sort_unstable();
+        }
+        self.jumps.sort_by_key(|e| e.site);
+        self.static_calls.sort_by_key(|e| e.site);
+        self.exceptions.sort_by_key(|e| e.site);
+        self.bugs.sort_by_key(|e| e.site);
+        self.alternatives.sort_by_key(|e| e.site);
+        self.constants.sort_unstable();
+        self.orc.sort_by_key(|&(at, _)| at);
+    }
+
+    /// The unwinder's state in force at an address.
+    pub fn orc_at(&self, at: u64) -> OrcState {
+        let index = self.orc.partition_point(|&(from, _)| from <= at).checked_sub(1);
+        index.map_or([0; 6], |i| self.orc[i].1)
+    }
+}
+
+/// The entries of an ascending table whose sites lie in `[from, to)`.
+pub fn within<T>(table: &[T], site: impl Fn(&T) -> u64, from: LinkAddr, to: LinkAddr) -> &[T] {
+    let first = table.partition_point(|e| site(e) < from.0);
+    let last = table.partition_point(|e| site(e) < to.0);
+    &table[first..last.max(first)]
+}
+
+/// The bytes of a table whose entries have one size.
+struct Table<'a> {
+    addr: u64,
+    bytes: &'a [u8],
+    entry: usize,
+}
+
+impl<'a> Table<'a> {
+    /// A kernel without such a section has an empty table.
+    fn section(kernel: &LinkedKernel<'a>, name: &str, entry: usize) -> Result<Table<'a>> {
+        let Some(section) = kernel.section(name) else {
+            return Ok(Table::empty(entry));
+        };
+        // .smp_locks is padded to pages with zeros behind its last entry.
+        let used = match name {
+            ".smp_locks" => kernel
+                .address_of("__smp_locks_end")
+                .map_or(section.bytes.len(), |end| (end.0.wrapping_sub(section.addr)) as usize),
+            _ => section.bytes.len(),
+        };
+        let bytes = section.bytes.get(..used).with_context(|| format!("{name} is cut short"))?;
+        let fits = bytes.len().is_multiple_of(entry);
+        ensure!(fits, "{name} has entries of a size that is not known");
+        Ok(Table {
+            addr: section.addr,
+            bytes,
+            entry,
+        })
+    }
+
+    fn between(kernel: &LinkedKernel<'a>, start: &str, end: &str, entry: usize) -> Result<Table<'a>> {
+        let (Some(from), Some(to)) = (kernel.address_of(start), kernel.address_of(end)) else {
+            return Ok(Table::empty(entry));
+        };
+        if from == to {
+            return Ok(Table::empty(entry));
+        }
+        let len = usize::try_from(to.0.wrapping_sub(from.0)).unwrap_or(usize::MAX);
+        let bytes = kernel
+            .bytes(from, len)
+            .with_context(|| format!("what follows {start} is cut short"))?;
+        ensure!(
+            len.is_multiple_of(entry),
+            "the table behind {start} has entries of a size that is not known"
+        );
+        Ok(Table {
+            addr: from.0,
+            bytes,
+            entry,
+        })
+    }
+
+    fn empty(entry: usize) -> Table<'a> {
+        Table {
+            addr: 0,
+            bytes: &[],
+            entry,
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let (addr, size) = (self.addr, self.entry);
+        let entries = self.bytes.chunks_exact(size).enumerate();
+        entries.map(move |(n, entry)| (addr + (n * size) as u64, entry))
+    }
+
+    fn relatives(&self) -> Vec<u64> {
+        self.entries().map(|(at, e)| relative(at, e, 0)).collect()
+    }
+
+    fn absolutes(&self) -> Vec<u64> {
+        self.entries().map(|(_, e)| u64_at(e, 0)).collect()
+    }
+}
+
+fn u32_at(entry: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]])
+}
+
+fn u64_at(entry: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(entry, at)) | u64::from(u32_at(entry, at + 4)) << 32
+}
+
+/// What a field of 32 bits, relative to itself, names.
+fn relative(at: u64, entry: &[u8], field: usize) -> u64 {
+    (at + field as u64).wrapping_add_signed(i64::from(u32_at(entry, field) as i32))
+}

@@ -1,0 +1,192 @@
+//! The map file: where each block of a kernel went, as text. The format stands in `ARCHITECTURE.md`, "Files between the stages".
+//!
+//! Takes and gives bytes. Whatever it reads is ascending and disjoint by old address, as a `Placement` is: reading refuses anything else.
+//! Says nothing about whether the map is true; that is for `check`.
+
+use crate::BuildId;
+use crate::address::LinkAddr;
+use crate::place::{Ending, Placed, Placement};
+use std::fmt::Write as _;
+
+/// A placement and the kernel whose blocks it moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// The old kernel.
+    pub build_id: BuildId,
+    pub placement: Placement,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    #[error("not a map: the first line is not \"{MAGIC}\"")]
+    Magic,
+    #[error("line 2: expected \"kernel BUILD-ID\"")]
+    Kernel,
+    #[error("line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in hex")]
+    Block(usize),
+    #[error("line {0}: the block is empty or ends beyond the address space")]
+    Extent(usize),
+    #[error("line {0}: the block does not lie behind the one before it")]
+    Order(usize),
+    #[error("cut off: there is no \"end\" line")]
+    CutOff,
+    #[error("the \"end\" line says {said} blocks, but {found} stand before it")]
+    Count { said: usize, found: usize },
+}
+
+/// A map's first line.
+pub const MAGIC: &str = "kernlane-map 1";
+
+impl Map {
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{MAGIC}\nkernel {}\n", self.build_id.0);
+        for b in &self.placement.blocks {
+            let ending = match b.ending {
+                Ending::Same => "same",
+                Ending::Inverted => "inverted",
+                Ending::JumpDropped => "dropped",
+            };
+            let _ = writeln!(
+                text,
+                "{} {:x} {} {:x} {:x} {ending}",
+                b.old, b.old_size, b.new, b.new_size, b.appended
+            );
+        }
+        let _ = writeln!(text, "end {}", self.placement.blocks.len());
+        text
+    }
+
+    /// Reads what `to_text` wrote.
+    pub fn from_text(text: &str) -> Result<Map, MapError> {
+        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+        if lines.next().is_none_or(|(_, line)| line != MAGIC) {
+            return Err(MapError::Magic);
+        }
+        let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
+        let build_id = BuildId(kernel.ok_or(MapError::Kernel)?.to_owned());
+        let mut blocks: Vec<Placed> = Vec::new();
+        for (number, line) in lines {
+            if let Some(said) = line.strip_prefix("end ") {
+                let said = said.parse().map_err(|_| MapError::CutOff)?;
+                if said != blocks.len() {
+                    return Err(MapError::Count { said, found: blocks.len() });
+                }
+                return Ok(Map {
+                    build_id,
+                    placement: Placement { blocks },
+                });
+            }
+            let block = parse_block(line).ok_or(MapError::Block(number))?;
+            let fits = |start: LinkAddr, size: u32| size > 0 && start.0.checked_add(size.into()).is_some();
+            let new_size = block.new_size.checked_add(block.appended.into());
+            let new_fits = new_size.is_some_and(|size| size == 0 || fits(block.new, size));
+            if !fits(block.old, block.old_size) || !new_fits {
+                return Err(MapError::Extent(number));
+            }
+            if blocks
+                .last()
+                .is_some_and(|last| last.old.0 + u64::from(last.old_size) > block.old.0)
+            {
+                return Err(MapError::Order(number));
+            }
+            blocks.push(block);
+        }
+        Err(MapError::CutOff)
+    }
+}
+
+fn parse_block(line: &str) -> Option<Placed> {
+    let mut fields = line.split(' ');
+    let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
+    let (old, old_size, new, new_size, appended) = (hex()?, hex()?, hex()?, hex()?, hex()?);
+    let ending = match fields.next()? {
+        "same" => Ending::Same,
+        "inverted" => Ending::Inverted,
+        "dropped" => Ending::JumpDropped,
+        _ => return None,
+    };
+    if fields.next().is_some() {
+        return None;
+    }
+    Some(Placed {
+        old: LinkAddr(old),
+        old_size: old_size.try_into().ok()?,
+        new: LinkAddr(new),
+        new_size: new_size.try_into().ok()?,
+        appended: appended.try_into().ok()?,
+        ending,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Map {
+        let block = |old, old_size, new, new_size, appended, ending| Placed {
+            old: LinkAddr(old),
+            old_size,
+            new: LinkAddr(new),
+            new_size,
+            appended,
+            ending,
+        };
+        let blocks = vec![
+            block(0xffff_ffff_8100_0000, 0x40, 0xffff_ffff_8120_0000, 0x43, 0, Ending::Inverted),
+            block(0xffff_ffff_8100_0040, 2, 0xffff_ffff_8120_0100, 0, 5, Ending::JumpDropped),
+            block(0xffff_ffff_8100_0050, 0x10, 0xffff_ffff_8110_0000, 0x10, 2, Ending::Same),
+        ];
+        Map {
+            build_id: BuildId("5f3c".to_owned()),
+            placement: Placement { blocks },
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let map = example();
+        assert_eq!(Map::from_text(&map.to_text()), Ok(map));
+    }
+
+    #[test]
+    fn the_text_is_as_documented() {
+        let wanted = "kernlane-map 1\nkernel 5f3c\n\
+            ffffffff81000000 40 ffffffff81200000 43 0 inverted\n\
+            ffffffff81000040 2 ffffffff81200100 0 5 dropped\n\
+            ffffffff81000050 10 ffffffff81100000 10 2 same\n\
+            end 3\n";
+        assert_eq!(example().to_text(), wanted);
+    }
+
+    #[test]
+    fn overlap_is_refused() {
+        let text = "kernlane-map 1\nkernel 5f3c\n1000 10 2000 10 0 same\n100f 10 3000 10 0 same\nend 2\n";
+        assert_eq!(Map::from_text(text), Err(MapError::Order(4)));
+    }
+
+    #[test]
+    fn every_cut_is_noticed() {
+        let text = example().to_text();
+        for cut in 0..text.len() - 2 {
+            assert!(Map::from_text(&text[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn damage_never_panics() {
+        let text = example().to_text();
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            let mut damaged = text.clone().into_bytes();
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let at = (state >> 33) as usize % damaged.len();
+            damaged[at] = (state >> 20) as u8 & 0x7f;
+            if let Ok(text) = std::str::from_utf8(&damaged) {
+                let _ = Map::from_text(text);
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A kernel's `vmlinux.o`, fully understood: what it takes to move its code.
+//!
+//! Takes the bytes of the object as objtool left it; gives its sections, symbols and relocations, and `.text` cut into pieces. Fails, with
+//! the section's name, where something refers to the inside of code in a way that is not known. Never changes anything.
+
+pub mod elf;
+pub mod flow;
+pub mod functions;
+pub mod instructions;
+pub mod linked;
+mod marks;
+pub mod orc;
+pub mod pieces;
+pub mod tables;
+mod whole;
+
+use anyhow::{Context, Result, bail, ensure};
+use elf::{Elf, Relocation, SectionId};
+use functions::{Function, Whole};
+use instructions::{Instruction, Kind, NOWHERE};
+use pieces::{Cut, Facts, Piece, Site};
+use rayon::prelude::*;
+use std::collections::HashSet;
+use tables::{Alternative, Meaning, Reference, SideTables};
+
+/// The object and its `.text` in pieces.
+pub struct KernelObject<'a> {
+    pub elf: Elf<'a>,
+    pub text: SectionId,
+    /// The relocations of every section, by number; those of code ascending by offset.
+    pub relocations: Vec<Vec<Relocation>>,
+    pub references: Vec<Reference>,
+    /// Ascending.
+    pub alternatives: Vec<Alternative>,
+    pub functions: Vec<Function>,
+    /// Ascending and disjoint; with their leads and gaps they cover `.text`.
+    pub pieces: Vec<Piece>,
+    /// Ascending.
+    pub sites: Vec<Site>,
+}
+
+/// A kernel has a handful of sections like `.text.unlikely`; with more, its functions are not in `.text`.
+const MOST_TEXT_SECTIONS: usize = 64;
+
+/// What is known besides the object itself.
+#[derive(Default)]
+pub struct Hints {
+    /// Names of functions that do not return.
+    pub noreturn: HashSet<String>,
+    /// Offsets in `.text` at which a layout wants to cut, ascending.
+    pub cuts: Vec<u32>,
+}
+
+impl<'a> KernelObject<'a> {
+    pub fn read(data: &'a [u8], hints: &Hints) -> Result<KernelObject<'a>> {
+        let elf = Elf::parse(data)?;
+        let text = elf.by_name(".text").context("no .text section")?;
+        ensure!(
+            elf.section(text).is_code() && elf.section(text).size < u64::from(u32::MAX),
+            ".text is not code, or larger than 4 GB"
+        );
+        let own_sections = elf.sections.iter().filter(|s| s.is_code() && s.name.starts_with(".text.")).count();
+        ensure!(
+            own_sections <= MOST_TEXT_SECTIONS,
+            "{own_sections} sections of code beside .text: functions in sections of their own (LTO, dead code elimination) are not understood"
+        );
+        let relocations = read_relocations(&elf)?;
+        let mut functions = functions::from_symbols(&elf, text);
+        ensure!(
+            !functions.is_empty(),
+            ".text has no functions: the object was stripped of its symbols"
+        );
+        let code = decode_text(&elf, text, &mut functions, &relocations[text.0 as usize]);
+        refuse_unaimed(&elf, text, &code)?;
+        let starts: Vec<u32> = functions.iter().map(|f| f.at).collect();
+        let mut tables = tables::read(&elf, text, &relocations, &code, &starts)?;
+        name_referenced_gaps(&elf, text, &mut functions, &tables);
+        trim_nameless(&code, &mut functions, &tables);
+        let dead_calls = dead_calls(&elf, text, &code, &functions, &relocations[text.0 as usize], &hints.noreturn);
+        let tracer_sites = sites_of(&elf, &tables, "__mcount_loc");
+        let facts = Facts {
+            tables: &tables,
+            tracer_sites: &tracer_sites,
+            dead_calls: &dead_calls,
+            cuts: &hints.cuts,
+        };
+        let Cut { functions, pieces, sites } = pieces::cut(elf.section(text).size as u32, &code, functions, &facts);
+        let references = std::mem::take(&mut tables.references);
+        let alternatives = std::mem::take(&mut tables.alternatives);
+        Ok(KernelObject {
+            elf,
+            text,
+            relocations,
+            references,
+            alternatives,
+            functions,
+            pieces,
+            sites,
+        })
+    }
+
+    /// The size of an object's `.text`.
+    pub fn text_size(data: &[u8]) -> Result<u64> {
+        let elf = Elf::parse(data)?;
+        let text = elf.by_name(".text").context("no .text section")?;
+        Ok(elf.section(text).size)
+    }
+
+    /// The piece whose padding or code contains `at`, or whose code ends there.
+    pub fn piece_at(&self, at: u32) -> Option<usize> {
+        let index = self.pieces.partition_point(|p| p.at - p.lead - p.spare <= at).checked_sub(1)?;
+        (at <= self.pieces[index].end()).then_some(index)
+    }
+
+    /// The sites of a piece.
+    pub fn sites_in(&self, piece: &Piece) -> &[Site] {
+        let from = self.sites.partition_point(|s| s.at < piece.at);
+        let to = self.sites.partition_point(|s| s.at < piece.end());
+        &self.sites[from..to]
+    }
+
+    /// A function's name, or a word for one that has none.
+    pub fn function_name(&self, function: &Function) -> &'a str {
+        function.symbol.map_or("(nameless)", |id| self.elf.name(self.elf.symbol(id)))
+    }
+
+    /// Functions and bytes that stay whole, by reason.
+    pub fn whole_by_reason(&self) -> Vec<(Whole, usize, u64)> {
+        let mut found: Vec<(Whole, usize, u64)> = Vec::new();
+        for f in &self.functions {
+            let Some(reason) = f.whole else { continue };
+            let bytes = u64::from(f.end - f.at);
+            match found.iter_mut().find(|(r, _, _)| *r == reason) {
+                Some(entry) => {
+                    entry.1 += 1;
+                    entry.2 += bytes;
+                }
+                None => found.push((reason, 1, bytes)),
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+}
+
+fn read_relocations(elf: &Elf<'_>) -> Result<Vec<Vec<Relocation>>> {
+    let ids: Vec<SectionId> = elf.ids().collect();
+    ids.into_par_iter()
+        .map(|id| {
+            if elf.section(id).is_debug() {
+                return Ok(Vec::new());
+            }
+            let mut list = elf.relocations(id)?;
+            if elf.section(id).is_code() {
+                list.sort_by_key(|r| r.offset);
+            }
+            Ok(list)
+        })
+        .collect()
+}
+
+/// Decodes all of `.text`, and adds what lies between functions and is more than padding to `functions`, nameless and whole.
+fn decode_text(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, relocations: &[Relocation]) -> Vec<Instruction> {
+    let bytes = elf.bytes(text);
+    let size = bytes.len() as u32;
+    let mut stretches: Vec<(u32, u32, bool)> = Vec::with_capacity(functions.len() * 2);
+    let mut at = 0;
+    for f in functions.iter() {
+        stretches.push((at, f.at - f.lead - f.spare, false));
+        stretches.push((f.at - f.lead - f.spare, f.at, true));
+        stretches.push((f.at, f.end, true));
+        at = f.end;
+    }
+    stretches.push((at, size, false));
+    stretches.retain(|(from, to, _)| from < to);
+    let decoded: Vec<Vec<Instruction>> = stretches
+        .par_iter()
+        .map(|&(from, to, _)| instructions::decode(&bytes[from as usize..to as usize], from, size, relocations))
+        .collect();
+    for (&(from, to, named), code) in stretches.iter().zip(&decoded) {
+        if !named && !code.iter().all(|i| i.is_padding() && !i.linked) {
+            functions.push(Function {
+                symbol: None,
+                at: from,
+                end: to,
+                lead: 0,
+                spare: 0,
+                lead_named: false,
+                whole: Some(Whole::Nameless),
+            });
+        }
+    }
+    functions.sort_by_key(|f| f.at);
+    decoded.into_iter().flatten().collect()
+}
+
+/// A branch or operand that the assembler resolved to a place outside `.text` cannot be kept right.
+fn refuse_unaimed(elf: &Elf<'_>, text: SectionId, code: &[Instruction]) -> Result<()> {
+    let is_aimed = |i: &Instruction| i.field == 0 || i.linked || i.target != NOWHERE;
+    match code.iter().find(|i| !is_aimed(i)) {
+        None => Ok(()),
+        Some(i) => bail!(
+            "{}+{:#x}: refers to a place outside its section without a relocation",
+            elf.section(text).name,
+            i.at
+        ),
+    }
+}
+
+/// Padding that a side table refers to is kept like code.
+fn name_referenced_gaps(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, tables: &SideTables) {
+    let size = elf.section(text).size as u32;
+    let mut found: Vec<Function> = Vec::new();
+    for r in &tables.references {
+        let next = functions.partition_point(|f| f.at - f.lead - f.spare <= r.target);
+        let from = next.checked_sub(1).map_or(0, |i| functions[i].end);
+        let to = functions.get(next).map_or(size, |f| f.at - f.lead - f.spare);
+        let behind_code = r.target == from && matches!(r.meaning, Meaning::End | Meaning::Control | Meaning::Regenerated);
+        if r.meaning != Meaning::Regenerated && r.target >= from && r.target < to && !behind_code {
+            found.push(Function {
+                symbol: None,
+                at: from,
+                end: to,
+                lead: 0,
+                spare: 0,
+                lead_named: false,
+                whole: Some(Whole::Nameless),
+            });
+        }
+    }
+    functions.extend(found);
+    functions.sort_by_key(|f| (f.at, f.symbol.is_none()));
+    functions.dedup_by_key(|f| f.at);
+}
+
+/// Takes from nameless stretches the padding at their end that nothing refers to.
+fn trim_nameless(code: &[Instruction], functions: &mut [Function], tables: &SideTables) {
+    let mut referenced: Vec<u32> = tables
+        .references
+        .iter()
+        .filter(|r| r.meaning != Meaning::Regenerated)
+        .map(|r| r.target)
+        .collect();
+    referenced.sort_unstable();
+    for f in functions.iter_mut().filter(|f| f.symbol.is_none()) {
+        let from = code.partition_point(|i| i.at < f.at);
+        let to = code.partition_point(|i| i.at < f.end);
+        let used = |i: &Instruction| {
+            let next = referenced.partition_point(|&r| r < i.at);
+            !i.is_padding() || referenced.get(next).is_some_and(|&r| r < i.end())
+        };
+        if let Some(last) = code[from..to].iter().rev().find(|i| used(i)) {
+            f.end = last.end();
+        }
+    }
+}
+
+fn sites_of(elf: &Elf<'_>, tables: &SideTables, name: &str) -> Vec<u32> {
+    let Some(id) = elf.by_name(name) else { return Vec::new() };
+    tables.references.iter().filter(|r| r.section == id).map(|r| r.target).collect()
+}
+
+/// Offsets of the calls to functions of the given names. That another function can be seen not to return is not relied upon: a livepatch may
+/// put one in its place that does.
+fn dead_calls(
+    elf: &Elf<'_>,
+    text: SectionId,
+    code: &[Instruction],
+    functions: &[Function],
+    relocations: &[Relocation],
+    names: &HashSet<String>,
+) -> HashSet<u32> {
+    let named = |f: &&Function| f.symbol.is_some_and(|id| names.contains(elf.name(elf.symbol(id))));
+    let by_address: HashSet<u32> = functions.iter().filter(named).map(|f| f.at).collect();
+    let mut next = 0;
+    let mut found = HashSet::new();
+    for i in code.iter().filter(|i| i.kind == Kind::Call) {
+        if !i.linked {
+            if by_address.contains(&i.target) {
+                found.insert(i.at);
+            }
+            continue;
+        }
+        while next < relocations.len() && relocations[next].offset < u64::from(i.at) {
+            next += 1;
+        }
+        let Some(r) = relocations.get(next).filter(|r| r.offset < u64::from(i.end())) else {
+            continue;
+        };
+        let symbol = elf.symbol(r.symbol);
+        let in_text = symbol.section() == Some(text) && {
+            let target = (symbol.value as i64).wrapping_add(r.addend).wrapping_add(4);
+            u32::try_from(target).is_ok_and(|t| by_address.contains(&t))
+        };
+        if in_text || (r.addend == -4 && names.contains(elf.name(symbol))) {
+            found.insert(i.at);
+        }
+    }
+    found
+}

@@ -1,0 +1,222 @@
+//! The layout file: an order of a kernel's blocks, as text. The format stands in `ARCHITECTURE.md`, "Files between the stages".
+//!
+//! Takes and gives bytes; knows nothing of what the addresses mean. Runs never overlap and are never empty: reading refuses a file in
+//! which they do.
+
+use crate::BuildId;
+use crate::address::LinkAddr;
+use std::fmt::Write as _;
+
+/// Blocks that stay together: consecutive in the old image and in the new order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Old address of the first byte.
+    pub start: LinkAddr,
+    /// Bytes, at least 1.
+    pub size: u64,
+    /// The function in which the run begins, for people.
+    pub name: String,
+}
+
+/// The new order of a kernel's code. Code that no run names keeps its original order behind the last run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub build_id: BuildId,
+    pub algorithm: String,
+    pub seed: u64,
+    /// SHA-256 of the profile that the order was made from, or "none".
+    pub profile: String,
+    /// How many of `runs`, from the front, were executed in that profile.
+    pub hot: usize,
+    pub runs: Vec<Run>,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    #[error("not a layout: the first line is not \"{MAGIC}\"")]
+    Magic,
+    #[error("line {0}: expected \"{1} …\"")]
+    Field(usize, &'static str),
+    #[error("line {0}: a run is \"START SIZE NAME\", both numbers in hex")]
+    Run(usize),
+    #[error("line {0}: the run is empty or ends beyond the address space")]
+    Extent(usize),
+    #[error("the run at {first} overlaps the run at {second}")]
+    Overlap { first: LinkAddr, second: LinkAddr },
+    #[error("cut off: there is no \"end\" line")]
+    CutOff,
+    #[error("the \"end\" line says {said} runs, but {found} stand before it")]
+    Count { said: usize, found: usize },
+    #[error("{hot} runs are said to be hot, but there are only {runs}")]
+    Hot { hot: usize, runs: usize },
+}
+
+const MAGIC: &str = "kernlane-layout 1";
+
+impl Layout {
+    /// The order that a kernel has.
+    pub fn original(build_id: BuildId) -> Layout {
+        Layout {
+            build_id,
+            algorithm: "original".into(),
+            seed: 0,
+            profile: "none".into(),
+            hot: 0,
+            runs: Vec::new(),
+        }
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "{MAGIC}\nkernel {}\nalgorithm {}\nseed {}\nprofile {}\nhot {}\n",
+            self.build_id.0, self.algorithm, self.seed, self.profile, self.hot
+        );
+        for run in &self.runs {
+            let _ = writeln!(text, "{} {:x} {}", run.start, run.size, run.name);
+        }
+        let _ = writeln!(text, "end {}", self.runs.len());
+        text
+    }
+
+    /// Reads what `to_text` wrote.
+    ///
+    /// # Errors
+    /// The first broken rule, with its line or address.
+    pub fn from_text(text: &str) -> Result<Self, LayoutError> {
+        let mut lines = text.lines().enumerate().map(|(n, line)| (n + 1, line));
+        if lines.next().map(|(_, line)| line) != Some(MAGIC) {
+            return Err(LayoutError::Magic);
+        }
+        let mut number = 1;
+        let mut field = |key: &'static str| {
+            number += 1;
+            lines
+                .next()
+                .and_then(|(_, line)| line.strip_prefix(key)?.strip_prefix(' '))
+                .ok_or(LayoutError::Field(number, key))
+                .map(|value| (number, value))
+        };
+        let build_id = BuildId(field("kernel")?.1.to_owned());
+        let algorithm = field("algorithm")?.1.to_owned();
+        let (line, seed) = field("seed")?;
+        let seed = seed.parse().map_err(|_| LayoutError::Field(line, "seed"))?;
+        let profile = field("profile")?.1.to_owned();
+        let (line, hot) = field("hot")?;
+        let hot = hot.parse().map_err(|_| LayoutError::Field(line, "hot"))?;
+
+        let mut runs = Vec::new();
+        for (number, line) in lines {
+            if let Some(said) = line.strip_prefix("end ") {
+                let said = said.parse().map_err(|_| LayoutError::Field(number, "end"))?;
+                let layout = Self {
+                    build_id,
+                    algorithm,
+                    seed,
+                    profile,
+                    hot,
+                    runs,
+                };
+                return layout.checked(said);
+            }
+            runs.push(parse_run(number, line)?);
+        }
+        Err(LayoutError::CutOff)
+    }
+
+    fn checked(self, said: usize) -> Result<Self, LayoutError> {
+        let found = self.runs.len();
+        if said != found {
+            return Err(LayoutError::Count { said, found });
+        }
+        if self.hot > found {
+            return Err(LayoutError::Hot {
+                hot: self.hot,
+                runs: found,
+            });
+        }
+        let mut sorted: Vec<&Run> = self.runs.iter().collect();
+        sorted.sort_by_key(|run| run.start);
+        for pair in sorted.windows(2) {
+            if pair[0].start.0 + pair[0].size > pair[1].start.0 {
+                return Err(LayoutError::Overlap {
+                    first: pair[0].start,
+                    second: pair[1].start,
+                });
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn parse_run(number: usize, line: &str) -> Result<Run, LayoutError> {
+    let mut fields = line.splitn(3, ' ');
+    let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
+    let (Some(start), Some(size)) = (hex(), hex()) else {
+        return Err(LayoutError::Run(number));
+    };
+    if size == 0 || start.checked_add(size).is_none() {
+        return Err(LayoutError::Extent(number));
+    }
+    let name = fields.next().ok_or(LayoutError::Run(number))?.to_owned();
+    Ok(Run {
+        start: LinkAddr(start),
+        size,
+        name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Layout {
+        let run = |start, size, name: &str| Run {
+            start: LinkAddr(start),
+            size,
+            name: name.to_owned(),
+        };
+        Layout {
+            build_id: BuildId("5f3c".into()),
+            algorithm: "ext-tsp".into(),
+            seed: 7,
+            profile: "none".into(),
+            hot: 1,
+            runs: vec![
+                run(0xffff_ffff_8100_0110, 0x20, "vfs_read"),
+                run(0xffff_ffff_8100_0010, 0x40, "tcp_v4_rcv"),
+            ],
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let layout = example();
+        assert_eq!(Layout::from_text(&layout.to_text()), Ok(layout));
+    }
+
+    #[test]
+    fn a_text_cut_off_anywhere_is_refused() {
+        let text = example().to_text();
+        for end in 0..text.trim_end().len() {
+            assert!(Layout::from_text(&text[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn broken_rules_are_named() {
+        let broken = |from: &str, to: &str| Layout::from_text(&example().to_text().replace(from, to)).unwrap_err();
+        assert_eq!(broken("layout 1", "layout 2"), LayoutError::Magic);
+        assert_eq!(broken("end 2", "end 3"), LayoutError::Count { said: 3, found: 2 });
+        assert_eq!(broken("hot 1", "hot 3"), LayoutError::Hot { hot: 3, runs: 2 });
+        assert_eq!(broken(" 20 ", " 0 "), LayoutError::Extent(7));
+        assert_eq!(broken(" 20 ", " x "), LayoutError::Run(7));
+        assert_eq!(
+            broken(" 40 ", " 101 "),
+            LayoutError::Overlap {
+                first: LinkAddr(0xffff_ffff_8100_0010),
+                second: LinkAddr(0xffff_ffff_8100_0110)
+            }
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! Reads a final `vmlinux`: symbols, side tables, blocks. Relocations are not needed: every reference between code and side table is
+//! relative or already resolved.
+
+use crate::address::LinkAddr;
+use crate::blocks::{self, Landmarks};
+use crate::symbols::{self, Extent};
+use crate::{BuildId, Function, Image};
+use anyhow::{Context, Result, bail};
+use object::{Object, ObjectSection, ObjectSymbol};
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A build tree stands for its vmlinux.
+pub fn path(kernel: &Path) -> PathBuf {
+    match kernel.is_dir() {
+        true => kernel.join("vmlinux"),
+        false => kernel.to_owned(),
+    }
+}
+
+/// Parts of `.text` that the kernel keeps apart, by the symbols around them: a layout leaves them alone.
+const KEPT_APART: [(&str, &str); 9] = [
+    ("__noinstr_text_start", "__noinstr_text_end"),
+    ("__entry_text_start", "__entry_text_end"),
+    ("__sched_text_start", "__sched_text_end"),
+    ("__lock_text_start", "__lock_text_end"),
+    ("__cpuidle_text_start", "__cpuidle_text_end"),
+    ("__kprobes_text_start", "__kprobes_text_end"),
+    ("__irqentry_text_start", "__irqentry_text_end"),
+    ("__softirqentry_text_start", "__softirqentry_text_end"),
+    ("__static_call_text_start", "__static_call_text_end"),
+];
+
+/// Reads the vmlinux at `path`.
+///
+/// # Errors
+/// It cannot be read, is no x86-64 ELF file, has no symbols, or has no build id.
+pub fn read(path: &Path) -> Result<Image> {
+    let file = File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
+    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
+    let bytes = unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("{}: cannot be read", path.display()))?;
+    parse(&bytes).with_context(|| path.display().to_string())
+}
+
+/// Reads the bytes of a vmlinux.
+///
+/// # Errors
+/// As `read`.
+pub fn parse(bytes: &[u8]) -> Result<Image> {
+    let elf = object::File::parse(bytes).context("not an ELF file that can be read")?;
+    if elf.architecture() != object::Architecture::X86_64 {
+        bail!("made for {:?}; Kernlane reads kernels for x86-64", elf.architecture());
+    }
+    let build_id = match elf.build_id().context("its notes cannot be read")? {
+        Some(id) => BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect()),
+        None => bail!("has no build id; link the kernel with --build-id, as kbuild does"),
+    };
+    let extents = symbols::functions(&elf);
+    if extents.is_empty() {
+        bail!("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package");
+    }
+    let landmarks = landmarks(&elf);
+    let kept_apart = kept_apart(&elf);
+    let sections = executable_sections(&elf)?;
+
+    let cut: Vec<_> = extents
+        .par_iter()
+        .map(|extent| blocks::cut(extent.addr, code_of(&sections, extent), &landmarks))
+        .collect();
+    Ok(assemble(build_id, entry_padding(&elf), extents, cut, &sections, &kept_apart))
+}
+
+struct Section<'a> {
+    name: String,
+    addr: u64,
+    data: &'a [u8],
+}
+
+fn executable_sections<'a>(elf: &object::File<'a>) -> Result<HashMap<usize, Section<'a>>> {
+    elf.sections()
+        .filter(|section| section.kind() == object::SectionKind::Text)
+        .map(|section| {
+            let name = section.name().context("a section's name cannot be read")?.to_owned();
+            let data = section.data().with_context(|| format!("section {name} cannot be read"))?;
+            let addr = section.address();
+            Ok((section.index().0, Section { name, addr, data }))
+        })
+        .collect()
+}
+
+fn code_of<'a>(sections: &HashMap<usize, Section<'a>>, extent: &Extent) -> &'a [u8] {
+    let Some(section) = sections.get(&extent.section) else {
+        return &[];
+    };
+    let from = (extent.addr - section.addr) as usize;
+    let to = (extent.end - section.addr) as usize;
+    section.data.get(from..to).unwrap_or(&[])
+}
+
+fn assemble(
+    build_id: BuildId,
+    entry_padding: u32,
+    extents: Vec<Extent>,
+    cut: Vec<Vec<crate::Block>>,
+    sections: &HashMap<usize, Section<'_>>,
+    kept_apart: &[Range<u64>],
+) -> Image {
+    let mut image = Image {
+        build_id,
+        entry_padding,
+        entry_alignment: alignment(&extents),
+        functions: Vec::with_capacity(extents.len()),
+        blocks: Vec::with_capacity(cut.iter().map(Vec::len).sum()),
+    };
+    for (extent, blocks) in extents.into_iter().zip(cut) {
+        let Some(last) = blocks.last() else {
+            continue;
+        };
+        let section = sections[&extent.section].name.clone();
+        let apart = kept_apart.iter().any(|range| range.contains(&extent.addr));
+        let first = image.blocks.len() as u32;
+        image.functions.push(Function {
+            addr: LinkAddr(extent.addr),
+            size: last.end_addr().0 - extent.addr,
+            blocks: first..first + blocks.len() as u32,
+            movable: section == ".text" && !apart,
+            section,
+            name: extent.name,
+        });
+        image.blocks.extend(blocks);
+    }
+    image
+}
+
+/// What of the padding in front of an entry has to stay there: the distance from the first `__pfx_` symbol to its function's entry, which
+/// is the same for all, or the part of it that the kernel patches, if it says how long that is (arch/x86/kernel/callthunks.c).
+fn entry_padding(elf: &object::File<'_>) -> u32 {
+    let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| elf.symbol_by_name(name).map(|s| s.address()));
+    let patched = from
+        .zip(to)
+        .and_then(|(from, to)| to.checked_sub(from))
+        .filter(|&length| length > 0);
+    let padding = elf
+        .symbols()
+        .find(|symbol| symbol.size() > 0 && symbol.name().is_ok_and(|name| name.starts_with("__pfx_")));
+    let named = padding.map_or(0, |symbol| symbol.size());
+    patched.map_or(named, |patched| named.min(patched)) as u32
+}
+
+/// The largest power of two up to 64 that nine in ten entries keep: assembly does not align, compilers do.
+fn alignment(extents: &[Extent]) -> u32 {
+    let keeps = |alignment: &u32| {
+        let aligned = extents.iter().filter(|extent| extent.addr % u64::from(*alignment) == 0).count();
+        aligned * 10 >= extents.len() * 9
+    };
+    [64, 32, 16, 8, 4, 2].into_iter().find(keeps).unwrap_or(1)
+}
+
+fn kept_apart(elf: &object::File<'_>) -> Vec<Range<u64>> {
+    let addresses = named_addresses(elf, KEPT_APART.iter().flat_map(|&(start, end)| [start, end]));
+    KEPT_APART
+        .iter()
+        .filter_map(|(start, end)| Some(*addresses.get(start)?..*addresses.get(end)?))
+        .collect()
+}
+
+fn named_addresses<'n>(elf: &object::File<'_>, names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, u64> {
+    let wanted: std::collections::HashSet<&str> = names.collect();
+    elf.symbols()
+        .filter_map(|symbol| Some((*wanted.get(symbol.name().ok()?)?, symbol.address())))
+        .collect()
+}
+
+/// The side tables that say where control can enter a function. A table that is missing has no entries.
+fn landmarks(elf: &object::File<'_>) -> Landmarks {
+    let mut landmarks = Landmarks::default();
+    // struct exception_table_entry { s32 insn, fixup, data; }, arch/x86/include/asm/extable.h
+    for (addr, entry) in table(elf, "__start___ex_table", "__stop___ex_table", 12) {
+        landmarks.starts.push(relative(addr + 4, &entry[4..]));
+    }
+    // struct jump_entry { s32 code, target; long key; }, include/linux/jump_label.h
+    for (addr, entry) in table(elf, "__start___jump_table", "__stop___jump_table", 16) {
+        landmarks.sites.push(relative(addr, entry));
+        landmarks.starts.push(relative(addr + 4, &entry[4..]));
+    }
+    // struct alt_instr { s32 instr_offset, repl_offset; u32 ft_flags; u8 instrlen, replacementlen; }, asm/alternative.h
+    for (addr, entry) in table(elf, "__alt_instructions", "__alt_instructions_end", 14) {
+        let site = relative(addr, entry);
+        landmarks.opaque.push(site..site + u64::from(entry[12]));
+    }
+    landmarks.sort();
+    landmarks
+}
+
+fn relative(addr: u64, field: &[u8]) -> u64 {
+    let offset = i32::from_le_bytes([field[0], field[1], field[2], field[3]]);
+    addr.wrapping_add_signed(i64::from(offset))
+}
+
+/// The whole entries of the table between two symbols, with their addresses.
+fn table<'a>(elf: &object::File<'a>, start: &str, end: &str, entry_size: usize) -> Vec<(u64, &'a [u8])> {
+    let symbols = named_addresses(elf, [start, end].into_iter());
+    let (Some(&from), Some(&to)) = (symbols.get(start), symbols.get(end)) else {
+        return Vec::new();
+    };
+    let section = elf
+        .sections()
+        .find(|section| section.address() <= from && to.saturating_sub(section.address()) <= section.size() && section.size() > 0);
+    let Some((section, data)) = section.and_then(|section| Some((section.address(), section.data().ok()?))) else {
+        return Vec::new();
+    };
+    let bytes = data.get((from - section) as usize..(to - section) as usize).unwrap_or(&[]);
+    let entries = bytes.chunks_exact(entry_size).enumerate();
+    entries.map(|(n, entry)| (from + (n * entry_size) as u64, entry)).collect()
+}

@@ -1,0 +1,138 @@
+//! What commands say of input that they cannot use, and what they leave behind: as typed, without a kernel.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use trace::{Event, Header, RunAddr, Translation, TranslationId, Writer};
+
+/// A recording of a few instructions, with the hash of its workload's file, and symbols for it.
+fn write_recording(directory: &Path, workload_sha256: &str) {
+    let header = Header {
+        workload: "mine".into(),
+        conditions: vec![("workload_sha256".into(), workload_sha256.into())],
+        ..Header::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &header).unwrap();
+    let translation = Translation {
+        id: TranslationId(0),
+        addr: RunAddr(0xffff_ffff_8100_0000),
+        lengths: [1, 2].into(),
+        code: [0x90, 0xeb, 0xfd].into(),
+    };
+    writer.translations(&[translation]).unwrap();
+    let mut words = Vec::new();
+    Event::Executed(TranslationId(0)).append_to(&mut words);
+    writer.stream(&words).unwrap();
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
+    std::fs::write(directory.join("System.map"), "ffffffff81000000 T _text\n").unwrap();
+}
+
+fn kernlane(directory: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kernlane"))
+        .current_dir(directory)
+        .args(line.split(' '))
+        .output()
+        .unwrap()
+}
+
+fn refused(directory: &Path, line: &str) -> String {
+    let output = kernlane(directory, line);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{line}: {message}");
+    message
+}
+
+#[test]
+fn what_is_missing_or_out_of_range_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    write_recording(&path.join("net.rec"), "00");
+    std::fs::create_dir(path.join("empty")).unwrap();
+    for (line, said) in [
+        (
+            "report typo.rec --kernel System.map -o x.html",
+            "typo.rec: there is no such file or directory",
+        ),
+        ("report typo.rec", "typo.rec: there is no such file or directory"),
+        (
+            "report empty -o x.html",
+            "empty: neither a recording (it has no trace.klt) nor results (it has no results.json)",
+        ),
+        (
+            "replay net.rec --from -1",
+            "--from -1 --until 1: a part of a recording lies between 0 and 1",
+        ),
+        ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is no percentage"),
+        ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
+        ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
+    ] {
+        let message = refused(path, line);
+        assert!(message.contains(said) && !message.contains("-- -"), "{line}: {message}");
+    }
+}
+
+#[test]
+fn help_lists_the_algorithms() {
+    for command in ["layout", "optimize", "cross-validate", "export", "live apply", "live auto"] {
+        let output = kernlane(Path::new("."), &format!("{command} --help"));
+        let help = String::from_utf8(output.stdout).unwrap();
+        for name in ["ext-tsp-global", "gloy-smith", "packed", "random"] {
+            assert!(help.contains(name), "{command} --help does not name {name}");
+        }
+    }
+}
+
+#[test]
+fn two_workloads_of_one_name_are_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    for (name, hash) in [("a", "00"), ("b", "00"), ("c", "01")] {
+        write_recording(&path.join(name), hash);
+    }
+    for (other, warns) in [("b", false), ("c", true)] {
+        let output = kernlane(path, &format!("diff a {other} --kernel a/System.map"));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{message}");
+        assert_eq!(message.contains("warning: the workload mine"), warns, "{message}");
+    }
+}
+
+#[test]
+fn export_says_as_json_what_it_wrote() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    write_recording(&path.join("net.rec"), "00");
+    for (format, amount) in [("folded", "lines"), ("perfetto", "events"), ("parquet", "tables")] {
+        let line = format!("export net.rec --kernel net.rec/System.map --format {format} -o out.{format} --json");
+        let output = kernlane(path, &line);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let written: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&written["format"], &written["output"]),
+            (&format.into(), &format!("out.{format}").into())
+        );
+        match &written[amount] {
+            serde_json::Value::Array(tables) => tables.iter().for_each(|table| {
+                let file = path.join("out.parquet").join(format!("{}.parquet", table.as_str().unwrap()));
+                assert!(file.is_file(), "{}", file.display());
+            }),
+            count => assert!(count.as_u64().unwrap() > 0, "{written}"),
+        }
+    }
+}
+
+#[test]
+fn man_leaves_no_directory_behind_when_nothing_can_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    // No file may grow: as on a full disk.
+    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" man pages/man1";
+    let output = Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_kernlane")])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("kernlane.1: cannot be written"), "{message}");
+    assert!(!directory.path().join("pages/man1").exists(), "an empty directory is left");
+}

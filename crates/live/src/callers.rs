@@ -1,0 +1,89 @@
+//! The direct calls and jumps to some functions, all over the kernel's text.
+//!
+//! Takes the live text and the functions; gives the instructions of five bytes that go to one of their entries, each proven to be an instruction of
+//! the file with that target, and left out where the kernel patches it for reasons of its own.
+
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use image::linked::tables::within;
+use image::object::instructions::{Instruction, Kind};
+use std::collections::HashMap;
+
+/// A call or jump that can be aimed anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Caller {
+    pub site: LinkAddr,
+    /// Which of the functions.
+    pub function: usize,
+}
+
+const SIZE: usize = 5;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Callers {
+    pub callers: Vec<Caller>,
+    /// Functions whose five bytes behind the tracer's site some other function jumps into.
+    pub entered: Vec<usize>,
+}
+
+/// Searches `live`, the bytes of the whole `.text` in memory. `functions`: the offset of each entry in `.text`, and bytes from there to the jump.
+pub fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) -> Callers {
+    let mut targets: HashMap<u32, (usize, u32)> = HashMap::new();
+    for (index, &(entry, patch_at)) in functions.iter().enumerate() {
+        targets.insert(entry, (index, 0));
+        for inside in 1..SIZE as u32 {
+            targets.insert(entry + patch_at + inside, (index, patch_at + inside));
+        }
+    }
+    let mut known: HashMap<usize, Vec<Instruction>> = HashMap::new();
+    let mut found = Callers::default();
+    for at in 0..live.len().saturating_sub(SIZE) {
+        if !matches!(live[at], 0xe8 | 0xe9) {
+            continue;
+        }
+        let distance = u32::from_le_bytes([live[at + 1], live[at + 2], live[at + 3], live[at + 4]]);
+        let target = (at as u32 + SIZE as u32).wrapping_add(distance);
+        let Some(&(function, inside)) = targets.get(&target) else {
+            continue;
+        };
+        let site = kernel.link_address(at as u32);
+        let Some(owner) = kernel.function_at(site) else { continue };
+        let code = known.entry(owner).or_insert_with(|| kernel.instructions(&kernel.functions[owner]));
+        let Ok(instruction) = code.binary_search_by_key(&(at as u32), |i| i.at).map(|i| &code[i]) else {
+            continue;
+        };
+        let same =
+            matches!(instruction.kind, Kind::Call | Kind::Jump) && usize::from(instruction.len) == SIZE && instruction.target == target;
+        if !same {
+            continue;
+        }
+        match inside {
+            0 if is_free(kernel, site) && !in_entry(functions, at as u32) => found.callers.push(Caller { site, function }),
+            0 => {}
+            _ => found.entered.push(function),
+        }
+    }
+    found
+}
+
+/// Whether nobody else writes to the instruction.
+fn is_free(kernel: &LinkedKernel<'_>, site: LinkAddr) -> bool {
+    let tables = &kernel.tables;
+    let next = LinkAddr(site.0 + 1);
+    let early = LinkAddr(site.0.saturating_sub(255));
+    kernel.apart(site).is_none()
+        && within(&tables.jumps, |e| e.site, site, next).is_empty()
+        && within(&tables.static_calls, |e| e.site, site, next).is_empty()
+        && !within(&tables.alternatives, |e| e.site, early, next)
+            .iter()
+            .any(|e| site.0 < e.site + u64::from(e.len))
+}
+
+/// Whether a site overlaps the bytes that become a jump.
+fn in_entry(functions: &[(u32, u32)], at: u32) -> bool {
+    let size = SIZE as u32;
+    functions
+        .iter()
+        .any(|&(entry, patch_at)| at < entry + patch_at + size && entry + patch_at < at + size)
+}

@@ -1,0 +1,358 @@
+//! `/dev/kernlane`: what `kmod/kernlane.h` says, in Rust.
+//!
+//! Takes addresses of the running kernel; the module checks them itself and answers with an error and the address at fault.
+
+use crate::owners;
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use rustix::ioctl::{self, Updater, opcode};
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+
+const PATH: &str = "/dev/kernlane";
+const NAME: usize = 56;
+const GROUP: u8 = 0xb7;
+/// The version of the interface that this speaks.
+const VERSION: &str = "kernlane 2";
+
+/// `struct kernlane_function`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    pub entry: u64,
+    pub copy: u64,
+    pub patch_at: u8,
+    pub expected: [u8; 5],
+    pub reserved: [u8; 2],
+}
+
+/// `struct kernlane_call`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    pub site: u64,
+    pub function: u32,
+    pub reserved: u32,
+}
+
+/// `struct kernlane_group`.
+#[repr(C)]
+struct RawGroup {
+    module: [u8; NAME],
+    functions: u64,
+    calls: u64,
+    nr_functions: u32,
+    nr_calls: u32,
+    bad_address: u64,
+}
+
+/// `struct kernlane_counters`.
+#[repr(C)]
+struct RawCounters {
+    module: [u8; NAME],
+    sums: u64,
+    nr: u32,
+    reserved: u32,
+}
+
+/// `struct kernlane_time`: what the invocations of one function took together.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Time {
+    /// Invocations that began while it was measured.
+    pub entered: u64,
+    /// Of these, those that also ended; the times are theirs.
+    pub returned: u64,
+    /// Invocations that there was no room to follow.
+    pub missed: u64,
+    /// Nanoseconds from entry to return.
+    pub ns: u64,
+    /// Of these, with the task switched out.
+    pub out_ns: u64,
+}
+
+impl Time {
+    /// Nanoseconds of an invocation with the task on a CPU; `None` without one that ended.
+    pub fn mean_on_cpu(&self) -> Option<f64> {
+        (self.returned > 0).then(|| self.ns.saturating_sub(self.out_ns) as f64 / self.returned as f64)
+    }
+
+    /// Nanoseconds of an invocation from entry to return, switched out or not.
+    pub fn mean(&self) -> Option<f64> {
+        (self.returned > 0).then(|| self.ns as f64 / self.returned as f64)
+    }
+}
+
+/// `struct kernlane_timing`.
+#[repr(C)]
+struct RawTiming {
+    entries: u64,
+    times: u64,
+    nr: u32,
+    milliseconds: u32,
+}
+
+/// Functions that can be measured at once.
+const MOST_TIMED: usize = 512;
+
+/// The device, open.
+pub struct Device(File);
+
+/// What became of an undone group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// Everything is as it was, and nobody is in the copies.
+    Clean,
+    /// The kernel's code is as it was; a task may still be in a copy, so the module stays for now.
+    Stays,
+}
+
+/// An installed group as the module tells it.
+#[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
+pub struct Installed {
+    pub module: String,
+    /// `installed`, or `leaving` while a task may still be in a copy.
+    pub state: String,
+    /// Seconds since 1970.
+    pub since: i64,
+    pub calls: u32,
+    /// Of these, how many go straight to a copy now.
+    pub direct: u32,
+    /// Microseconds of writing, and of the whole installation.
+    pub poke_us: i64,
+    pub total_us: i64,
+    pub functions: Vec<InstalledFunction>,
+}
+
+#[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
+pub struct InstalledFunction {
+    pub entry: u64,
+    pub copy: u64,
+    /// A tracer is attached: calls go to the entry first.
+    pub traced: bool,
+}
+
+impl Device {
+    /// # Errors
+    /// The module is not loaded, is of another version, or this is not root.
+    pub fn open() -> Result<Device> {
+        let open = File::options().read(true).write(true).open(PATH);
+        let mut file = open.with_context(|| {
+            format!("opening {PATH}: load Kernlane's module first, as root (docs/how-to/live.md says how it is built and what secure boot means for it)")
+        })?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).with_context(|| format!("reading {PATH}"))?;
+        let version = text.lines().next().unwrap_or_default();
+        ensure!(
+            version == VERSION,
+            "the loaded module says {version:?}, this program speaks {VERSION:?}: install both from one version"
+        );
+        Ok(Device(file))
+    }
+
+    /// Installs a group. On failure nothing has changed.
+    pub fn install(&self, module: &str, functions: &[Function], calls: &[Call]) -> Result<()> {
+        let mut group = raw_group(module)?;
+        group.functions = functions.as_ptr() as u64;
+        group.calls = calls.as_ptr() as u64;
+        group.nr_functions = u32::try_from(functions.len())?;
+        group.nr_calls = u32::try_from(calls.len())?;
+        // SAFETY: the opcode belongs to this structure, and the arrays that it points to live until the call returns.
+        let done = unsafe {
+            ioctl::ioctl(
+                &self.0,
+                Updater::<{ opcode::read_write::<RawGroup>(GROUP, 1) }, RawGroup>::new(&mut group),
+            )
+        };
+        done.map_err(|error| refusal(error, group.bad_address))
+            .with_context(|| format!("the group {module} was not installed, and nothing was changed"))
+    }
+
+    pub fn undo(&self, module: &str) -> Result<Undone> {
+        let mut group = raw_group(module)?;
+        // SAFETY: the opcode belongs to this structure, which points to nothing.
+        let done = unsafe {
+            ioctl::ioctl(
+                &self.0,
+                Updater::<{ opcode::read_write::<RawGroup>(GROUP, 2) }, RawGroup>::new(&mut group),
+            )
+        };
+        match done {
+            Ok(()) => Ok(Undone::Clean),
+            Err(Errno::AGAIN) => Ok(Undone::Stays),
+            Err(error) => Err(refusal(error, group.bad_address)).with_context(|| format!("the group {module} was not undone")),
+        }
+    }
+
+    /// The sums over all CPUs of a group's first `count` counters.
+    pub fn counters(&self, module: &str, count: usize) -> Result<Vec<u64>> {
+        let mut sums = vec![0u64; count];
+        let mut counters = RawCounters {
+            module: raw_group(module)?.module,
+            sums: sums.as_mut_ptr() as u64,
+            nr: u32::try_from(count)?,
+            reserved: 0,
+        };
+        // SAFETY: the opcode belongs to this structure, and `sums` has room for what it asks for.
+        let done = unsafe {
+            ioctl::ioctl(
+                &self.0,
+                Updater::<{ opcode::write::<RawCounters>(GROUP, 3) }, RawCounters>::new(&mut counters),
+            )
+        };
+        done.with_context(|| format!("reading the counters of {module}"))?;
+        Ok(sums)
+    }
+
+    /// Measures for a while how long functions take, which are given by the addresses of their entries, ascending. Nothing stays behind, also
+    /// when this process is killed.
+    pub fn time(&self, entries: &[u64], time: Duration) -> Result<Vec<Time>> {
+        ensure!(
+            entries.len() <= MOST_TIMED,
+            "{} functions to measure, and at most {MOST_TIMED} can be at once",
+            entries.len()
+        );
+        let mut times = vec![Time::default(); entries.len()];
+        let mut timing = RawTiming {
+            entries: entries.as_ptr() as u64,
+            times: times.as_mut_ptr() as u64,
+            nr: u32::try_from(entries.len())?,
+            milliseconds: u32::try_from(time.as_millis())?,
+        };
+        // SAFETY: the opcode belongs to this structure; `entries` holds and `times` has room for as many as it says.
+        let done = unsafe {
+            ioctl::ioctl(
+                &self.0,
+                Updater::<{ opcode::write::<RawTiming>(GROUP, 4) }, RawTiming>::new(&mut timing),
+            )
+        };
+        done.map_err(|error| match error {
+            Errno::BUSY => anyhow::anyhow!("another process is measuring: wait until it is done"),
+            Errno::INTR => anyhow::anyhow!("interrupted"),
+            Errno::OPNOTSUPP => anyhow::anyhow!("the kernel was built without fprobes or without tracepoints"),
+            Errno::INVAL => anyhow::anyhow!("a function has no site of the function tracer, or the time is not between 1 ms and an hour"),
+            error => error.into(),
+        })
+        .context("nothing was measured")?;
+        Ok(times)
+    }
+}
+
+/// The groups that are installed or leaving.
+///
+/// # Errors
+/// The module is not loaded, or says what is not understood.
+pub fn status() -> Result<Vec<Installed>> {
+    Device::open()?;
+    let text = std::fs::read_to_string(PATH).with_context(|| format!("reading {PATH}"))?;
+    parse(&text)
+}
+
+fn parse(text: &str) -> Result<Vec<Installed>> {
+    let mut groups: Vec<Installed> = Vec::new();
+    for line in text.lines().skip(1) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let hex = |word: &str| u64::from_str_radix(word, 16).with_context(|| format!("{line:?}"));
+        match words[..] {
+            [
+                "group",
+                module,
+                state,
+                "since",
+                since,
+                "functions",
+                _,
+                "calls",
+                calls,
+                "direct",
+                direct,
+                "poke_us",
+                poke,
+                "total_us",
+                total,
+            ] => {
+                groups.push(Installed {
+                    module: module.into(),
+                    state: state.into(),
+                    since: since.parse()?,
+                    calls: calls.parse()?,
+                    direct: direct.parse()?,
+                    poke_us: poke.parse()?,
+                    total_us: total.parse()?,
+                    functions: Vec::new(),
+                });
+            }
+            ["function", entry, copy, state] => {
+                let group = groups.last_mut().context("a function before its group")?;
+                group.functions.push(InstalledFunction {
+                    entry: hex(entry)?,
+                    copy: hex(copy)?,
+                    traced: state == "traced",
+                });
+            }
+            _ => bail!("{PATH} says {line:?}"),
+        }
+    }
+    Ok(groups)
+}
+
+fn raw_group(module: &str) -> Result<RawGroup> {
+    let mut name = [0; NAME];
+    ensure!(module.len() < NAME, "{module}: a module's name has fewer than {NAME} characters");
+    name[..module.len()].copy_from_slice(module.as_bytes());
+    Ok(RawGroup {
+        module: name,
+        functions: 0,
+        calls: 0,
+        nr_functions: 0,
+        nr_calls: 0,
+        bad_address: 0,
+    })
+}
+
+fn refusal(error: Errno, address: u64) -> anyhow::Error {
+    let why = match error {
+        Errno::ADDRINUSE => format!(
+            "a kprobe is registered at {}, armed or not: remove it (/sys/kernel/tracing/kprobe_events lists those of the tracer), then repeat the command",
+            owners::place(address)
+        ),
+        Errno::BUSY if address != 0 => format!(
+            "the code at {} ({address:x}) is not what it was: another tool (a tracer, a livepatch, another group) has changed it",
+            owners::place(address)
+        ),
+        Errno::BUSY => "another user of the function tracer (a livepatch, say) owns one of the functions, a livepatch is being loaded, or the tracer is switched off (sysctl kernel.ftrace_enabled)".into(),
+        Errno::PERM if address != 0 => format!("{address:x} is in code that must not be touched"),
+        Errno::PERM => "this needs root (CAP_SYS_ADMIN and CAP_SYS_MODULE)".into(),
+        Errno::EXIST => "it is installed already, or still leaving".into(),
+        Errno::NOENT => "there is no such group".into(),
+        Errno::INTR => "interrupted".into(),
+        Errno::INVAL => format!("the module does not accept what stands for {address:x}"),
+        _ => error.to_string(),
+    };
+    anyhow::anyhow!(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structures_have_the_sizes_of_the_header() {
+        assert_eq!(size_of::<Function>(), 24);
+        assert_eq!(size_of::<Call>(), 16);
+        assert_eq!(size_of::<RawGroup>(), 88);
+        assert_eq!(size_of::<RawCounters>(), 72);
+        assert_eq!(size_of::<Time>(), 40);
+        assert_eq!(size_of::<RawTiming>(), 24);
+    }
+
+    #[test]
+    fn the_status_is_read() {
+        let text = "kernlane 2\ngroup kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900\nfunction ffffffff81000000 ffffffffc0000000 traced\n";
+        let groups = parse(text).unwrap();
+        assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
+        assert!(parse("kernlane 2\nfunction 1 2 direct\n").is_err());
+        assert!(parse("kernlane 2\ngroup x\n").is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! Which functions of the running kernel can be replaced by a copy, and why not the others.
+//!
+//! Takes a vmlinux and the live code of a function; gives the bytes to copy, or the reason for leaving the function alone.
+
+use crate::explain::{Unexplained, explain};
+use image::address::LinkAddr;
+use image::linked::tables::within;
+use image::linked::{Apart, LinkedKernel};
+use image::object::functions::{Function, Whole};
+use image::object::instructions::Kind;
+use image::object::pieces::Cut;
+use std::fmt;
+
+/// Bytes of the jump at the entry.
+pub const JUMP: u32 = 5;
+const ENDBR: u32 = 4;
+
+/// Why a function is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unfit {
+    /// The function tracer has no site at its entry.
+    NoTracerSite,
+    Apart(Apart),
+    /// Text poking, stopping the machine and the like go through it.
+    Poking,
+    /// Every sleeper has it on its stack, so that no copy of it would ever be left.
+    OnEveryStack,
+    /// Its structure is not understood.
+    Whole(Whole),
+    /// Ends without leaving.
+    RunsOn,
+    TooShort,
+    /// Something that the kernel patches lies where the jump would go.
+    PatchedEntry,
+    /// Control goes into the five bytes from elsewhere, or comes back into them from a call.
+    EnteredEntry,
+    /// Memory differs from the file at this address, and nothing explains it.
+    Changed(LinkAddr),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::NoTracerSite => f.write_str("the function tracer has no site at its entry"),
+            Unfit::Apart(apart) => write!(f, "{}", apart.words()),
+            Unfit::Poking => f.write_str("patching code goes through it"),
+            Unfit::OnEveryStack => f.write_str("every sleeping task has it on its stack"),
+            Unfit::Whole(reason) => write!(f, "{}", reason.words()),
+            Unfit::RunsOn => f.write_str("runs on into the next function"),
+            Unfit::TooShort => f.write_str("too short for a jump"),
+            Unfit::PatchedEntry => f.write_str("the kernel patches the bytes behind the tracer's site"),
+            Unfit::EnteredEntry => f.write_str("control enters the bytes behind the tracer's site"),
+            Unfit::Changed(at) => write!(f, "memory differs from the file at {at}"),
+        }
+    }
+}
+
+/// A function that can be replaced.
+pub struct Fit {
+    /// Index into the kernel's functions.
+    pub function: usize,
+    /// Bytes from the entry to behind the tracer's site.
+    pub patch_at: u32,
+    /// Its bytes, ready to copy.
+    pub code: Vec<u8>,
+}
+
+/// Functions that writing to code, or waiting for it, goes through (arch/x86/kernel/alternative.c, kernel/smp.c, kernel/stop_machine.c).
+const POKING: [&str; 12] = [
+    "text_poke",
+    "__text_poke",
+    "poke_int3",
+    "do_sync_core",
+    "sync_core",
+    "on_each_cpu",
+    "smp_call_function",
+    "__smp_call",
+    "stop_machine",
+    "multi_cpu_stop",
+    "cpu_stop",
+    "ftrace_",
+];
+
+/// What sleepers have on their stacks between the entry code and the scheduler.
+const ON_EVERY_STACK: [&str; 9] = [
+    "x64_sys_call",
+    "ia32_sys_call",
+    "do_syscall_64",
+    "kthread",
+    "worker_thread",
+    "smpboot_thread_fn",
+    "ret_from_fork",
+    "do_idle",
+    "cpu_startup_entry",
+];
+
+/// Decides about one function. `live` are the bytes of all of it in memory.
+///
+/// # Errors
+/// Why it is left alone.
+pub fn decide(kernel: &LinkedKernel<'_>, index: usize, live: &[u8], slide: u64) -> Result<Fit, Unfit> {
+    let function = &kernel.functions[index];
+    let from = kernel.link_address(function.at);
+    let name = kernel.function_name(function);
+    let patch_at = tracer_site(kernel, function).ok_or(Unfit::NoTracerSite)?;
+    if let Some(apart) = kernel.apart(from) {
+        return Err(Unfit::Apart(apart));
+    }
+    if POKING.iter().any(|prefix| name.starts_with(prefix)) {
+        return Err(Unfit::Poking);
+    }
+    if ON_EVERY_STACK.contains(&name) {
+        return Err(Unfit::OnEveryStack);
+    }
+    if function.end - function.at < patch_at + JUMP {
+        return Err(Unfit::TooShort);
+    }
+    let cut = understood(kernel, index)?;
+    let window = function.at + patch_at..function.at + patch_at + JUMP;
+    if is_patched(kernel, kernel.link_address(window.start), kernel.link_address(window.end)) {
+        return Err(Unfit::PatchedEntry);
+    }
+    let entered = |at: u32| at > window.start && at < window.end;
+    let code = kernel.instructions(function);
+    let returns_into = code.iter().any(|i| entered(i.end()) && is_call(kernel, i.at, i.kind));
+    let cold = cold_parts(kernel, index);
+    let mut from_cold = cold.iter().flat_map(|&part| kernel.branches_out(&kernel.functions[part]));
+    if cut.pieces.iter().any(|p| entered(p.at)) || returns_into || from_cold.any(entered) {
+        return Err(Unfit::EnteredEntry);
+    }
+    let code = explain(kernel, function, live, slide).map_err(|Unexplained(at)| Unfit::Changed(at))?;
+    Ok(Fit {
+        function: index,
+        patch_at,
+        code,
+    })
+}
+
+/// Whether a part of a function that is not called itself can be copied with it.
+///
+/// # Errors
+/// Why not.
+pub fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<Cut, Unfit> {
+    let function = &kernel.functions[index];
+    if let Some(reason) = function.whole {
+        return Err(Unfit::Whole(reason));
+    }
+    let cut = kernel.cut(&[index]);
+    if let Some(reason) = cut.functions.iter().find_map(|f| f.whole) {
+        return Err(Unfit::Whole(reason));
+    }
+    let code = kernel.instructions(function);
+    let last = code.iter().rev().find(|i| !i.is_padding());
+    match last.map(|i| i.kind) {
+        Some(Kind::Jump | Kind::Stop | Kind::Call | Kind::Trap) => Ok(cut),
+        _ => Err(Unfit::RunsOn),
+    }
+}
+
+/// Bytes from the entry to behind the tracer's site; `None` without one.
+pub fn tracer_site(kernel: &LinkedKernel<'_>, function: &Function) -> Option<u32> {
+    let entry = kernel.link_address(function.at);
+    let has = |at: u64| kernel.tables.tracer_sites.binary_search(&at).is_ok();
+    [0, ENDBR]
+        .into_iter()
+        .find(|&skip| has(entry.0 + u64::from(skip)))
+        .map(|skip| skip + JUMP)
+}
+
+/// The parts of a function that the compiler put elsewhere (`f.cold`): functions of that name to which it branches.
+pub fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
+    let function = &kernel.functions[index];
+    let name = format!("{}.cold", kernel.function_name(function));
+    let targets = kernel.branches_out(function);
+    let mut found: Vec<usize> = targets
+        .into_iter()
+        .filter_map(|at| kernel.function_at(kernel.link_address(at)))
+        .filter(|&part| kernel.function_name(&kernel.functions[part]).starts_with(&name))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn is_call(kernel: &LinkedKernel<'_>, at: u32, kind: Kind) -> bool {
+    let addr = kernel.link_address(at).0;
+    kind == Kind::Call || kernel.tables.static_calls.binary_search_by_key(&addr, |e| e.site).is_ok() || is_indirect_call(kernel, at)
+}
+
+/// `ff /2`, which the cutter takes for a plain instruction: control comes back behind it.
+fn is_indirect_call(kernel: &LinkedKernel<'_>, at: u32) -> bool {
+    let bytes = kernel.text_bytes().get(at as usize..).unwrap_or_default();
+    let opcode = bytes.iter().position(|b| !matches!(b, 0x2e | 0x3e | 0x40..=0x4f));
+    opcode.is_some_and(|n| bytes.get(n) == Some(&0xff) && bytes.get(n + 1).is_some_and(|m| m >> 3 & 7 == 2))
+}
+
+/// Whether a side table names an instruction that overlaps `[from, to)`.
+fn is_patched(kernel: &LinkedKernel<'_>, from: LinkAddr, to: LinkAddr) -> bool {
+    let tables = &kernel.tables;
+    let early = LinkAddr(from.0.saturating_sub(255));
+    let alternatives = within(&tables.alternatives, |e| e.site, early, to);
+    alternatives.iter().any(|e| e.site + u64::from(e.len) > from.0)
+        || !within(&tables.jumps, |e| e.site, from, to).is_empty()
+        || !within(&tables.static_calls, |e| e.site, from, to).is_empty()
+        || !within(&tables.exceptions, |e| e.site, from, to).is_empty()
+        || !within(&tables.bugs, |e| e.site, from, to).is_empty()
+        || !within(&tables.constants, |&(at, _)| at, from, to).is_empty()
+        || [&tables.returns, &tables.retpolines, &tables.calls, &tables.locks]
+            .iter()
+            .any(|sites| !within(sites, |&s| s, from, to).is_empty())
+}

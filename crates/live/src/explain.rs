@@ -1,0 +1,142 @@
+//! Whether the code of a function in memory is that of the file, but for what the kernel is known to change.
+//!
+//! Takes a function's bytes in the file and in memory; gives the bytes to copy: those of the file, with the addresses and constants that the
+//! kernel has filled in for good. Every differing byte must be explained by a side table or by KASLR.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use image::address::LinkAddr;
+use image::linked::tables::{Tables, within};
+use image::linked::{LinkedKernel, fields};
+use image::object::functions::Function;
+
+/// A place in memory that nothing explains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unexplained(pub LinkAddr);
+
+/// Compares one function; gives the bytes to copy.
+///
+/// # Errors
+/// The first instruction whose bytes in memory nothing explains.
+pub fn explain(kernel: &LinkedKernel<'_>, function: &Function, live: &[u8], slide: u64) -> Result<Vec<u8>, Unexplained> {
+    let from = kernel.link_address(function.at);
+    let file = &kernel.text_bytes()[function.at as usize..function.end as usize];
+    let patched = patched(&kernel.tables, from, file.len());
+    let mut code = file.to_vec();
+    let mut decoder = Decoder::with_ip(64, file, from.0, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let start = decoder.position();
+        let instruction = decoder.decode();
+        let end = decoder.position();
+        let addresses = fields::of(&decoder, &instruction);
+        if patched[start..end].contains(&true) {
+            slide_addresses(kernel, &addresses, start, slide, &mut code);
+        } else if file[start..end] != live[start..end] {
+            let filled = Filled {
+                kernel,
+                slide,
+                file: &file[start..end],
+                live: &live[start..end],
+            };
+            let explained = filled.explain(&decoder, &instruction, &addresses, &mut code[start..end]);
+            explained.ok_or(Unexplained(LinkAddr(from.0 + start as u64)))?;
+        }
+    }
+    Ok(code)
+}
+
+/// In code that the kernel patches, memory does not show what KASLR made of the original.
+fn slide_addresses(kernel: &LinkedKernel<'_>, addresses: &[(usize, usize)], start: usize, slide: u64, code: &mut [u8]) {
+    for &(field, width) in addresses {
+        let place = &mut code[start + field..start + field + width];
+        let value = number(place);
+        if kernel.image.contains(&value) {
+            place.copy_from_slice(&value.wrapping_add(slide).to_le_bytes()[..width]);
+        }
+    }
+}
+
+/// An instruction of which memory has other bytes than the file.
+struct Filled<'a> {
+    kernel: &'a LinkedKernel<'a>,
+    slide: u64,
+    file: &'a [u8],
+    live: &'a [u8],
+}
+
+impl Filled<'_> {
+    /// `None` when a byte is left that nothing explains.
+    fn explain(&self, decoder: &Decoder<'_>, instruction: &Instruction, addresses: &[(usize, usize)], code: &mut [u8]) -> Option<()> {
+        let mut expected = self.file.to_vec();
+        for &(field, width) in addresses {
+            let place = field..field + width;
+            let constant = self.is_constant(instruction.ip() + field as u64);
+            let moved = number(&self.file[place.clone()]).wrapping_add(self.slide).to_le_bytes();
+            if constant || self.live[place.clone()] == moved[..width] {
+                expected[place.clone()].copy_from_slice(&self.live[place.clone()]);
+                code[place.clone()].copy_from_slice(&self.live[place]);
+            }
+        }
+        // A shift count of one byte.
+        for (at, byte) in expected.iter_mut().enumerate() {
+            if self.is_constant(instruction.ip() + at as u64) && *byte != self.live[at] {
+                *byte = self.live[at];
+                code[at] = self.live[at];
+            }
+        }
+        // A distance to per-CPU data, which does not move: the copy's is computed from the file's.
+        if instruction.is_ip_rel_memory_operand() && !self.kernel.image.contains(&instruction.ip_rel_memory_address()) {
+            let field = decoder.get_constant_offsets(instruction).displacement_offset();
+            let nearer = number(&self.file[field..field + 4]).wrapping_sub(self.slide).to_le_bytes();
+            expected[field..field + 4].copy_from_slice(&nearer[..4]);
+        }
+        (expected == self.live).then_some(())
+    }
+
+    fn is_constant(&self, at: u64) -> bool {
+        let constants = &self.kernel.tables.constants;
+        constants.binary_search_by_key(&at, |&(at, _)| at).is_ok()
+    }
+}
+
+/// A field of four bytes (sign-extended) or eight.
+fn number(field: &[u8]) -> u64 {
+    match *field {
+        [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])) as u64,
+        _ => field.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)),
+    }
+}
+
+/// Which bytes of a stretch a side table lets the kernel patch.
+fn patched(tables: &Tables, from: LinkAddr, len: usize) -> Vec<bool> {
+    let mut marks = vec![false; len];
+    let to = LinkAddr(from.0 + len as u64);
+    let early = LinkAddr(from.0.saturating_sub(255));
+    let mut mark = |at: u64, size: u64| {
+        for at in at.max(from.0)..at.saturating_add(size).min(to.0) {
+            marks[(at - from.0) as usize] = true;
+        }
+    };
+    for e in within(&tables.alternatives, |e| e.site, early, to) {
+        mark(e.site, u64::from(e.len));
+    }
+    // Of these only the first byte: the whole instruction counts as patched.
+    for e in within(&tables.jumps, |e| e.site, from, to) {
+        mark(e.site, 1);
+    }
+    for e in within(&tables.static_calls, |e| e.site, from, to) {
+        mark(e.site, 1);
+    }
+    for sites in [
+        &tables.tracer_sites,
+        &tables.returns,
+        &tables.retpolines,
+        &tables.calls,
+        &tables.locks,
+        &tables.endbr_seals,
+    ] {
+        for &site in within(sites, |&s| s, from, to) {
+            mark(site, 1);
+        }
+    }
+    marks
+}

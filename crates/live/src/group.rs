@@ -1,0 +1,190 @@
+//! A group: functions that are replaced together, in pieces, with their parts that the compiler put elsewhere.
+//!
+//! Takes functions by number and the running kernel; gives what `emit::module` copies and what the layout algorithms order.
+
+use crate::eligible::{self, Fit, Unfit};
+use crate::explain::explain;
+use anyhow::{Result, bail};
+use emit::module::Original;
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use image::object::flow;
+use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
+use profile::Profile;
+use std::collections::BTreeMap;
+
+/// Where the bytes of the running kernel come from: memory, or a copy of it.
+pub trait Memory {
+    /// Bytes at the place to which KASLR moved a link address.
+    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>>;
+    fn slide(&self) -> u64;
+}
+
+impl Memory for super::running::RunningKernel {
+    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
+        super::running::RunningKernel::read(self, at, len)
+    }
+
+    fn slide(&self) -> u64 {
+        self.slide
+    }
+}
+
+/// The file itself, as a kernel in memory that nothing has changed.
+pub struct FileMemory<'a, 'd>(pub &'a LinkedKernel<'d>);
+
+impl Memory for FileMemory<'_, '_> {
+    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
+        let bytes = self.0.bytes(at, len);
+        Ok(bytes.ok_or_else(|| anyhow::anyhow!("{at} is not in the file"))?.to_vec())
+    }
+
+    fn slide(&self) -> u64 {
+        0
+    }
+}
+
+/// A group, cut.
+pub struct Group<'k, 'd> {
+    pub original: Original<'k, 'd>,
+    /// The replaced functions: index into `original.functions`, bytes from the entry to behind the tracer's site.
+    pub members: Vec<(u32, u32)>,
+    /// What was asked for and is left alone: index into the kernel's functions, why.
+    pub left_out: Vec<(usize, Unfit)>,
+}
+
+impl<'k, 'd> Group<'k, 'd> {
+    /// Cuts the functions of these numbers (and their cold parts). Those that cannot be replaced are left out, with the reason.
+    pub fn new(kernel: &'k LinkedKernel<'d>, memory: &dyn Memory, chosen: &[usize]) -> Result<Group<'k, 'd>> {
+        let slide = memory.slide();
+        let mut parts: BTreeMap<usize, (Vec<u8>, u32)> = BTreeMap::new();
+        let mut left_out = Vec::new();
+        for &index in chosen {
+            match decide(kernel, memory, index)? {
+                Err(reason) => left_out.push((index, reason)),
+                Ok(fit) => {
+                    for cold in eligible::cold_parts(kernel, index) {
+                        if let Some(code) = copyable(kernel, memory, cold, slide)? {
+                            parts.entry(cold).or_insert((code, 0));
+                        }
+                    }
+                    parts.insert(index, (fit.code, fit.patch_at));
+                }
+            }
+        }
+        left_out.sort_unstable();
+        left_out.dedup();
+        let numbers: Vec<usize> = parts.keys().copied().collect();
+        let cut = kernel.cut(&numbers);
+        if cut.functions.len() != numbers.len() || cut.functions.iter().any(|f| f.whole.is_some()) {
+            let reasons: Vec<String> = (cut.functions.iter())
+                .filter_map(|f| Some(format!("{} ({})", kernel.function_name(f), f.whole?.words())))
+                .collect();
+            bail!(
+                "functions that can be copied alone cannot be copied together: {}",
+                reasons.join(", ")
+            );
+        }
+        let (code, skip): (Vec<Vec<u8>>, Vec<u32>) = parts.into_values().unzip();
+        let members = (0u32..)
+            .zip(&skip)
+            .filter(|&(_, &skip)| skip > 0)
+            .map(|(i, &skip)| (i, skip))
+            .collect();
+        Ok(Group {
+            original: Original {
+                kernel,
+                functions: cut.functions,
+                pieces: cut.pieces,
+                sites: cut.sites,
+                code,
+                skip,
+                slide,
+            },
+            members,
+            left_out,
+        })
+    }
+
+    /// Entry and offset of the jump of each member, by offsets in `.text`.
+    pub fn entries(&self) -> Vec<(u32, u32)> {
+        let functions = &self.original.functions;
+        self.members
+            .iter()
+            .map(|&(f, patch_at)| (functions[f as usize].at, patch_at))
+            .collect()
+    }
+
+    pub fn name(&self, function: u32) -> &'d str {
+        self.original.kernel.function_name(&self.original.functions[function as usize])
+    }
+
+    /// The group as the layout algorithms see it, with the counts that a profile has for it; without one all counts are 0.
+    pub fn graph(&self, profile: Option<&Profile>) -> Graph {
+        let pieces = &self.original.pieces;
+        let mut graph = Graph {
+            sizes: pieces.iter().map(|p| p.size.max(1)).collect(),
+            counts: vec![0; pieces.len()],
+            glued: vec![false; pieces.len()],
+            alignments: vec![1; pieces.len()],
+            ..Graph::default()
+        };
+        for f in 0..self.original.functions.len() as u32 {
+            let first = pieces.partition_point(|p| p.function < f) as u32;
+            let last = pieces.partition_point(|p| p.function <= f) as u32;
+            graph.functions.push(first..last);
+        }
+        if let Some(profile) = profile {
+            self.add_counts(profile, &mut graph);
+        }
+        graph
+    }
+
+    /// The piece that holds an address, and whether it begins there.
+    fn piece_at(&self, at: LinkAddr) -> Option<(BlockId, bool)> {
+        let offset = u32::try_from(at.0.checked_sub(self.original.kernel.text.start)?).ok()?;
+        let pieces = &self.original.pieces;
+        let index = pieces.partition_point(|p| p.at <= offset).checked_sub(1)?;
+        (offset < pieces[index].end()).then_some((BlockId(index as u32), offset == pieces[index].at))
+    }
+
+    fn add_counts(&self, profile: &Profile, graph: &mut Graph) {
+        for (&at, &count) in &profile.blocks {
+            if let Some((block, true)) = self.piece_at(at) {
+                graph.counts[block.index()] = count;
+            }
+        }
+        for (&(from, to), &(kind, count)) in &profile.edges {
+            if let (Some((from, _)), Some((to, true))) = (self.piece_at(from), self.piece_at(to)) {
+                graph.edges.push(Edge { from, to, count, kind });
+            }
+        }
+        for (&(from, to), &count) in &profile.calls {
+            if let (Some((from, _)), Some((to, true))) = (self.piece_at(from), self.piece_at(to)) {
+                graph.calls.push(Call { from, to, count });
+            }
+        }
+    }
+
+    /// The edges between the blocks of the group, as the code has them.
+    pub fn edges(&self) -> Vec<(u32, u32, EdgeKind)> {
+        flow::edges(&self.original.pieces, &self.original.sites)
+    }
+}
+
+/// Decides about a function with its code in memory.
+pub fn decide(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize) -> Result<Result<Fit, Unfit>> {
+    let function = &kernel.functions[index];
+    let live = memory.read(kernel.link_address(function.at), (function.end - function.at) as usize)?;
+    Ok(eligible::decide(kernel, index, &live, memory.slide()))
+}
+
+/// The bytes of a part that can be copied; `None` where the original serves.
+fn copyable(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, slide: u64) -> Result<Option<Vec<u8>>> {
+    if eligible::understood(kernel, index).is_err() {
+        return Ok(None);
+    }
+    let function = &kernel.functions[index];
+    let live = memory.read(kernel.link_address(function.at), (function.end - function.at) as usize)?;
+    Ok(explain(kernel, function, &live, slide).ok())
+}

@@ -1,0 +1,287 @@
+//! From an ordered group to one that is installed.
+//!
+//! Takes a group and an order of its pieces; emits the module, has it proven, finds the callers, loads the module and hands everything to
+//! `/dev/kernlane`. Where a step fails nothing has changed, and a module that was loaded is removed.
+
+use crate::callers::{self, Caller};
+use crate::device::{Call, Device, Function};
+use crate::group::{Group, Memory};
+use anyhow::{Context, Result, bail, ensure};
+use check::module::{Claim, check_module};
+use emit::module::{Loading, Module, Plan, emit};
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use image::object::pieces::Piece;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::ffi::CString;
+use std::time::Duration;
+
+/// What modules of groups are called, before a number.
+const PREFIX: &str = "kernlane_";
+
+/// A group ready to be installed.
+pub struct Prepared {
+    pub name: String,
+    pub module: Module,
+    pub callers: Vec<Caller>,
+    functions: Vec<Member>,
+}
+
+/// A group that was installed: where it lies, and what it took of the processor.
+pub struct Installed {
+    /// The address of the copies' `.text`.
+    pub text: u64,
+    /// What the kernel's loader took.
+    pub loading: Duration,
+    /// What comparing, diverting and writing took; waiting for tasks takes none.
+    pub patching: Duration,
+}
+
+struct Member {
+    /// Index into the group's functions.
+    function: u32,
+    entry: LinkAddr,
+    patch_at: u32,
+    expected: [u8; 5],
+    copy: u32,
+}
+
+/// What prepares: the export that everything is reached through. Any would do; this one every kernel has.
+const BASE: &str = "_printk";
+
+/// What the loader wants to know of the kernel.
+pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<Loading<'a>> {
+    Ok(Loading {
+        magic: kernel.version_magic()?,
+        structure: kernel.module_structure()?,
+        base: kernel.export(BASE)?,
+        layout: kernel.export("module_layout")?,
+    })
+}
+
+/// Bytes of no-ops that entries of copies need in front: those that call-depth tracking patches, where it is switched on.
+pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
+    for &site in kernel.tables.calls.iter().take(64) {
+        let (file, live) = (kernel.bytes(LinkAddr(site), 5), memory.read(LinkAddr(site), 5)?);
+        if file.is_some_and(|file| file[0] == 0xe8 && live[0] == 0xe8 && file != live) {
+            return Ok(16);
+        }
+    }
+    Ok(0)
+}
+
+/// Emits the module, proves it, and finds who calls the group's functions.
+pub fn prepare(group: &Group<'_, '_>, memory: &dyn Memory, order: &[u32], counters: &[Option<LinkAddr>], name: &str) -> Result<Prepared> {
+    let original = &group.original;
+    let kernel = original.kernel;
+    ensure!(!group.members.is_empty(), "no function is left that can be replaced");
+    let plan = Plan {
+        name,
+        order,
+        counters,
+        padding: padding(kernel, memory)?,
+    };
+    let loading = loading(kernel)?;
+    let module = emit(original, &plan, &loading)?;
+    prove(group, &module)?;
+    let text = memory.read(LinkAddr(kernel.text.start), (kernel.text.end - kernel.text.start) as usize)?;
+    let found = callers::find(kernel, &text, &group.entries());
+    if let Some(&member) = found.entered.first() {
+        bail!(
+            "{}: another function jumps into its first bytes; leave it out",
+            group.name(group.members[member].0)
+        );
+    }
+    let functions = group
+        .members
+        .iter()
+        .map(|&(f, patch_at)| member(group, &module, f, patch_at))
+        .collect();
+    Ok(Prepared {
+        name: name.into(),
+        module,
+        callers: found.callers,
+        functions,
+    })
+}
+
+/// Reads the module anew and compares it with the original, instruction by instruction and entry by entry.
+pub fn prove(group: &Group<'_, '_>, module: &Module) -> Result<()> {
+    let original = &group.original;
+    check_module(original.kernel, original.slide, &module.bytes, &claims(group, module))
+        .context("the module is not a copy of the functions; nothing was changed")
+}
+
+/// What emitting says about where it put each block.
+pub fn claims(group: &Group<'_, '_>, module: &Module) -> Vec<Claim> {
+    let original = &group.original;
+    let claim = |piece: &Piece, new, new_size| Claim {
+        old: original.kernel.link_address(piece.at),
+        old_size: piece.size,
+        skip: if piece.entry { original.skip[piece.function as usize] } else { 0 },
+        new,
+        new_size,
+    };
+    let pieces = original.pieces.iter().zip(&module.pieces);
+    pieces.map(|(piece, &(new, size))| claim(piece, new, size)).collect()
+}
+
+fn member(group: &Group<'_, '_>, module: &Module, function: u32, patch_at: u32) -> Member {
+    let original = &group.original;
+    let entry = original.functions[function as usize].at;
+    let from = entry + patch_at;
+    let mut expected = [0; 5];
+    expected.copy_from_slice(original.bytes(function, from, from + 5));
+    Member {
+        function,
+        entry: original.kernel.link_address(entry),
+        patch_at,
+        expected,
+        copy: module.entries[function as usize],
+    }
+}
+
+impl Prepared {
+    /// The members' entries, ascending.
+    pub fn entries(&self) -> impl Iterator<Item = LinkAddr> + '_ {
+        self.functions.iter().map(|m| m.entry)
+    }
+
+    /// Leaves the entries and callers of all but these functions of the kernel alone: the other copies are entered from copies only.
+    pub fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
+        let entries: Vec<LinkAddr> = roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
+        self.functions.retain(|member| entries.contains(&member.entry));
+        ensure!(!self.functions.is_empty(), "no root is left that can be replaced");
+        Ok(())
+    }
+
+    /// Loads the module and installs the group.
+    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installed> {
+        let begun = processor_time();
+        load(&self.name, &self.module.bytes)?;
+        let loading = processor_time() - begun;
+        let installed = self.install_loaded(group, device, loading);
+        if installed.is_err() {
+            // It cannot be in use: nothing was diverted to it.
+            let _ = unload(&self.name);
+        }
+        installed
+    }
+
+    fn install_loaded(&self, group: &Group<'_, '_>, device: &Device, loading: Duration) -> Result<Installed> {
+        let text = text_of(&self.name)?;
+        let slide = group.original.slide;
+        let functions: Vec<Function> = self
+            .functions
+            .iter()
+            .map(|m| Function {
+                entry: m.entry.0.wrapping_add(slide),
+                copy: text + u64::from(m.copy),
+                patch_at: m.patch_at as u8,
+                expected: m.expected,
+                reserved: [0; 2],
+            })
+            .collect();
+        let outside = self
+            .callers
+            .iter()
+            .map(|c| (c.site.0.wrapping_add(slide), group.members[c.function].0));
+        let inside = self.module.calls.iter().map(|&(at, f)| (text + u64::from(at), f));
+        let calls: Vec<Call> = outside
+            .chain(inside)
+            .filter_map(|(site, function)| {
+                let member = self.functions.iter().position(|m| m.function == function)?;
+                Some(Call {
+                    site,
+                    function: member as u32,
+                    reserved: 0,
+                })
+            })
+            .collect();
+        let begun = processor_time();
+        device.install(&self.name, &functions, &calls)?;
+        Ok(Installed {
+            text,
+            loading,
+            patching: processor_time() - begun,
+        })
+    }
+}
+
+/// What this thread has had of the processor, in the kernel included.
+pub fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// A name that no module has.
+pub fn free_name() -> Result<String> {
+    let free = (1..10_000)
+        .map(|n| format!("{PREFIX}{n}"))
+        .find(|name| !std::path::Path::new(&format!("/sys/module/{name}")).exists());
+    free.context("there are too many modules called kernlane_N")
+}
+
+/// The loaded modules of groups, by their names.
+pub fn loaded() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/module").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut found: Vec<String> = names
+        .filter(|name| {
+            name.strip_prefix(PREFIX)
+                .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn load(name: &str, bytes: &[u8]) -> Result<()> {
+    let done = rustix::system::init_module(bytes, c"");
+    done.map_err(|error| match error {
+        Errno::PERM if modules_are_disabled() => {
+            anyhow::anyhow!("the kernel takes no modules until it boots again (sysctl kernel.modules_disabled is 1)")
+        }
+        Errno::PERM => anyhow::anyhow!("the kernel takes no modules: this needs root, and a kernel that is not locked down"),
+        Errno::KEYREJECTED | Errno::NOKEY => anyhow::anyhow!("the kernel takes signed modules only (secure boot, or module.sig_enforce)"),
+        Errno::NOSYS => anyhow::anyhow!("the kernel was built without modules"),
+        error => anyhow::anyhow!("{error} (the kernel's log may say more)"),
+    })
+    .with_context(|| format!("the module {name} cannot be loaded, and nothing was changed"))
+}
+
+/// What became of a module that was to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unloaded {
+    Removed,
+    /// In use: a later try may succeed.
+    InUse,
+    /// The kernel removes no modules any more (sysctl kernel.modules_disabled). Nothing leads into the module.
+    UntilBoot,
+}
+
+/// Removes a module that nobody uses.
+pub fn unload(name: &str) -> Result<Unloaded> {
+    const O_NONBLOCK: i32 = 0o4000;
+    match rustix::system::delete_module(&CString::new(name)?, O_NONBLOCK) {
+        Ok(()) => Ok(Unloaded::Removed),
+        Err(Errno::AGAIN | Errno::BUSY) => Ok(Unloaded::InUse),
+        Err(Errno::PERM) if modules_are_disabled() => Ok(Unloaded::UntilBoot),
+        Err(error) => Err(error).with_context(|| format!("removing the module {name}")),
+    }
+}
+
+/// Whether the kernel takes and removes no modules until it boots again.
+pub fn modules_are_disabled() -> bool {
+    std::fs::read_to_string("/proc/sys/kernel/modules_disabled").is_ok_and(|text| text.trim() == "1")
+}
+
+/// Where the loader put a module's `.text`.
+fn text_of(name: &str) -> Result<u64> {
+    let path = format!("/sys/module/{name}/sections/.text");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let hex = text.trim().trim_start_matches("0x");
+    u64::from_str_radix(hex, 16).with_context(|| format!("{path}: {text:?}"))
+}

@@ -1,0 +1,135 @@
+//! Who else has a hand in a function: kprobes, livepatches and other users of the function tracer that change where a function goes.
+//!
+//! Takes what debugfs and tracefs tell; gives names. A file that is not there tells nothing; the kernel's own refusal stands behind this one.
+
+use std::collections::HashMap;
+
+/// Function → the word for its owner.
+#[derive(Debug, Default)]
+pub struct Owners {
+    named: HashMap<String, String>,
+}
+
+impl Owners {
+    /// Reads who owns what now.
+    pub fn read() -> Owners {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Owners::parse(
+            &text("/sys/kernel/debug/kprobes/list"),
+            &text("/sys/kernel/tracing/enabled_functions"),
+            &livepatched(),
+        )
+    }
+
+    /// `probes`: `ADDRESS k|r FUNCTION+0xOFFSET [FLAGS]`; `traced`: `FUNCTION (USERS) FLAGS …`, where I is a change of the instruction pointer and D a
+    /// direct call, of which the next line says whereto: `direct-->TRAMPOLINE+0xOFFSET/0xSIZE`; `livepatched`: patch and function.
+    fn parse(probes: &str, traced: &str, livepatched: &[(String, String)]) -> Owners {
+        let mut named = HashMap::new();
+        let mut lines = traced.lines().peekable();
+        while let Some(line) = lines.next() {
+            let mut words = line.split_whitespace();
+            let (Some(function), Some(_), flags) = (words.next(), words.next(), words) else {
+                continue;
+            };
+            let flags: Vec<&str> = flags.take_while(|w| w.len() == 1).collect();
+            if flags.contains(&"D") {
+                let target = lines.peek().and_then(|next| next.trim().strip_prefix("direct-->"));
+                named.insert(function.to_owned(), direct_user(target.unwrap_or_default()));
+            } else if flags.contains(&"I") {
+                named.insert(function.to_owned(), "a user of ftrace that changes where it goes".to_owned());
+            }
+        }
+        for line in probes.lines() {
+            let Some(place) = line.split_whitespace().nth(2) else { continue };
+            let function = place.split('+').next().unwrap_or(place);
+            named.insert(function.to_owned(), format!("a kprobe ({place})"));
+        }
+        for (patch, function) in livepatched {
+            named.insert(function.clone(), format!("the livepatch {patch}"));
+        }
+        Owners { named }
+    }
+
+    /// The owner of a function.
+    pub fn of(&self, function: &str) -> Option<&str> {
+        self.named.get(function).map(String::as_str)
+    }
+}
+
+/// An address of the kernel as `FUNCTION+0xOFFSET`, or as a number when /proc/kallsyms does not tell.
+pub fn place(address: u64) -> String {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    place_among(&symbols, address).unwrap_or_else(|| format!("{address:#x}"))
+}
+
+/// `symbols`: `ADDRESS TYPE NAME [MODULE]`.
+fn place_among(symbols: &str, address: u64) -> Option<String> {
+    let texts = symbols.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let at = u64::from_str_radix(words.next()?, 16).ok()?;
+        let (kind, name) = (words.next()?, words.next()?);
+        (at != 0 && at <= address && kind.eq_ignore_ascii_case("t")).then_some((at, name))
+    });
+    // Of two names the first.
+    let (at, name) = texts.reduce(|last, next| if next.0 > last.0 { next } else { last })?;
+    Some(format!("{name}+{:#x}", address - at))
+}
+
+/// Whose code the tracer's site calls: `SYMBOL+0xOFFSET/0xSIZE`.
+fn direct_user(target: &str) -> String {
+    let symbol = target.split('+').next().unwrap_or(target);
+    match symbol {
+        "" => "a direct user of ftrace".into(),
+        bpf if bpf.starts_with("bpf_trampoline_") => format!("the BPF trampoline {bpf}: a BPF program is attached"),
+        other => format!("{other}, a direct user of ftrace"),
+    }
+}
+
+/// `/sys/kernel/livepatch/PATCH/vmlinux/FUNCTION,N`
+fn livepatched() -> Vec<(String, String)> {
+    let names = |path: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let mut found = Vec::new();
+    for patch in names("/sys/kernel/livepatch") {
+        for function in names(&format!("/sys/kernel/livepatch/{patch}/vmlinux")) {
+            if let Some((function, _)) = function.split_once(',') {
+                found.push((patch.clone(), function.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_named_by_the_function_that_holds_it() {
+        let symbols = "ffffffff81000000 T _stext\nffffffff81000010 t vfs_read\nffffffff81000010 T alias\nffffffff81000018 d data\nffffffff81000040 T next\n";
+        let place = |address| place_among(symbols, address);
+        assert_eq!(place(0xffff_ffff_8100_0019).as_deref(), Some("vfs_read+0x9"));
+        assert_eq!(place(0xffff_ffff_8100_0040).as_deref(), Some("next+0x0"));
+        assert_eq!(place(0x10), None);
+        // Without the right to see addresses each is 0.
+        assert_eq!(place_among("0000000000000000 T _stext\n", 0x10), None);
+    }
+
+    #[test]
+    fn owners_are_named() {
+        let probes = "ffffffff81234567  k  vfs_read+0x10    [DISABLED]\nffffffff81234568  r  vfs_write+0x0    [FTRACE]\n";
+        let traced = "do_sys_open (1) R I M    tramp: 0x1 (klp)\nvfs_fsync (1)    D   \ttramp: 0x2 (call_direct_funcs+0x0/0x20)->call_direct_funcs+0x0/0x20\n\tdirect-->bpf_trampoline_6442+0x0/0x9f\nvfs_open (1)\nvfs_llseek (1)    D\n\tdirect-->my_tramp+0x0/0x20 [m]\nvfs_lock (1)    D\n";
+        let owners = Owners::parse(probes, traced, &[("lp".into(), "cmdline_proc_show".into())]);
+        assert_eq!(owners.of("vfs_read"), Some("a kprobe (vfs_read+0x10)"));
+        assert_eq!(owners.of("vfs_write"), Some("a kprobe (vfs_write+0x0)"));
+        assert_eq!(owners.of("do_sys_open"), Some("a user of ftrace that changes where it goes"));
+        let trampoline = "the BPF trampoline bpf_trampoline_6442: a BPF program is attached";
+        assert_eq!(owners.of("vfs_fsync"), Some(trampoline));
+        assert_eq!(owners.of("vfs_llseek"), Some("my_tramp, a direct user of ftrace"));
+        assert_eq!(owners.of("vfs_lock"), Some("a direct user of ftrace"));
+        assert_eq!(owners.of("cmdline_proc_show"), Some("the livepatch lp"));
+        assert_eq!(owners.of("vfs_open"), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! Which functions to begin with: those in which the kernel spends its time, and which no direct call leads to.
+//!
+//! Takes sampled stacks; gives functions. What a root calls directly is found by counting (`live::watch`); what is called through a pointer is not, as
+//! the paper notes (Tamches 2001, sections 2.1.2 and 5.4). A sampled stack shows it: such a callee becomes a root of its own.
+
+use anyhow::Result;
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use std::collections::HashMap;
+
+/// Bytes of a direct call, and of a call to a retpoline.
+const CALL: u64 = 5;
+
+/// A function to begin with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Root {
+    /// Index into the kernel's functions.
+    pub function: usize,
+    /// Part of the kernel's samples that have it on the stack.
+    pub share: f64,
+}
+
+#[derive(Default)]
+struct Seen {
+    stacks: u64,
+    /// Of these, those in which it was entered from where counting cannot follow.
+    entered_apart: u64,
+}
+
+/// One frame of a sampled stack.
+#[derive(Clone, Copy)]
+struct Frame {
+    /// None outside of the kernel's functions: in a module, say.
+    function: Option<usize>,
+    /// Whether the frame around it called it by its name, not through a pointer.
+    called_directly: bool,
+}
+
+/// The roots, the one with most samples first. `stacks`: link addresses, the innermost first. `fits` says whether a function can be replaced.
+///
+/// # Errors
+/// Those of `fits`.
+pub fn choose(
+    kernel: &LinkedKernel<'_>,
+    stacks: &[Vec<LinkAddr>],
+    least_share: f64,
+    fits: &mut dyn FnMut(usize) -> Result<bool>,
+) -> Result<Vec<Root>> {
+    let frames = |stack: &Vec<LinkAddr>| -> Vec<Frame> {
+        (0..stack.len())
+            .map(|depth| Frame {
+                function: function(kernel, stack, depth),
+                called_directly: stack.get(depth + 1).is_some_and(|&returns_to| is_direct(kernel, returns_to)),
+            })
+            .collect()
+    };
+    let stacks: Vec<Vec<Frame>> = stacks.iter().map(frames).collect();
+    choose_from(&stacks, least_share, fits)
+}
+
+fn choose_from(stacks: &[Vec<Frame>], least_share: f64, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<Vec<Root>> {
+    let mut seen: HashMap<usize, Seen> = HashMap::new();
+    let mut fit: HashMap<usize, bool> = HashMap::new();
+    for stack in stacks {
+        for (depth, frame) in stack.iter().enumerate() {
+            let Some(index) = frame.function else { continue };
+            let around = &stack[depth + 1..];
+            // A function that calls itself counts once a stack, where it was entered first.
+            if around.iter().any(|frame| frame.function == Some(index)) {
+                continue;
+            }
+            let apart = match around.first().and_then(|caller| caller.function) {
+                Some(caller) => !frame.called_directly || !known(&mut fit, caller, fits)?,
+                None => true,
+            };
+            let seen = seen.entry(index).or_default();
+            seen.stacks += 1;
+            seen.entered_apart += u64::from(apart);
+        }
+    }
+    let mut roots = Vec::new();
+    for (index, seen) in seen {
+        let share = seen.stacks as f64 / stacks.len() as f64;
+        if share >= least_share && seen.entered_apart * 2 >= seen.stacks && known(&mut fit, index, fits)? {
+            roots.push(Root { function: index, share });
+        }
+    }
+    roots.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.function.cmp(&b.function)));
+    Ok(roots)
+}
+
+fn known(fit: &mut HashMap<usize, bool>, index: usize, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<bool> {
+    if let Some(&known) = fit.get(&index) {
+        return Ok(known);
+    }
+    let fits = fits(index)?;
+    fit.insert(index, fits);
+    Ok(fits)
+}
+
+/// The function of a stack's frame. All frames but the innermost are returned to: the call lies before the address.
+fn function(kernel: &LinkedKernel<'_>, stack: &[LinkAddr], depth: usize) -> Option<usize> {
+    let before = u64::from(depth > 0);
+    kernel.function_at(LinkAddr(stack[depth].0.checked_sub(before)?))
+}
+
+/// Whether the call that returns here names its callee: not a register, and not a retpoline.
+fn is_direct(kernel: &LinkedKernel<'_>, returns_to: LinkAddr) -> bool {
+    let site = LinkAddr(returns_to.0.wrapping_sub(CALL));
+    let opcode = kernel.bytes(site, CALL as usize).map(|bytes| bytes[0]);
+    opcode == Some(0xe8) && kernel.tables.retpolines.binary_search(&site.0).is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRY: usize = 0;
+    const ROOT: usize = 1;
+    const CALLEE: usize = 2;
+    const HANDLER: usize = 3;
+
+    /// The innermost first; `false`: called through a pointer.
+    fn stack(frames: &[(usize, bool)]) -> Vec<Frame> {
+        let frame = |&(function, called_directly): &(usize, bool)| Frame {
+            function: Some(function),
+            called_directly,
+        };
+        frames.iter().map(frame).collect()
+    }
+
+    /// All but the kernel's entry can be replaced.
+    fn chosen(stacks: &[Vec<Frame>], least_share: f64) -> Vec<(usize, f64)> {
+        let roots = choose_from(stacks, least_share, &mut |index| Ok(index != ENTRY)).expect("nothing fails");
+        roots.into_iter().map(|root| (root.function, root.share)).collect()
+    }
+
+    #[test]
+    fn roots_are_where_counting_cannot_come_from() {
+        let stacks = [
+            stack(&[(CALLEE, true), (ROOT, true), (ENTRY, false)]),
+            stack(&[(HANDLER, false), (CALLEE, true), (ROOT, true), (ENTRY, false)]),
+        ];
+        // The entry cannot be replaced, so what it calls is a root; a callee of a root is none, but what that calls through a pointer is.
+        assert_eq!(chosen(&stacks, 0.0), [(ROOT, 1.0), (HANDLER, 0.5)]);
+        assert_eq!(chosen(&stacks, 0.6), [(ROOT, 1.0)]);
+    }
+
+    #[test]
+    fn what_is_mostly_called_directly_is_no_root() {
+        let direct = stack(&[(CALLEE, true), (ROOT, false)]);
+        let apart = stack(&[(CALLEE, false), (ROOT, false)]);
+        assert_eq!(chosen(&[direct.clone(), direct.clone(), apart.clone()], 0.0), [(ROOT, 1.0)]);
+        assert_eq!(chosen(&[direct, apart], 0.0), [(ROOT, 1.0), (CALLEE, 1.0)]);
+    }
+
+    #[test]
+    fn what_calls_itself_counts_once_where_it_was_entered_first() {
+        let recursive = stack(&[(CALLEE, true), (CALLEE, true), (CALLEE, false), (ROOT, false)]);
+        assert_eq!(chosen(&[recursive], 0.0), [(ROOT, 1.0), (CALLEE, 1.0)]);
+    }
+
+    #[test]
+    fn a_caller_outside_of_the_kernel_is_no_caller() {
+        let mut in_a_module = stack(&[(CALLEE, true), (ROOT, false)]);
+        in_a_module[1].function = None;
+        assert_eq!(chosen(&[in_a_module], 0.0), [(CALLEE, 1.0)]);
+    }
+}

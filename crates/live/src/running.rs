@@ -1,0 +1,162 @@
+//! The running kernel as it can be read: build id, where KASLR put it, and its memory.
+//!
+//! Takes `/sys/kernel/notes`, `/proc/kallsyms`, `/proc/kcore`; needs root. Never writes.
+
+use anyhow::{Context, Result, bail, ensure};
+use image::BuildId;
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use object::read::elf::{FileHeader, ProgramHeader};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// The kernel that runs, and its memory.
+pub struct RunningKernel {
+    /// What is added to a link address.
+    pub slide: u64,
+    core: File,
+    /// Address, offset in the core, size.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+impl RunningKernel {
+    /// Opens the running kernel, after making sure that `kernel` is its vmlinux.
+    ///
+    /// # Errors
+    /// Another kernel runs; this is not root; the kernel is locked down.
+    pub fn open(kernel: &LinkedKernel<'_>) -> Result<RunningKernel> {
+        let id = build_id()?;
+        ensure!(
+            id == kernel.build_id,
+            "the running kernel has build id {}, the vmlinux {}: take the vmlinux of the same version of the package, or of the tree that the kernel was built in",
+            id.0,
+            kernel.build_id.0
+        );
+        refuse_lockdown()?;
+        let slide = slide(kernel)?;
+        let core = File::open("/proc/kcore").context("opening /proc/kcore: this needs root")?;
+        let segments = segments(&core).context("/proc/kcore")?;
+        Ok(RunningKernel { slide, core, segments })
+    }
+
+    /// Memory at the place to which KASLR moved a link address.
+    pub fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
+        let addr = at.0.wrapping_add(self.slide);
+        let end = addr.saturating_add(len as u64);
+        let segment = self
+            .segments
+            .iter()
+            .find(|&&(start, _, size)| start <= addr && end <= start.saturating_add(size));
+        let &(start, offset, _) = segment.with_context(|| format!("/proc/kcore has no memory at {addr:x}"))?;
+        let mut bytes = vec![0; len];
+        self.core
+            .read_exact_at(&mut bytes, offset + (addr - start))
+            .with_context(|| format!("reading the kernel's memory at {addr:x}"))?;
+        Ok(bytes)
+    }
+
+    /// Where a link address is in the running kernel.
+    pub fn address(&self, at: LinkAddr) -> u64 {
+        at.0.wrapping_add(self.slide)
+    }
+}
+
+/// The running kernel's build id.
+///
+/// # Errors
+/// It gives none.
+pub fn build_id() -> Result<BuildId> {
+    let notes = std::fs::read("/sys/kernel/notes").context("reading /sys/kernel/notes")?;
+    note_of_build_id(&notes).context("the running kernel tells no build id in /sys/kernel/notes")
+}
+
+/// A note is three words (sizes of name and description, type), the name, the description, each padded to four bytes.
+fn note_of_build_id(notes: &[u8]) -> Option<BuildId> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    let mut rest = notes;
+    while let Some(head) = rest.first_chunk::<12>() {
+        let word = |n: usize| u32::from_le_bytes([head[n], head[n + 1], head[n + 2], head[n + 3]]);
+        let (name, description) = (word(0) as usize, word(4) as usize);
+        let at = 12usize.checked_add(name.checked_next_multiple_of(4)?)?;
+        let bytes = rest.get(at..at.checked_add(description)?)?;
+        if word(8) == NT_GNU_BUILD_ID && rest.get(12..12 + name) == Some(b"GNU\0") {
+            return Some(BuildId(bytes.iter().map(|byte| format!("{byte:02x}")).collect()));
+        }
+        rest = rest.get(at.checked_add(description.checked_next_multiple_of(4)?)?..)?;
+    }
+    None
+}
+
+fn refuse_lockdown() -> Result<()> {
+    // Without the file the kernel has no lockdown.
+    let state = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    if state.contains('[') && !state.contains("[none]") {
+        bail!(
+            "the kernel is locked down ({}): it shows its memory to nobody and takes signed modules only; lockdown is off without secure boot, or with a kernel command line without lockdown=",
+            state.trim()
+        );
+    }
+    Ok(())
+}
+
+fn slide(kernel: &LinkedKernel<'_>) -> Result<u64> {
+    let link = kernel.address_of("_stext").context("the vmlinux has no symbol _stext")?;
+    let symbols = std::fs::read_to_string("/proc/kallsyms").context("reading /proc/kallsyms")?;
+    let line = symbols.lines().find(|line| line.ends_with(" _stext"));
+    let addr = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
+    match addr {
+        None => bail!("/proc/kallsyms has no symbol _stext"),
+        Some(0) => bail!("/proc/kallsyms shows no addresses: run this as root"),
+        Some(addr) => Ok(addr.wrapping_sub(link.0)),
+    }
+}
+
+fn segments(core: &File) -> Result<Vec<(u64, u64, u64)>> {
+    let mut head = vec![0; 64];
+    core.read_exact_at(&mut head, 0).context("cannot be read")?;
+    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice()).context("is no ELF file")?;
+    let (at, count) = (
+        elf.e_phoff.get(object::LittleEndian),
+        usize::from(elf.e_phnum.get(object::LittleEndian)),
+    );
+    head.resize(usize::try_from(at)?.saturating_add(count * 56).min(1 << 20), 0);
+    core.read_exact_at(&mut head, 0).context("cannot be read")?;
+    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice()).context("is no ELF file")?;
+    let headers = elf
+        .program_headers(object::LittleEndian, head.as_slice())
+        .context("its segments cannot be read")?;
+    let loaded = headers.iter().filter(|h| h.p_type(object::LittleEndian) == object::elf::PT_LOAD);
+    Ok(loaded
+        .map(|h| {
+            (
+                h.p_vaddr(object::LittleEndian),
+                h.p_offset(object::LittleEndian),
+                h.p_memsz(object::LittleEndian),
+            )
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_id_is_found_among_other_notes() {
+        let mut notes = Vec::new();
+        for (name, kind, description) in [("Linux\0", 7u32, &[1u8, 2, 3][..]), ("GNU\0", 3, &[0xab, 0x01][..])] {
+            for word in [name.len() as u32, description.len() as u32, kind] {
+                notes.extend(word.to_le_bytes());
+            }
+            notes.extend(name.bytes());
+            notes.resize(notes.len().next_multiple_of(4), 0);
+            notes.extend(description);
+            notes.resize(notes.len().next_multiple_of(4), 0);
+        }
+        assert_eq!(note_of_build_id(&notes), Some(BuildId("ab01".into())));
+        for cut in 0..notes.len() - 4 {
+            assert_eq!(note_of_build_id(&notes[..cut]), None);
+        }
+        assert_eq!(note_of_build_id(&[0xff; 40]), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! The whole kernel at once: its structure, and for every function whether it can be replaced.
+//!
+//! Takes a vmlinux and memory; gives numbers, reasons, and on request the proof that every function that can be replaced is copied right: emitted in its
+//! original order and compared instruction by instruction.
+
+use crate::eligible::{self, Unfit};
+use crate::group::{Group, Memory};
+use crate::install;
+use anyhow::Result;
+use check::module::{Claim, check_module};
+use emit::module::{Loading, Plan, emit};
+use image::linked::LinkedKernel;
+use image::object::instructions::Kind;
+use image::object::pieces::Exit;
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// A function that cannot be replaced.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct LeftOut {
+    pub name: String,
+    pub address: String,
+    pub reason: String,
+}
+
+/// What the survey found.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Survey {
+    pub functions: usize,
+    pub traced_functions: usize,
+    pub replaceable: usize,
+    pub blocks: usize,
+    pub edges: usize,
+    pub direct_calls: usize,
+    pub indirect_calls: usize,
+    /// Reason → functions with a tracer's site.
+    pub reasons: BTreeMap<String, usize>,
+    pub left_out: Vec<LeftOut>,
+    /// Functions whose copies were proven, and those that were not, with the difference.
+    pub proven: usize,
+    pub refuted: Vec<(String, String)>,
+}
+
+/// One function's share.
+#[derive(Default)]
+struct Share {
+    blocks: usize,
+    edges: usize,
+    direct_calls: usize,
+    indirect_calls: usize,
+    unfit: Option<Unfit>,
+    proof: Option<Result<(), String>>,
+}
+
+/// Surveys every function. `memory` is read at once; `told` is called a few thousand times with the number of functions done.
+pub fn survey(kernel: &LinkedKernel<'_>, memory: &(dyn Memory + Sync), prove: bool, told: &(dyn Fn(u64) + Sync)) -> Result<Survey> {
+    let loading = install::loading(kernel)?;
+    let numbers: Vec<usize> = (0..kernel.functions.len()).collect();
+    let shares: Vec<Share> = numbers
+        .par_chunks(16)
+        .map(|chunk| {
+            let shares: Result<Vec<Share>> = chunk
+                .iter()
+                .map(|&index| share(kernel, memory, index, prove.then_some(&loading)))
+                .collect();
+            told(chunk.len() as u64);
+            shares
+        })
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .collect();
+    Ok(sum(kernel, shares))
+}
+
+fn share(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, prove: Option<&Loading<'_>>) -> Result<Share> {
+    let mut share = Share::default();
+    let function = &kernel.functions[index];
+    let code = kernel.instructions(function);
+    share.direct_calls = code.iter().filter(|i| i.kind == Kind::Call).count();
+    let from = kernel.link_address(function.at).0;
+    let to = kernel.link_address(function.end).0;
+    let retpolines = &kernel.tables.retpolines;
+    share.indirect_calls = retpolines.partition_point(|&s| s < to) - retpolines.partition_point(|&s| s < from);
+    let cut = kernel.cut(&[index]);
+    share.blocks = cut.pieces.len();
+    share.edges = (cut.pieces.iter())
+        .map(|p| match p.exit {
+            Exit::Stop => 0,
+            Exit::Runs | Exit::Jump(_) => 1,
+            Exit::Branch(_) => 2,
+        })
+        .sum();
+    match super::group::decide(kernel, memory, index)? {
+        Err(reason) => share.unfit = Some(reason),
+        Ok(_) => share.proof = prove.map(|loading| proof(kernel, memory, index, loading).map_err(|error| format!("{error:#}"))),
+    }
+    Ok(share)
+}
+
+/// Copies one function in its original order and compares.
+fn proof(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, loading: &Loading<'_>) -> Result<()> {
+    let group = Group::new(kernel, memory, &[index])?;
+    let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
+    let plan = Plan {
+        name: "kernlane_proof",
+        order: &order,
+        counters: &[],
+        padding: 0,
+    };
+    let module = emit(&group.original, &plan, loading)?;
+    let claims: Vec<Claim> = install::claims(&group, &module);
+    check_module(kernel, group.original.slide, &module.bytes, &claims)
+}
+
+fn sum(kernel: &LinkedKernel<'_>, shares: Vec<Share>) -> Survey {
+    let mut survey = Survey {
+        functions: shares.len(),
+        ..Survey::default()
+    };
+    for (function, share) in kernel.functions.iter().zip(shares) {
+        let name = kernel.function_name(function).to_owned();
+        survey.blocks += share.blocks;
+        survey.edges += share.edges;
+        survey.direct_calls += share.direct_calls;
+        survey.indirect_calls += share.indirect_calls;
+        let traced = eligible::tracer_site(kernel, function).is_some();
+        survey.traced_functions += usize::from(traced);
+        match share.unfit {
+            None => survey.replaceable += 1,
+            Some(reason) if traced => {
+                let words = match reason {
+                    Unfit::Changed(_) => "memory differs from the file".to_owned(),
+                    reason => reason.to_string(),
+                };
+                *survey.reasons.entry(words).or_default() += 1;
+                survey.left_out.push(LeftOut {
+                    name: name.clone(),
+                    address: kernel.link_address(function.at).to_string(),
+                    reason: reason.to_string(),
+                });
+            }
+            Some(_) => {}
+        }
+        match share.proof {
+            Some(Ok(())) => survey.proven += 1,
+            Some(Err(difference)) => survey.refuted.push((name, difference)),
+            None => {}
+        }
+    }
+    survey
+}

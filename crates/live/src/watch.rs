@@ -1,0 +1,285 @@
+//! Counts blocks of the running kernel: copies in the original order with a per-CPU counter in each block, for a while.
+//!
+//! Takes functions; gives a profile. From a root it goes breadth first through the functions that were called (Tamches 2001, section 2.1.2): one
+//! that was counted is not counted again, one that is called only from blocks that did not run is not counted.
+
+use crate::counters;
+use crate::device::{Device, Undone};
+use crate::group::Group;
+use crate::install::{self, Prepared};
+use crate::running::RunningKernel;
+use anyhow::{Context, Result, ensure};
+use image::BuildId;
+use image::address::LinkAddr;
+use image::linked::LinkedKernel;
+use image::object::flow;
+use image::object::instructions::{Kind, NOWHERE};
+use layout::graph::EdgeKind;
+use profile::edges::{Counted, derive};
+use profile::{Profile, Source};
+use std::time::{Duration, Instant};
+
+/// Counters that fit into the room that the kernel keeps for the per-CPU data of modules (PERCPU_MODULE_RESERVE, 8 KB, shared with all others).
+pub(super) const MOST_COUNTERS: usize = 700;
+
+/// What counting found.
+pub struct Watched {
+    pub profile: Profile,
+    pub edges: usize,
+    pub exact_edges: usize,
+    pub blocks: usize,
+    pub counters: usize,
+    /// Blocks whose counts follow from no counter: taken for 0.
+    pub unknown_blocks: usize,
+    /// Functions counted, by level.
+    pub levels: Vec<usize>,
+}
+
+/// What counts.
+pub struct Watch<'a, 'd> {
+    pub kernel: &'a LinkedKernel<'d>,
+    pub running: &'a RunningKernel,
+    pub device: &'a Device,
+    /// For how long each batch of functions is counted.
+    pub time: Duration,
+    pub told: &'a mut dyn FnMut(&str),
+}
+
+impl Watch<'_, '_> {
+    /// Counts the roots and, down to `depth` levels of calls, what they were seen to call.
+    pub fn from_roots(&mut self, roots: &[usize], depth: usize) -> Result<Watched> {
+        let mut watched = empty(self.kernel.build_id.clone());
+        let mut seen: Vec<usize> = roots.to_vec();
+        let mut level: Vec<usize> = roots.to_vec();
+        for distance in 0..=depth {
+            let called = self.level(&level, distance, &mut watched)?;
+            level = called.into_iter().filter(|f| !seen.contains(f)).collect();
+            if level.is_empty() {
+                break;
+            }
+            seen.extend(&level);
+        }
+        Ok(watched)
+    }
+
+    /// Counts the functions of one level, as many at a time as there is room for counters; gives what they called.
+    fn level(&mut self, functions: &[usize], distance: usize, watched: &mut Watched) -> Result<Vec<usize>> {
+        let mut called = Vec::new();
+        let mut counted = 0;
+        let mut rest = functions;
+        while !rest.is_empty() {
+            let (batch, behind) = rest.split_at(self.batch(rest)?);
+            rest = behind;
+            let group = Group::new(self.kernel, self.running, batch)?;
+            if group.members.is_empty() {
+                continue;
+            }
+            (self.told)(&format!(
+                "level {distance}: counting {} functions for {} s",
+                group.members.len(),
+                self.time.as_secs_f32()
+            ));
+            counted += group.members.len();
+            self.count(&group, watched)?;
+            called.extend(self.called(&group, &watched.profile));
+        }
+        watched.levels.push(counted);
+        called.sort_unstable();
+        called.dedup();
+        Ok(called)
+    }
+
+    /// How many of the functions have room for their counters together; at least one.
+    fn batch(&self, functions: &[usize]) -> Result<usize> {
+        let mut counters = 0;
+        for (n, &index) in functions.iter().enumerate() {
+            counters += self.kernel.cut(&[index]).pieces.len();
+            if counters > MOST_COUNTERS {
+                return Ok(n.max(1));
+            }
+        }
+        Ok(functions.len())
+    }
+
+    fn count(&mut self, group: &Group<'_, '_>, watched: &mut Watched) -> Result<()> {
+        let mut places = counters::places(group);
+        leave_out_derivable(group, &mut places);
+        let wanted = places.iter().flatten().count();
+        ensure!(
+            wanted <= MOST_COUNTERS,
+            "{}: {wanted} blocks to count, and the kernel has room for {MOST_COUNTERS} counters",
+            group.name(group.members[0].0)
+        );
+        let order: Vec<u32> = (0..places.len() as u32).collect();
+        let prepared = install::prepare(group, self.running, &order, &places, &install::free_name()?)?;
+        let mut counts = vec![None; places.len()];
+        self.read(group, &prepared, &mut counts)?;
+        add(group, counts, watched);
+        Ok(())
+    }
+
+    /// Installs copies with counters for a while; what was counted goes to `counts`, by block.
+    pub(super) fn read(&self, group: &Group<'_, '_>, prepared: &Prepared, counts: &mut [Option<u64>]) -> Result<()> {
+        prepared.install(group, self.device)?;
+        let counted = self.wait(&prepared.name, prepared.module.counted.len());
+        undo(self.device, &prepared.name)?;
+        for (&piece, sum) in prepared.module.counted.iter().zip(counted?) {
+            counts[piece as usize] = Some(sum);
+        }
+        Ok(())
+    }
+
+    fn wait(&self, name: &str, count: usize) -> Result<Vec<u64>> {
+        let begun = Instant::now();
+        while begun.elapsed() < self.time {
+            // Ctrl-C: what was installed is undone by the caller.
+            host::interrupt::check()?;
+            std::thread::sleep(Duration::from_millis(50).min(self.time));
+        }
+        self.device.counters(name, count)
+    }
+
+    /// The functions that blocks which ran call or jump to, also by static calls as they are aimed now.
+    fn called(&self, group: &Group<'_, '_>, profile: &Profile) -> Vec<usize> {
+        let calls = group.original.functions.iter().flat_map(|f| self.kernel.instructions(f));
+        let branches = calls.filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE);
+        let ran = branches.filter(|i| {
+            let pieces = &group.original.pieces;
+            let piece = pieces.partition_point(|p| p.at <= i.at).checked_sub(1).map(|n| pieces[n].at);
+            piece.is_some_and(|at| profile.blocks.get(&self.kernel.link_address(at)).is_some_and(|&count| count > 0))
+        });
+        ran.filter_map(|i| self.callee(i.at, i.target)).collect()
+    }
+
+    fn callee(&self, at: u32, target: u32) -> Option<usize> {
+        let site = self.kernel.link_address(at);
+        let is_static = self.kernel.tables.static_calls.binary_search_by_key(&site.0, |e| e.site).is_ok();
+        let to = match is_static {
+            false => self.kernel.link_address(target),
+            true => {
+                let bytes = self.running.read(site, 5).ok()?;
+                let distance = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+                matches!(bytes[0], 0xe8 | 0xe9).then(|| LinkAddr((site.0 + 5).wrapping_add_signed(i64::from(distance))))?
+            }
+        };
+        let index = self.kernel.function_at(to)?;
+        (self.kernel.link_address(self.kernel.functions[index].at) == to).then_some(index)
+    }
+}
+
+/// A block that only runs on into the next, which is entered from nowhere else, counts for both.
+pub(super) fn leave_out_derivable(group: &Group<'_, '_>, places: &mut [Option<LinkAddr>]) {
+    let edges = group.edges();
+    let mut outs = vec![0; places.len()];
+    let mut ins = vec![0; places.len()];
+    for &(from, to, _) in &edges {
+        outs[from as usize] += 1;
+        ins[to as usize] += 1;
+    }
+    for (from, to, _) in edges {
+        let (from, to) = (from as usize, to as usize);
+        let alone = outs[from] == 1 && ins[to] == 1 && from != to && is_closed_in(group, to);
+        if alone && places[from].is_some() && places[to].is_some() {
+            places[to] = None;
+        }
+    }
+}
+
+/// Whether a block is entered by its edges only: it is no function's entry and no exception's fixup.
+fn is_closed_in(group: &Group<'_, '_>, block: usize) -> bool {
+    let piece = &group.original.pieces[block];
+    let kernel = group.original.kernel;
+    let at = kernel.link_address(piece.at).0;
+    !piece.entry && !kernel.tables.exceptions.iter().any(|e| e.fixup == at)
+}
+
+pub(super) fn add(group: &Group<'_, '_>, counts: Vec<Option<u64>>, watched: &mut Watched) {
+    let kernel = group.original.kernel;
+    let pieces = &group.original.pieces;
+    let edges = group.edges();
+    let plain: Vec<(u32, u32)> = edges.iter().map(|&(from, to, _)| (from, to)).collect();
+    watched.counters += counts.iter().flatten().count();
+    let leaves = flow::leaves_by_edges(pieces, &edges);
+    let mut blocks: Vec<Counted> = (counts.into_iter().enumerate())
+        .map(|(n, count)| Counted {
+            count,
+            closed_in: is_closed_in(group, n),
+            closed_out: leaves[n],
+        })
+        .collect();
+    let found = derive(&mut blocks, &plain);
+    let at = |n: u32| kernel.link_address(pieces[n as usize].at);
+    let profile = &mut watched.profile;
+    for (&(from, to, kind), edge) in edges.iter().zip(&found) {
+        let entry = profile.edges.entry((at(from), at(to))).or_insert((kind, 0));
+        entry.1 += edge.count;
+    }
+    watched.edges += found.len();
+    watched.exact_edges += found.iter().filter(|e| e.exact).count();
+    watched.blocks += blocks.len();
+    watched.unknown_blocks += blocks.iter().filter(|b| b.count.is_none()).count();
+    for (n, block) in (0u32..).zip(&blocks) {
+        profile.blocks.insert(at(n), block.count.unwrap_or(0));
+    }
+    add_calls(group, &blocks, profile);
+}
+
+/// A direct call runs as often as its block; a jump to another function is an edge.
+fn add_calls(group: &Group<'_, '_>, blocks: &[Counted], profile: &mut Profile) {
+    let kernel = group.original.kernel;
+    let pieces = &group.original.pieces;
+    for function in &group.original.functions {
+        for i in kernel
+            .instructions(function)
+            .iter()
+            .filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE)
+        {
+            let to = kernel.link_address(i.target);
+            let Some(callee) = kernel.function_at(to).map(|f| &kernel.functions[f]) else {
+                continue;
+            };
+            let Some(n) = pieces.partition_point(|p| p.at <= i.at).checked_sub(1) else {
+                continue;
+            };
+            if kernel.link_address(callee.at) != to || callee.at == function.at {
+                continue;
+            }
+            let (from, count) = (kernel.link_address(pieces[n].at), blocks[n].count.unwrap_or(0));
+            if i.kind == Kind::Call {
+                *profile.calls.entry((from, to)).or_default() += count;
+            } else {
+                profile.edges.entry((from, to)).or_insert((EdgeKind::Jump, 0)).1 += count;
+            }
+        }
+    }
+}
+
+/// Takes a counting group out; the module may stay a little longer.
+fn undo(device: &Device, name: &str) -> Result<()> {
+    if device.undo(name)? == Undone::Clean {
+        install::unload(name).with_context(|| format!("{name} was undone"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn empty(build_id: BuildId) -> Watched {
+    let source = Source {
+        workload: "live".into(),
+        seed: 0,
+        kernel_instructions: 0,
+        user_instructions: 0,
+        part: None,
+    };
+    Watched {
+        profile: Profile {
+            sources: vec![source],
+            ..Profile::empty(build_id)
+        },
+        edges: 0,
+        exact_edges: 0,
+        blocks: 0,
+        counters: 0,
+        unknown_blocks: 0,
+        levels: Vec::new(),
+    }
+}

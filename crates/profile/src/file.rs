@@ -1,0 +1,252 @@
+//! The profile file (`*.klp`): JSON, rows of hexadecimal addresses and counts, sorted, so that equal profiles are equal bytes.
+
+use crate::{Merge, Presences, Process, Profile, Source};
+use image::BuildId;
+use image::address::LinkAddr;
+use layout::graph::{EdgeKind, SeedClass};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    #[error("not a profile: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("a profile of format {0}; this version reads format {FORMAT}: make it again with `kernlane profile`")]
+    Format(u32),
+    #[error("\"{0}\" is no hexadecimal address")]
+    Address(String),
+    #[error("\"{0}\" are no turnovers in words of 16 hexadecimal digits, as many words in each row")]
+    Turnovers(String),
+    #[error("\"{0}\" is neither a kind of edge nor a class of seed")]
+    Name(String),
+}
+
+/// 2: joint misses; 3: alternations; 4: in which turnovers blocks ran.
+const FORMAT: u32 = 4;
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    kernlane_profile: u32,
+    kernel: BuildId,
+    merge: Merge,
+    sources: Vec<Source>,
+    blocks: Vec<(String, u64)>,
+    edges: Vec<(String, String, String, u64)>,
+    calls: Vec<(String, String, u64)>,
+    seeds: Vec<(String, String, u64)>,
+    joint_misses: Vec<(String, String, u64)>,
+    alternations: Vec<(String, String, u64)>,
+    presences: Vec<(String, String)>,
+    processes: Vec<ProcessRow>,
+    outside: Vec<(String, u64)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ProcessRow {
+    name: String,
+    kernel_instructions: u64,
+    user_instructions: u64,
+    blocks: Vec<(String, u64)>,
+}
+
+const EDGE_KINDS: [(EdgeKind, &str); 4] = [
+    (EdgeKind::FallThrough, "fall-through"),
+    (EdgeKind::Branch, "branch"),
+    (EdgeKind::Jump, "jump"),
+    (EdgeKind::Indirect, "indirect"),
+];
+
+const SEED_CLASSES: [(SeedClass, &str); 4] = [
+    (SeedClass::Interrupt, "interrupt"),
+    (SeedClass::PageFault, "page-fault"),
+    (SeedClass::SystemCall, "system-call"),
+    (SeedClass::Other, "other"),
+];
+
+impl Profile {
+    /// The file's bytes.
+    pub fn to_json(&self) -> String {
+        let document = Document {
+            kernlane_profile: FORMAT,
+            kernel: self.build_id.clone(),
+            merge: self.merge,
+            sources: self.sources.clone(),
+            blocks: count_rows(&self.blocks),
+            edges: (self.edges.iter())
+                .map(|((from, to), (kind, count))| (hex(*from), hex(*to), name_of(&EDGE_KINDS, *kind), *count))
+                .collect(),
+            calls: pair_rows(&self.calls),
+            seeds: (self.seeds.iter())
+                .map(|((block, class), count)| (hex(*block), name_of(&SEED_CLASSES, *class), *count))
+                .collect(),
+            joint_misses: pair_rows(&self.joint_misses),
+            alternations: pair_rows(&self.alternations),
+            presences: presence_rows(&self.presences),
+            processes: self.processes.iter().map(process_row).collect(),
+            outside: count_rows(&self.outside),
+        };
+        let mut text = serde_json::to_string(&document).expect("rows of strings and integers are always JSON");
+        text.push('\n');
+        text
+    }
+
+    /// Reads what `to_json` wrote.
+    ///
+    /// # Errors
+    /// No JSON, another format, or a row with a word that is none.
+    pub fn from_json(text: &str) -> Result<Self, ProfileError> {
+        let document: Document = serde_json::from_str(text)?;
+        if document.kernlane_profile != FORMAT {
+            return Err(ProfileError::Format(document.kernlane_profile));
+        }
+        let edge = |(from, to, kind, count): (String, String, String, u64)| {
+            Ok(((address(&from)?, address(&to)?), (named(&EDGE_KINDS, &kind)?, count)))
+        };
+        let seed = |(block, class, count): (String, String, u64)| Ok(((address(&block)?, named(&SEED_CLASSES, &class)?), count));
+        let process = |row: ProcessRow| {
+            let process = Process {
+                kernel_instructions: row.kernel_instructions,
+                user_instructions: row.user_instructions,
+                blocks: counts(row.blocks)?,
+            };
+            Ok((row.name, process))
+        };
+        Ok(Self {
+            build_id: document.kernel,
+            merge: document.merge,
+            sources: document.sources,
+            blocks: counts(document.blocks)?,
+            edges: document.edges.into_iter().map(edge).collect::<Result<_, ProfileError>>()?,
+            calls: pairs(document.calls)?,
+            seeds: document.seeds.into_iter().map(seed).collect::<Result<_, ProfileError>>()?,
+            joint_misses: pairs(document.joint_misses)?,
+            alternations: pairs(document.alternations)?,
+            presences: presences(document.presences)?,
+            processes: document.processes.into_iter().map(process).collect::<Result<_, ProfileError>>()?,
+            outside: counts(document.outside)?,
+        })
+    }
+}
+
+fn process_row((name, process): (&String, &Process)) -> ProcessRow {
+    ProcessRow {
+        name: name.clone(),
+        kernel_instructions: process.kernel_instructions,
+        user_instructions: process.user_instructions,
+        blocks: count_rows(&process.blocks),
+    }
+}
+
+fn count_rows(counts: &BTreeMap<LinkAddr, u64>) -> Vec<(String, u64)> {
+    counts.iter().map(|(addr, count)| (hex(*addr), *count)).collect()
+}
+
+fn pair_rows(counts: &BTreeMap<(LinkAddr, LinkAddr), u64>) -> Vec<(String, String, u64)> {
+    counts.iter().map(|((a, b), count)| (hex(*a), hex(*b), *count)).collect()
+}
+
+fn pairs(rows: Vec<(String, String, u64)>) -> Result<BTreeMap<(LinkAddr, LinkAddr), u64>, ProfileError> {
+    rows.into_iter()
+        .map(|(a, b, count)| Ok(((address(&a)?, address(&b)?), count)))
+        .collect()
+}
+
+fn counts(rows: Vec<(String, u64)>) -> Result<BTreeMap<LinkAddr, u64>, ProfileError> {
+    rows.into_iter().map(|(text, count)| Ok((address(&text)?, count))).collect()
+}
+
+fn presence_rows(presences: &Presences) -> Vec<(String, String)> {
+    let row = |words: &Vec<u64>| words.iter().map(|word| format!("{word:016x}")).collect();
+    presences.blocks.iter().map(|(addr, words)| (hex(*addr), row(words))).collect()
+}
+
+fn presences(rows: Vec<(String, String)>) -> Result<Presences, ProfileError> {
+    let mut found = Presences {
+        words: rows.first().map_or(0, |(_, row)| row.len() / 16),
+        ..Presences::default()
+    };
+    for (addr, row) in rows {
+        let word = |digits: &[u8]| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        let words: Option<Vec<u64>> = row.as_bytes().chunks(16).map(word).collect();
+        match words.filter(|words| words.len() == found.words && row.len() == 16 * found.words) {
+            Some(words) => found.blocks.insert(address(&addr)?, words),
+            None => return Err(ProfileError::Turnovers(row)),
+        };
+    }
+    Ok(found)
+}
+
+fn hex(addr: LinkAddr) -> String {
+    format!("{addr:x}")
+}
+
+fn address(text: &str) -> Result<LinkAddr, ProfileError> {
+    u64::from_str_radix(text, 16)
+        .map(LinkAddr)
+        .map_err(|_| ProfileError::Address(text.to_owned()))
+}
+
+fn name_of<T: PartialEq>(names: &[(T, &str)], value: T) -> String {
+    let row = names.iter().find(|(known, _)| *known == value);
+    row.map_or_else(String::new, |(_, name)| (*name).to_owned())
+}
+
+fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Result<T, ProfileError> {
+    let found = names.iter().find(|(_, known)| *known == name);
+    found.map(|(value, _)| *value).ok_or_else(|| ProfileError::Name(name.to_owned()))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub fn example() -> Profile {
+        Profile {
+            build_id: BuildId("5f3c".into()),
+            merge: Merge::Sum,
+            sources: vec![Source {
+                workload: "net".into(),
+                seed: 1,
+                kernel_instructions: 900,
+                user_instructions: 100,
+                part: None,
+            }],
+            blocks: BTreeMap::from([(LinkAddr(0x1000), 7), (LinkAddr(0x1010), 5)]),
+            edges: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), (EdgeKind::FallThrough, 5))]),
+            calls: BTreeMap::from([((LinkAddr(0x1010), LinkAddr(0x1000)), 2)]),
+            seeds: BTreeMap::from([((LinkAddr(0x1000), SeedClass::SystemCall), 3)]),
+            joint_misses: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 4)]),
+            alternations: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 6)]),
+            presences: Presences {
+                words: 1,
+                blocks: BTreeMap::from([(LinkAddr(0x1000), vec![0b101])]),
+            },
+            processes: BTreeMap::from([("sh".to_owned(), Process::default())]),
+            outside: BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 9)]),
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let profile = example();
+        assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile);
+    }
+
+    #[test]
+    fn a_profile_cut_off_anywhere_is_refused() {
+        let text = example().to_json();
+        for end in 0..text.trim_end().len() {
+            assert!(Profile::from_json(&text[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn broken_rows_are_named() {
+        let broken = |from: &str, to: &str| Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string();
+        assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
+        assert!(broken("0000000000000005", "00000000000000g5").contains("are no turnovers"));
+        assert!(broken("0000000000000005", "5").contains("are no turnovers"));
+        assert!(broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is no hexadecimal address"));
+        assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":1").contains("format 1"));
+    }
+}

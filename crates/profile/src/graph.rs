@@ -1,0 +1,150 @@
+//! A profile and its image become the arrays that the layout algorithms take, and an order of theirs becomes a layout.
+
+use crate::Profile;
+use anyhow::{Context, Result, bail};
+use image::address::LinkAddr;
+use image::order::{Layout, Run};
+use image::{BlockIndex, Function, Image};
+use layout::graph::{Alternation, BlockId, Call, Edge, Graph, JointMiss, Order, Presence, Seed};
+
+/// The code of an image, or that part of it which is movable, as the layout algorithms see it. Graph block n is image block `to_image[n]`.
+pub struct Movable {
+    pub graph: Graph,
+    to_image: Vec<BlockIndex>,
+}
+
+/// Makes the arrays. Counts of code that does not move are left out.
+///
+/// # Errors
+/// The profile is of another kernel, or names an address at which the image has no block.
+pub fn movable(image: &Image, profile: &Profile) -> Result<Movable> {
+    arrays(image, profile, |function| function.movable)
+}
+
+/// As [`movable`], with the code that does not move.
+pub fn whole(image: &Image, profile: &Profile) -> Result<Movable> {
+    arrays(image, profile, |_| true)
+}
+
+fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) -> Result<Movable> {
+    if image.build_id != profile.build_id {
+        let (profile, image) = (&profile.build_id.0, &image.build_id.0);
+        bail!("the profile is of the kernel with build id {profile}, the image has build id {image}");
+    }
+    let mut movable = without_counts(image, wanted);
+    let mut from_image = vec![None; image.blocks.len()];
+    for (n, block) in movable.to_image.iter().enumerate() {
+        from_image[block.0 as usize] = Some(BlockId(n as u32));
+    }
+    let find = |addr: &LinkAddr| -> Result<Option<BlockId>> {
+        let block = image.block_at(*addr).filter(|&block| image.block(block).addr == *addr);
+        let block = block.with_context(|| format!("the profile names a block at {addr}, where the image has none"))?;
+        Ok(from_image[block.0 as usize])
+    };
+    let graph = &mut movable.graph;
+    for (addr, &count) in &profile.blocks {
+        if let Some(block) = find(addr)? {
+            graph.counts[block.0 as usize] = count;
+        }
+    }
+    for ((from, to), &(kind, count)) in &profile.edges {
+        if let (Some(from), Some(to)) = (find(from)?, find(to)?) {
+            graph.edges.push(Edge { from, to, count, kind });
+        }
+    }
+    for ((from, to), &count) in &profile.calls {
+        if let (Some(from), Some(to)) = (find(from)?, find(to)?) {
+            graph.calls.push(Call { from, to, count });
+        }
+    }
+    for ((a, b), &count) in &profile.joint_misses {
+        if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
+            graph.joint_misses.push(JointMiss { a, b, count });
+        }
+    }
+    for ((a, b), &count) in &profile.alternations {
+        if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
+            graph.alternations.push(Alternation { a, b, count });
+        }
+    }
+    for (block, turnovers) in &profile.presences.blocks {
+        if let Some(block) = find(block)? {
+            let turnovers = turnovers.clone();
+            graph.presences.push(Presence { block, turnovers });
+        }
+    }
+    for ((block, class), &count) in &profile.seeds {
+        if let Some(block) = find(block)? {
+            graph.seeds.push(Seed {
+                block,
+                class: *class,
+                count,
+            });
+        }
+    }
+    Ok(movable)
+}
+
+fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> Movable {
+    let mut graph = Graph::default();
+    let mut to_image = Vec::new();
+    for function in image.functions.iter().filter(|function| wanted(function)) {
+        let first = to_image.len() as u32;
+        for index in function.blocks.clone() {
+            let block = image.blocks[index as usize];
+            let is_entry = index == function.blocks.start;
+            // The padding in front of an entry goes where the entry goes.
+            graph.sizes.push(block.size + if is_entry { image.entry_padding } else { 0 });
+            graph.alignments.push(if is_entry { image.entry_alignment } else { 1 });
+            graph.glued.push(block.glued && !is_entry);
+            to_image.push(BlockIndex(index));
+        }
+        graph.functions.push(first..to_image.len() as u32);
+    }
+    graph.counts = vec![0; to_image.len()];
+    Movable { graph, to_image }
+}
+
+impl Movable {
+    /// Where a block of the graph lies in the image.
+    pub fn address(&self, image: &Image, block: BlockId) -> LinkAddr {
+        image.block(self.to_image[block.index()]).addr
+    }
+
+    /// The layout file of an order, whose first `hot` blocks are hot.
+    pub fn layout(&self, image: &Image, order: &Order, hot: usize, algorithm: &str, seed: u64, profile: &str) -> Layout {
+        let mut layout = Layout {
+            build_id: image.build_id.clone(),
+            algorithm: algorithm.to_owned(),
+            seed,
+            profile: profile.to_owned(),
+            hot: 0,
+            runs: Vec::new(),
+        };
+        let (hot_blocks, cold_blocks) = order.0.split_at(hot.min(order.0.len()));
+        self.append(image, hot_blocks, &mut layout.runs);
+        layout.hot = layout.runs.len();
+        self.append(image, cold_blocks, &mut layout.runs);
+        layout
+    }
+
+    /// Appends the blocks, joining those that follow one another in the image within one function.
+    fn append(&self, image: &Image, blocks: &[BlockId], runs: &mut Vec<Run>) {
+        let mut before = None;
+        for &BlockId(block) in blocks {
+            let index = self.to_image[block as usize];
+            let block = image.block(index);
+            let function = image.function_of(index);
+            let follows = before.is_some_and(|before: BlockIndex| before.0 + 1 == index.0 && index.0 != function.blocks.start);
+            match runs.last_mut() {
+                Some(run) if follows => run.size += u64::from(block.size),
+                _ => runs.push(Run {
+                    start: block.addr,
+                    size: u64::from(block.size),
+                    name: function.name.clone(),
+                }),
+            }
+            before = Some(index);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What a cache would hold that wastes nothing: blocks that may move, each by itself, and lines of code that does not move.
+//!
+//! Takes translations; says which units they fetch. The cache is fully associative, least recently used out first, and packed to the byte. Never looks at
+//! an order.
+
+use image::address::LinkAddr;
+use image::{BlockIndex, Image};
+use std::collections::{BTreeMap, HashMap};
+
+/// What the cache holds: a block that may move, or a line of other code.
+pub type Unit = u32;
+
+/// The units, and which of them each translation fetches.
+pub struct Units {
+    line: u64,
+    /// Bytes that every function brings along in front of its entry.
+    padding: u64,
+    /// Where units are chunks: by block, the first of its chunk. Else empty.
+    chunks: Vec<BlockIndex>,
+    blocks: Vec<Option<BlockIndex>>,
+    bytes: Vec<u64>,
+    kernel: Vec<bool>,
+    unit_of_block: HashMap<BlockIndex, Unit>,
+    unit_of_line: HashMap<u64, Unit>,
+    /// By translation: the units, each with the number of instructions before it.
+    fetches: Vec<Box<[(Unit, u32)]>>,
+}
+
+impl Units {
+    /// `line`: bytes of a line of code that does not move.
+    pub fn new(line: u64, padding: u64) -> Units {
+        Units {
+            line,
+            padding,
+            chunks: Vec::new(),
+            blocks: Vec::new(),
+            bytes: Vec::new(),
+            kernel: Vec::new(),
+            unit_of_block: HashMap::new(),
+            unit_of_line: HashMap::new(),
+            fetches: Vec::new(),
+        }
+    }
+
+    /// Functions in chunks (`layout::chunks`) in place of blocks; a chunk goes by its first block.
+    pub fn of_chunks(line: u64, image: &Image) -> Units {
+        let mut units = Units::new(line, 0);
+        units.chunks = (0..image.blocks.len() as u32).map(BlockIndex).collect();
+        for function in &image.functions {
+            let blocks = &image.blocks[function.blocks.start as usize..function.blocks.end as usize];
+            let sizes: Vec<u32> = blocks.iter().map(|block| block.size).collect();
+            for (block, first) in function.blocks.clone().zip(layout::chunks::first_of_chunk(&sizes)) {
+                units.chunks[block as usize] = BlockIndex(function.blocks.start + first);
+            }
+        }
+        units
+    }
+
+    /// The unit of a block that may move, by one of its blocks, and its bytes.
+    fn movable(&self, image: &Image, block: BlockIndex) -> (BlockIndex, u64) {
+        if let Some(&first) = self.chunks.get(block.0 as usize) {
+            let chunk = self.chunks[first.0 as usize..].iter().take_while(|&&other| other == first);
+            let blocks = &image.blocks[first.0 as usize..first.0 as usize + chunk.count()];
+            return (first, blocks.iter().map(|block| u64::from(block.size)).sum());
+        }
+        let entry = image.block(block).addr == image.function_of(block).addr;
+        let padding = if entry { self.padding } else { 0 };
+        (block, u64::from(image.block(block).size) + padding)
+    }
+
+    /// Learns the next translation: where it starts, and the lengths of its instructions.
+    pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
+        let mut fetches: Vec<(Unit, u32)> = Vec::new();
+        let mut at = start;
+        for (before, &length) in lengths.iter().enumerate() {
+            let unit = self.unit(image, at);
+            if fetches.last().is_none_or(|&(last, _)| last != unit) {
+                fetches.push((unit, before as u32));
+            }
+            at = at.wrapping_add(u64::from(length));
+        }
+        self.fetches.push(fetches.into());
+    }
+
+    fn unit(&mut self, image: &Image, at: u64) -> Unit {
+        let block = image.block_at(LinkAddr(at));
+        let next = self.blocks.len() as Unit;
+        let (unit, block, bytes) = match block.filter(|&block| image.function_of(block).movable) {
+            Some(index) => {
+                let (index, bytes) = self.movable(image, index);
+                let unit = *self.unit_of_block.entry(index).or_insert(next);
+                (unit, Some(index), bytes)
+            }
+            None => (*self.unit_of_line.entry(at / self.line).or_insert(next), None, self.line),
+        };
+        if unit == next {
+            self.blocks.push(block);
+            self.bytes.push(bytes);
+            self.kernel.push(trace::RunAddr(at).is_kernel());
+        }
+        unit
+    }
+
+    /// The units that the first `reached` instructions of a translation fetch.
+    #[inline]
+    pub fn fetched(&self, translation: u32, reached: u32) -> impl Iterator<Item = Unit> + '_ {
+        let fetches = self.fetches[translation as usize].iter();
+        fetches.take_while(move |&&(_, before)| before < reached).map(|&(unit, _)| unit)
+    }
+
+    pub fn count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The block of a unit that is one.
+    pub fn block(&self, unit: Unit) -> Option<BlockIndex> {
+        self.blocks[unit as usize]
+    }
+
+    /// Counts of pairs of units that may move, by the addresses of their blocks, the lower one first.
+    pub fn by_address(&self, image: &Image, counts: &HashMap<(Unit, Unit), u64>) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
+        let address = |unit: Unit| self.block(unit).map(|block| image.block(block).addr);
+        let pair = |(&(a, b), &count): (&(Unit, Unit), &u64)| {
+            let (a, b) = (address(a)?, address(b)?);
+            Some(((a.min(b), a.max(b)), count))
+        };
+        counts.iter().filter_map(pair).collect()
+    }
+
+    pub fn bytes(&self, unit: Unit) -> u64 {
+        self.bytes[unit as usize]
+    }
+
+    pub fn is_kernel(&self, unit: Unit) -> bool {
+        self.kernel[unit as usize]
+    }
+}
+
+/// Least recently used out first; a ring of the units inside, by age, through the entry `HEAD`.
+pub struct IdealCache {
+    bytes: u64,
+    used: u64,
+    sizes: Vec<u64>,
+    inside: Vec<bool>,
+    newer: Vec<Unit>,
+    older: Vec<Unit>,
+}
+
+/// Stands between the newest and the oldest; every unit's entry is one behind its number.
+const HEAD: usize = 0;
+
+impl IdealCache {
+    pub fn new(bytes: u64) -> IdealCache {
+        IdealCache {
+            bytes,
+            used: 0,
+            sizes: Vec::new(),
+            inside: Vec::new(),
+            newer: vec![0],
+            older: vec![0],
+        }
+    }
+
+    pub fn add_unit(&mut self, bytes: u64) {
+        self.sizes.push(bytes);
+        self.inside.push(false);
+        self.newer.push(0);
+        self.older.push(0);
+    }
+
+    /// True when it was there.
+    #[inline]
+    pub fn fetch(&mut self, unit: Unit) -> bool {
+        let entry = unit + 1;
+        if self.older[HEAD] == entry {
+            return true;
+        }
+        let hit = self.inside[unit as usize];
+        if hit {
+            self.take_out(entry);
+        } else {
+            self.inside[unit as usize] = true;
+            self.used += self.sizes[unit as usize];
+        }
+        self.put_first(entry);
+        // What is larger than the cache stays alone until the next.
+        while self.used > self.bytes && self.newer[HEAD] != entry {
+            let oldest = self.newer[HEAD];
+            self.take_out(oldest);
+            self.inside[oldest as usize - 1] = false;
+            self.used -= self.sizes[oldest as usize - 1];
+        }
+        hit
+    }
+
+    /// What was fetched since `unit` was, the latest first; nothing if it is not inside.
+    #[inline]
+    pub fn since(&self, unit: Unit) -> impl Iterator<Item = Unit> + '_ {
+        let stop = if self.inside[unit as usize] { unit + 1 } else { self.older[HEAD] };
+        let later = std::iter::successors(Some(self.older[HEAD]), |&entry| Some(self.older[entry as usize]));
+        later.take_while(move |&entry| entry != stop).map(|entry| entry - 1)
+    }
+
+    fn take_out(&mut self, entry: u32) {
+        let (newer, older) = (self.newer[entry as usize], self.older[entry as usize]);
+        self.older[newer as usize] = older;
+        self.newer[older as usize] = newer;
+    }
+
+    fn put_first(&mut self, entry: u32) {
+        let second = self.older[HEAD];
+        self.older[HEAD] = entry;
+        self.newer[entry as usize] = HEAD as u32;
+        self.older[entry as usize] = second;
+        self.newer[second as usize] = entry;
+    }
+}
+
+#[cfg(any(test, feature = "examples"))]
+impl Units {
+    /// Blocks of the kernel.
+    pub fn of_sizes(sizes: &[u64]) -> Units {
+        Units {
+            blocks: (0..sizes.len() as u32).map(|block| Some(BlockIndex(block))).collect(),
+            bytes: sizes.to_vec(),
+            kernel: vec![true; sizes.len()],
+            ..Units::new(64, 0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::random::SplitMix64;
+
+    /// The ring against a list that is searched.
+    #[test]
+    fn it_hits_and_misses_as_a_plain_list_does() {
+        let mut random = SplitMix64::new(3);
+        let sizes: Vec<u64> = (0..40).map(|_| 1 + random.below(20)).collect();
+        let mut cache = IdealCache::new(100);
+        sizes.iter().for_each(|&bytes| cache.add_unit(bytes));
+        let mut list: Vec<Unit> = Vec::new();
+        for _ in 0..5000 {
+            let unit = random.below(40).min(random.below(40)) as Unit;
+            let known = list.iter().position(|&u| u == unit);
+            let before = list.clone();
+            known.map(|at| list.remove(at));
+            list.insert(0, unit);
+            while list.iter().map(|&u| sizes[u as usize]).sum::<u64>() > 100 {
+                list.pop();
+            }
+            let later: Vec<Unit> = known.map_or(Vec::new(), |at| before[..at].to_vec());
+            assert_eq!(cache.since(unit).collect::<Vec<_>>(), later);
+            assert_eq!(cache.fetch(unit), known.is_some());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Counts per block, edge and call of a kernel, per process.
+//!
+//! Takes recordings and the image they ran; gives counts by link address. Places nothing.
+
+#![forbid(unsafe_code)]
+
+mod alternations;
+pub mod collect;
+pub mod edges;
+mod file;
+mod flow;
+pub mod graph;
+pub mod ideal;
+mod joint;
+mod merge;
+pub mod noise;
+mod turnovers;
+
+pub use file::ProfileError;
+pub use merge::{Merge, merge};
+
+use image::BuildId;
+use image::address::LinkAddr;
+use layout::graph::{EdgeKind, SeedClass};
+use std::collections::BTreeMap;
+
+/// One recording that went into a profile.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Source {
+    pub workload: String,
+    pub seed: u64,
+    pub kernel_instructions: u64,
+    pub user_instructions: u64,
+    /// Which part of the recording, if not all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
+}
+
+/// What one process did, by the name that the kernel has for it; threads and processes of one name are one row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    pub kernel_instructions: u64,
+    pub user_instructions: u64,
+    /// Counts per block of the kernel, by the block's link address.
+    pub blocks: BTreeMap<LinkAddr, u64>,
+}
+
+/// In which turnovers blocks ran (`turnovers.rs`), those of one recording behind those of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Presences {
+    /// Words of each row.
+    pub words: usize,
+    /// Bit n % 64 of word n / 64 is set when the block ran in turnover n.
+    pub blocks: BTreeMap<LinkAddr, Vec<u64>>,
+}
+
+/// The counts of one kernel. All maps are by the link addresses of blocks' first bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    pub build_id: BuildId,
+    pub merge: Merge,
+    pub sources: Vec<Source>,
+    /// How often each block was entered at its start.
+    pub blocks: BTreeMap<LinkAddr, u64>,
+    /// How often control went from the end of the first block to the start of the second.
+    pub edges: BTreeMap<(LinkAddr, LinkAddr), (EdgeKind, u64)>,
+    /// How often the call at the end of the block entered the function at the second address.
+    pub calls: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    /// How often the block was the first of the movable text that an entry of this class ran.
+    pub seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
+    /// How often the two blocks missed one directly after the other in an ideal cache; the lower address first.
+    pub joint_misses: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    /// How often one chunk of code ran between two runs of the other (`alternations.rs`); each by its first block, the lower address first. Empty where
+    /// they were not asked for.
+    pub alternations: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    pub presences: Presences,
+    pub processes: BTreeMap<String, Process>,
+    /// Kernel instructions that belong to no block of a named function, by the address of the translation.
+    pub outside: BTreeMap<LinkAddr, u64>,
+}
+
+impl Profile {
+    /// No counts at all, of a kernel.
+    pub fn empty(build_id: BuildId) -> Profile {
+        Profile {
+            build_id,
+            merge: Merge::Sum,
+            sources: Vec::new(),
+            blocks: BTreeMap::new(),
+            edges: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            seeds: BTreeMap::new(),
+            joint_misses: BTreeMap::new(),
+            alternations: BTreeMap::new(),
+            presences: Presences::default(),
+            processes: BTreeMap::new(),
+            outside: BTreeMap::new(),
+        }
+    }
+
+    /// Instructions executed in the kernel, over all sources.
+    pub fn kernel_instructions(&self) -> u64 {
+        self.sources.iter().map(|source| source.kernel_instructions).sum()
+    }
+
+    /// Instructions executed in user mode, over all sources.
+    pub fn user_instructions(&self) -> u64 {
+        self.sources.iter().map(|source| source.user_instructions).sum()
+    }
+
+    /// The part of the kernel's instructions that belongs to a block of a named function: 0 to 1.
+    pub fn coverage(&self) -> f64 {
+        let outside: u64 = self.outside.values().sum();
+        1.0 - outside as f64 / self.kernel_instructions().max(1) as f64
+    }
+}

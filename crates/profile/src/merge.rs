@@ -1,0 +1,130 @@
+//! Several profiles of one kernel become one: their sum, or Torrellas' average.
+
+use crate::{Presences, Process, Profile};
+use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+
+/// How profiles are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Merge {
+    /// Counts are added: a longer recording weighs more
+    Sum,
+    /// Every recording weighs the same: counts are scaled to equal sums of block counts, then added (Torrellas 1998, section 5: "the average
+    /// of the profiles of all the workloads")
+    Average,
+}
+
+/// Merges `profiles`, in their order.
+///
+/// # Errors
+/// There is none, or they are of different kernels.
+pub fn merge(profiles: Vec<Profile>, how: Merge) -> Result<Profile> {
+    let largest = profiles.iter().map(total).max().unwrap_or(0);
+    let mut profiles = profiles.into_iter();
+    let Some(first) = profiles.next() else {
+        bail!("there is no profile to merge");
+    };
+    let mut merged = scaled(first, how, largest);
+    merged.merge = how;
+    for profile in profiles {
+        if profile.build_id != merged.build_id {
+            let (one, other) = (&merged.build_id.0, &profile.build_id.0);
+            bail!("the recordings are of different kernels, with build ids {one} and {other}");
+        }
+        add(&mut merged, scaled(profile, how, largest));
+    }
+    Ok(merged)
+}
+
+fn total(profile: &Profile) -> u128 {
+    profile.blocks.values().map(|&count| u128::from(count)).sum()
+}
+
+fn scaled(mut profile: Profile, how: Merge, largest: u128) -> Profile {
+    let own = total(&profile);
+    if how == Merge::Sum || own == 0 || own == largest {
+        return profile;
+    }
+    // Rounded up: what ran once must not become what never ran.
+    let scale = |count: &mut u64| *count = (u128::from(*count) * largest).div_ceil(own) as u64;
+    profile.blocks.values_mut().for_each(scale);
+    profile.edges.values_mut().for_each(|(_, count)| scale(count));
+    profile.calls.values_mut().for_each(scale);
+    profile.seeds.values_mut().for_each(scale);
+    profile.joint_misses.values_mut().for_each(scale);
+    profile.alternations.values_mut().for_each(scale);
+    profile
+}
+
+fn add(merged: &mut Profile, other: Profile) {
+    merged.sources.extend(other.sources);
+    add_counts(&mut merged.blocks, other.blocks);
+    add_counts(&mut merged.calls, other.calls);
+    add_counts(&mut merged.seeds, other.seeds);
+    add_counts(&mut merged.joint_misses, other.joint_misses);
+    add_counts(&mut merged.alternations, other.alternations);
+    append(&mut merged.presences, other.presences);
+    add_counts(&mut merged.outside, other.outside);
+    for (ends, (kind, count)) in other.edges {
+        merged.edges.entry(ends).or_insert((kind, 0)).1 += count;
+    }
+    for (name, process) in other.processes {
+        let row: &mut Process = merged.processes.entry(name).or_default();
+        row.kernel_instructions += process.kernel_instructions;
+        row.user_instructions += process.user_instructions;
+        add_counts(&mut row.blocks, process.blocks);
+    }
+}
+
+/// Turnovers are no counts: those of each recording stand behind those of the ones before, whatever is done with the counts.
+fn append(to: &mut Presences, from: Presences) {
+    let words = to.words + from.words;
+    for (block, row) in from.blocks {
+        let turnovers = to.blocks.entry(block).or_default();
+        turnovers.resize(to.words, 0);
+        turnovers.extend(row);
+    }
+    to.words = words;
+    to.blocks.values_mut().for_each(|row| row.resize(words, 0));
+}
+
+fn add_counts<K: Ord>(to: &mut BTreeMap<K, u64>, from: BTreeMap<K, u64>) {
+    for (key, count) in from {
+        *to.entry(key).or_insert(0) += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::tests::example;
+    use image::BuildId;
+    use image::address::LinkAddr;
+
+    #[test]
+    fn a_sum_adds_and_an_average_weighs_equally() {
+        let mut other = example();
+        other.blocks = BTreeMap::from([(LinkAddr(0x1000), 1), (LinkAddr(0x2000), 5)]);
+        let sum = merge(vec![example(), other.clone()], Merge::Sum).unwrap();
+        assert_eq!(sum.blocks[&LinkAddr(0x1000)], 8);
+        assert_eq!(sum.edges.values().next().unwrap().1, 10);
+        assert_eq!(sum.joint_misses.values().copied().collect::<Vec<_>>(), [8]);
+        assert_eq!(sum.alternations.values().copied().collect::<Vec<_>>(), [12]);
+        assert_eq!(sum.presences.words, 2);
+        assert_eq!(sum.presences.blocks[&LinkAddr(0x1000)], [0b101, 0b101]);
+        // 12 and 6 blocks: the second profile counts twice.
+        let average = merge(vec![example(), other], Merge::Average).unwrap();
+        assert_eq!(average.blocks[&LinkAddr(0x1000)], 7 + 2);
+        assert_eq!(average.blocks[&LinkAddr(0x2000)], 10);
+    }
+
+    #[test]
+    fn profiles_of_different_kernels_are_refused() {
+        let mut other = example();
+        other.build_id = BuildId("00ae".into());
+        let error = merge(vec![example(), other], Merge::Sum).unwrap_err();
+        assert!(error.to_string().contains("5f3c and 00ae"));
+        assert!(merge(vec![], Merge::Sum).is_err());
+    }
+}

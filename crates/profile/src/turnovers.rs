@@ -1,0 +1,119 @@
+//! What is needed at the same time.
+//!
+//! Takes what an *ideal* cache (`joint.rs`) was asked for and what it had to fetch; gives for each block that may move in which *turnovers* it ran: a
+//! turnover ends when the cache has fetched as many bytes as it holds. Of a long recording some are kept, from all of it. Never looks at an order.
+
+use crate::Presences;
+use crate::ideal::{Unit, Units};
+use image::Image;
+use image::address::LinkAddr;
+use std::collections::BTreeMap;
+
+/// The most turnovers that are kept: of more, every second one, every fourth and so on.
+const MOST: usize = 1024;
+
+pub struct Turnovers {
+    cache_bytes: u64,
+    /// Bytes fetched in the turnover so far.
+    fetched: u64,
+    /// Turnovers that have ended.
+    ended: u64,
+    /// The turnover in which each unit ran last, counted from 1.
+    last: Vec<u64>,
+    /// What ran in the turnover so far.
+    ran: Vec<Unit>,
+    kept: Vec<Vec<Unit>>,
+    /// One of how many turnovers is kept.
+    stride: u64,
+}
+
+impl Turnovers {
+    pub fn new(cache_bytes: u64) -> Turnovers {
+        Turnovers {
+            cache_bytes,
+            fetched: 0,
+            ended: 0,
+            last: Vec::new(),
+            ran: Vec::new(),
+            kept: Vec::new(),
+            stride: 1,
+        }
+    }
+
+    /// A unit ran; so many bytes had to be fetched for it.
+    #[inline]
+    pub fn ran(&mut self, unit: Unit, fetched: u64) {
+        let unit_index = unit as usize;
+        if self.last.len() <= unit_index {
+            self.last.resize(unit_index + 1, 0);
+        }
+        if self.last[unit_index] <= self.ended {
+            self.last[unit_index] = self.ended + 1;
+            self.ran.push(unit);
+        }
+        self.fetched += fetched;
+        if self.fetched >= self.cache_bytes {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        let ran = std::mem::take(&mut self.ran);
+        if self.ended.is_multiple_of(self.stride) {
+            if self.kept.len() == MOST {
+                let mut number = 0;
+                self.kept.retain(|_| {
+                    number += 1;
+                    number % 2 == 1
+                });
+                self.stride *= 2;
+            }
+            if self.ended.is_multiple_of(self.stride) {
+                self.kept.push(ran);
+            }
+        }
+        self.ended += 1;
+        self.fetched = 0;
+    }
+
+    /// In which of the turnovers that were kept each block ran; the one that has not ended counts.
+    pub fn presences(&self, units: &Units, image: &Image) -> Presences {
+        let words = (self.kept.len() + 1).div_ceil(64);
+        let mut blocks: BTreeMap<LinkAddr, Vec<u64>> = BTreeMap::new();
+        for (turnover, ran) in self.kept.iter().chain([&self.ran]).enumerate() {
+            for block in ran.iter().filter_map(|&unit| units.block(unit)) {
+                let row = blocks.entry(image.block(block).addr).or_insert_with(|| vec![0; words]);
+                row[turnover / 64] |= 1 << (turnover % 64);
+            }
+        }
+        Presences { words, blocks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By turnover: the units that ran in it.
+    fn followed(cache_bytes: u64, ran: &[(Unit, u64)]) -> Vec<Vec<Unit>> {
+        let mut turnovers = Turnovers::new(cache_bytes);
+        ran.iter().for_each(|&(unit, fetched)| turnovers.ran(unit, fetched));
+        turnovers.kept.into_iter().chain([turnovers.ran]).collect()
+    }
+
+    #[test]
+    fn a_turnover_ends_when_as_much_was_fetched_as_the_cache_holds() {
+        let ran = [(0, 10), (1, 10), (2, 10), (2, 0), (1, 0)];
+        assert_eq!(followed(20, &ran), [vec![0, 1], vec![2, 1]]);
+        assert_eq!(followed(64, &ran), [[0, 1, 2]], "what fits is one turnover");
+    }
+
+    #[test]
+    fn of_many_turnovers_some_are_kept_from_the_whole_recording() {
+        let many = 10 * MOST as u32;
+        let kept = followed(1, &(0..many).map(|unit| (unit, 1)).collect::<Vec<_>>());
+        // The last has not ended, and is empty.
+        let kept: Vec<Unit> = kept.into_iter().flatten().collect();
+        assert_eq!(kept, (0..many).step_by(16).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,261 @@
+//! Result rows side by side: for each workload and machine the original against every layout, predicted and recorded.
+//!
+//! Takes rows; gives what reports show. All shares, changes and differences that are shown are computed here.
+
+use crate::results::{Counters, Kind, ORIGINAL, Row};
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One workload on one machine: the original against every layout.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    pub workload: String,
+    pub machine: String,
+    pub seed: u64,
+    pub original: Row,
+    pub layouts: Vec<ComparedLayout>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedLayout {
+    pub layout: String,
+    pub metrics: Vec<Metric>,
+    /// The original's most missing functions, most first, then those that miss most under the layout only.
+    pub functions: Vec<ComparedFunction>,
+    pub predicted: Option<Row>,
+    pub recorded: Option<Row>,
+}
+
+/// One number of a layout beside the original's. Changes and differences are shares: −0.4 is 40 % fewer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Metric {
+    pub name: &'static str,
+    pub original: f64,
+    pub predicted: Option<f64>,
+    pub recorded: Option<f64>,
+    pub predicted_change: Option<f64>,
+    pub recorded_change: Option<f64>,
+    /// Predicted against recorded.
+    pub difference: Option<f64>,
+}
+
+/// L1I misses of one kernel function. Missing where a row lists its most missing functions and this is not among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ComparedFunction {
+    pub name: String,
+    pub hot_bytes: Option<u64>,
+    pub cold_bytes: Option<u64>,
+    pub original: Option<u64>,
+    pub predicted: Option<u64>,
+    pub recorded: Option<u64>,
+}
+
+/// What is compared, in the order in which it is shown.
+const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
+    ("kernel L1I misses", |c| Some(c.l1i.kernel.total() as f64)),
+    ("kernel L1I misses per 1000 instructions", |c| {
+        per_thousand(c.l1i.kernel.total(), c.instructions.kernel)
+    }),
+    ("kernel taken jumps (conditional and direct)", |c| {
+        Some(c.taken.kernel.of_layout() as f64)
+    }),
+    ("user L1I misses", |c| Some(c.l1i.user.total() as f64)),
+    ("kernel iTLB misses", |c| c.itlb.map(|itlb| itlb.kernel as f64)),
+    ("kernel instructions", |c| Some(c.instructions.kernel as f64)),
+    ("kernel bytes fetched", |c| Some(c.fetched_bytes.kernel as f64)),
+    ("kernel lines touched", |c| Some(c.touched_lines.kernel as f64)),
+    ("kernel pages touched", |c| Some(c.touched_pages.kernel as f64)),
+    ("cycles, simple model", |c| Some(c.cycles)),
+    ("kernel branches predicted wrongly", |c| {
+        c.branches.map(|branches| branches.kernel.mispredictions() as f64)
+    }),
+    ("kernel branches predicted wrongly per 1000 instructions", |c| {
+        c.branches.map(|branches| branches.kernel.per_thousand)
+    }),
+    ("kernel misfetches", |c| {
+        c.branches.map(|branches| branches.kernel.misfetches as f64)
+    }),
+];
+
+/// Puts rows of the same workload, machine and seed together, in the order in which they first stand in `rows`. Rows that have no
+/// original beside them are an error, as are two rows for the same thing that differ.
+pub fn compare(rows: &[Row]) -> Result<Vec<Comparison>> {
+    let mut comparisons: Vec<Comparison> = Vec::new();
+    for row in rows.iter().filter(|row| row.layout == ORIGINAL) {
+        match comparisons.iter().find(|known| same_conditions(&known.original, row)) {
+            Some(known) if known.original == *row => {}
+            Some(_) => bail!("{}: there are two different originals", title(row)),
+            None => comparisons.push(Comparison {
+                workload: row.workload.clone(),
+                machine: row.machine.clone(),
+                seed: row.seed,
+                original: row.clone(),
+                layouts: Vec::new(),
+            }),
+        }
+    }
+    for row in rows.iter().filter(|row| row.layout != ORIGINAL) {
+        let comparison = comparisons
+            .iter_mut()
+            .find(|known| same_conditions(&known.original, row))
+            .with_context(|| format!("{}: there is no row of the original to compare with", title(row)))?;
+        let at = comparison.layouts.iter().position(|known| known.layout == row.layout);
+        let at = at.unwrap_or_else(|| {
+            let layout = row.layout.clone();
+            comparison.layouts.push(ComparedLayout {
+                layout,
+                metrics: Vec::new(),
+                functions: Vec::new(),
+                predicted: None,
+                recorded: None,
+            });
+            comparison.layouts.len() - 1
+        });
+        let layout = &mut comparison.layouts[at];
+        let place = match row.kind {
+            Kind::Predicted => &mut layout.predicted,
+            Kind::Recorded => &mut layout.recorded,
+        };
+        if place.as_ref().is_some_and(|known| known != row) {
+            bail!("{}: there are two different rows", title(row));
+        }
+        *place = Some(row.clone());
+    }
+    for comparison in &mut comparisons {
+        for layout in &mut comparison.layouts {
+            layout.metrics = metrics(&comparison.original, layout);
+            layout.functions = functions(&comparison.original, layout);
+        }
+    }
+    Ok(comparisons)
+}
+
+fn same_conditions(a: &Row, b: &Row) -> bool {
+    (&a.workload, &a.machine, a.seed) == (&b.workload, &b.machine, b.seed)
+}
+
+fn title(row: &Row) -> String {
+    format!("{} on {}, layout {}, seed {}", row.workload, row.machine, row.layout, row.seed)
+}
+
+fn metrics(original: &Row, layout: &ComparedLayout) -> Vec<Metric> {
+    METRICS
+        .iter()
+        .filter_map(|&(name, value)| {
+            let of = |row: &Option<Row>| row.as_ref().and_then(|row| value(&row.counters));
+            let (original, predicted, recorded) = (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
+            Some(Metric {
+                name,
+                original,
+                predicted,
+                recorded,
+                predicted_change: predicted.and_then(|value| change(value, original)),
+                recorded_change: recorded.and_then(|value| change(value, original)),
+                difference: predicted
+                    .zip(recorded)
+                    .and_then(|(predicted, recorded)| change(predicted, recorded)),
+            })
+        })
+        .collect()
+}
+
+fn per_thousand(count: u64, instructions: u64) -> Option<f64> {
+    (instructions > 0).then(|| 1000.0 * count as f64 / instructions as f64)
+}
+
+/// By what share `value` differs from `base`; nothing is no share of nothing, but equal to it.
+fn change(value: f64, base: f64) -> Option<f64> {
+    if value == base {
+        return Some(0.0);
+    }
+    (base != 0.0).then(|| value / base - 1.0)
+}
+
+fn functions(original: &Row, layout: &ComparedLayout) -> Vec<ComparedFunction> {
+    let mut found: Vec<ComparedFunction> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    let rows = [Some(original), layout.predicted.as_ref(), layout.recorded.as_ref()];
+    for (column, row) in rows.into_iter().enumerate() {
+        for function in row.map(|row| row.functions.as_slice()).unwrap_or_default() {
+            let place = *places.entry(function.name.clone()).or_insert_with(|| {
+                found.push(ComparedFunction {
+                    name: function.name.clone(),
+                    ..ComparedFunction::default()
+                });
+                found.len() - 1
+            });
+            let compared = &mut found[place];
+            let cell = match column {
+                0 => &mut compared.original,
+                1 => &mut compared.predicted,
+                _ => &mut compared.recorded,
+            };
+            // Two static functions may bear one name.
+            *cell.get_or_insert(0) += function.misses;
+            compared.hot_bytes.get_or_insert(function.hot_bytes);
+            compared.cold_bytes.get_or_insert(function.cold_bytes);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::{original, predicted, recorded};
+
+    #[test]
+    fn predicted_and_recorded_stand_beside_the_original() {
+        let comparisons = compare(&[predicted(), original(), recorded()]).unwrap();
+        assert_eq!(comparisons.len(), 1);
+        let layout = &comparisons[0].layouts[0];
+        assert_eq!(layout.layout, "ext-tsp");
+        let metric = &layout.metrics[0];
+        assert_eq!((metric.name, metric.original), ("kernel L1I misses", 1000.0));
+        assert_eq!((metric.predicted, metric.recorded), (Some(600.0), Some(500.0)));
+        assert_eq!((metric.predicted_change, metric.recorded_change), (Some(-0.4), Some(-0.5)));
+        assert!((metric.difference.unwrap() - 0.2).abs() < 1e-12);
+        // The machine describes no TLB: nothing is compared.
+        assert!(layout.metrics.iter().all(|metric| metric.name != "kernel iTLB misses"));
+        let functions: Vec<_> = layout
+            .functions
+            .iter()
+            .map(|f| (f.name.as_str(), f.original, f.predicted, f.recorded))
+            .collect();
+        let expected = [
+            ("tcp_rcv", Some(70), Some(30), Some(25)),
+            ("vfs_read", Some(50), None, None),
+            ("skb_copy", None, Some(9), None),
+        ];
+        assert_eq!(functions, expected);
+        assert_eq!(layout.functions[0].hot_bytes, Some(100));
+    }
+
+    #[test]
+    fn rows_that_cannot_be_compared_are_errors() {
+        let message = |rows: &[Row]| format!("{:#}", compare(rows).unwrap_err());
+        assert!(message(&[predicted()]).ends_with("no row of the original to compare with"));
+        let other_seed = Row { seed: 2, ..predicted() };
+        assert!(message(&[original(), other_seed]).starts_with("net on server-32k, layout ext-tsp, seed 2"));
+        let mut other = original();
+        other.counters.breaks = 1;
+        assert!(message(&[original(), other]).ends_with("two different originals"));
+        let mut other = predicted();
+        other.counters.breaks = 1;
+        assert!(message(&[original(), predicted(), other]).ends_with("two different rows"));
+    }
+
+    #[test]
+    fn the_same_row_twice_is_one() {
+        let once = compare(&[original(), predicted()]).unwrap();
+        assert_eq!(compare(&[original(), predicted(), original(), predicted()]).unwrap(), once);
+    }
+
+    #[test]
+    fn nothing_compared_with_nothing_is_equal() {
+        assert_eq!(change(0.0, 0.0), Some(0.0));
+        assert_eq!(change(5.0, 0.0), None);
+        assert_eq!(change(5.0, 4.0), Some(0.25));
+    }
+}

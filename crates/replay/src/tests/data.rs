@@ -1,0 +1,176 @@
+//! A recording with data accesses, by hand: every counter is known.
+
+use crate::{Layout, Replayed, replay};
+use sim::{CacheDescription, Counters, Geometry, Latencies, Machine, Memory, Misses, Replacement, SimpleModel};
+use trace::{
+    Event, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+};
+
+/// An L1D of two lines in one set, an L2 of four in one set, a TLB of two pages.
+fn machine() -> Machine {
+    let cache = |size, ways| CacheDescription::new(size, ways, 64, Replacement::Lru).unwrap();
+    Machine {
+        name: "by-hand".to_owned(),
+        l1i: Geometry::cache(1024, 1, 64, Replacement::Lru).unwrap(),
+        l1i_line: 64,
+        itlb: None,
+        time: SimpleModel::new(10.0, 0.3, 0.05).unwrap(),
+        memory: Some(
+            Memory::new(
+                cache(128, 2),
+                Some(cache(256, 4)),
+                None,
+                Some(Geometry::tlb(2, 2, Replacement::Lru).unwrap()),
+                Latencies::new(10.0, 100.0, 100.0, 5.0).unwrap(),
+            )
+            .unwrap(),
+        ),
+        branch: None,
+    }
+}
+
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const USER: u64 = 0x40_0040;
+
+fn translation(id: u32, addr: u64) -> Translation {
+    Translation {
+        id: TranslationId(id),
+        addr: RunAddr(addr),
+        lengths: [1, 1].into(),
+        code: [0x90, 0x90].into(),
+    }
+}
+
+fn task(id: u32, pid: u32) -> Task {
+    Task {
+        id: TaskId(id),
+        pointer: TaskPointer(u64::from(pid)),
+        pid: Some(pid),
+        comm: [0; 16],
+    }
+}
+
+/// Each event with the addresses that its first instruction loads (8 bytes each).
+fn replayed(executions: &[(Event, &[u64])], mappings: Vec<(u32, Mapping)>) -> Replayed {
+    let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
+    writer.tasks(&[task(0, 7), task(1, 8)]).unwrap();
+    writer.translations(&[translation(0, KERNEL), translation(1, USER)]).unwrap();
+    let (mut words, mut seen) = (Vec::new(), SeenAccesses::default());
+    seen.mappings = mappings;
+    seen.physical = vec![
+        (TranslationId(0), [Some(0x100_0000), None]),
+        (TranslationId(1), [Some(0x5040), None]),
+    ];
+    for (event, addresses) in executions {
+        event.append_to(&mut words);
+        if let Event::Executed(_) | Event::Left { .. } = event {
+            seen.starts.push(seen.addresses.len() as u32);
+            seen.addresses.extend_from_slice(addresses);
+            seen.sites.extend(addresses.iter().map(|_| Site::new(0, false, 3)));
+        }
+    }
+    writer.stream_with_data(&words, &seen).unwrap();
+    let recording = writer.end().unwrap().0;
+    replay(Reader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()]).unwrap()
+}
+
+fn misses(cold: u64, own: u64, other: u64) -> Misses {
+    Misses { cold, own, other }
+}
+
+fn page(addr: u64, frame: u64, kind: PageKind) -> Mapping {
+    Mapping {
+        page: addr >> 12,
+        frame,
+        kind,
+    }
+}
+
+const KERNEL_RAN: Event = Event::Executed(TranslationId(0));
+const USER_RAN: Event = Event::Executed(TranslationId(1));
+
+#[test]
+fn misses_have_their_cause_and_level_and_side() {
+    let (first, second) = (Event::Task(TaskId(0)), Event::Task(TaskId(1)));
+    let replayed = replayed(
+        &[
+            (first, &[]),
+            (USER_RAN, &[0x1000, 0x1008, 0x1040]), // cold, the same line, cold
+            (KERNEL_RAN, &[0x1080]),               // cold, evicts 1000
+            (USER_RAN, &[0x1040, 0x1000]),         // there; other: the kernel evicted it; evicts 1080
+            (second, &[]),
+            (USER_RAN, &[0x1080]), // other: the first process evicted it; evicts 1040
+            (USER_RAN, &[0x1040]), // self: this process evicted it; evicts 1000
+            (KERNEL_RAN, &[]),
+            (USER_RAN, &[0x103c]), // across two lines: 1000 is of its own, and evicts 1080; 1040 is there
+        ],
+        vec![(0, page(0x1000, 9, PageKind::Small))],
+    );
+    let counters = replayed.layouts[0].machines[0].memory.unwrap();
+    let expected = Counters {
+        instructions: 10,
+        loads: 8,
+        l1i: misses(1, 0, 0),
+        l1d: misses(2, 2, 2),
+        // Of four lines: the code of both, 1000, 1040, 1080 do not fit.
+        l2i: misses(1, 0, 0),
+        ..Counters::default()
+    };
+    let (user, kernel) = (counters.user, counters.kernel);
+    assert_eq!(
+        (user.instructions, user.loads, user.stores),
+        (expected.instructions, expected.loads, 0)
+    );
+    assert_eq!((user.l1i, user.l1d, user.l2i), (expected.l1i, expected.l1d, expected.l2i));
+    assert_eq!((kernel.instructions, kernel.loads, kernel.l1d), (4, 1, misses(1, 0, 0)));
+    assert_eq!(user.l2d.cold + kernel.l2d.cold, 3);
+    assert_eq!((user.dtlb, kernel.dtlb), (1, 0), "one page, mapped once");
+    let at: Vec<_> = replayed.layouts[0].machines[0]
+        .data_misses_at
+        .iter()
+        .map(|(at, misses)| (at.0, misses.l1d))
+        .collect();
+    assert_eq!(at, [(USER, 6), (KERNEL, 1)]);
+}
+
+#[test]
+fn a_page_that_is_mapped_elsewhere_is_elsewhere() {
+    let replayed = replayed(
+        &[(USER_RAN, &[0x1000, 0x2000, 0x1000, 0x1000])],
+        vec![
+            (0, page(0x1000, 9, PageKind::Small)),
+            (1, page(0x2000, 9, PageKind::Small)),
+            (3, page(0x1000, 10, PageKind::Small)),
+        ],
+    );
+    let user = replayed.layouts[0].machines[0].memory.unwrap().user;
+    // Two pages of one frame are one line and two entries of the TLB; then one line more, and one entry.
+    assert_eq!((user.l1d, user.dtlb), (misses(2, 0, 0), 3));
+}
+
+#[test]
+fn large_pages_are_one_entry_and_devices_are_not_cached() {
+    let base = 0xff11_0000_0020_0000_u64;
+    let replayed = replayed(
+        &[(KERNEL_RAN, &[base, base + 0x1000, base + 0x1f_f000, 0x9000, 0x9040])],
+        vec![
+            (0, page(base, 0x200, PageKind::Large)),
+            (1, page(base + 0x1000, 0x201, PageKind::Large)),
+            (2, page(base + 0x1f_f000, 0x3ff, PageKind::Large)),
+            (3, page(0x9000, 0xfee00, PageKind::Device)),
+        ],
+    );
+    let kernel = replayed.layouts[0].machines[0].memory.unwrap().kernel;
+    assert_eq!((kernel.loads, kernel.l1d.total(), kernel.dtlb), (5, 3, 1));
+}
+
+#[test]
+fn a_recording_without_data_has_no_such_counters() {
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    writer.translations(&[translation(0, KERNEL)]).unwrap();
+    writer.stream(&[0, 0]).unwrap();
+    let recording = writer.end().unwrap().0;
+    let replayed = replay(Reader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()]).unwrap();
+    let counts = &replayed.layouts[0].machines[0];
+    assert_eq!((counts.memory, counts.l1i.kernel), (None, misses(1, 0, 0)));
+}

@@ -1,0 +1,186 @@
+//! What replay predicts for a layout is what a recording of that layout shows: random programs, random layouts, random decisions,
+//! interrupts and system calls; every counter equal, to the last one.
+
+use crate::LayoutCounts;
+use crate::tests::guest::{Memory, record, replayed};
+use crate::tests::program::{End, Laid, Program, Random};
+use image::place::{Ending, Placement};
+use sim::{
+    BranchCounters, BranchPrediction, Direction, Geometry, Held, ItlbDescription, Machine, Replacement, SimpleModel,
+    TargetBufferDescription,
+};
+
+const HANDLER: u64 = 0xffff_ffff_8300_0000;
+const SYSCALL_ENTRY: u64 = 0xffff_ffff_8300_1000;
+const USER: u64 = 0x40_1000;
+
+/// One step of the abstract execution, the same in every layout.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Instruction `1` of block `0`'s body.
+    Body(usize, usize),
+    /// The end of the block; whether a branch went to its target.
+    End(usize, bool),
+    /// An address that is the same in every layout.
+    Fixed(u64),
+    /// An interrupt, between any two instructions.
+    Interrupt,
+}
+
+/// Executes function 0 as a system call of a user's loop, several times; `interrupts` is a percentage.
+fn execute(program: &Program, random: &mut Random, calls: usize, interrupts: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for _ in 0..calls {
+        steps.extend([USER, USER + 1, SYSCALL_ENTRY].map(Step::Fixed)); // nop; syscall; call
+        let (mut block, mut stack, mut fuel) = (program.entries[0], Vec::new(), 300);
+        loop {
+            steps.extend((0..program.blocks[block].body.len()).map(|at| Step::Body(block, at)));
+            let end = program.blocks[block].end;
+            // Out of fuel: no more branches to where it was before.
+            fuel = usize::saturating_sub(fuel, 1);
+            let taken = matches!(end, End::Branch(target) if random.chance(50) && (fuel > 0 || target > block));
+            steps.push(Step::End(block, taken));
+            block = match end {
+                End::Jump(target) => target,
+                End::Branch(target) if taken => target,
+                End::FallThrough | End::Branch(_) => block + 1,
+                End::Call(function) => {
+                    stack.push(block + 1);
+                    program.entries[function]
+                }
+                End::Return => match stack.pop() {
+                    Some(caller) => caller,
+                    None => break,
+                },
+            };
+        }
+        steps.push(Step::Fixed(SYSCALL_ENTRY + 5)); // sysret
+        steps.push(Step::Fixed(USER + 3)); // jmp back
+    }
+    let with_interrupts = steps
+        .into_iter()
+        .flat_map(|step| [Some(step), random.chance(interrupts).then_some(Step::Interrupt)]);
+    with_interrupts.flatten().collect()
+}
+
+/// The addresses executed in one layout.
+fn addresses(program: &Program, laid: &Laid, steps: &[Step]) -> Vec<u64> {
+    let mut executed = Vec::new();
+    // Jumps behind calls that have not returned yet.
+    let mut returns: Vec<Option<u64>> = Vec::new();
+    // What runs between an instruction and its successor runs behind the interrupt that comes between them.
+    let mut between: Option<u64> = None;
+    for &step in steps {
+        if !matches!(step, Step::Interrupt) {
+            executed.extend(between.take());
+        }
+        match step {
+            Step::Fixed(addr) => executed.push(addr),
+            Step::Body(block, at) => executed.push(laid.instructions[block][at]),
+            Step::Interrupt => executed.extend([HANDLER, HANDLER + 1]),
+            Step::End(block, taken) => {
+                let end = program.blocks[block].end;
+                executed.extend(laid.instructions[block].get(program.blocks[block].body.len()));
+                match end {
+                    End::Call(_) => returns.push(laid.appended[block]),
+                    End::Return => between = returns.pop().flatten(),
+                    End::FallThrough => between = laid.appended[block],
+                    End::Branch(_) if taken == (laid.endings[block] == Ending::Inverted) => between = laid.appended[block],
+                    End::Branch(_) | End::Jump(_) => {}
+                }
+            }
+        }
+    }
+    executed
+}
+
+/// The code that lies at the same place in every layout.
+fn surroundings(memory: &mut Memory, entry: u64) {
+    memory.put(HANDLER, &[0x90]);
+    memory.put(HANDLER + 1, &[0x48, 0xcf]);
+    let distance = entry.wrapping_sub(SYSCALL_ENTRY + 5).to_le_bytes();
+    memory.put(SYSCALL_ENTRY, &[0xe8, distance[0], distance[1], distance[2], distance[3]]);
+    memory.put(SYSCALL_ENTRY + 5, &[0x48, 0x0f, 0x07]);
+    memory.put(USER, &[0x90]);
+    memory.put(USER + 1, &[0x0f, 0x05]);
+    memory.put(USER + 3, &[0xeb, 0xfb]);
+}
+
+fn machines() -> Vec<Machine> {
+    let machine = |size, ways, line, replacement| Machine {
+        name: format!("{size}-{ways}-{line}"),
+        l1i: Geometry::cache(size, ways, line, replacement).unwrap(),
+        l1i_line: line as u32,
+        itlb: Some(ItlbDescription::new(Geometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096).unwrap()),
+        memory: None,
+        branch: None,
+        time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
+    };
+    let mut machines = vec![
+        machine(64, 1, 16, Replacement::Lru),
+        machine(128, 4, 32, Replacement::Lru),
+        machine(256, 4, 64, Replacement::TreePlru),
+    ];
+    let predictors = [
+        (Direction::Static, 0, 1),
+        (Direction::bimodal(16).unwrap(), 8, 2),
+        (Direction::gshare(64, 4).unwrap(), 64, 16),
+    ];
+    for (machine, (direction, entries, return_stack)) in machines.iter_mut().zip(predictors) {
+        let targets = (entries > 0).then(|| TargetBufferDescription::new(entries, 2, Held::Taken).unwrap());
+        machine.branch = Some(BranchPrediction::new(direction, targets, return_stack, None, None).unwrap());
+    }
+    machines
+}
+
+/// All that can be compared: where in the old code a miss began is not known of the new kernel's recording.
+fn without_origins(mut counts: LayoutCounts) -> LayoutCounts {
+    counts.machines.iter_mut().for_each(|machine| machine.misses_at.clear());
+    counts
+}
+
+#[test]
+fn predicted_is_recorded_to_the_last_counter() {
+    let mut random = Random(0x0123_4567_89AB_CDEF);
+    let (mut endings, mut changed) = ([0; 4], 0);
+    let mut branches = BranchCounters::default();
+    for case in 0..300 {
+        let program = Program::random(&mut random);
+        let interrupts = [0, 3, 20][case % 3];
+        let steps = execute(&program, &mut random, 4, interrupts);
+        let mut old = program.original();
+        surroundings(&mut old.memory, old.starts[0]);
+        let (mut new, placement) = program.moved(&mut random);
+        for block in &placement.blocks {
+            endings[block.ending as usize] += 1;
+            endings[3] += usize::from(block.appended > 0);
+        }
+        surroundings(&mut new.memory, new.starts[0]);
+        let limits = (1 + random.below(6), 1 + random.below(6));
+        let old_recording = record(&old.memory, &addresses(&program, &old, &steps), limits.0);
+        let new_recording = record(&new.memory, &addresses(&program, &new, &steps), limits.1);
+        let mut old_replayed = replayed(&old_recording, placement, &machines());
+        let mut new_replayed = replayed(&new_recording, Placement::default(), &machines());
+        let predicted = without_origins(old_replayed.layouts.remove(1));
+        let recorded = without_origins(new_replayed.layouts.remove(0));
+        assert_eq!(predicted.amounts.breaks, 0, "case {case}");
+        assert_eq!(predicted, recorded, "case {case}");
+        for counters in predicted.machines.iter().filter_map(|machine| machine.branches) {
+            branches += counters.kernel;
+            branches += counters.user;
+        }
+        assert_eq!(
+            old_replayed.interruptions.unresolved + new_replayed.interruptions.unresolved,
+            0,
+            "case {case}"
+        );
+        changed += usize::from(predicted != without_origins(old_replayed.layouts.remove(0)));
+    }
+    assert!(endings.iter().all(|&count| count > 100), "every kind of ending is met: {endings:?}");
+    assert!(changed > 200, "layouts change the counts: only {changed} did");
+    let met = [branches.wrong_directions, branches.wrong_returns, branches.misfetches];
+    assert!(
+        met.iter().all(|&count| count > 1000),
+        "every kind of wrong prediction is met: {branches:?}"
+    );
+}

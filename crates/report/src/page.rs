@@ -1,0 +1,126 @@
+//! Comparisons and recordings as one self-contained page: no script, style, font or image from elsewhere.
+
+use crate::overview::Overview;
+use crate::{services, text};
+use anyhow::Result;
+use replay::comparison::Comparison;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+const TEMPLATE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+/// In the order in which they need each other.
+const SCRIPTS: [&str; 5] = [
+    include_str!("page/elements.js"),
+    include_str!("page/charts.js"),
+    include_str!("page/recording.js"),
+    include_str!("page/comparisons.js"),
+    include_str!("page/main.js"),
+];
+/// So many services stand in the tables for readers without JavaScript.
+const SERVICES: usize = 30;
+
+#[derive(Serialize)]
+struct Data<'a> {
+    recordings: &'a [Overview],
+    comparisons: &'a [Comparison],
+}
+
+/// The page's HTML.
+pub fn page(recordings: &[Overview], comparisons: &[Comparison]) -> Result<String> {
+    let data = in_script(&serde_json::to_string(&Data { recordings, comparisons })?);
+    let table = in_text(&tables(recordings, comparisons));
+    let script = SCRIPTS.concat();
+    let mut page = String::with_capacity(TEMPLATE.len() + STYLE.len() + script.len() + data.len() + table.len());
+    // One pass over the template: what is put in is never looked through for places.
+    let mut rest = TEMPLATE;
+    while let Some((before, behind)) = rest.split_once("{{") {
+        page += before;
+        let Some((place, behind)) = behind.split_once("}}") else { break };
+        page += match place {
+            "STYLE" => STYLE,
+            "SCRIPT" => &script,
+            "DATA" => &data,
+            "TEXT" => &table,
+            _ => "",
+        };
+        rest = behind;
+    }
+    page += rest;
+    Ok(page)
+}
+
+/// For readers without JavaScript.
+fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for recording in recordings {
+        let _ = writeln!(text, "{}", services::table(&recording.table, SERVICES));
+    }
+    if !comparisons.is_empty() {
+        text += &text::comparisons(comparisons);
+    }
+    text
+}
+
+/// JSON that cannot end its script element or open a comment in it: there is no `<` outside of JSON's strings, and in them `\u003c`
+/// is the same character.
+fn in_script(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+fn in_text(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replay::comparison::compare;
+    use replay::examples::{original, predicted};
+
+    #[test]
+    fn every_place_is_filled() {
+        let page = page(&[], &[]).unwrap();
+        assert!(!page.contains("{{") && !page.contains("}}"));
+        assert!(page.contains(STYLE) && SCRIPTS.iter().all(|script| page.contains(script)));
+        assert!(page.contains("<script type=\"application/json\" id=\"data\">{\"recordings\":[],\"comparisons\":[]}</script>"));
+    }
+
+    #[test]
+    fn names_from_a_recording_stay_text() {
+        let evil = "</script><!--<script>alert(1)</script>{{SCRIPT}}";
+        let mut rows = [original(), predicted()];
+        rows.iter_mut().for_each(|row| row.workload = evil.to_owned());
+        rows[1].functions[0].name = evil.to_owned();
+        let comparisons = compare(&rows).unwrap();
+        let page = page(&[], &comparisons).unwrap();
+        assert_eq!(page.matches("<script").count(), 2);
+        assert_eq!(page.matches("</script").count(), 2);
+        assert!(!page.contains("<!--"));
+        let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+        let read: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(read["comparisons"][0]["workload"], evil);
+    }
+
+    #[test]
+    fn columns_and_captions_say_what_the_numbers_are() {
+        let script = SCRIPTS.concat();
+        assert!(!script.contains("halted is not recorded") && script.contains("halts(recording.table.halted)"));
+        assert!(!script.contains("latency (instr.)") && script.contains("latency (ns)"));
+        assert!(
+            !script.contains(r#"["share of kernel", (row) => row.share"#),
+            "user mode and idle have no share of the kernel"
+        );
+        assert!(script.contains(r#"["share of all""#));
+        assert!(script.contains("machine.has_l2"), "a machine without an L2 has no column for it");
+        assert!(!script.contains("interrupts.count + 1"));
+    }
+
+    #[test]
+    fn nothing_comes_from_elsewhere() {
+        for part in [TEMPLATE, STYLE].iter().chain(&SCRIPTS) {
+            let part = part.replace("http://www.w3.org/2000/svg", "");
+            assert!(!part.contains("http:") && !part.contains("https:") && !part.contains("url(") && !part.contains("src="));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a profile amounts to, as text or JSON: instructions, coverage, the functions and processes that ran most.
+//!
+//! Takes a profile and its image. Changes no count.
+
+use image::Image;
+use profile::Profile;
+
+/// What a profile amounts to.
+#[derive(serde::Serialize)]
+pub struct Summary {
+    kernel: String,
+    workloads: Vec<String>,
+    kernel_instructions: u64,
+    user_instructions: u64,
+    /// Part of the kernel's instructions in a block of a named function.
+    coverage: f64,
+    functions: usize,
+    functions_executed: usize,
+    blocks: usize,
+    blocks_executed: usize,
+    bytes: u64,
+    bytes_executed: u64,
+    edges: usize,
+    calls: usize,
+    /// Name, instructions' bytes executed, by block counts.
+    top_functions: Vec<Row>,
+    top_processes: Vec<ProcessRow>,
+    /// Address of the translation, instructions.
+    outside: Vec<Row>,
+}
+
+#[derive(serde::Serialize)]
+struct Row {
+    name: String,
+    count: u64,
+}
+
+#[derive(serde::Serialize)]
+struct ProcessRow {
+    name: String,
+    kernel_instructions: u64,
+    user_instructions: u64,
+}
+
+impl Summary {
+    /// `top`: the most functions, processes and addresses that are listed.
+    pub fn new(image: &Image, profile: &Profile, top: usize) -> Self {
+        let count_of = |index: u32| profile.blocks.get(&image.blocks[index as usize].addr).copied().unwrap_or(0);
+        let size_of = |index: u32| u64::from(image.blocks[index as usize].size);
+        let mut functions: Vec<Row> = image
+            .functions
+            .iter()
+            .map(|function| Row {
+                name: function.name.clone(),
+                count: function.blocks.clone().map(|index| count_of(index) * size_of(index)).sum(),
+            })
+            .filter(|row| row.count > 0)
+            .collect();
+        let functions_executed = functions.len();
+        functions.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
+        functions.truncate(top);
+
+        let mut processes: Vec<ProcessRow> = profile
+            .processes
+            .iter()
+            .map(|(name, process)| ProcessRow {
+                name: name.clone(),
+                kernel_instructions: process.kernel_instructions,
+                user_instructions: process.user_instructions,
+            })
+            .collect();
+        processes.sort_by_key(|row| std::cmp::Reverse(row.kernel_instructions + row.user_instructions));
+        processes.truncate(top);
+
+        let mut outside: Vec<Row> = profile
+            .outside
+            .iter()
+            .map(|(addr, &count)| Row {
+                name: addr.to_string(),
+                count,
+            })
+            .collect();
+        outside.sort_by_key(|row| std::cmp::Reverse(row.count));
+        outside.truncate(top);
+
+        let indices = || 0..image.blocks.len() as u32;
+        Self {
+            kernel: image.build_id.0.clone(),
+            workloads: profile.sources.iter().map(|source| source.workload.clone()).collect(),
+            kernel_instructions: profile.kernel_instructions(),
+            user_instructions: profile.user_instructions(),
+            coverage: profile.coverage(),
+            functions: image.functions.len(),
+            functions_executed,
+            blocks: image.blocks.len(),
+            blocks_executed: profile.blocks.len(),
+            bytes: indices().map(size_of).sum(),
+            bytes_executed: indices().filter(|&index| count_of(index) > 0).map(size_of).sum(),
+            edges: profile.edges.len(),
+            calls: profile.calls.len(),
+            top_functions: functions,
+            top_processes: processes,
+            outside,
+        }
+    }
+
+    pub fn to_text(&self) -> String {
+        use std::fmt::Write as _;
+        let all = (self.kernel_instructions + self.user_instructions).max(1);
+        let mut text = String::new();
+        let _ = writeln!(text, "workload        {}", self.workloads.join(", "));
+        let _ = writeln!(text, "kernel          {}", self.kernel);
+        let _ = writeln!(
+            text,
+            "instructions    {} ({:.1} % in the kernel)",
+            all,
+            100.0 * self.kernel_instructions as f64 / all as f64
+        );
+        let _ = writeln!(text, "in named code   {:.4} % of the kernel's", 100.0 * self.coverage);
+        let _ = writeln!(text, "functions       {} of {} ran", self.functions_executed, self.functions);
+        let _ = writeln!(text, "blocks          {} of {} ran", self.blocks_executed, self.blocks);
+        let _ = writeln!(text, "bytes of code   {} of {} ran", self.bytes_executed, self.bytes);
+        let _ = writeln!(text, "edges, calls    {} and {} ran", self.edges, self.calls);
+        let bytes: u64 = self.top_functions.iter().map(|row| row.count).sum();
+        let _ = writeln!(text, "\n{:<40} {:>16}", "function", "bytes executed");
+        for row in &self.top_functions {
+            let _ = writeln!(text, "{:<40} {:>16}", row.name, row.count);
+        }
+        let _ = writeln!(text, "{:<40} {bytes:>16}", "together");
+        let _ = writeln!(text, "\n{:<20} {:>16} {:>16}", "process", "in the kernel", "in user mode");
+        for row in &self.top_processes {
+            let _ = writeln!(
+                text,
+                "{:<20} {:>16} {:>16}",
+                row.name, row.kernel_instructions, row.user_instructions
+            );
+        }
+        if !self.outside.is_empty() {
+            let _ = writeln!(text, "\n{:<20} {:>16}", "outside at", "instructions");
+            for row in &self.outside {
+                let _ = writeln!(text, "{:<20} {:>16}", row.name, row.count);
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,374 @@
+//! Service tables and the system's share, for a terminal.
+
+use crate::text::Table;
+use attribution::services::share::OsShare;
+use attribution::services::table::{ServiceRow, ServiceTable};
+use replay::results::Predictions;
+use std::fmt::Write as _;
+
+/// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp): instructions in supervisor mode.
+const NELLANS: &str =
+    "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
+
+/// The largest `most` services, and user mode and idle.
+pub fn table(services: &ServiceTable, most: usize) -> String {
+    let all = services.instructions.max(1) as f64;
+    let part = |instructions: u64| 100.0 * instructions as f64 / all;
+    let mut text = format!(
+        "workload {}, kernel {}, seed {}\n{} instructions: {:.1} % user, {:.1} % kernel, {:.2} % idle\n",
+        services.workload,
+        services.kernel,
+        services.seed,
+        services.instructions,
+        part(services.user_instructions),
+        part(services.kernel_instructions),
+        part(services.idle_instructions),
+    );
+    text += "shares of the kernel's instructions and cycles; of user mode and idle, of all\n";
+    text += "times in nanoseconds of the guest's clock, of which an instruction takes one; latency by calls that ended\n";
+    text += &match services.halted {
+        Some(halted) => {
+            let all = (services.instructions + halted) as f64;
+            format!(
+                "the processor was halted for {:.6} s of {:.6} s\n\n",
+                halted as f64 * 1e-9,
+                all * 1e-9
+            )
+        }
+        None => "how long the processor was halted is not recorded, and in no latency\n\n".to_owned(),
+    };
+    let mut titles = vec![
+        "service",
+        "share",
+        "calls",
+        "calls/s",
+        "mean",
+        "latency",
+        "computing",
+        "others",
+        "off CPU",
+        "blocked",
+        "waiting",
+    ];
+    for (at, machine) in services.machines.iter().enumerate() {
+        titles.extend(["share", "cycles", "CPI", "L1I stall"]);
+        titles.extend(match machine.kernel_stalls {
+            None => &["of misses"][..],
+            Some(_) if !machine.has_l2 => &["L1D", "TLB", "stalls I", "stalls D"],
+            Some(_) => &["L1D", "L2", "TLB", "stalls I", "stalls D"],
+        });
+        titles.extend((at > 0).then_some("faster"));
+    }
+    let mut table = Table::new(&titles);
+    for row in services.rows.iter().take(most) {
+        table.push(cells(row));
+    }
+    text += &table.to_text();
+    if services.rows.len() > most {
+        let _ = writeln!(text, "  and {} more (--top)", services.rows.len() - most);
+    }
+    for (at, machine) in services.machines.iter().enumerate() {
+        let what = if at == 0 { "first" } else { "next" };
+        let model = match machine.kernel_stalls {
+            None => "Torrellas' simple model (1998, section 5.2)",
+            Some(_) => "SimOS' 1994 model (Rosenblum 1995, section 3.2)",
+        };
+        let _ = writeln!(text, "{what} group of columns: {}, by {model}", machine.name);
+    }
+    text += &amounts(services);
+    if services.machines.iter().any(|machine| machine.branches.is_some()) {
+        text += &branches(services, most);
+    }
+    text
+}
+
+/// Wrong predictions by service, those of the largest `most`, and of all.
+fn branches(services: &ServiceTable, most: usize) -> String {
+    let mut text = "\nwrong predictions per thousand instructions; stall in cycles per instruction, in no other column\n\n".to_owned();
+    let mut titles = vec!["service", "instructions"];
+    for _ in &services.machines {
+        titles.extend(["directions", "targets", "returns", "all", "misfetches", "stall"]);
+    }
+    let mut table = Table::new(&titles);
+    let rows = services.rows.iter().take(most);
+    for row in rows {
+        let mut cells = vec![format!("{} {}", row.kind.title(), row.name), row.instructions.to_string()];
+        row.on
+            .iter()
+            .for_each(|on| cells.extend(predictions(on.branches.as_ref(), row.instructions)));
+        table.push(cells);
+    }
+    for (at, (name, instructions)) in [("all", services.instructions), ("the kernel", services.kernel_instructions)]
+        .into_iter()
+        .enumerate()
+    {
+        let mut cells = vec![name.to_owned(), instructions.to_string()];
+        for machine in &services.machines {
+            cells.extend(predictions(machine.branches.as_ref().map(|of| &of[at]), instructions));
+        }
+        table.push(cells);
+    }
+    text += &table.to_text();
+    for machine in services.machines.iter().filter(|machine| machine.branches.is_none()) {
+        let _ = writeln!(text, "{}: not simulated, as its file has no table [branch]", machine.name);
+    }
+    text
+}
+
+fn predictions(branches: Option<&Predictions>, instructions: u64) -> [String; 6] {
+    let Some(branches) = branches else {
+        return ["-"; 6].map(str::to_owned);
+    };
+    let per_instruction = |amount: f64| amount / instructions.max(1) as f64;
+    let per_thousand = |count: u64| format!("{:.2}", 1000.0 * per_instruction(count as f64));
+    [
+        per_thousand(branches.wrong_directions),
+        per_thousand(branches.wrong_targets),
+        per_thousand(branches.wrong_returns),
+        format!("{:.2}", branches.per_thousand),
+        per_thousand(branches.misfetches),
+        branches
+            .stall
+            .map_or("?".to_owned(), |stall| format!("{:.2}", per_instruction(stall))),
+    ]
+}
+
+fn cells(row: &ServiceRow) -> Vec<String> {
+    let latency = &row.latency;
+    let mut cells = vec![
+        format!("{} {}", row.kind.title(), row.name),
+        percent(row.share),
+        row.calls.to_string(),
+        format!("{:.0}", row.calls_per_second),
+        format!("{:.0}", row.mean_instructions),
+    ];
+    for time in [latency.total, latency.computing, latency.other_services, latency.off_cpu] {
+        cells.push(format!("{time:.0}"));
+    }
+    for part in [latency.blocked, latency.waiting] {
+        cells.push(part.map_or("?".to_owned(), |time| format!("{time:.0}")));
+    }
+    for (at, on) in row.on.iter().enumerate() {
+        cells.push(percent(on.share));
+        cells.push(format!("{:.0}", on.mean_cycles));
+        cells.push(format!("{:.2}", on.cpi));
+        cells.push(format!("{:.2}", on.l1i_stall));
+        match (on.l1d_stall, on.tlb_stall) {
+            (Some(l1d), Some(tlb)) => {
+                cells.extend(
+                    [Some(l1d), on.l2_stall, Some(tlb)]
+                        .into_iter()
+                        .flatten()
+                        .map(|stall| format!("{stall:.2}")),
+                );
+                let shares = on
+                    .stall_shares
+                    .map_or(["-".to_owned(), "-".to_owned()], |shares| shares.map(percent));
+                cells.extend(shares);
+            }
+            _ => cells.push(percent(on.l1i_stall_share)),
+        }
+        cells.extend((at > 0).then(|| format!("{:.1} ×", on.speedup)));
+    }
+    cells
+}
+
+fn amounts(services: &ServiceTable) -> String {
+    let mut text = format!("\ncontext switches: {}", services.context_switches);
+    for (name, count) in &services.counters {
+        let _ = write!(text, ", {name}: {count}");
+    }
+    let _ = writeln!(
+        text,
+        "\nwithout a service: {:.3} % of the kernel's instructions",
+        100.0 * services.other_share
+    );
+    for blind in &services.blind {
+        let _ = writeln!(
+            text,
+            "not seen: {}: this kernel has no function {}",
+            blind.about,
+            blind.symbols.join(", ")
+        );
+    }
+    text
+}
+
+/// A line a recording, then the visits of each.
+pub fn shares(shares: &[OsShare], most: usize) -> String {
+    let mut titles = vec!["workload".to_owned(), "instructions".to_owned(), "in the kernel".to_owned()];
+    for machine in shares.first().map(|share| &share.machines).into_iter().flatten() {
+        titles.push(format!("cycles ({})", machine.machine));
+        titles.push("L1I misses".to_owned());
+    }
+    titles.extend(["interrupts", "median apart", "ninth decile"].map(str::to_owned));
+    let mut table = Table::new(&titles.iter().map(String::as_str).collect::<Vec<_>>());
+    for share in shares {
+        let mut cells = vec![share.workload.clone(), share.instructions.to_string(), percent(share.share)];
+        for machine in &share.machines {
+            cells.extend([percent(machine.cycles), percent(machine.l1i_misses)]);
+        }
+        let interrupts = &share.interrupts;
+        cells.extend([interrupts.count, interrupts.median, interrupts.ninth_decile].map(|number| number.to_string()));
+        table.push(cells);
+    }
+    let mut text = format!("{}{NELLANS}\n", table.to_text());
+    for share in shares {
+        let _ = writeln!(
+            text,
+            "\n{}: visits to the kernel, in instructions (upper ends of powers of two)",
+            share.workload
+        );
+        let mut table = Table::new(&["service", "visits", "median", "ninth decile"]);
+        for visits in share.visits.iter().take(most) {
+            let lengths = &visits.lengths;
+            let mut cells = vec![format!("{} {}", visits.kind.title(), visits.name)];
+            cells.extend([lengths.count, lengths.median, lengths.ninth_decile].map(|number| number.to_string()));
+            table.push(cells);
+        }
+        text += &table.to_text();
+    }
+    text
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use attribution::services::Attributed;
+    use attribution::services::annotations::Kind;
+    use attribution::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, Times};
+    use sim::{BranchCounters, BranchPrediction, Counters, Direction, Machine};
+
+    /// 1000 instructions of a read on a machine with data caches and prediction, and on one that has neither.
+    fn read() -> ServiceTable {
+        let branch = BranchPrediction::new(Direction::Static, None, 16, Some(10.0), None).unwrap();
+        let first = Machine {
+            branch: Some(branch),
+            ..execution::machine::find("server-32k").unwrap()
+        };
+        let machines = [first, execution::machine::find("torrellas-8k").unwrap()];
+        let mut memory = Counters {
+            instructions: 1000,
+            itlb: 3,
+            dtlb: 7,
+            ..Counters::default()
+        };
+        memory.l1i.cold = 4;
+        let branches = BranchCounters {
+            wrong_directions: 6,
+            wrong_returns: 2,
+            ..BranchCounters::default()
+        };
+        let mut ledger = Ledger::default();
+        let service = ledger.service(Kind::SystemCall, "read");
+        let counts = |memory, branches| MachineCounts {
+            l1i_misses: 4,
+            memory,
+            branches,
+        };
+        let invocation = Invocation {
+            instructions: 1000,
+            machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
+            times: Times {
+                latency: 2_001_000,
+                ran: 1000,
+                blocked: 2_000_000,
+                waiting: 0,
+            },
+        };
+        ledger.add(service, &invocation);
+        let attributed = Attributed {
+            ledger,
+            counters: Vec::new(),
+            instructions: 1000,
+            context_switches: 0,
+            interrupts: 0,
+            between_interrupts: Distribution::default(),
+            wakes_seen: true,
+            halted: Some(1_999_000),
+        };
+        ServiceTable::new(&trace::Header::default(), &attributed, Vec::new(), &machines)
+    }
+
+    /// A machine without an L2 waits for memory at its L1s.
+    #[test]
+    fn a_machine_without_an_l2_shows_no_stall_of_one() {
+        let machine = execution::machine::find("torrellas-8k").unwrap();
+        let memory = machine.memory.as_ref().unwrap();
+        assert!(memory.l2.is_none());
+        let penalty = memory.latencies.memory;
+        let mut counters = Counters {
+            instructions: 1000,
+            ..Counters::default()
+        };
+        (counters.l1i.cold, counters.l1d.cold) = (4, 6);
+        let mut ledger = Ledger::default();
+        let service = ledger.service(Kind::SystemCall, "read");
+        let counts = MachineCounts {
+            l1i_misses: 4,
+            memory: Some(counters),
+            branches: None,
+        };
+        let invocation = Invocation {
+            instructions: 1000,
+            machines: vec![counts],
+            times: Times::default(),
+        };
+        ledger.add(service, &invocation);
+        let attributed = Attributed {
+            ledger,
+            counters: Vec::new(),
+            instructions: 1000,
+            context_switches: 0,
+            interrupts: 0,
+            between_interrupts: Distribution::default(),
+            wakes_seen: true,
+            halted: None,
+        };
+        let services = ServiceTable::new(&trace::Header::default(), &attributed, Vec::new(), &[machine]);
+        let on = services.rows[0].on[0];
+        assert_eq!(
+            (on.l1i_stall, on.l1d_stall, on.l2_stall),
+            (0.004 * penalty, Some(0.006 * penalty), None)
+        );
+        assert!(!services.machines[0].has_l2);
+        let text = table(&services, 5);
+        let titles = words(&text, "service");
+        assert!(titles.contains(&"L1D") && !titles.contains(&"L2"), "{text}");
+    }
+
+    fn words<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
+        let line = text.lines().find(|line| line.trim_start().starts_with(start));
+        line.unwrap_or_else(|| panic!("no {start:?} in\n{text}"))
+            .split_whitespace()
+            .collect()
+    }
+
+    #[test]
+    fn a_latency_has_the_halt_and_a_stall_both_tlbs() {
+        let text = table(&read(), 5);
+        assert!(text.contains("the processor was halted for 0.001999 s of 0.002000 s"), "{text}");
+        let row = words(&text, "system call read");
+        // What the first machine's file says of a TLB's miss: 7 cycles, 10 times, in 1000 instructions.
+        let expected = ["1", "1000000", "1000", "2001000", "1000", "0", "2000000", "2000000", "0"];
+        assert_eq!(row[5..14], expected, "{text}");
+        assert!(words(&text, "service").contains(&"TLB") && row.contains(&"0.07"), "{text}");
+    }
+
+    #[test]
+    fn wrong_predictions_stand_beside_the_machine_that_has_none() {
+        let text = table(&read(), 5);
+        let text = text.split("wrong predictions").nth(1).unwrap();
+        let predicted = ["6.00", "0.00", "2.00", "8.00", "0.00", "0.08"];
+        for (row, before) in [("system call read", 4), ("all", 2), ("the kernel", 3)] {
+            let cells = words(text, row);
+            assert_eq!(cells[before..before + 6], predicted, "{text}");
+            assert_eq!(cells[before + 6..], ["-"; 6], "{text}");
+        }
+        assert!(text.contains("torrellas-8k: not simulated, as its file has no table [branch]"));
+    }
+}

@@ -1,0 +1,368 @@
+//! Result rows as tables for a terminal.
+
+use replay::comparison::Comparison;
+use replay::results::{Kind, Memory, Misses, Predictions, Row, Sides, Taken};
+use std::fmt::Write as _;
+
+/// One table of misses for each machine, then what does not depend on a machine.
+pub fn rows(rows: &[Row]) -> String {
+    let Some(first) = rows.first() else { return String::new() };
+    let instructions = first.counters.instructions;
+    let share = 100.0 * instructions.kernel as f64 / instructions.total().max(1) as f64;
+    let mut text = format!(
+        "workload {}, kernel {}, seed {}: {} instructions, {share:.1} % in the kernel\n",
+        first.workload,
+        first.kernel.0,
+        first.seed,
+        instructions.total()
+    );
+    let machines = in_order(rows, |row| &row.machine);
+    for machine in machines {
+        let on: Vec<&Row> = rows.iter().filter(|row| row.machine == *machine).collect();
+        let _ = write!(text, "\n{machine}\n{}", misses(&on));
+        text += &on.iter().filter_map(|row| bound(row)).collect::<String>();
+        if on.iter().any(|row| row.counters.memory.is_some()) {
+            let _ = write!(text, "\n{machine}: data, and what missed the L1\n{}", memory(&on));
+            text += &data_functions(&on);
+        }
+        if on.iter().any(|row| row.counters.branches.is_some()) {
+            let _ = write!(text, "\n{machine}: wrong predictions of branches\n{}", branches(&on));
+        }
+    }
+    let any: Vec<&Row> = rows.iter().filter(|row| row.machine == first.machine).collect();
+    let _ = write!(
+        text,
+        "\non any machine: taken branches, bytes fetched, 4 KB pages touched\n{}",
+        amounts(&any)
+    );
+    text + &warnings(&any)
+}
+
+/// What no layout does better.
+fn bound(row: &Row) -> Option<String> {
+    let bound = row.bound?;
+    let misses = row.counters.misses().max(1) as f64;
+    let line = |what: &str, least: Sides<u64>| {
+        let change = 100.0 * (least.total() as f64 / misses - 1.0);
+        format!(
+            "{what}: kernel {}, user {}, together {change:+.1} % of the original\n",
+            least.kernel, least.user
+        )
+    };
+    let belady = line("no layout misses less than (Belady, packed to the byte)", bound.belady);
+    Some(belady + &line("as much as if nothing were wasted (LRU, packed to the byte)", bound.lru))
+}
+
+fn misses(rows: &[&Row]) -> String {
+    let mut table = Table::new(&[
+        "layout",
+        "kernel L1I",
+        "self",
+        "other",
+        "cold",
+        "user L1I",
+        "self",
+        "other",
+        "cold",
+        "iTLB k",
+        "iTLB u",
+        "lines k",
+        "lines u",
+        "Mcycles",
+    ]);
+    for row in rows {
+        let counters = &row.counters;
+        let mut cells = vec![name(row)];
+        cells.extend(by_cause(&counters.l1i.kernel));
+        cells.extend(by_cause(&counters.l1i.user));
+        match counters.itlb {
+            Some(itlb) => cells.extend(both(itlb)),
+            None => cells.extend(["-".to_owned(), "-".to_owned()]),
+        }
+        cells.extend(both(counters.touched_lines));
+        cells.push(format!("{:.2}", counters.cycles / 1e6));
+        table.push(cells);
+    }
+    table.to_text()
+}
+
+/// A line for the kernel and one for user code.
+fn memory(rows: &[&Row]) -> String {
+    let mut table = Table::new(&[
+        "layout",
+        "",
+        "loads",
+        "stores",
+        "L1D",
+        "self",
+        "other",
+        "cold",
+        "L2 instr.",
+        "L2 data",
+        "self",
+        "other",
+        "cold",
+        "L3",
+        "dTLB",
+        "Mcycles",
+        "CPI",
+        "L1I %",
+        "L1D %",
+        "L2I %",
+        "L2D %",
+        "TLB %",
+    ]);
+    for row in rows {
+        let (Some(memory), instructions) = (row.counters.memory, row.counters.instructions) else {
+            continue;
+        };
+        for (side, memory, instructions) in [
+            ("kernel", memory.kernel, instructions.kernel),
+            ("user", memory.user, instructions.user),
+        ] {
+            let mut cells = vec![name(row), side.to_owned(), memory.loads.to_string(), memory.stores.to_string()];
+            cells.extend(by_cause(&memory.l1d));
+            cells.push(memory.l2_instructions.total().to_string());
+            cells.extend(by_cause(&memory.l2_data));
+            cells.push((memory.l3_instructions.total() + memory.l3_data.total()).to_string());
+            cells.push(memory.dtlb.to_string());
+            cells.extend(time(&memory, instructions));
+            table.push(cells);
+        }
+    }
+    table.to_text()
+}
+
+/// A line for the kernel and one for user code.
+fn branches(rows: &[&Row]) -> String {
+    let mut table = Table::new(&[
+        "layout",
+        "",
+        "directions",
+        "targets",
+        "returns",
+        "all",
+        "per 1000",
+        "misfetches",
+        "Mcycles",
+    ]);
+    for row in rows {
+        let Some(branches) = row.counters.branches else { continue };
+        for (side, branches) in [("kernel", branches.kernel), ("user", branches.user)] {
+            let mut cells = vec![name(row), side.to_owned()];
+            cells.extend(wrong(&branches));
+            table.push(cells);
+        }
+    }
+    table.to_text()
+}
+
+fn wrong(branches: &Predictions) -> [String; 7] {
+    [
+        branches.wrong_directions.to_string(),
+        branches.wrong_targets.to_string(),
+        branches.wrong_returns.to_string(),
+        branches.mispredictions().to_string(),
+        format!("{:.3}", branches.per_thousand),
+        branches.misfetches.to_string(),
+        branches.stall.map_or("?".to_owned(), |stall| format!("{:.2}", stall / 1e6)),
+    ]
+}
+
+/// Cycles, cycles an instruction, and the share of the cycles that each kind of stall has.
+fn time(memory: &Memory, instructions: u64) -> Vec<String> {
+    let cycles = memory.cycles.max(1.0);
+    let stalls = [
+        memory.stall_l1i,
+        memory.stall_l1d,
+        memory.stall_l2i,
+        memory.stall_l2d,
+        memory.stall_tlb,
+    ];
+    let mut cells = vec![
+        format!("{:.2}", memory.cycles / 1e6),
+        format!("{:.3}", memory.cycles / instructions.max(1) as f64),
+    ];
+    cells.extend(stalls.map(|stall| format!("{:.1}", 100.0 * stall / cycles)));
+    cells
+}
+
+/// So many functions are printed.
+const FUNCTIONS: usize = 10;
+
+fn data_functions(rows: &[&Row]) -> String {
+    let Some(row) = rows.first().filter(|row| !row.data_functions.is_empty()) else {
+        return String::new();
+    };
+    let mut table = Table::new(&["data misses of kernel functions", "L1D", "L2"]);
+    for function in row.data_functions.iter().take(FUNCTIONS) {
+        table.push(vec![function.name.clone(), function.l1d.to_string(), function.l2.to_string()]);
+    }
+    format!("\n{}", table.to_text())
+}
+
+fn amounts(rows: &[&Row]) -> String {
+    let mut table = Table::new(&[
+        "layout",
+        "jcc k",
+        "jmp k",
+        "call k",
+        "ret k",
+        "indirect k",
+        "jcc u",
+        "jmp u",
+        "call u",
+        "ret u",
+        "indirect u",
+        "bytes k",
+        "bytes u",
+        "pages k",
+        "pages u",
+    ]);
+    for row in rows {
+        let counters = &row.counters;
+        let mut cells = vec![name(row)];
+        cells.extend(by_kind(&counters.taken.kernel));
+        cells.extend(by_kind(&counters.taken.user));
+        cells.extend(both(counters.fetched_bytes));
+        cells.extend(both(counters.touched_pages));
+        table.push(cells);
+    }
+    table.to_text()
+}
+
+fn warnings(rows: &[&Row]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let (counters, executed) = (&row.counters, row.counters.instructions.total().max(1) as f64);
+        for (count, what) in [
+            (
+                counters.breaks,
+                "steps that no processor could do: the placement does not fit the recording",
+            ),
+            (
+                counters.unresolved_branches,
+                "branches of which the recording does not show which way they went",
+            ),
+        ] {
+            // 0.01 %: below that, no number above changes in a digit that is shown.
+            if count as f64 / executed > 1e-4 {
+                let _ = writeln!(text, "warning: {}: {count} {what}", row.layout);
+            }
+        }
+    }
+    text
+}
+
+/// Original, predicted, recorded and their difference, for each workload, machine and layout.
+pub fn comparisons(comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for comparison in comparisons {
+        for layout in &comparison.layouts {
+            let Comparison {
+                workload, machine, seed, ..
+            } = comparison;
+            let _ = writeln!(text, "{workload} on {machine}, layout {}, seed {seed}", layout.layout);
+            let mut table = Table::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
+            for metric in &layout.metrics {
+                table.push(vec![
+                    metric.name.to_owned(),
+                    number(Some(metric.original)),
+                    number(metric.predicted),
+                    percent(metric.predicted_change),
+                    number(metric.recorded),
+                    percent(metric.recorded_change),
+                    percent(metric.difference),
+                ]);
+            }
+            let _ = writeln!(text, "{}", table.to_text());
+        }
+    }
+    text
+}
+
+fn name(row: &Row) -> String {
+    match row.kind {
+        Kind::Recorded => row.layout.clone(),
+        Kind::Predicted => format!("{} (predicted)", row.layout),
+    }
+}
+
+fn by_cause(misses: &Misses) -> [String; 4] {
+    [misses.total(), misses.own, misses.other, misses.cold].map(|count| count.to_string())
+}
+
+fn by_kind(taken: &Taken) -> [String; 5] {
+    [taken.conditional, taken.jump, taken.call, taken.ret, taken.indirect].map(|count| count.to_string())
+}
+
+fn both(sides: Sides<u64>) -> [String; 2] {
+    [sides.kernel, sides.user].map(|count| count.to_string())
+}
+
+/// Small numbers that are not whole have three places.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value.fract() != 0.0 && value < 1000.0 => format!("{value:.3}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), |share| format!("{:+.2} %", 100.0 * share))
+}
+
+/// Values of a field, each once, in the order of the rows.
+/// The values of a field, each once.
+pub(super) fn in_order<'a, T>(rows: &'a [T], field: impl Fn(&'a T) -> &'a String) -> Vec<&'a String> {
+    let mut found = Vec::new();
+    for row in rows {
+        if !found.contains(&field(row)) {
+            found.push(field(row));
+        }
+    }
+    found
+}
+
+/// The first column to the left, the others to the right, each as wide as its widest cell.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(titles: &[&str]) -> Table {
+        Table {
+            rows: vec![titles.iter().map(|&title| title.to_owned()).collect()],
+        }
+    }
+
+    pub fn push(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    pub fn to_text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+        };
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                match column {
+                    0 => line = format!("  {cell:<width$}"),
+                    _ => line += &format!("  {cell:>width$}"),
+                }
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}

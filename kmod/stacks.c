@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Which tasks may be in the copies of a group that was undone.
+ *
+ * Nothing leads into the copies any more: who is outside of them stays there,
+ * and new tasks begin there. So every task is looked at once, and then only
+ * those that may have been inside.
+ */
+#include <linux/cpu.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
+#include <linux/stop_machine.h>
+
+#include "group.h"
+#include "symbols.h"
+
+#define STACK_DEPTH	128
+
+/* How many stacks are walked while all CPUs are stopped, each time. */
+#define STACKS_AT_ONCE	16
+
+enum place {
+	OUTSIDE,
+	INSIDE,
+	/* On a CPU: its stack cannot be walked. */
+	RUNNING,
+};
+
+/* Some of the tasks that are looked at while all CPUs are stopped. */
+struct batch {
+	const struct group *group;
+	struct task_struct **tasks;
+	unsigned int nr;
+	enum place places[STACKS_AT_ONCE];
+};
+
+void kernlane_forget_tasks(struct tasks *tasks)
+{
+	while (tasks->nr)
+		put_task_struct(tasks->tasks[--tasks->nr]);
+	kvfree(tasks->tasks);
+	tasks->tasks = NULL;
+}
+
+/* Holds every task there is, the idle ones of the CPUs included. */
+static int get_tasks(struct tasks *tasks)
+{
+	struct task_struct *process, *task;
+	unsigned int room = 0;
+	int cpu;
+
+	rcu_read_lock();
+	for_each_process_thread(process, task)
+		room++;
+	rcu_read_unlock();
+	/* Some may come meanwhile; with many more another try is due. */
+	room += room / 8 + STACKS_AT_ONCE + nr_cpu_ids;
+	tasks->nr = 0;
+	tasks->tasks = kvmalloc_array(room, sizeof(*tasks->tasks), GFP_KERNEL);
+	if (!tasks->tasks)
+		return -ENOMEM;
+	for_each_possible_cpu(cpu)
+		tasks->tasks[tasks->nr++] =
+			get_task_struct(static_call(idle_task_of)(cpu));
+	rcu_read_lock();
+	for_each_process_thread(process, task) {
+		if (tasks->nr == room) {
+			rcu_read_unlock();
+			kernlane_forget_tasks(tasks);
+			return -EAGAIN;
+		}
+		tasks->tasks[tasks->nr++] = get_task_struct(task);
+	}
+	rcu_read_unlock();
+	return 0;
+}
+
+/*
+ * The task does not begin to run meanwhile. A stack that cannot be relied upon
+ * may lead through a copy.
+ */
+static int find_place(struct task_struct *task, void *data)
+{
+	/* One look at a time, under kernlane_groups_mutex. */
+	static unsigned long entries[STACK_DEPTH];
+	const struct group *group = data;
+	int i, nr;
+
+	/* It begins anew when its CPU comes. */
+	if (is_idle_task(task) && !cpu_online(task_cpu(task)))
+		return OUTSIDE;
+	if (READ_ONCE(task->on_cpu))
+		return RUNNING;
+	nr = static_call(stack_of)(task, entries, STACK_DEPTH);
+	if (nr < 0 || nr == STACK_DEPTH)
+		return INSIDE;
+	for (i = 0; i < nr; i++)
+		if (in_module_text(group, entries[i], 1))
+			return INSIDE;
+	return OUTSIDE;
+}
+
+/* Runs with all CPUs stopped: only the threads that stop them are on one. */
+static int find_places(void *data)
+{
+	struct batch *batch = data;
+	unsigned int n;
+
+	for (n = 0; n < batch->nr; n++)
+		batch->places[n] = find_place(batch->tasks[n],
+					      (void *)batch->group);
+	return 0;
+}
+
+/*
+ * Looks at tasks that were running. They are few at a time, so how long the
+ * CPUs stop does not depend on how many there are.
+ */
+static void look_at_running(struct group *group, struct tasks *running)
+{
+	struct tasks *inside = &group->inside;
+	struct batch batch = { .group = group };
+	unsigned int n, i;
+
+	for (n = 0; n < running->nr; n += batch.nr) {
+		bool stopped;
+
+		batch.tasks = running->tasks + n;
+		batch.nr = min_t(unsigned int, running->nr - n, STACKS_AT_ONCE);
+		stopped = !stop_machine(find_places, &batch, NULL);
+		for (i = 0; i < batch.nr; i++) {
+			if (stopped && batch.places[i] == OUTSIDE)
+				put_task_struct(batch.tasks[i]);
+			else
+				inside->tasks[inside->nr++] = batch.tasks[i];
+		}
+	}
+}
+
+/* Looks at the tasks that may be inside, and lets go who is not. */
+static void look_at_tasks(struct group *group)
+{
+	struct tasks *inside = &group->inside;
+	struct tasks running = {};
+	unsigned int n, nr = inside->nr;
+
+	running.tasks = kvmalloc_array(nr, sizeof(*running.tasks), GFP_KERNEL);
+	if (!running.tasks)
+		return;
+	inside->nr = 0;
+	for (n = 0; n < nr; n++) {
+		struct task_struct *task = inside->tasks[n];
+
+		switch (static_call(with_task)(task, find_place, group)) {
+		case OUTSIDE:
+			put_task_struct(task);
+			break;
+		case RUNNING:
+			running.tasks[running.nr++] = task;
+			break;
+		default:
+			inside->tasks[inside->nr++] = task;
+		}
+		cond_resched();
+	}
+	look_at_running(group, &running);
+	kvfree(running.tasks);
+}
+
+/* Whether no task can be in a copy; if one may be, ask again later. */
+bool kernlane_nobody_inside(struct group *group)
+{
+	if (group->stuck)
+		return false;
+	if (!group->looked) {
+		/* Also from trampolines that lead into copies everybody goes. */
+		synchronize_rcu_tasks();
+		synchronize_rcu_tasks_rude();
+		if (get_tasks(&group->inside))
+			return false;
+		group->looked = true;
+	}
+	if (group->inside.nr)
+		look_at_tasks(group);
+	return !group->inside.nr;
+}

@@ -1,0 +1,211 @@
+/*
+ * What no honest program asks of /dev/kernlane, and what it looks like afterwards. Needs no library.
+ *
+ * requests install NAME FUNCTIONS CALLS WORD…: an INSTALL request. The words, hexadecimal, are three for each function and two for each call, as they stand in
+ * memory. FUNCTIONS and CALLS are what the request says of them, whatever is given. A name of 56 characters has no zero at its end.
+ * requests undo NAME: an UNDO request.
+ * Both print the result, and the address at fault: "-16 ffffffff81000000".
+ *
+ * requests packed ENTRY PATCH-AT: the third word of a function whose bytes are as they are now.
+ *
+ * requests text START END: a checksum of the kernel's memory from START to END, as /proc/kcore shows it.
+ */
+#include "bare.h"
+
+#define NR_READ 0
+#define NR_WRITE 1
+#define NR_OPEN 2
+#define NR_IOCTL 16
+#define NR_PREAD64 17
+
+#define NAME 56
+#define WORDS 4096
+#define INSTALL 0xc058b701
+#define UNDO 0xc058b702
+
+struct group {
+	char module[NAME];
+	unsigned long functions;
+	unsigned long calls;
+	unsigned int nr_functions;
+	unsigned int nr_calls;
+	unsigned long bad_address;
+};
+
+static unsigned long words[WORDS];
+static char buffer[1 << 16];
+
+static void say(const char *text)
+{
+	long size = 0;
+
+	while (text[size])
+		size++;
+	call(NR_WRITE, 1, (long)text, size, 0, 0, 0);
+}
+
+static void fail(const char *why)
+{
+	say(why);
+	say("\n");
+	call(NR_EXIT, 125, 0, 0, 0, 0, 0);
+}
+
+static void print_hex(unsigned long value)
+{
+	char digits[20];
+	int at = sizeof(digits);
+
+	digits[--at] = 0;
+	do
+		digits[--at] = "0123456789abcdef"[value % 16];
+	while (value /= 16);
+	say(digits + at);
+}
+
+static void print(long value)
+{
+	char digits[24];
+	int at = sizeof(digits);
+
+	if (value < 0) {
+		say("-");
+		value = -value;
+	}
+	digits[--at] = 0;
+	do
+		digits[--at] = '0' + value % 10;
+	while (value /= 10);
+	say(digits + at);
+}
+
+static unsigned long hex(const char *text)
+{
+	unsigned long value = 0;
+
+	for (; *text; text++) {
+		unsigned int digit = *text <= '9' ? *text - '0' : *text - 'a' + 10;
+
+		if (digit > 15)
+			fail("not a hexadecimal number");
+		value = value << 4 | digit;
+	}
+	return value;
+}
+
+static long open(const char *path)
+{
+	long file = call(NR_OPEN, (long)path, 0, 0, 0, 0, 0);
+
+	if (file < 0)
+		fail(path);
+	return file;
+}
+
+static void ask(unsigned long command, char **arguments, long count)
+{
+	static struct group group;
+	long result;
+	int n;
+
+	for (n = 0; n < NAME && arguments[0][n]; n++)
+		group.module[n] = arguments[0][n];
+	if (command == INSTALL) {
+		unsigned long functions = hex(arguments[1]);
+
+		for (n = 0; n < count - 3 && n < WORDS; n++)
+			words[n] = hex(arguments[3 + n]);
+		group.functions = (unsigned long)words;
+		group.calls = (unsigned long)(words + 3 * functions);
+		if (functions > WORDS / 3)
+			group.calls = group.functions;
+		group.nr_functions = functions;
+		group.nr_calls = hex(arguments[2]);
+	}
+	result = call(NR_IOCTL, open("/dev/kernlane"), command, (long)&group, 0, 0, 0);
+	print(result);
+	say(" ");
+	print_hex(group.bad_address);
+	say("\n");
+}
+
+/* Where /proc/kcore has an address, by its program headers. */
+static unsigned long offset_of(long file, unsigned long address)
+{
+	unsigned long *header = (unsigned long *)buffer;
+	unsigned long phoff;
+	unsigned short phnum, n;
+
+	if (call(NR_PREAD64, file, (long)buffer, sizeof(buffer), 0, 0, 0) < 64)
+		fail("/proc/kcore is short");
+	phoff = header[4];
+	phnum = *(unsigned short *)(buffer + 56);
+	for (n = 0; n < phnum; n++) {
+		unsigned long *program = (unsigned long *)(buffer + phoff + 56 * n);
+
+		/* p_type and p_flags, p_offset, p_vaddr, p_paddr, p_filesz. */
+		if ((unsigned int)program[0] == 1 && address >= program[2] && address - program[2] < program[4])
+			return program[1] + address - program[2];
+	}
+	fail("/proc/kcore does not have that address");
+	return 0;
+}
+
+static void pack(unsigned long entry, unsigned long patch_at)
+{
+	unsigned long bytes = 0, at = offset_of(open("/proc/kcore"), entry + patch_at);
+
+	if (call(NR_PREAD64, open("/proc/kcore"), (long)&bytes, 5, at, 0, 0) != 5)
+		fail("/proc/kcore cannot be read");
+	print_hex(bytes << 8 | (patch_at & 255));
+	say("\n");
+}
+
+static unsigned long decimal(const char *text)
+{
+	unsigned long value = 0;
+
+	for (; *text >= '0' && *text <= '9'; text++)
+		value = 10 * value + *text - '0';
+	return value;
+}
+
+static void sum(unsigned long start, unsigned long end)
+{
+	long file = open("/proc/kcore");
+	unsigned long at = offset_of(file, start), left = end - start;
+	unsigned long hash = 0xcbf29ce484222325;
+
+	while (left) {
+		long n, got = call(NR_PREAD64, file, (long)buffer, left < sizeof(buffer) ? left : sizeof(buffer), at, 0, 0);
+
+		if (got <= 0)
+			fail("/proc/kcore cannot be read");
+		for (n = 0; n < got; n++)
+			hash = (hash ^ (unsigned char)buffer[n]) * 0x100000001b3;
+		at += got;
+		left -= got;
+	}
+	print_hex(hash);
+	say("\n");
+}
+
+__attribute__((used)) static void run(long *stack)
+{
+	char **words = (char **)(stack + 1);
+	long count = stack[0];
+
+	if (count >= 5 && words[1][0] == 'i')
+		ask(INSTALL, words + 2, count - 2);
+	else if (count == 3 && words[1][0] == 'u')
+		ask(UNDO, words + 2, count - 2);
+	else if (count == 4 && words[1][0] == 'p')
+		pack(hex(words[2]), decimal(words[3]));
+	else if (count == 4 && words[1][0] == 't')
+		sum(hex(words[2]), hex(words[3]));
+	else
+		fail("requests: see the source");
+	call(NR_EXIT, 0, 0, 0, 0, 0, 0);
+}
+
+START(run);
