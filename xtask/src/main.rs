@@ -30,7 +30,8 @@ use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
 cargo xtask demo                from a workload to a faster kernel, and what it brought
-cargo xtask test                every test: format, lints, units, kernel trees, virtual machines
+cargo xtask test [--quick]      every test: format, lints, units, kernel trees, virtual machines; prints how long each part
+                                took; --quick: format, lints and units only, a few minutes
 cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
 cargo xtask shift-test TREE     links the tree's kernel so that the data behind kallsyms moves by 0 to 63 bytes, each of which
                                 `kernlane check` must accept
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),
+        ["test", "--quick"] => test::quick(),
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["shift-test", tree] => shift_test::shift_test(tree.as_ref()),
         ["vm-test", old, new, ref wanted @ ..] => vm_test::vm_test(old.as_ref(), new.as_ref(), wanted),

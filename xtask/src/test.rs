@@ -10,15 +10,25 @@ use replay::comparison;
 use replay::results::Results;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+/// Runs every test, and prints how long each part took, even if one fails.
 pub fn test() -> Result<()> {
+    let outcome = quick().and_then(|()| with_kernels());
+    print_durations();
+    outcome
+}
+
+/// What needs neither a kernel nor a virtual machine.
+pub fn quick() -> Result<()> {
     step("format, lints, units");
     run(Command::new("cargo").args(["fmt", "--all", "--check"]))?;
     run(Command::new("cargo").args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    run(Command::new("cargo").args(["test", "--workspace"]))?;
+    run(Command::new("cargo").args(["test", "--workspace"]))
+}
 
+fn with_kernels() -> Result<()> {
     step("the demo kernel, built by gcc");
     let kernlane = crate::kernlane()?;
     let gcc = kernel::tree(Compiler::Gcc)?;
@@ -62,7 +72,7 @@ pub fn test() -> Result<()> {
     step("the checker accepts every place of the data behind kallsyms, laid out by lld");
     shift_test::shift_test(&clang)?;
     relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])?;
-    step("all tests passed");
+    println!("\nall tests passed");
     Ok(())
 }
 
@@ -129,11 +139,35 @@ fn predictions_hold(directory: &Path) -> Result<()> {
 /// What replay has to predict.
 const PREDICTED: [&str; 2] = ["kernel L1I misses", "kernel taken jumps (conditional and direct)"];
 
-/// Says what comes now, and how long all before it took.
+/// The parts begun so far, each with its beginning.
+static PARTS: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());
+
+/// Ends the part before, and says what comes now and how long all before it took.
 fn step(what: &str) {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let seconds = START.get_or_init(Instant::now).elapsed().as_secs();
-    println!("\n== [{:02}:{:02}] {what}", seconds / 60, seconds % 60);
+    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    let start = parts.first().map_or(now, |(_, begun)| *begun);
+    println!("\n== [{}] {what}", minutes(now - start));
+    parts.push((what.to_owned(), now));
+}
+
+/// Prints how long each part took, in the order in which they ran.
+fn print_durations() {
+    let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    println!("\n== how long each part took (minutes:seconds)");
+    for (at, (what, begun)) in parts.iter().enumerate() {
+        let end = parts.get(at + 1).map_or(now, |(_, begun)| *begun);
+        println!("{:>6}  {what}", minutes(end - *begun));
+    }
+    if let Some((_, start)) = parts.first() {
+        println!("{:>6}  in all", minutes(now - *start));
+    }
+}
+
+fn minutes(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    format!("{:02}:{:02}", seconds / 60, seconds % 60)
 }
 
 /// Sends the workload down the whole road, which includes the proof of each relinked kernel; gives the directory.

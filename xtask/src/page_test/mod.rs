@@ -188,15 +188,25 @@ fn works(browser: &Browser) -> Result<()> {
     let titles = browser.run("return [...document.querySelectorAll('section h3')].map((h) => h.textContent)")?;
     ensure!(titles == json!(SECTIONS), "the sections are {titles}");
     // Chromedriver finds by selectors: the parts that are clicked on get ids.
-    browser.run(&format!(
-        "{} section.id = 'services'; section.querySelectorAll('th button')[2].id = 'by-calls'; section.querySelector('input').id = 'search';",
+    let column = browser.run(&format!(
+        "{} section.id = 'services'; section.querySelector('input').id = 'search';
+        const titles = [...section.querySelectorAll('th button')];
+        const column = titles.findIndex((title) => title.textContent.startsWith('calls') && !title.textContent.includes('/'));
+        if (column >= 0) titles[column].id = 'by-calls';
+        return column",
         table("Services")
     ))?;
+    ensure!(column.as_i64() > Some(0), "the services have no column of calls");
     let calls = || -> Result<Vec<u64>> {
-        let cells = browser.run("return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[2].textContent)")?;
+        let cells = browser.run(&format!(
+            "return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[{column}].textContent)"
+        ))?;
         let cells = cells.as_array().context("no cells")?.iter();
         cells
-            .map(|cell| Ok(cell.as_str().context("no text")?.replace(',', "").parse()?))
+            .map(|cell| {
+                let text = cell.as_str().context("no text")?;
+                text.replace(',', "").parse().with_context(|| format!("{text:?} calls"))
+            })
             .collect()
     };
     browser.click("#by-calls")?;
