@@ -1,7 +1,9 @@
-//! How long each layout algorithm takes on a graph of a kernel's size, in time of one processor, beside the bound: copying that graph.
+//! How long each layout algorithm takes on a graph of a kernel's size, in time of one processor,
+//! beside the bound: copying that graph.
 //!
-//! `cargo bench -p kernlane-layout`. The graphs are generated: one of a small kernel's size, and one of a distribution's.
-//! `cargo bench -p kernlane-layout -- vast [ALGORITHM…]`: once each on graphs of 10 million edges, with the memory that it took; each order is checked.
+//! `cargo bench -p kernlane-layout`. The graphs are generated: one of a small kernel's size, and
+//! one of a distribution's. `cargo bench -p kernlane-layout -- vast [ALGORITHM…]`: once each on
+//! graphs of 10 million edges, with the memory that it took; each order is checked.
 
 #[path = "../crates/layout/tests/generator/mod.rs"]
 mod generator;
@@ -14,28 +16,19 @@ use std::hint::black_box;
 use std::time::Duration;
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    if let Some(("vast", names)) = arguments.split_first().map(|(first, names)| (first.as_str(), names)) {
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let Some(("vast", names)) =
+        arguments.split_first().map(|(first, names)| (first.as_str(), names))
+    {
         let named: Vec<Algorithm> = names
             .iter()
             .map(|name| name.parse().unwrap_or_else(|error| panic!("{error}")))
             .collect();
         let algorithms = if named.is_empty() { &Algorithm::ALL[..] } else { &named };
         // As functions of a kernel are, and all of it one function.
-        bench_vast(
-            VastShape {
-                blocks: 5_100_000,
-                function: 50,
-            },
-            algorithms,
-        );
-        bench_vast(
-            VastShape {
-                blocks: 5_100_000,
-                function: u32::MAX,
-            },
-            algorithms,
-        );
+        bench_vast(VastShape { blocks: 5_100_000, function: 50 }, algorithms);
+        bench_vast(VastShape { blocks: 5_100_000, function: u32::MAX }, algorithms);
         return;
     }
     bench(KERNEL);
@@ -60,7 +53,8 @@ fn bench(shape: KernelShape) {
         "{:22} {:>8} {:>10} {:>9} {:>8} {:>7}",
         "algorithm", "ms", "× copying", "ext-TSP %", "taken %", "lines %"
     );
-    let base = score(&graph, &order(&graph, Algorithm::Original, 0).expect("a well-formed graph").order);
+    let base =
+        score(&graph, &order(&graph, Algorithm::Original, 0).expect("a well-formed graph").order);
     for algorithm in Algorithm::ALL {
         let (time, ordered) = fastest(|| order(&graph, algorithm, 0).expect("a well-formed graph"));
         let scored = score(&graph, &ordered.order);
@@ -95,7 +89,8 @@ fn bench_vast(shape: VastShape, algorithms: &[Algorithm]) {
         let time = processor_time().expect("the same again") - start;
         let peak = peak_megabytes();
         let outcome = match ordered {
-            Ok(ordered) => check(&graph, &ordered.order).map_or_else(|error| panic!("{algorithm}: {error}"), |()| String::new()),
+            Ok(ordered) => check(&graph, &ordered.order)
+                .map_or_else(|error| panic!("{algorithm}: {error}"), |()| String::new()),
             Err(error) => format!("  refused: {error}"),
         };
         println!("{algorithm:22} {:8.1} {peak:9}{outcome}", time.as_secs_f64());
@@ -107,8 +102,8 @@ fn begin_peak() {
     std::fs::write("/proc/self/clear_refs", "5").expect("/proc/self/clear_refs takes 5");
 }
 
-/// The shortest of three runs, for the others were disturbed, and what the work gave. What is quick is repeated, for the clock only moves with the
-/// scheduler's ticks; what takes seconds runs once.
+/// The shortest of three runs, for the others were disturbed, and what the work gave. What is quick
+/// is repeated, for the clock only moves with the scheduler's ticks; what takes seconds runs once.
 fn fastest<T>(mut work: impl FnMut() -> T) -> (Duration, T) {
     let mut given = None;
     let mut repeated = |times: u32| {

@@ -3,7 +3,8 @@
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
-/// The first number of proc(5)'s schedstat, in nanoseconds. It moves with the scheduler's ticks: short work is to be repeated.
+/// The first number of proc(5)'s schedstat, in nanoseconds. It moves with the scheduler's ticks:
+/// short work is to be repeated.
 ///
 /// # Errors
 /// The kernel keeps no such statistics.

@@ -1,8 +1,10 @@
-//! What recording costs, and asking the recording for services: CPU time and memory beside the same run without the plugin, bytes on disk.
+//! What recording costs, and asking the recording for services: CPU time and memory beside the same
+//! run without the plugin, bytes on disk.
 //!
-//! `cargo bench -p kernlane --bench recording -- TREE [WORKLOAD…]`. TREE is a kernel's build tree; all shipped workloads unless some are
-//! named. Every figure is a ratio of two runs of one guest with the same flags: the shortest of `RUNS` each, in turns, so that other work on
-//! the machine troubles both alike. CPU time is user and system time of all of QEMU's threads.
+//! `cargo bench -p kernlane --bench recording -- TREE [WORKLOAD…]`. TREE is a kernel's build tree;
+//! all shipped workloads unless some are named. Every figure is a ratio of two runs of one guest
+//! with the same flags: the shortest of `RUNS` each, in turns, so that other work on the machine
+//! troubles both alike. CPU time is user and system time of all of QEMU's threads.
 
 mod processor_time;
 
@@ -29,7 +31,8 @@ const NOTHING: &str = "about = \"Nothing\"\npackages = [\"dash\"]\nmemory = 512\
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let (tree, names) = words.split_first().context("give a kernel's build tree")?;
     let shipped: Vec<String> = guest::SHIPPED.iter().map(|(name, _)| (*name).to_owned()).collect();
     let names = if names.is_empty() { &shipped } else { names };
@@ -42,7 +45,8 @@ fn main() -> Result<()> {
     };
     let nothing = directory.path().join("nothing.toml");
     std::fs::write(&nothing, NOTHING)?;
-    let nothing = Workload::open(nothing.to_str().context("the temporary directory's name is not UTF-8")?)?;
+    let nothing =
+        Workload::open(nothing.to_str().context("the temporary directory's name is not UTF-8")?)?;
     let idle = bench.fastest(|| bench.run(&nothing, false))?;
 
     println!(
@@ -56,7 +60,14 @@ fn main() -> Result<()> {
     );
     println!(
         "{:10} {:>14} {:>9} {:>9} {:>9} {:>10} {:>12} {:>10}",
-        "workload", "instructions", "CPU s", "× whole", "× counted", "× services", "bits/instr.", "MB more"
+        "workload",
+        "instructions",
+        "CPU s",
+        "× whole",
+        "× counted",
+        "× services",
+        "bits/instr.",
+        "MB more"
     );
     let mut within = true;
     for name in names {
@@ -75,7 +86,8 @@ fn main() -> Result<()> {
         let services = (processor_time()? - start).as_secs_f64();
         let with_services = (with.seconds() + services) / without.seconds();
         let counted = (with.seconds() - idle.seconds()) / (without.seconds() - idle.seconds());
-        let bits = 8.0 * std::fs::metadata(&bench.trace)?.len() as f64 / totals.instructions() as f64;
+        let bits =
+            8.0 * std::fs::metadata(&bench.trace)?.len() as f64 / totals.instructions() as f64;
         println!(
             "{name:10} {:>14} {:9.1} {whole:9.2} {counted:9.2} {with_services:10.2} {bits:12.3} {:10.0}",
             totals.instructions(),
@@ -128,13 +140,14 @@ impl Bench {
     fn run(&self, workload: &Workload, recorded: bool) -> Result<Cost> {
         let plugin = recorded.then(|| self.plugin(workload)).transpose()?;
         let contents = Contents::of_workload(workload, &self.kernel)?;
-        let outcome: Outcome = guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
-            boot.clock = Clock::Instructions { seed: 1 };
-            boot.memory_mb = workload.memory_mb;
-            boot.time_limit = Duration::from_secs(3600);
-            boot.command_line.push("norandmaps".into());
-            boot.plugin = plugin;
-        })?;
+        let outcome: Outcome =
+            guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
+                boot.clock = Clock::Instructions { seed: 1 };
+                boot.memory_mb = workload.memory_mb;
+                boot.time_limit = Duration::from_secs(3600);
+                boot.command_line.push("norandmaps".into());
+                boot.plugin = plugin;
+            })?;
         ensure!(
             outcome.end == End::Exited(0),
             "{} ended with {:?}: {}",
@@ -142,10 +155,7 @@ impl Bench {
             outcome.end,
             outcome.qemu
         );
-        Ok(Cost {
-            cpu_time: outcome.cost.cpu_time,
-            peak_memory_kb: outcome.cost.peak_memory_kb,
-        })
+        Ok(Cost { cpu_time: outcome.cost.cpu_time, peak_memory_kb: outcome.cost.peak_memory_kb })
     }
 
     fn plugin(&self, workload: &Workload) -> Result<Plugin> {

@@ -1,9 +1,12 @@
-//! What a relink costs beside the kernel's own final link, and what rewriting `vmlinux.o` costs in time and memory.
+//! What a relink costs beside the kernel's own final link, and what rewriting `vmlinux.o` costs in
+//! time and memory.
 //!
-//! `cargo bench -p kernlane --bench relink -- TREE LAYOUT.kll`. The tree is copied first, for its own link writes into it: `vmlinux.o` is
-//! touched, and kbuild's own rules link `vmlinux` (kallsyms, BTF, sorted tables, KASLR relocations) and pack `bzImage`. The relink is the
-//! whole command with `--output`, from reading the tree to the map. The shortest of `RUNS` each, in turns, so that other work on
-//! the machine troubles both alike. CPU time is user and system time with that of all programs that were run.
+//! `cargo bench -p kernlane --bench relink -- TREE LAYOUT.kll`. The tree is copied first, for its
+//! own link writes into it: `vmlinux.o` is touched, and kbuild's own rules link `vmlinux`
+//! (kallsyms, BTF, sorted tables, KASLR relocations) and pack `bzImage`. The relink is the whole
+//! command with `--output`, from reading the tree to the map. The shortest of `RUNS` each, in
+//! turns, so that other work on the machine troubles both alike. CPU time is user and system time
+//! with that of all programs that were run.
 
 use anyhow::{Context, Result, ensure};
 use emit::kbuild::Tree;
@@ -24,7 +27,8 @@ const TEXT: f64 = 10e6;
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let [tree, layout] = &words[..] else {
         anyhow::bail!("give a kernel's build tree and a layout for it");
     };
@@ -73,16 +77,20 @@ fn report(own: Cost, rewriting: Cost, whole: Cost, text: u64) -> Result<()> {
     ] {
         println!("{name:28} {:8.2} {:8.2}", cost.cpu.as_secs_f64(), cost.elapsed.as_secs_f64());
     }
-    let ratio = |of: fn(&Cost) -> Duration| of(&whole).as_secs_f64() / (of(&own) + of(&rewriting)).as_secs_f64();
+    let ratio = |of: fn(&Cost) -> Duration| {
+        of(&whole).as_secs_f64() / (of(&own) + of(&rewriting)).as_secs_f64()
+    };
     let (cpu, elapsed) = (ratio(|cost| cost.cpu), ratio(|cost| cost.elapsed));
     println!("\nrelink × (own link + rewriting): {cpu:.2} of CPU time, {elapsed:.2} of time");
     let scale = TEXT / text as f64;
-    let (seconds, memory) = (rewriting.elapsed.as_secs_f64() * scale, peak_memory_kb()? as f64 * scale);
+    let (seconds, memory) =
+        (rewriting.elapsed.as_secs_f64() * scale, peak_memory_kb()? as f64 * scale);
     println!(
         "rewriting, for 10 MB of text: {seconds:.1} s, at most {:.0} MB of memory",
         memory / 1024.0
     );
-    let within = cpu <= RELINK_LIMIT && seconds <= REWRITE_LIMIT.as_secs_f64() && memory <= MEMORY_LIMIT_KB;
+    let within =
+        cpu <= RELINK_LIMIT && seconds <= REWRITE_LIMIT.as_secs_f64() && memory <= MEMORY_LIMIT_KB;
     println!(
         "{}: at most {RELINK_LIMIT} times the CPU time of both, at most {} s and 2 GB for 10 MB of text",
         if within { "within the limits" } else { "NOT within the limits" },
@@ -99,18 +107,12 @@ struct Cost {
 }
 
 impl Cost {
-    const MOST: Cost = Cost {
-        cpu: Duration::MAX,
-        elapsed: Duration::MAX,
-    };
+    const MOST: Cost = Cost { cpu: Duration::MAX, elapsed: Duration::MAX };
 
     fn of(work: impl FnOnce() -> Result<()>) -> Result<Cost> {
         let (cpu, start) = (cpu_time()?, Instant::now());
         work()?;
-        Ok(Cost {
-            cpu: cpu_time()? - cpu,
-            elapsed: start.elapsed(),
-        })
+        Ok(Cost { cpu: cpu_time()? - cpu, elapsed: start.elapsed() })
     }
 
     fn keep(&mut self, other: Cost) {
@@ -119,7 +121,8 @@ impl Cost {
     }
 }
 
-/// Fields 14 to 17 of `/proc/self/stat`, proc(5): user and system time, of this process and of those that it has waited for.
+/// Fields 14 to 17 of `/proc/self/stat`, proc(5): user and system time, of this process and of
+/// those that it has waited for.
 fn cpu_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit_once(") ").context("/proc/self/stat")?.1.split(' ').skip(11).take(4);

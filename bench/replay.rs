@@ -1,7 +1,10 @@
-//! How fast a recording runs again, in time of one processor, beside the bound: merely decoding the same recording.
+//! How fast a recording runs again, in time of one processor, beside the bound: merely decoding the
+//! same recording.
 //!
-//! `cargo bench -p kernlane --bench replay [-- RECORDING [VMLINUX LAYOUT…]]`. Without a recording (a directory), a generated one of 100 M instructions.
-//! With layouts (`.kll`) and the kernel that they are of: all of them on three machines in one pass, beside as many passes as there are pairs of the two.
+//! `cargo bench -p kernlane --bench replay [-- RECORDING [VMLINUX LAYOUT…]]`. Without a recording
+//! (a directory), a generated one of 100 M instructions. With layouts (`.kll`) and the kernel that
+//! they are of: all of them on three machines in one pass, beside as many passes as there are pairs
+//! of the two.
 
 mod processor_time;
 
@@ -23,7 +26,8 @@ fn main() -> Result<()> {
 
 fn bench() -> Result<()> {
     // Cargo itself passes --bench.
-    let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let given: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let recording = match given.first() {
         Some(path) => {
             let path = Recording::at(path).trace();
@@ -41,10 +45,7 @@ fn bench() -> Result<()> {
 
     let bound = fastest(|| decode(&recording))?;
     let server = machine::find("server-32k")?;
-    let l1i_only = Machine {
-        itlb: None,
-        ..server.clone()
-    };
+    let l1i_only = Machine { itlb: None, ..server.clone() };
     let all = ["server-32k", "ultrasparc-16k", "torrellas-8k"]
         .map(machine::find)
         .into_iter()
@@ -83,7 +84,8 @@ fn read_layouts(vmlinux: &str, paths: &[String]) -> Result<Vec<Layout>> {
     paths.iter().map(|path| layout(path).with_context(|| path.clone())).collect()
 }
 
-/// All layouts on all machines: in one pass, in a pass for each pair, and in one pass by two threads.
+/// All layouts on all machines: in one pass, in a pass for each pair, and in one pass by two
+/// threads.
 fn many(recording: &[u8], layouts: &[Layout], machines: &[Machine]) -> Result<()> {
     let all = || replay::replay(Reader::new(recording)?, layouts, machines);
     let one_pass = fastest(all)?;
@@ -119,7 +121,11 @@ fn decode(recording: &[u8]) -> Result<u64> {
     let mut executed = 0_u64;
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
-            Chunk::Stream(words) => executed += events(&words).filter(|event| matches!(event, Event::Executed(_))).count() as u64,
+            Chunk::Stream(words) => {
+                executed += events(&words)
+                    .filter(|event| matches!(event, Event::Executed(_)))
+                    .count() as u64
+            }
             Chunk::End(totals) => return Ok(totals.instructions()),
             Chunk::Translations(_) | Chunk::Tasks(_) => {}
         }
@@ -137,19 +143,16 @@ fn generated() -> Result<Vec<u8>> {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) % bound
     };
-    let mut writer = Writer::new(
-        Vec::new(),
-        &Header {
-            workload: "generated".to_owned(),
-            ..Header::default()
-        },
-    )?;
+    let mut writer =
+        Writer::new(Vec::new(), &Header { workload: "generated".to_owned(), ..Header::default() })?;
     let mut addr = 0xffff_ffff_8100_0000_u64;
     let (mut translations, mut sizes) = (Vec::new(), Vec::new());
     for id in 0..PATHS as u32 * LENGTH {
         // One-byte and five-byte instructions, then a return.
-        let lengths: Vec<u8> = (0..1 + random(9)).map(|_| if random(2) == 0 { 1 } else { 5 }).chain([1]).collect();
-        let nop = |length: &u8| if *length == 1 { vec![0x90] } else { vec![0x0f, 0x1f, 0x44, 0, 0] };
+        let lengths: Vec<u8> =
+            (0..1 + random(9)).map(|_| if random(2) == 0 { 1 } else { 5 }).chain([1]).collect();
+        let nop =
+            |length: &u8| if *length == 1 { vec![0x90] } else { vec![0x0f, 0x1f, 0x44, 0, 0] };
         let mut code: Vec<u8> = lengths.iter().flat_map(nop).collect();
         code.pop();
         code.push(0xc3);

@@ -1,9 +1,12 @@
-//! How fast the caches of a machine are simulated while services are told apart, beside QEMU's own cache plugin with the same caches.
+//! How fast the caches of a machine are simulated while services are told apart, beside QEMU's own
+//! cache plugin with the same caches.
 //!
-//! `cargo bench -p kernlane --bench simulation -- TREE LIBCACHE [WORKLOAD]`. TREE is a kernel's build tree, LIBCACHE the plugin built from QEMU's
-//! contrib/plugins/cache.c; the workload is `files` unless one is named. All runs go on from one checkpoint, so that the guest executes the same
-//! instructions. Every figure is processor time, user and system, the shortest of `RUNS` runs taken in turns. What QEMU takes from the
-//! checkpoint to the workload's end is counted wholly, its restoring of the checkpoint too.
+//! `cargo bench -p kernlane --bench simulation -- TREE LIBCACHE [WORKLOAD]`. TREE is a kernel's
+//! build tree, LIBCACHE the plugin built from QEMU's contrib/plugins/cache.c; the workload is
+//! `files` unless one is named. All runs go on from one checkpoint, so that the guest executes the
+//! same instructions. Every figure is processor time, user and system, the shortest of `RUNS` runs
+//! taken in turns. What QEMU takes from the checkpoint to the workload's end is counted wholly, its
+//! restoring of the checkpoint too.
 
 mod processor_time;
 
@@ -24,7 +27,8 @@ const RATIO: f64 = 5.0;
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let [tree, library, rest @ ..] = &words[..] else {
         anyhow::bail!("give a kernel's build tree and QEMU's cache plugin");
     };
@@ -45,7 +49,8 @@ fn main() -> Result<()> {
     };
     checkpoint::checkpoint(&request("checkpoint")?, &mut |_| {})?;
     let from = directory.path().join("checkpoint");
-    let attribution = Attribution::open(&request("recording")?.kernel.vmlinux, None, &[MACHINE.to_owned()])?;
+    let attribution =
+        Attribution::open(&request("recording")?.kernel.vmlinux, None, &[MACHINE.to_owned()])?;
     let plugin = cache_plugin(Path::new(library), &attribution.machines[0])?;
 
     let [mut plain, mut cache, mut recording, mut simulating] = [f64::MAX; 4];
@@ -104,25 +109,20 @@ fn run(request: &Request, from: &Path, plugin: Option<Plugin>) -> Result<f64> {
     Ok(outcome.cost.cpu_time.as_secs_f64())
 }
 
-/// QEMU's plugin with the machine's L1s and L2, all of them LRU as the plugin's are unless told otherwise.
+/// QEMU's plugin with the machine's L1s and L2, all of them LRU as the plugin's are unless told
+/// otherwise.
 fn cache_plugin(library: &Path, machine: &Machine) -> Result<Plugin> {
     let memory = machine.memory.as_ref().context("the machine has no data cache")?;
     let l2 = memory.l2.as_ref().context("the machine has no L2")?;
     let l1i = (machine.l1i, machine.l1i_line);
     let mut arguments = vec![("l2".to_owned(), "on".to_owned())];
-    let caches = [
-        ("i", l1i),
-        ("d", (memory.l1d.geometry, memory.l1d.line)),
-        ("l2", (l2.geometry, l2.line)),
-    ];
+    let caches =
+        [("i", l1i), ("d", (memory.l1d.geometry, memory.l1d.line)), ("l2", (l2.geometry, l2.line))];
     for (of, (geometry, line)) in caches {
         let size = u64::from(geometry.sets()) * u64::from(geometry.ways()) * u64::from(line);
         arguments.push((format!("{of}blksize"), line.to_string()));
         arguments.push((format!("{of}assoc"), geometry.ways().to_string()));
         arguments.push((format!("{of}cachesize"), size.to_string()));
     }
-    Ok(Plugin {
-        library: PathBuf::from(library),
-        arguments,
-    })
+    Ok(Plugin { library: PathBuf::from(library), arguments })
 }

@@ -1,8 +1,9 @@
 //! `cargo xtask bench-uml`: what layouts bring on the processor itself.
 //!
-//! A kernel for User Mode Linux runs its own code natively, as a process, so that its CPU time in user mode is the kernel's. A counting kernel gives the
-//! profile; kernels relinked by it, and what LLVM's BOLT makes of the same kernel and profile, run the loads of `load.c` by turns. Each is compared with
-//! the original kernel's run of the same round.
+//! A kernel for User Mode Linux runs its own code natively, as a process, so that its CPU time in
+//! user mode is the kernel's. A counting kernel gives the profile; kernels relinked by it, and what
+//! LLVM's BOLT makes of the same kernel and profile, run the loads of `load.c` by turns. Each is
+//! compared with the original kernel's run of the same round.
 
 use crate::kernel::{self, Compiler};
 use crate::uml::{Guest, judge, relinked};
@@ -30,12 +31,8 @@ const ALGORITHMS: [&str; 8] = [
     "packed",
 ];
 /// What BOLT's manual asks for a program with a profile (bolt/README.md).
-const BOLT: [&str; 4] = [
-    "-reorder-blocks=ext-tsp",
-    "-reorder-functions=cdsort",
-    "-split-functions",
-    "-split-all-cold",
-];
+const BOLT: [&str; 4] =
+    ["-reorder-blocks=ext-tsp", "-reorder-functions=cdsort", "-split-functions", "-split-all-cold"];
 /// How arch/um/Makefile links, with the relocations kept that BOLT needs.
 const LINK_WITH_RELOCATIONS: &str = "CFLAGS_vmlinux=-static -no-pie -m64 -Wl,--wrap,malloc -Wl,--wrap,free -Wl,--wrap,calloc \
     -Wl,-m -Wl,elf_x86_64 -Wl,-z -Wl,noexecstack -Wl,--no-warn-rwx-segments -Wl,--emit-relocs";
@@ -64,11 +61,7 @@ pub fn bench(words: &[&str]) -> Result<()> {
     let tree = kernel::tree(Compiler::GccUserMode)?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let guest = Guest::new(scratch.path())?;
-    let ground = Ground {
-        kernlane: &kernlane,
-        tree: &tree,
-        scratch: scratch.path(),
-    };
+    let ground = Ground { kernlane: &kernlane, tree: &tree, scratch: scratch.path() };
     let profile = ground.counted(&guest)?;
     let mut candidates = ground.candidates(&profile)?;
     for round in 0..rounds {
@@ -107,8 +100,10 @@ struct Ground<'a> {
 impl Ground<'_> {
     /// The profile of all loads together.
     fn counted(&self, guest: &Guest) -> Result<PathBuf> {
-        let counting = relinked(self.kernlane, self.tree, &["--count"], self.scratch.join("counting"))?;
-        let mut running = guest.boot(&counting.join("vmlinux"), &["all", COUNTED_ROUNDS, "stay"])?;
+        let counting =
+            relinked(self.kernlane, self.tree, &["--count"], self.scratch.join("counting"))?;
+        let mut running =
+            guest.boot(&counting.join("vmlinux"), &["all", COUNTED_ROUNDS, "stay"])?;
         running.stays()?;
         let profile = self.scratch.join("counted.klp");
         let mut command = Command::new(self.kernlane);
@@ -119,11 +114,7 @@ impl Ground<'_> {
     }
 
     fn candidates(&self, profile: &Path) -> Result<Vec<Candidate>> {
-        let candidate = |name, program| Candidate {
-            name,
-            program,
-            times: Default::default(),
-        };
+        let candidate = |name, program| Candidate { name, program, times: Default::default() };
         let in_order = self.in_order("in-order", &[])?;
         let mut all = vec![
             candidate("original", self.tree.join("vmlinux")),
@@ -133,7 +124,9 @@ impl Ground<'_> {
             let layout = self.scratch.join(format!("{name}.kll"));
             let mut command = Command::new(self.kernlane);
             command.arg("layout").arg(profile).arg("--kernel").arg(self.tree);
-            crate::run(command.args(["--algorithm", name, "--output"]).arg(&layout).stdout(Stdio::null()))?;
+            crate::run(
+                command.args(["--algorithm", name, "--output"]).arg(&layout).stdout(Stdio::null()),
+            )?;
             let layout = layout.to_string_lossy();
             let kernel = self.relinked(&["--layout", &layout], name)?;
             all.push(candidate(name, kernel.join("vmlinux")));
@@ -173,11 +166,15 @@ impl Ground<'_> {
         let branches = self.scratch.join("counted.bolt");
         let mut command = Command::new(self.kernlane);
         command.arg("export").arg(profile).arg("--kernel").arg(self.tree);
-        crate::run(command.args(["--format", "bolt", "--output"]).arg(&branches).stdout(Stdio::null()))?;
-        let (program, log) = (self.scratch.join("bolted"), fs::File::create(self.scratch.join("bolt.log"))?);
+        crate::run(
+            command.args(["--format", "bolt", "--output"]).arg(&branches).stdout(Stdio::null()),
+        )?;
+        let (program, log) =
+            (self.scratch.join("bolted"), fs::File::create(self.scratch.join("bolt.log"))?);
         let mut command = Command::new("llvm-bolt-22");
         command.arg(linked.join("vmlinux")).arg("-o").arg(&program).arg("-p").arg(&branches);
-        crate::run(command.arg("-pa").args(BOLT).stdout(log.try_clone()?).stderr(log)).context("llvm-bolt-22")?;
+        crate::run(command.arg("-pa").args(BOLT).stdout(log.try_clone()?).stderr(log))
+            .context("llvm-bolt-22")?;
         Ok(program)
     }
 }
@@ -193,7 +190,8 @@ fn children_user_seconds() -> Result<f64> {
     Ok(usage.ru_utime.tv_sec as f64 + usage.ru_utime.tv_usec as f64 / 1e6)
 }
 
-/// How often as fast as the original: the quartiles over the rounds, in each of which it is compared with the original's run.
+/// How often as fast as the original: the quartiles over the rounds, in each of which it is
+/// compared with the original's run.
 fn quartiles(original: &[f64], times: &[f64]) -> [f64; 3] {
     of_sorted(original.iter().zip(times).map(|(original, time)| original / time).collect())
 }
@@ -202,7 +200,8 @@ fn quartiles(original: &[f64], times: &[f64]) -> [f64; 3] {
 fn quartiles_of_all(original: &Candidate, other: &Candidate) -> [f64; 3] {
     let rounds = original.times[0].len();
     let mean = |round: usize| {
-        let ratios = (0..LOADS.len()).map(|n| (original.times[n][round] / other.times[n][round]).ln());
+        let ratios =
+            (0..LOADS.len()).map(|n| (original.times[n][round] / other.times[n][round]).ln());
         (ratios.sum::<f64>() / LOADS.len() as f64).exp()
     };
     of_sorted((0..rounds).map(mean).collect())

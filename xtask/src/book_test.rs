@@ -1,8 +1,10 @@
-//! `cargo xtask book-test`: the book is built without a warning, its links hold in HTML, and the commands of the first hour run.
+//! `cargo xtask book-test`: the book is built without a warning, its links hold in HTML, and the
+//! commands of the first hour run.
 //!
-//! Takes what `kernlane optimize net` has left, and the tree of its kernel. Each block marked `sh` in `docs/first-hour/` runs line by
-//! line in one scratch directory that looks like the reader's: with `target/demo` and `~/.cache/kernlane/trees/gcc`. Blocks marked
-//! `console` install or build, and are not run. Writes nothing outside of the scratch directory and `target/book`.
+//! Takes what `kernlane optimize net` has left, and the tree of its kernel. Each block marked `sh`
+//! in `docs/first-hour/` runs line by line in one scratch directory that looks like the reader's:
+//! with `target/demo` and `~/.cache/kernlane/trees/gcc`. Blocks marked `console` install or build,
+//! and are not run. Writes nothing outside of the scratch directory and `target/book`.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
@@ -64,7 +66,8 @@ fn links_hold(page: &Path) -> Result<()> {
             true => page.to_owned(),
             false => page.with_file_name("").join(file),
         };
-        let target_text = fs::read_to_string(&target).with_context(|| format!("{} links to {link}", page.display()))?;
+        let target_text = fs::read_to_string(&target)
+            .with_context(|| format!("{} links to {link}", page.display()))?;
         ensure!(
             id.is_empty() || target_text.contains(&format!("id=\"{id}\"")),
             "{} links to {link}, and there is no such id",
@@ -96,7 +99,11 @@ fn run_first_hour(demo: &Path, tree: &Path) -> Result<()> {
             let output = command.output()?;
             // 1 is an answer: "no".
             if !matches!(output.status.code(), Some(0 | 1)) {
-                bail!("{page}: {line}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+                bail!(
+                    "{page}: {line}: {}\n{}",
+                    output.status,
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
             count += 1;
         }
@@ -109,7 +116,9 @@ fn run_first_hour(demo: &Path, tree: &Path) -> Result<()> {
 /// The lines of the blocks marked `sh`; a backslash at the end continues a line.
 fn shell_lines(text: &str) -> Vec<String> {
     let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let lines = blocks.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>());
+    let lines = blocks.flat_map(|block| {
+        block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()
+    });
     lines.filter(|line| !line.trim().is_empty()).collect()
 }
 
@@ -127,7 +136,8 @@ mod tests {
     fn a_link_to_nowhere_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let page = directory.path().join("a.html");
-        fs::write(&page, "<main><h2 id=\"b\"><a href=\"#b\"></a></h2><a href=\"a.html#b\"></a>").unwrap();
+        fs::write(&page, "<main><h2 id=\"b\"><a href=\"#b\"></a></h2><a href=\"a.html#b\"></a>")
+            .unwrap();
         links_hold(&page).unwrap();
         fs::write(&page, "<main><a href=\"#b\"></a>").unwrap();
         assert!(links_hold(&page).is_err());

@@ -1,4 +1,5 @@
-//! `cargo xtask check-test TREE`: the checker accepts the tree's kernel against itself, and finds each of its wrong copies.
+//! `cargo xtask check-test TREE`: the checker accepts the tree's kernel against itself, and finds
+//! each of its wrong copies.
 
 use anyhow::{Result, bail, ensure};
 use check::{Build, check, mutation};

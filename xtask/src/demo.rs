@@ -8,7 +8,5 @@ use std::process::Command;
 pub fn demo() -> Result<()> {
     let kernlane = crate::kernlane()?;
     let tree = kernel::tree(Compiler::Gcc)?;
-    run(Command::new(kernlane)
-        .args(["optimize", "net", "-o", "target/demo", "--tree"])
-        .arg(tree))
+    run(Command::new(kernlane).args(["optimize", "net", "-o", "target/demo", "--tree"]).arg(tree))
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask guest-test KERNEL`: recordings are bit-repeatable, and whatever goes wrong is said and leaves nothing behind.
+//! `cargo xtask guest-test KERNEL`: recordings are bit-repeatable, and whatever goes wrong is said
+//! and leaves nothing behind.
 //!
 //! Runs the tool as a user does. KERNEL is what `kernlane record --kernel` takes.
 
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 /// How long a recording may take to get as far as a test wants it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Those that do most of what could differ: several processes, many connections, a database; the others are recorded by other tests.
+/// Those that do most of what could differ: several processes, many connections, a database; the
+/// others are recorded by other tests.
 const REPEATED: [&str; 4] = ["database", "files", "net", "web"];
 
 pub fn guest_test(kernel: &Path) -> Result<()> {
@@ -22,13 +24,14 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
         directory: tempfile::Builder::new().prefix("kernlane-guest-test-").tempdir()?,
     };
     let mut failed = 0;
-    let mut report = |name: &str, result: Result<()>| match result.and_then(|()| tool.nothing_left()) {
-        Ok(()) => println!("passed: {name}"),
-        Err(error) => {
-            failed += 1;
-            println!("FAILED: {name}: {error:#}");
-        }
-    };
+    let mut report =
+        |name: &str, result: Result<()>| match result.and_then(|()| tool.nothing_left()) {
+            Ok(()) => println!("passed: {name}"),
+            Err(error) => {
+                failed += 1;
+                println!("FAILED: {name}: {error:#}");
+            }
+        };
     for workload in REPEATED {
         report(&format!("{workload} is recorded twice to the same bytes"), tool.repeats(workload));
     }
@@ -105,9 +108,11 @@ impl Tool {
     }
 
     fn repeats(&self, workload: &str) -> Result<()> {
-        let (one, two) = (self.recorded(workload, "one", &[])?, self.recorded(workload, "two", &[])?);
+        let (one, two) =
+            (self.recorded(workload, "one", &[])?, self.recorded(workload, "two", &[])?);
         ensure!(one == two, "the two traces differ");
-        let conditions = |name: &str| std::fs::read_to_string(Recording::at(self.path(name)).summary());
+        let conditions =
+            |name: &str| std::fs::read_to_string(Recording::at(self.path(name)).summary());
         let text = conditions("one")?;
         ensure!(text == conditions("two")?, "the two sets of conditions differ");
         let totals = serde_json::from_str::<Summary>(&text)?.totals;
@@ -142,7 +147,8 @@ impl Tool {
             self.recorded("files", "two", &["--from", from])?,
         );
         ensure!(one == two, "the two traces differ");
-        let message = refused(&self.record("files", "other", &["--from", from, "--seed", "2"]).output()?)?;
+        let message =
+            refused(&self.record("files", "other", &["--from", from, "--seed", "2"]).output()?)?;
         ensure!(message.contains("seed: 1, now 2"), "{message}");
         let state = directory.join("state");
         let length = std::fs::metadata(&state)?.len();
@@ -164,8 +170,9 @@ impl Tool {
     /// Writes a workload and gives its path.
     fn workload(&self, set_up: &str, run: &str, check: &str) -> Result<String> {
         let path = self.path("workload.toml");
-        let text =
-            format!("about = 'a test'\npackages = []\nmemory = 256\nset-up = '''{set_up}'''\nrun = '''{run}'''\ncheck = '''{check}'''\n");
+        let text = format!(
+            "about = 'a test'\npackages = []\nmemory = 256\nset-up = '''{set_up}'''\nrun = '''{run}'''\ncheck = '''{check}'''\n"
+        );
         std::fs::write(&path, text)?;
         Ok(path.to_str().context("the temporary directory is not UTF-8")?.into())
     }
@@ -222,9 +229,7 @@ impl Tool {
         // What a killed process has made it cannot remove.
         for entry in std::fs::read_dir(self.directory.path())? {
             let path = entry?.path();
-            if path
-                .file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(".kernlane-"))
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".kernlane-"))
             {
                 std::fs::remove_dir_all(path)?;
             }
@@ -250,7 +255,9 @@ impl Tool {
     fn console_says(&self, text: &str) -> Result<bool> {
         for entry in std::fs::read_dir(self.directory.path())? {
             let console = entry?.path().join("new/console.log");
-            if std::fs::read(console).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text)) {
+            if std::fs::read(console)
+                .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text))
+            {
                 return Ok(true);
             }
         }
@@ -283,7 +290,8 @@ impl Tool {
         let processes = std::fs::read_dir("/proc").ok()?.flatten();
         let mut names = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.find(|name| {
-            std::fs::read(format!("/proc/{name}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&directory))
+            std::fs::read(format!("/proc/{name}/cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&directory))
         })
     }
 }

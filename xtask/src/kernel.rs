@@ -1,8 +1,8 @@
-//! The demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or by clang, or by gcc with `uml.config` for User Mode
-//! Linux, kept in the cache outside the checkout.
+//! The demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or by
+//! clang, or by gcc with `uml.config` for User Mode Linux, kept in the cache outside the checkout.
 //!
-//! A tree is built under another name and renamed when it is whole; it is built again when the sources' version, the configuration or the
-//! compiler changed.
+//! A tree is built under another name and renamed when it is whole; it is built again when the
+//! sources' version, the configuration or the compiler changed.
 
 use crate::run;
 use anyhow::{Context, Result, bail};
@@ -19,7 +19,8 @@ const SOURCE: &str = "/usr/src/linux-source-6.12.tar.xz";
 const STAMP: &str = ".kernlane-stamp";
 const CONFIG: &str = include_str!("../demo-kernel.config");
 const UML_CONFIG: &str = include_str!("../uml.config");
-/// Lines that kbuild prints for the demo kernel with modules, and for the one for User Mode Linux; only the progress bar stands on them.
+/// Lines that kbuild prints for the demo kernel with modules, and for the one for User Mode Linux;
+/// only the progress bar stands on them.
 const EXPECTED_LINES: u64 = 1_950;
 const EXPECTED_UML_LINES: u64 = 1_270;
 
@@ -40,7 +41,9 @@ impl FromStr for Compiler {
             "gcc" => Ok(Self::Gcc),
             "clang" => Ok(Self::Clang),
             "uml" => Ok(Self::GccUserMode),
-            _ => bail!("{name:?}: the demo kernel is built by gcc or by clang, or for User Mode Linux (uml)"),
+            _ => bail!(
+                "{name:?}: the demo kernel is built by gcc or by clang, or for User Mode Linux (uml)"
+            ),
         }
     }
 }
@@ -96,9 +99,11 @@ impl Compiler {
     }
 }
 
-/// Where everything slow is kept: `$KERNLANE_CACHE`, else `$XDG_CACHE_HOME/kernlane`, else `~/.cache/kernlane`.
+/// Where everything slow is kept: `$KERNLANE_CACHE`, else `$XDG_CACHE_HOME/kernlane`, else
+/// `~/.cache/kernlane`.
 pub fn cache() -> Result<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let variable =
+        |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("KERNLANE_CACHE")
         .or_else(|| Some(variable("XDG_CACHE_HOME")?.join("kernlane")))
         .or_else(|| Some(variable("HOME")?.join(".cache/kernlane")))
@@ -123,7 +128,8 @@ pub fn tree(compiler: Compiler) -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// The demo kernel with a patch: a copy of its tree, in which only what the patch touches is built again.
+/// The demo kernel with a patch: a copy of its tree, in which only what the patch touches is built
+/// again.
 pub fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
     let original = tree(compiler)?;
     let trees = cache()?.join("trees");
@@ -138,9 +144,7 @@ pub fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
     fs::remove_file(part.join(STAMP))?;
     let file = part.join(".kernlane-patch");
     fs::write(&file, patch)?;
-    run(Command::new("patch")
-        .args(["-s", "-p1", "-i", ".kernlane-patch"])
-        .current_dir(&part))?;
+    run(Command::new("patch").args(["-s", "-p1", "-i", ".kernlane-patch"]).current_dir(&part))?;
     build_with_progress(&part, compiler, &["bzImage"])?;
     fs::write(part.join(STAMP), stamp)?;
     remove(&tree)?;
@@ -160,7 +164,9 @@ fn stamp(compiler: Compiler) -> Result<String> {
     let package = Command::new("dpkg-query")
         .args(["-W", "-f", "${Version}", "linux-source-6.12"])
         .output()
-        .context("dpkg-query cannot be run; the demo kernel is made from Debian's linux-source-6.12")?;
+        .context(
+            "dpkg-query cannot be run; the demo kernel is made from Debian's linux-source-6.12",
+        )?;
     if !package.status.success() || !Path::new(SOURCE).exists() {
         bail!("linux-source-6.12 is not installed; run xtask/setup.sh");
     }
@@ -179,10 +185,7 @@ fn sha256(text: &str) -> String {
 fn build(part: &Path, compiler: Compiler) -> Result<()> {
     fs::create_dir_all(part)?;
     eprintln!("unpacking the kernel's sources");
-    run(Command::new("tar")
-        .arg("-C")
-        .arg(part)
-        .args(["--strip-components=1", "-xf", SOURCE]))?;
+    run(Command::new("tar").arg("-C").arg(part).args(["--strip-components=1", "-xf", SOURCE]))?;
     if compiler == Compiler::GccUserMode {
         link_from_one_object(part)?;
     }
@@ -197,8 +200,8 @@ fn build(part: &Path, compiler: Compiler) -> Result<()> {
     build_with_progress(part, compiler, compiler.targets())
 }
 
-/// Has kbuild link the kernel from vmlinux.o, as it does with IBT and LTO, and not from the objects that vmlinux.o was made of: behind the C
-/// library's first code they would be aligned otherwise.
+/// Has kbuild link the kernel from vmlinux.o, as it does with IBT and LTO, and not from the objects
+/// that vmlinux.o was made of: behind the C library's first code they would be aligned otherwise.
 fn link_from_one_object(tree: &Path) -> Result<()> {
     const CONDITION: &str = "is_enabled CONFIG_X86_KERNEL_IBT; then";
     let script = tree.join("scripts/link-vmlinux.sh");
@@ -206,7 +209,11 @@ fn link_from_one_object(tree: &Path) -> Result<()> {
     if !text.contains(CONDITION) {
         bail!("{}: does not choose what to link as it used to", script.display());
     }
-    let changed = text.replacen(CONDITION, "is_enabled CONFIG_X86_KERNEL_IBT || is_enabled CONFIG_UML; then", 1);
+    let changed = text.replacen(
+        CONDITION,
+        "is_enabled CONFIG_X86_KERNEL_IBT || is_enabled CONFIG_UML; then",
+        1,
+    );
     // In place: it stays a program.
     fs::write(&script, changed).with_context(|| script.display().to_string())
 }

@@ -1,4 +1,5 @@
-//! What is neither plain cargo nor for users: the demo, the demo kernels, the tests that need a kernel tree or a virtual machine.
+//! What is neither plain cargo nor for users: the demo, the demo kernels, the tests that need a
+//! kernel tree or a virtual machine.
 
 mod bare;
 mod bench_uml;
@@ -76,7 +77,9 @@ fn main() -> ExitCode {
         ["test", "--quick"] => test::quick(),
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["shift-test", tree] => shift_test::shift_test(tree.as_ref()),
-        ["vm-test", old, new, ref wanted @ ..] => vm_test::vm_test(old.as_ref(), new.as_ref(), wanted),
+        ["vm-test", old, new, ref wanted @ ..] => {
+            vm_test::vm_test(old.as_ref(), new.as_ref(), wanted)
+        }
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
         ["export-test"] => export_test::export_test(),
         ["diff-test", tree, shuffled] => diff_test::diff_test(tree.as_ref(), shuffled.as_ref()),
@@ -84,14 +87,20 @@ fn main() -> ExitCode {
         ["record-test", tree] => record_test::record_test(tree.as_ref()),
         ["memory-test", tree] => memory_test::memory_test(tree.as_ref()),
         ["services-test", kernel] => services_test::services_test(kernel.as_ref()),
-        ["page-test", recording, kernel] => page_test::page_test(recording.as_ref(), kernel.as_ref()),
+        ["page-test", recording, kernel] => {
+            page_test::page_test(recording.as_ref(), kernel.as_ref())
+        }
         ["book-test", demo, tree] => book_test::book_test(demo.as_ref(), tree.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["live-test"] => live_test::live_test(None, None),
-        ["live-test", "--cycles", count] => (count.parse::<u32>().context("--cycles: how many")).and_then(live_test::cycles),
+        ["live-test", "--cycles", count] => {
+            (count.parse::<u32>().context("--cycles: how many")).and_then(live_test::cycles)
+        }
         ["live-test", "--cost"] => live_test::cost(),
         ["live-test", kernel] => live_test::live_test(Some(kernel.as_ref()), None),
-        ["live-test", kernel, script] => live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref())),
+        ["live-test", kernel, script] => {
+            live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref()))
+        }
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
@@ -117,7 +126,15 @@ fn main() -> ExitCode {
 fn kernlane() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("kernlane");
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    run(Command::new("cargo").args(["build", "--profile", profile, "-p", "kernlane", "-p", "kernlane-plugin"]))?;
+    run(Command::new("cargo").args([
+        "build",
+        "--profile",
+        profile,
+        "-p",
+        "kernlane",
+        "-p",
+        "kernlane-plugin",
+    ]))?;
     ensure!(program.is_file(), "cargo did not build {}", program.display());
     Ok(program)
 }

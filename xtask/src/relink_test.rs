@@ -1,4 +1,5 @@
-//! `cargo xtask relink-test TREE`: what rewriting and relinking must hold on a real kernel, without booting it.
+//! `cargo xtask relink-test TREE`: what rewriting and relinking must hold on a real kernel, without
+//! booting it.
 
 use anyhow::{Context, Result, ensure};
 use image::BuildId;
@@ -43,11 +44,20 @@ fn passed(what: &str) {
 }
 
 fn results(root: &Path) -> Result<Vec<Vec<u8>>> {
-    let read = |name: &&str| fs::read(root.join(name)).with_context(|| format!("{}: cannot be read", root.join(name).display()));
+    let read = |name: &&str| {
+        fs::read(root.join(name))
+            .with_context(|| format!("{}: cannot be read", root.join(name).display()))
+    };
     RESULTS.iter().map(read).collect()
 }
 
-fn relink(kernlane: &Path, tree: &Path, layout: &Layout, scratch: &Path, output: &Path) -> Result<Command> {
+fn relink(
+    kernlane: &Path,
+    tree: &Path,
+    layout: &Layout,
+    scratch: &Path,
+    output: &Path,
+) -> Result<Command> {
     let path = scratch.join("layout.kll");
     fs::write(&path, layout.to_text())?;
     let mut command = Command::new(kernlane);
@@ -62,9 +72,21 @@ fn relink(kernlane: &Path, tree: &Path, layout: &Layout, scratch: &Path, output:
     Ok(command)
 }
 
-fn original_order(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path, before: &[Vec<u8>]) -> Result<()> {
+fn original_order(
+    kernlane: &Path,
+    tree: &Path,
+    build_id: &BuildId,
+    scratch: &Path,
+    before: &[Vec<u8>],
+) -> Result<()> {
     let output = scratch.join("original");
-    crate::run(&mut relink(kernlane, tree, &Layout::original(build_id.clone()), scratch, &output)?)?;
+    crate::run(&mut relink(
+        kernlane,
+        tree,
+        &Layout::original(build_id.clone()),
+        scratch,
+        &output,
+    )?)?;
     for ((name, old), new) in RESULTS.iter().zip(before).zip(results(&output)?) {
         ensure!(*old == new, "the original order gave another {name}");
     }
@@ -73,7 +95,9 @@ fn original_order(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Pa
 
 fn other_kernel(kernlane: &Path, tree: &Path, scratch: &Path) -> Result<()> {
     let output = scratch.join("other");
-    let Output { status, stderr, .. } = relink(kernlane, tree, &Layout::original(BuildId("00ff".into())), scratch, &output)?.output()?;
+    let Output { status, stderr, .. } =
+        relink(kernlane, tree, &Layout::original(BuildId("00ff".into())), scratch, &output)?
+            .output()?;
     let message = String::from_utf8_lossy(&stderr);
     ensure!(
         status.code() == Some(2) && message.contains("00ff"),
@@ -85,7 +109,8 @@ fn other_kernel(kernlane: &Path, tree: &Path, scratch: &Path) -> Result<()> {
 
 fn interrupted(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path) -> Result<()> {
     let output = scratch.join("interrupted");
-    let mut child = relink(kernlane, tree, &Layout::original(build_id.clone()), scratch, &output)?.spawn()?;
+    let mut child =
+        relink(kernlane, tree, &Layout::original(build_id.clone()), scratch, &output)?.spawn()?;
     std::thread::sleep(BEFORE_INTERRUPT);
     ensure!(child.try_wait()?.is_none(), "the relink ended before it could be interrupted");
     crate::run(Command::new("kill").args(["-INT", &child.id().to_string()]))?;

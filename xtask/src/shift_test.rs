@@ -1,11 +1,12 @@
-//! `cargo xtask shift-test TREE`: the checker accepts every placement of the data behind kallsyms that the
-//! linker script allows.
+//! `cargo xtask shift-test TREE`: the checker accepts every placement of the data behind kallsyms
+//! that the linker script allows.
 //!
-//! A relinked kernel has more names than the original, so its kallsyms tables are longer, and the data behind
-//! them moves by any number of bytes. How the pieces of that data align again depends on this number modulo 64.
-//! The test takes a built tree and links its objects again for each remainder, with so many bytes in front of the
-//! last kallsyms table. The original must be equal to each of these kernels. In each of them the checker must
-//! also find the mutations of the tables behind kallsyms: for some of the remainders, since each takes a second.
+//! A relinked kernel has more names than the original, so its kallsyms tables are longer, and the
+//! data behind them moves by any number of bytes. How the pieces of that data align again depends
+//! on this number modulo 64. The test takes a built tree and links its objects again for each
+//! remainder, with so many bytes in front of the last kallsyms table. The original must be equal to
+//! each of these kernels. In each of them the checker must also find the mutations of the tables
+//! behind kallsyms: for some of the remainders, since each takes a second.
 //!
 //! The links use the tree's own linker, flags and script. Nothing in the tree is written.
 
@@ -23,7 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest alignment of data without a symbol.
 const REMAINDERS: RangeInclusive<u64> = 0..=63;
-/// The remainders at which wrong tables are looked for are multiples of this: data of every alignment has moved.
+/// The remainders at which wrong tables are looked for are multiples of this: data of every
+/// alignment has moved.
 const MUTATED: u64 = 20;
 /// The label of the last of the kallsyms tables, whose entries need no alignment.
 const LAST_TABLE: &str = ".globl kallsyms_seqs_of_names";
@@ -46,9 +48,7 @@ pub fn shift_test(tree: &Path) -> Result<()> {
     };
     let workers: Vec<Result<()>> = std::thread::scope(|scope| {
         let workers = [scope.spawn(work), scope.spawn(work)];
-        workers
-            .map(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
-            .into()
+        workers.map(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked"))).into()
     });
     workers.into_iter().collect()
 }
@@ -57,7 +57,8 @@ pub fn shift_test(tree: &Path) -> Result<()> {
 fn is_accepted(original: &Build, directory: &Path, remainder: u64) -> Result<()> {
     let shifted = Build::read(directory)?;
     let (old, new) = (original.kernel()?, shifted.kernel()?);
-    let end = |kernel: &Kernel| kernel.symbol("kallsyms_seqs_of_names").context("there is no kallsyms");
+    let end =
+        |kernel: &Kernel| kernel.symbol("kallsyms_seqs_of_names").context("there is no kallsyms");
     let moved = end(&new.kernel)? - end(&old.kernel)?;
     ensure!(moved == remainder, "the link moved the data by {moved} bytes");
     let findings = check(&old, &new, &Placement::default())?;
@@ -89,22 +90,16 @@ impl Link {
         let [_, linker, _, first, _, second, ..] = words[..] else {
             bail!("{}/.vmlinux.cmd does not say how vmlinux was linked", tree.display());
         };
-        let flags = first
-            .split_whitespace()
-            .chain(second.split_whitespace())
-            .map(str::to_owned)
-            .collect();
+        let flags =
+            first.split_whitespace().chain(second.split_whitespace()).map(str::to_owned).collect();
         let directory = tempfile::Builder::new().prefix("kernlane-shift-test-").tempdir()?;
-        let link = Link {
-            tree,
-            linker: linker.to_owned(),
-            flags,
-            directory,
-        };
+        let link = Link { tree, linker: linker.to_owned(), flags, directory };
         let tables = read(&link.tree.join(".tmp_vmlinux2.kallsyms.S"))?;
-        let (header, tables) = tables.split_once("\t.section .rodata").context("unknown kallsyms tables")?;
+        let (header, tables) =
+            tables.split_once("\t.section .rodata").context("unknown kallsyms tables")?;
         ensure!(header.contains("#define ALGN"), "unknown kallsyms tables");
-        let (before, last) = tables.split_once(LAST_TABLE).context("kallsyms has no order of names")?;
+        let (before, last) =
+            tables.split_once(LAST_TABLE).context("kallsyms has no order of names")?;
         let last = last.replacen("ALGN", "", 1);
         link.assemble("before", &format!("{MACROS}\t.section .rodata{before}"))?;
         link.assemble("last", &format!("\t.section .rodata, \"a\"\n{LAST_TABLE}{last}"))?;
@@ -125,7 +120,8 @@ impl Link {
             .arg(self.path(&format!("{name}.o"))))
     }
 
-    /// A directory like a tree with the kernel whose last kallsyms table begins `remainder` bytes later.
+    /// A directory like a tree with the kernel whose last kallsyms table begins `remainder` bytes
+    /// later.
     fn shifted(&self, remainder: u64, original: &Build) -> Result<PathBuf> {
         let gap = format!("gap{remainder}");
         self.assemble(&gap, &format!("\t.section .rodata, \"a\"\n\t.fill {remainder}, 1, 0\n"))?;
@@ -135,14 +131,22 @@ impl Link {
         let vmlinux = directory.join("vmlinux");
         let mut link = Command::new(&self.linker);
         link.current_dir(&self.tree).args(&self.flags);
-        link.args(["--script=arch/x86/kernel/vmlinux.lds", "--strip-debug", "-o"])
-            .arg(&vmlinux);
-        link.args(["--whole-archive", "vmlinux.o", ".vmlinux.export.o", "init/version-timestamp.o"]);
+        link.args(["--script=arch/x86/kernel/vmlinux.lds", "--strip-debug", "-o"]).arg(&vmlinux);
+        link.args([
+            "--whole-archive",
+            "vmlinux.o",
+            ".vmlinux.export.o",
+            "init/version-timestamp.o",
+        ]);
         link.arg("--no-whole-archive");
-        link.args(["before".to_owned(), gap, "last".to_owned()].map(|name| self.path(&format!("{name}.o"))));
+        link.args(
+            ["before".to_owned(), gap, "last".to_owned()]
+                .map(|name| self.path(&format!("{name}.o"))),
+        );
         run(&mut link)?;
         fs::write(&vmlinux, with_moved_addresses(fs::read(&vmlinux)?, original.vmlinux())?)?;
-        // With the sizes of functions, sorttable leaves out tracer sites outside of functions. No function moves.
+        // With the sizes of functions, sorttable leaves out tracer sites outside of functions. No
+        // function moves.
         let mut sort = Command::new(self.tree.join("scripts/sorttable"));
         let sizes = self.tree.join(".tmp_vmlinux.nm-sort");
         if sizes.exists() {
@@ -164,8 +168,9 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-/// The linked kernel, with the addresses in its kallsyms tables, which are the original's, replaced by where its
-/// own symbols lie. Both links have the same symbols, and those of one name are in the same order.
+/// The linked kernel, with the addresses in its kallsyms tables, which are the original's, replaced
+/// by where its own symbols lie. Both links have the same symbols, and those of one name are in the
+/// same order.
 fn with_moved_addresses(mut linked: Vec<u8>, original: &[u8]) -> Result<Vec<u8>> {
     let (old, new) = (Kernel::parse(original)?, Kernel::parse(&linked)?);
     let mut moved: HashMap<u64, u64> = HashMap::new();
@@ -176,14 +181,14 @@ fn with_moved_addresses(mut linked: Vec<u8>, original: &[u8]) -> Result<Vec<u8>>
     let at = |name: &str| new.symbol(name).with_context(|| format!("there is no {name}"));
     let count = new.u32_at(at("kallsyms_num_syms")?).context("kallsyms is cut off")?;
     let base = new.u64_at(at("kallsyms_relative_base")?).context("kallsyms is cut off")?;
-    let offsets = new
-        .bytes(at("kallsyms_offsets")?, u64::from(count) * 4)
-        .context("kallsyms is cut off")?;
+    let offsets =
+        new.bytes(at("kallsyms_offsets")?, u64::from(count) * 4).context("kallsyms is cut off")?;
     let start = offsets.as_ptr() as usize - linked.as_ptr() as usize;
     let mut changed = Vec::new();
     for (index, offset) in offsets.chunks_exact(4).enumerate() {
         let offset = i32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]);
-        // Negative: one less than the distance from the base, negated (kernel/kallsyms.c). Others are absolute.
+        // Negative: one less than the distance from the base, negated (kernel/kallsyms.c). Others
+        // are absolute.
         if offset < 0 {
             let address = base.wrapping_sub(1).wrapping_sub(i64::from(offset) as u64);
             let now = moved

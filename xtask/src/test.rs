@@ -2,8 +2,8 @@
 
 use crate::kernel::{self, Compiler};
 use crate::{
-    book_test, check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test, page_test, record_test, relink_test,
-    run, services_test, shift_test, uml_test, vm_test,
+    book_test, check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test,
+    page_test, record_test, relink_test, run, services_test, shift_test, uml_test, vm_test,
 };
 use anyhow::{Context, Result, anyhow, ensure};
 use replay::comparison;
@@ -24,7 +24,14 @@ pub fn test() -> Result<()> {
 pub fn quick() -> Result<()> {
     step("format, lints, units");
     run(Command::new("cargo").args(["fmt", "--all", "--check"]))?;
-    run(Command::new("cargo").args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(Command::new("cargo").args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     run(Command::new("cargo").args(["test", "--workspace"]))
 }
 
@@ -76,8 +83,9 @@ fn with_kernels() -> Result<()> {
     Ok(())
 }
 
-/// Relinks a tree's kernel in the original order, for a workload, and in a random order, which is booted on the `machines` (all of them if none
-/// is named). Gives the directory with the workload's profile and the relinked kernels.
+/// Relinks a tree's kernel in the original order, for a workload, and in a random order, which is
+/// booted on the `machines` (all of them if none is named). Gives the directory with the workload's
+/// profile and the relinked kernels.
 fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Result<PathBuf> {
     step("the original order is the original kernel, and objtool judges others");
     relink_test::relink_test(tree)?;
@@ -89,23 +97,27 @@ fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Res
     Ok(road)
 }
 
-/// By how much replay may miss what the relinked kernel is then seen to do, instruction for instruction.
+/// By how much replay may miss what the relinked kernel is then seen to do, instruction for
+/// instruction.
 const TOLERANCE: f64 = 0.02;
-/// By how much the number of instructions itself may differ: in a faster kernel the two ends of a pipe take turns at other times.
+/// By how much the number of instructions itself may differ: in a faster kernel the two ends of a
+/// pipe take turns at other times.
 const INSTRUCTIONS_TOLERANCE: f64 = 0.03;
 
-/// Predicted and recorded misses and taken jumps agree, and the layout made for the workload is better than the original.
+/// Predicted and recorded misses and taken jumps agree, and the layout made for the workload is
+/// better than the original.
 fn predictions_hold(directory: &Path) -> Result<()> {
     let results = Results::read(directory)?;
     for comparison in comparison::compare(&results.rows)? {
         for layout in &comparison.layouts {
-            let what = format!("{} on {}, {}", comparison.workload, comparison.machine, layout.layout);
+            let what =
+                format!("{} on {}, {}", comparison.workload, comparison.machine, layout.layout);
             let metric = |name: &str| {
                 let found = layout.metrics.iter().find(|metric| metric.name == name);
                 let metric = found.with_context(|| format!("{what}: no {name}"))?;
-                let off = metric
-                    .difference
-                    .with_context(|| format!("{what}: {name} is not both predicted and recorded"))?;
+                let off = metric.difference.with_context(|| {
+                    format!("{what}: {name} is not both predicted and recorded")
+                })?;
                 anyhow::Ok((metric, off))
             };
             let (_, instructions) = metric("kernel instructions")?;
@@ -117,7 +129,11 @@ fn predictions_hold(directory: &Path) -> Result<()> {
             for name in PREDICTED {
                 let (metric, off) = metric(name)?;
                 let off = (1.0 + off) / (1.0 + instructions) - 1.0;
-                ensure!(off.abs() <= TOLERANCE, "{what}: {name}: predicted {:.2} % off", 100.0 * off);
+                ensure!(
+                    off.abs() <= TOLERANCE,
+                    "{what}: {name}: predicted {:.2} % off",
+                    100.0 * off
+                );
                 let change = metric.recorded_change.context("no change")?;
                 let made_for_it = layout.layout != "random";
                 ensure!(
@@ -170,7 +186,8 @@ fn minutes(duration: Duration) -> String {
     format!("{:02}:{:02}", seconds / 60, seconds % 60)
 }
 
-/// Sends the workload down the whole road, which includes the proof of each relinked kernel; gives the directory.
+/// Sends the workload down the whole road, which includes the proof of each relinked kernel; gives
+/// the directory.
 fn optimized(kernlane: &Path, workload: &str, tree: &Path, layouts: &[&str]) -> Result<PathBuf> {
     let name = tree.file_name().unwrap_or_default().to_string_lossy();
     let directory = PathBuf::from(format!("target/test/{workload}-{name}"));

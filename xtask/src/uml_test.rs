@@ -1,7 +1,8 @@
 //! `cargo xtask uml-test`: a kernel that is a program (User Mode Linux), relinked.
 //!
-//! The original order gives the original program, byte for byte; a random and the reversed order run the loads of `load.c`, which compares
-//! everything that it gets back. A kernel with counters runs them too, and has counted what they asked for.
+//! The original order gives the original program, byte for byte; a random and the reversed order
+//! run the loads of `load.c`, which compares everything that it gets back. A kernel with counters
+//! runs them too, and has counted what they asked for.
 
 use crate::kernel::{self, Compiler};
 use crate::uml::{DATAGRAMS, Guest, LOADS, REQUESTS, judge, relinked};
@@ -50,10 +51,7 @@ fn in_order(kernlane: &Path, tree: &Path, algorithm: &str, scratch: &Path) -> Re
         let mut command = Command::new(kernlane);
         command.arg("layout").arg(&profile).arg("--kernel").arg(tree);
         crate::run(
-            command
-                .args(["--algorithm", algorithm, "--output"])
-                .arg(&layout)
-                .stdout(Stdio::null()),
+            command.args(["--algorithm", algorithm, "--output"]).arg(&layout).stdout(Stdio::null()),
         )?;
     }
     let layout = layout.to_string_lossy();
@@ -68,10 +66,12 @@ fn passes(guest: &Guest, kernel: &Path, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A counting kernel counts to the one what its loads ask for, and what they say of themselves follows from few counters.
+/// A counting kernel counts to the one what its loads ask for, and what they say of themselves
+/// follows from few counters.
 fn counts(kernlane: &Path, tree: &Path, guest: &Guest, scratch: &Path) -> Result<()> {
     let counting = relinked(kernlane, tree, &["--count"], scratch.join("counting.kernel"))?;
-    let mut running = guest.boot(&counting.join("vmlinux"), &["all", &ROUNDS.to_string(), "stay"])?;
+    let mut running =
+        guest.boot(&counting.join("vmlinux"), &["all", &ROUNDS.to_string(), "stay"])?;
     running.stays()?;
     judge(&running.said()?, &LOADS, "the counting kernel")?;
     let file = scratch.join("counted.klp");

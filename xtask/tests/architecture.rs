@@ -48,7 +48,8 @@ fn every_path_that_the_documents_name_exists() {
         let text = read(&document);
         for word in text.split('`').skip(1).step_by(2) {
             let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-            let known_room = ["crates/", "xtask/", "docs/", "machines/", "workloads/", "annotations/", "bench/"];
+            let known_room =
+                ["crates/", "xtask/", "docs/", "machines/", "workloads/", "annotations/", "bench/"];
             let named = plain && known_room.iter().any(|room| word.starts_with(room));
             if named && !root().join(word).exists() {
                 missing.push(format!("{document} names {word}"));
@@ -71,11 +72,15 @@ fn uses_in_manifests() -> Uses {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
-    let short = |package: &serde_json::Value| package["name"].as_str().unwrap().trim_start_matches("kernlane-").to_owned();
-    let ours: BTreeSet<String> = packages.iter().map(short).filter(|name| name != "xtask").collect();
+    let short = |package: &serde_json::Value| {
+        package["name"].as_str().unwrap().trim_start_matches("kernlane-").to_owned()
+    };
+    let ours: BTreeSet<String> =
+        packages.iter().map(short).filter(|name| name != "xtask").collect();
     let of = |package: &serde_json::Value| {
         let dependencies = package["dependencies"].as_array().unwrap().iter();
-        let used = dependencies.filter(|dependency| dependency["kind"].is_null() && !dependency["path"].is_null());
+        let used = dependencies
+            .filter(|dependency| dependency["kind"].is_null() && !dependency["path"].is_null());
         used.map(short).collect()
     };
     let shipped = packages.iter().filter(|package| ours.contains(&short(package)));
@@ -112,7 +117,9 @@ fn reaches(uses: &Uses, from: &str, to: &str) -> bool {
 /// The arrows that no longer way replaces.
 fn arrows_that_matter(uses: &Uses) -> BTreeSet<(String, String)> {
     let all = uses.iter().flat_map(|(from, used)| used.iter().map(move |to| (from, to)));
-    let matters = |&(from, to): &(&String, &String)| !uses[from].iter().any(|other| other != to && reaches(uses, other, to));
+    let matters = |&(from, to): &(&String, &String)| {
+        !uses[from].iter().any(|other| other != to && reaches(uses, other, to))
+    };
     all.filter(matters).map(|(from, to)| (from.clone(), to.clone())).collect()
 }
 
@@ -180,7 +187,8 @@ fn no_drawers() {
     for file in files("crates", &[".rs"]) {
         let stem = Path::new(&file).file_stem().unwrap().to_string_lossy().into_owned();
         assert!(
-            !["utils", "util", "common", "shared", "types", "helpers", "misc"].contains(&stem.as_str()),
+            !["utils", "util", "common", "shared", "types", "helpers", "misc"]
+                .contains(&stem.as_str()),
             "{file}"
         );
     }

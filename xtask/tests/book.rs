@@ -1,6 +1,8 @@
-//! The book in `docs/`, `README.md` and `CONTRIBUTING.md`: links, commands, line lengths, first sentences.
+//! The book in `docs/`, `README.md` and `CONTRIBUTING.md`: links, commands, line lengths, first
+//! sentences.
 //!
-//! Takes the Markdown files of the tree. Never builds the book and runs no command: `cargo xtask book-test` does both.
+//! Takes the Markdown files of the tree. Never builds the book and runs no command:
+//! `cargo xtask book-test` does both.
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
@@ -50,7 +52,8 @@ fn parsed(text: &str) -> Parser<'_> {
     Parser::new_ext(text, Options::ENABLE_TABLES)
 }
 
-/// The anchors that mdBook gives a page's headings: lower case, spaces as hyphens, a number behind the second of a kind.
+/// The anchors that mdBook gives a page's headings: lower case, spaces as hyphens, a number behind
+/// the second of a kind.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut seen: HashMap<String, usize> = HashMap::new();
@@ -106,7 +109,9 @@ fn every_link_leads_to_a_file_and_a_heading() {
     for document in documents() {
         let text = read(&document);
         for event in parsed(&text) {
-            let (Event::Start(Tag::Link { dest_url, .. }) | Event::Start(Tag::Image { dest_url, .. })) = event else {
+            let (Event::Start(Tag::Link { dest_url, .. })
+            | Event::Start(Tag::Image { dest_url, .. })) = event
+            else {
                 continue;
             };
             if dest_url.contains("://") {
@@ -140,7 +145,9 @@ fn code(text: &str) -> (Vec<String>, Vec<String>) {
     let mut block: Option<String> = None;
     for event in parsed(text) {
         match event {
-            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_) | CodeBlockKind::Indented)) => block = Some(String::new()),
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_) | CodeBlockKind::Indented)) => {
+                block = Some(String::new())
+            }
             Event::End(TagEnd::CodeBlock) => blocks.extend(block.take()),
             Event::Text(piece) => {
                 if let Some(block) = &mut block {
@@ -170,18 +177,16 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Lines that begin with a program's name, after a prompt perhaps; a backslash at the end continues a line.
+/// Lines that begin with a program's name, after a prompt perhaps; a backslash at the end continues
+/// a line.
 fn lines_of(block: &str, program: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let lines = joined.lines().map(|line| line.trim_start_matches(['$', '#', ' ']));
-    lines
-        .filter(|line| line.split(' ').next() == Some(program))
-        .map(str::to_owned)
-        .collect()
+    lines.filter(|line| line.split(' ').next() == Some(program)).map(str::to_owned).collect()
 }
 
-/// Why the tool would not take these words. `partial`: they only name a command. Something that is required may be missing, and a value
-/// may be a placeholder.
+/// Why the tool would not take these words. `partial`: they only name a command. Something that is
+/// required may be missing, and a value may be a placeholder.
 fn refused(words: &[String], partial: bool) -> Option<String> {
     let error = kernlane::cli::Cli::command().try_get_matches_from(words).err()?;
     let fine = match error.kind() {
@@ -197,8 +202,10 @@ fn refused(words: &[String], partial: bool) -> Option<String> {
 }
 
 fn has_placeholder(words: &[String]) -> bool {
-    let is_placeholder =
-        |word: &String| word.starts_with(|c: char| c.is_ascii_uppercase()) && !word.contains(|c: char| c.is_ascii_lowercase());
+    let is_placeholder = |word: &String| {
+        word.starts_with(|c: char| c.is_ascii_uppercase())
+            && !word.contains(|c: char| c.is_ascii_lowercase())
+    };
     words.iter().any(is_placeholder)
 }
 
@@ -249,7 +256,8 @@ fn every_xtask_command_and_make_target_of_the_documents_exists() {
         let (blocks, inline) = code(&read(&document));
         let lines = |program: &str| -> Vec<String> {
             let of_blocks = blocks.iter().flat_map(|block| lines_of(block, program));
-            let of_lines = inline.iter().filter(|line| line.split(' ').next() == Some(program)).cloned();
+            let of_lines =
+                inline.iter().filter(|line| line.split(' ').next() == Some(program)).cloned();
             of_blocks.chain(of_lines).collect()
         };
         for line in lines("cargo") {
@@ -263,7 +271,10 @@ fn every_xtask_command_and_make_target_of_the_documents_exists() {
         for line in lines("make") {
             let target = line.split(' ').nth(1).unwrap_or_default();
             let is_target = target.chars().all(|c| c.is_ascii_lowercase()) && !target.is_empty();
-            if is_target && target != "install" && !makefile.lines().any(|rule| rule.starts_with(&format!("{target}:"))) {
+            if is_target
+                && target != "install"
+                && !makefile.lines().any(|rule| rule.starts_with(&format!("{target}:")))
+            {
                 missing.push(format!("{document}: {line}"));
             }
         }
@@ -307,20 +318,25 @@ fn every_page_is_in_the_summary_once() {
 fn beginning(text: &str) -> (Option<String>, Option<String>) {
     let (mut title, mut sentence) = (None, None);
     let mut events = parsed(text);
-    if let Some(Event::Start(Tag::Heading {
-        level: HeadingLevel::H1, ..
-    })) = events.next()
-    {
-        title = Some(text_until(&mut events, |event| matches!(event, Event::End(TagEnd::Heading(_)))));
+    if let Some(Event::Start(Tag::Heading { level: HeadingLevel::H1, .. })) = events.next() {
+        title =
+            Some(text_until(&mut events, |event| matches!(event, Event::End(TagEnd::Heading(_)))));
     }
-    if let (Some(Event::Start(Tag::Paragraph)), Some(Event::Start(Tag::Emphasis))) = (events.next(), events.next()) {
-        let emphasized = text_until(&mut events, |event| matches!(event, Event::End(TagEnd::Emphasis)));
-        sentence = matches!(events.next(), Some(Event::End(TagEnd::Paragraph))).then_some(emphasized);
+    if let (Some(Event::Start(Tag::Paragraph)), Some(Event::Start(Tag::Emphasis))) =
+        (events.next(), events.next())
+    {
+        let emphasized =
+            text_until(&mut events, |event| matches!(event, Event::End(TagEnd::Emphasis)));
+        sentence =
+            matches!(events.next(), Some(Event::End(TagEnd::Paragraph))).then_some(emphasized);
     }
     (title, sentence)
 }
 
-fn text_until<'a>(events: &mut impl Iterator<Item = Event<'a>>, end: impl Fn(&Event<'a>) -> bool) -> String {
+fn text_until<'a>(
+    events: &mut impl Iterator<Item = Event<'a>>,
+    end: impl Fn(&Event<'a>) -> bool,
+) -> String {
     let inside = events.take_while(|event| !end(event));
     let pieces = inside.map(|event| match event {
         Event::Text(piece) | Event::Code(piece) => piece.to_string(),
@@ -335,7 +351,9 @@ fn every_page_begins_with_who_needs_it_and_when() {
     let mut without = Vec::new();
     for page in pages() {
         let (title, sentence) = beginning(&read(&page));
-        let says = sentence.is_some_and(|sentence| sentence.starts_with("For ") && sentence.contains(" when ") && sentence.ends_with('.'));
+        let says = sentence.is_some_and(|sentence| {
+            sentence.starts_with("For ") && sentence.contains(" when ") && sentence.ends_with('.')
+        });
         if title.is_none_or(|title| title.is_empty()) || !says {
             without.push(page);
         }

@@ -1,7 +1,8 @@
-//! Which service, function and data structure a recording spent its time on, and in which caches what it missed.
+//! Which service, function and data structure a recording spent its time on, and in which caches
+//! what it missed.
 //!
-//! Takes a recording, its kernel's symbols, annotations and machines; gives tables. [`Attribution`] holds what all analyses share. Prints nothing
-//! but progress on a terminal; never asks the guest.
+//! Takes a recording, its kernel's symbols, annotations and machines; gives tables. [`Attribution`]
+//! holds what all analyses share. Prints nothing but progress on a terminal; never asks the guest.
 
 pub mod misses;
 pub mod services;
@@ -40,24 +41,31 @@ pub struct Observed {
 impl Observed {
     /// What the numbers depend on, in a line.
     pub fn conditions(&self) -> String {
-        let ServiceTable {
-            workload, kernel, seed, ..
-        } = &self.table;
+        let ServiceTable { workload, kernel, seed, .. } = &self.table;
         let machine = self.table.machines.first();
-        let machine = machine.map_or(String::new(), |machine| format!(", machine {} (simulated)", machine.name));
+        let machine = machine
+            .map_or(String::new(), |machine| format!(", machine {} (simulated)", machine.name));
         format!("workload {workload}, kernel {kernel}, seed {seed}{machine}")
     }
 
     pub fn conditions_by_name(&self) -> [(&'static str, String); 4] {
-        let ServiceTable {
-            workload, kernel, seed, ..
-        } = &self.table;
-        conditions_by_name(workload, kernel, *seed, self.table.machines.first().map(|machine| &*machine.name))
+        let ServiceTable { workload, kernel, seed, .. } = &self.table;
+        conditions_by_name(
+            workload,
+            kernel,
+            *seed,
+            self.table.machines.first().map(|machine| &*machine.name),
+        )
     }
 }
 
 /// What numbers depend on, for files that keep it by name; `machine`: that was simulated.
-pub fn conditions_by_name(workload: &str, kernel: &str, seed: u64, machine: Option<&str>) -> [(&'static str, String); 4] {
+pub fn conditions_by_name(
+    workload: &str,
+    kernel: &str,
+    seed: u64,
+    machine: Option<&str>,
+) -> [(&'static str, String); 4] {
     [
         ("workload", workload.to_owned()),
         ("kernel", kernel.to_owned()),
@@ -74,13 +82,19 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// `kernel`: a build tree, a vmlinux or a System.map; `annotations`: a file, or else those that are shipped.
-    pub fn open(kernel: &Path, annotations: Option<&Path>, machines: &[String]) -> Result<Attribution> {
+    /// `kernel`: a build tree, a vmlinux or a System.map; `annotations`: a file, or else those that
+    /// are shipped.
+    pub fn open(
+        kernel: &Path,
+        annotations: Option<&Path>,
+        machines: &[String],
+    ) -> Result<Attribution> {
         let annotations = match annotations {
             None => Annotations::shipped()?,
             Some(path) => {
                 let named = || path.display().to_string();
-                Annotations::parse(&std::fs::read_to_string(path).with_context(named)?).with_context(named)?
+                Annotations::parse(&std::fs::read_to_string(path).with_context(named)?)
+                    .with_context(named)?
             }
         };
         let symbols = Symbols::read(&vmlinux::path(kernel))?;
@@ -94,7 +108,8 @@ impl Attribution {
     /// The services of a recording (a directory). Shows progress on a terminal.
     pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
         read(recording, "services", |reader| {
-            let attributed = services::attribute(reader, &self.symbols, &self.binding, &self.machines)?;
+            let attributed =
+                services::attribute(reader, &self.symbols, &self.binding, &self.machines)?;
             Ok(self.to_table(reader.header(), &attributed))
         })
     }
@@ -109,7 +124,12 @@ impl Attribution {
             "--branches needs a --machine with a table [branch] in its file: server-32k, for example"
         );
         read(recording, "services", |reader| {
-            let attributed = services::attribute_with_branches(reader, &self.symbols, &self.binding, &self.machines)?;
+            let attributed = services::attribute_with_branches(
+                reader,
+                &self.symbols,
+                &self.binding,
+                &self.machines,
+            )?;
             Ok(self.to_table(reader.header(), &attributed))
         })
     }
@@ -120,9 +140,14 @@ impl Attribution {
         self.misses_on(recording, kernel, &self.machines)
     }
 
-    /// As `misses`, on the first machine that had a data cache when `observed` was counted; `None`: there is none, or the recording has no
-    /// data accesses.
-    pub fn data_misses(&self, recording: &Path, kernel: &Path, observed: &ServiceTable) -> Result<Option<MissTable>> {
+    /// As `misses`, on the first machine that had a data cache when `observed` was counted; `None`:
+    /// there is none, or the recording has no data accesses.
+    pub fn data_misses(
+        &self,
+        recording: &Path,
+        kernel: &Path,
+        observed: &ServiceTable,
+    ) -> Result<Option<MissTable>> {
         let counted = observed.machines.iter().position(|machine| machine.kernel_stalls.is_some());
         let Some(machine) = counted.and_then(|at| self.machines.get(at)) else {
             return Ok(None);
@@ -138,7 +163,12 @@ impl Attribution {
         Ok(tables.pop())
     }
 
-    fn misses_on(&self, recording: &Path, kernel: &Path, machines: &[Machine]) -> Result<Vec<MissTable>> {
+    fn misses_on(
+        &self,
+        recording: &Path,
+        kernel: &Path,
+        machines: &[Machine],
+    ) -> Result<Vec<MissTable>> {
         read(recording, "misses", |reader| {
             misses::misses(reader, &self.symbols, &vmlinux::path(kernel), machines)
         })
@@ -147,23 +177,26 @@ impl Attribution {
     /// As `table`, with what each function came to.
     pub fn recorded(&self, recording: &Path) -> Result<Recorded> {
         read(recording, "services", |reader| {
-            let (attributed, functions) = services::attribute_with_functions(reader, &self.symbols, &self.binding, &self.machines)?;
-            Ok(Recorded {
-                table: self.to_table(reader.header(), &attributed),
-                functions,
-            })
+            let (attributed, functions) = services::attribute_with_functions(
+                reader,
+                &self.symbols,
+                &self.binding,
+                &self.machines,
+            )?;
+            Ok(Recorded { table: self.to_table(reader.header(), &attributed), functions })
         })
     }
 
     /// As `table`, with the chains of calls and what went on over time.
     pub fn observed(&self, recording: &Path) -> Result<Observed> {
         read(recording, "services", |reader| {
-            let (attributed, calls, timeline) = services::attribute_with_calls(reader, &self.symbols, &self.binding, &self.machines)?;
-            Ok(Observed {
-                table: self.to_table(reader.header(), &attributed),
-                calls,
-                timeline,
-            })
+            let (attributed, calls, timeline) = services::attribute_with_calls(
+                reader,
+                &self.symbols,
+                &self.binding,
+                &self.machines,
+            )?;
+            Ok(Observed { table: self.to_table(reader.header(), &attributed), calls, timeline })
         })
     }
 
@@ -171,16 +204,21 @@ impl Attribution {
     pub fn locality(&self, recording: &Path, image: &Image) -> Result<Locality> {
         let Recorded { table, functions } = self.recorded(recording)?;
         let all_calls = functions.values().map(|totals| totals.calls).sum();
-        let mut by_calls: Vec<(String, u64)> = functions.into_iter().map(|(name, totals)| (name, totals.calls)).collect();
+        let mut by_calls: Vec<(String, u64)> =
+            functions.into_iter().map(|(name, totals)| (name, totals.calls)).collect();
         by_calls.sort_by(|(a, a_calls), (b, b_calls)| b_calls.cmp(a_calls).then_with(|| a.cmp(b)));
         by_calls.truncate(POPULAR);
         let names: Vec<String> = by_calls.iter().map(|(name, _)| name.clone()).collect();
-        let reuses = read(recording, "services", |reader| services::reuses(reader, &self.symbols, &names))?;
-        let popular = by_calls
-            .into_iter()
-            .zip(reuses)
-            .map(|((name, calls), reuses)| (name, calls, reuses));
-        let profile = collect::of_recording(&Recording::at(recording), image, &Part::WHOLE, Besides::Nothing)?;
+        let reuses =
+            read(recording, "services", |reader| services::reuses(reader, &self.symbols, &names))?;
+        let popular =
+            by_calls.into_iter().zip(reuses).map(|((name, calls), reuses)| (name, calls, reuses));
+        let profile = collect::of_recording(
+            &Recording::at(recording),
+            image,
+            &Part::WHOLE,
+            Besides::Nothing,
+        )?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
 
@@ -190,7 +228,11 @@ impl Attribution {
 }
 
 /// Reads a recording (a directory); on a terminal shows how far it is, and what is being done.
-pub fn read<T>(recording: &Path, what: &str, walk: impl FnOnce(&mut Reader<Box<dyn Read>>) -> Result<T>) -> Result<T> {
+pub fn read<T>(
+    recording: &Path,
+    what: &str,
+    walk: impl FnOnce(&mut Reader<Box<dyn Read>>) -> Result<T>,
+) -> Result<T> {
     let path = Recording::at(recording).trace();
     let named = || path.display().to_string();
     let file = File::open(&path).with_context(named)?;

@@ -1,8 +1,11 @@
-//! Misses against the size and associativity of caches, by side and cause: SimOS' figures 4.6 and 4.7 (Rosenblum 1995, section 4.4).
+//! Misses against the size and associativity of caches, by side and cause: SimOS' figures 4.6 and
+//! 4.7 (Rosenblum 1995, section 4.4).
 //!
-//! Takes a recording; gives the misses of instruction caches and, where data accesses were recorded, of data caches and of unified caches that
-//! see all references, in one pass. Lines are as long as in the figures: 64 bytes for instructions, 32 for data, 128 in unified caches; the
-//! last two hold physical memory. All caches replace the least recently used line. Knows no services and no symbols; prints nothing.
+//! Takes a recording; gives the misses of instruction caches and, where data accesses were
+//! recorded, of data caches and of unified caches that see all references, in one pass. Lines are
+//! as long as in the figures: 64 bytes for instructions, 32 for data, 128 in unified caches; the
+//! last two hold physical memory. All caches replace the least recently used line. Knows no
+//! services and no symbols; prints nothing.
 
 use anyhow::{Context, Result};
 use execution::code::Code;
@@ -12,7 +15,9 @@ use execution::numbering::{Numbering, Unit};
 use serde::Serialize;
 use sim::{Line, Misses, Party, PerSide, PhysAddr, Sweep};
 use std::io::Read;
-use trace::{Accesses, Chunk, Event, Header, Patterns, Reader, RunAddr, Translation, TranslationId, events};
+use trace::{
+    Accesses, Chunk, Event, Header, Patterns, Reader, RunAddr, Translation, TranslationId, events,
+};
 
 /// log2 of the most ways.
 const WAYS: u32 = 3;
@@ -55,18 +60,15 @@ impl Holds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ByCause {
     pub cold: u64,
-    /// The kernel, or the same process, had evicted the line; in a recording without data accesses all processes are one.
+    /// The kernel, or the same process, had evicted the line; in a recording without data accesses
+    /// all processes are one.
     pub own: u64,
     pub other: u64,
 }
 
 impl From<Misses> for ByCause {
     fn from(misses: Misses) -> ByCause {
-        ByCause {
-            cold: misses.cold,
-            own: misses.own,
-            other: misses.other,
-        }
+        ByCause { cold: misses.cold, own: misses.own, other: misses.other }
     }
 }
 
@@ -109,7 +111,9 @@ pub fn sizes<R: Read>(reader: &mut Reader<R>) -> Result<Sizes> {
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
-            Chunk::Translations(translations) => translations.iter().try_for_each(|translation| caches.define(translation))?,
+            Chunk::Translations(translations) => {
+                translations.iter().try_for_each(|translation| caches.define(translation))?
+            }
             Chunk::Tasks(tasks) => caches.flow.define_tasks(&tasks),
             Chunk::Stream(words) => match reader.accesses() {
                 None => caches.fetches(&words),
@@ -143,7 +147,10 @@ fn sweep(holds: Holds) -> Sweep {
 impl Caches {
     fn new() -> Caches {
         Caches {
-            numbering: Numbering::new(Unit::Lines(Holds::Instructions.line()), 1 << Holds::Instructions.sets().end()),
+            numbering: Numbering::new(
+                Unit::Lines(Holds::Instructions.line()),
+                1 << Holds::Instructions.sets().end(),
+            ),
             codes: Vec::new(),
             firsts: vec![0],
             lines: Vec::new(),
@@ -155,8 +162,7 @@ impl Caches {
     }
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.numbering
-            .units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
+        self.numbering.units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
         self.firsts.push(self.lines.len() as u32);
         self.codes.push(Code::new(translation)?);
         Ok(())
@@ -165,7 +171,8 @@ impl Caches {
     /// The lines of a translation; when it was left, those of its first `left` instructions.
     #[inline]
     fn lines_of(&self, id: TranslationId, left: u32) -> std::ops::Range<usize> {
-        let (first, end) = (self.firsts[id.0 as usize] as usize, self.firsts[id.0 as usize + 1] as usize);
+        let (first, end) =
+            (self.firsts[id.0 as usize] as usize, self.firsts[id.0 as usize + 1] as usize);
         if left == 0 {
             return first..end;
         }
@@ -189,7 +196,8 @@ impl Caches {
     }
 
     fn fetches_and_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) {
-        let [mut data, mut both] = self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
+        let [mut data, mut both] =
+            self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
         let line_of = |holds: Holds, addr: u64| addr >> holds.line().trailing_zeros();
         self.physical.resize(self.lines.len(), None);
         let mut stream = Stream::new(accesses, patterns);
@@ -206,13 +214,19 @@ impl Caches {
                     self.instructions.access(self.lines[at].0, party);
                     let physical = match self.physical[at] {
                         Some(physical) => physical,
-                        None => self.flow.code(self.lines[at].1, &self.codes[id.0 as usize], id, patterns),
+                        None => self.flow.code(
+                            self.lines[at].1,
+                            &self.codes[id.0 as usize],
+                            id,
+                            patterns,
+                        ),
                     };
                     self.physical[at] = Some(physical);
                     both.access(Line::physical(line_of(Holds::Both, physical.0)), party);
                 }
                 for made in &self.flow.accesses()[access..access + execution.accesses as usize] {
-                    let (first, last) = (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
+                    let (first, last) =
+                        (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
                     for (holds, sweep) in [(Holds::Data, &mut data), (Holds::Both, &mut both)] {
                         for line in line_of(holds, first)..=line_of(holds, last) {
                             sweep.access(Line::physical(line), party);
@@ -241,7 +255,8 @@ impl Caches {
                 .flat_map(|size| (0..=WAYS).map(move |ways| (1_u64 << size, 1_u32 << ways)))
             {
                 let sets = size / u64::from(ways * holds.line());
-                let PerSide { kernel, user } = sweep.misses(sets as u32, ways).expect("the sweep holds every size");
+                let PerSide { kernel, user } =
+                    sweep.misses(sets as u32, ways).expect("the sweep holds every size");
                 caches.push(CacheMisses {
                     holds,
                     size,
@@ -280,7 +295,8 @@ mod tests {
     }
 
     fn counted(sizes: &Sizes, holds: Holds, size: u64, ways: u32) -> [ByCause; 2] {
-        let found = |cache: &&CacheMisses| (cache.holds, cache.size, cache.ways) == (holds, size, ways);
+        let found =
+            |cache: &&CacheMisses| (cache.holds, cache.size, cache.ways) == (holds, size, ways);
         let cache = sizes.caches.iter().find(found).unwrap();
         [cache.kernel, cache.user]
     }
@@ -289,19 +305,16 @@ mod tests {
         ByCause { cold, own, other }
     }
 
-    /// Kernel code at 0 and 4 KB from its beginning, user code at 0: three lines that meet in a direct-mapped cache of 4 KB. Each execution
-    /// loads from two addresses that lie 4 KB apart in memory.
+    /// Kernel code at 0 and 4 KB from its beginning, user code at 0: three lines that meet in a
+    /// direct-mapped cache of 4 KB. Each execution loads from two addresses that lie 4 KB apart in
+    /// memory.
     #[test]
     fn lines_that_meet_in_a_small_cache_do_not_in_a_large_one() {
         let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
-        let task = Task {
-            id: TaskId(0),
-            pointer: TaskPointer(1),
-            pid: Some(1),
-            comm: [0; 16],
-        };
+        let task = Task { id: TaskId(0), pointer: TaskPointer(1), pid: Some(1), comm: [0; 16] };
         writer.tasks(&[task]).unwrap();
-        let translations = [translation(0, KERNEL), translation(1, KERNEL + 4096), translation(2, 0x40_0000)];
+        let translations =
+            [translation(0, KERNEL), translation(1, KERNEL + 4096), translation(2, 0x40_0000)];
         writer.translations(&translations).unwrap();
         let (mut words, mut seen) = (Vec::new(), SeenAccesses::default());
         seen.mappings = [0x10, 0x11]

@@ -1,8 +1,9 @@
 //! What in the new kernel is what in the old one.
 //!
-//! Takes both kernels and the map; gives, for an old address, the new address of the same thing. Code of the map is placed by the
-//! map, everything else by symbols: between two things that did not move, the distance old → new is that of the symbol before. Both are
-//! *claims* here: the other stages compare every byte under them, so a wrong claim ends as a difference, not as a proof.
+//! Takes both kernels and the map; gives, for an old address, the new address of the same thing.
+//! Code of the map is placed by the map, everything else by symbols: between two things that did
+//! not move, the distance old → new is that of the symbol before. Both are *claims* here: the other
+//! stages compare every byte under them, so a wrong claim ends as a difference, not as a proof.
 
 use super::data::Places;
 use super::kernel::{Kernel, START_KERNEL_MAP, Section, Symbol};
@@ -23,9 +24,11 @@ pub struct Region {
 
 /// What is known of data before any of it is compared.
 pub struct DataFacts<'f> {
-    /// Where the kallsyms tables end: (old, new). They grow with the names of moved parts, and no symbol follows.
+    /// Where the kallsyms tables end: (old, new). They grow with the names of moved parts, and no
+    /// symbol follows.
     pub behind_kallsyms: Option<(u64, u64)>,
-    /// Which words of the old and of the new kernel's data are addresses, as far as it is known of both.
+    /// Which words of the old and of the new kernel's data are addresses, as far as it is known of
+    /// both.
     pub places: [&'f Places; 2],
     /// Stretches of the old kernel that other stages compare, ascending.
     pub compared_elsewhere: &'f [(u64, u64)],
@@ -65,18 +68,22 @@ pub struct Correspondence<'k, 'd> {
 }
 
 impl<'k, 'd> Correspondence<'k, 'd> {
-    pub fn new(old: &'k Kernel<'d>, new: &'k Kernel<'d>, map: &Placement, data: &DataFacts, findings: &mut Findings) -> Self {
-        let placed_new = intervals(map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))));
+    pub fn new(
+        old: &'k Kernel<'d>,
+        new: &'k Kernel<'d>,
+        map: &Placement,
+        data: &DataFacts,
+        findings: &mut Findings,
+    ) -> Self {
+        let placed_new = intervals(
+            map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))),
+        );
         let covered = intervals(map.blocks.iter().map(|b| (b.old.0, u64::from(b.old_size))));
         let mut anchors = Anchors::new(old, new, &map.blocks, &covered, &placed_new);
         if let Some((at, new_at)) = data.behind_kallsyms
             && let Some(section) = old.section_index(at)
         {
-            let anchor = Anchor {
-                old: at,
-                new: new_at,
-                size: 0,
-            };
+            let anchor = Anchor { old: at, new: new_at, size: 0 };
             anchors.by_section.entry(section).or_default().push(anchor);
         }
         if !anchors.shortened.is_empty() {
@@ -85,7 +92,12 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         let mut regions = Vec::new();
         for (index, section) in old.sections.iter().enumerate() {
             let Some(twin) = twin_of(old, new, index) else {
-                findings.differ("sections", Some(section.addr), None, format!("section {} is gone", section.name));
+                findings.differ(
+                    "sections",
+                    Some(section.addr),
+                    None,
+                    format!("section {} is gone", section.name),
+                );
                 continue;
             };
             let anchors = anchors.of(index, section, twin, &covered);
@@ -116,13 +128,15 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     pub fn image(&self, old: u64) -> Option<u64> {
         if let Some(pair) = self.pair_at(old) {
             let within = old - pair.old;
-            return (within == 0 || pair.old_len == pair.new_len).then_some(pair.new.wrapping_add(within));
+            return (within == 0 || pair.old_len == pair.new_len)
+                .then_some(pair.new.wrapping_add(within));
         }
         self.region_at(old).map(|r| r.new.wrapping_add(old - r.old))
     }
 
     pub fn region_at(&self, old: u64) -> Option<&Region> {
-        let region = &self.regions[self.regions.partition_point(|r| r.old <= old).checked_sub(1)?];
+        let region =
+            &self.regions[self.regions.partition_point(|r| r.old <= old).checked_sub(1)?];
         (old < region.old_end).then_some(region)
     }
 
@@ -141,9 +155,12 @@ impl<'k, 'd> Correspondence<'k, 'd> {
 
     /// The address at which the kernel maps physical address `addr`, if it can be nothing else.
     fn virtual_address(&self, addr: u64) -> Option<u64> {
-        let physical = addr < 1 << 31 && self.old.section_at(addr).is_none() && self.new.section_at(addr).is_none();
+        let physical = addr < 1 << 31
+            && self.old.section_at(addr).is_none()
+            && self.new.section_at(addr).is_none();
         let address = addr.wrapping_add(START_KERNEL_MAP);
-        let in_image = |kernel: &Kernel| (kernel.image().start..=kernel.image().end).contains(&address);
+        let in_image =
+            |kernel: &Kernel| (kernel.image().start..=kernel.image().end).contains(&address);
         (physical && (in_image(self.old) || in_image(self.new))).then_some(address)
     }
 
@@ -156,16 +173,21 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         }
         let at = self.regions.partition_point(|r| r.old <= old);
         let shift = new.wrapping_sub(old);
-        let neighbours = self.regions[at.saturating_sub(2)..(at + 2).min(self.regions.len())].iter();
+        let neighbours =
+            self.regions[at.saturating_sub(2)..(at + 2).min(self.regions.len())].iter();
         let near = |r: &&Region| !r.executable && distance(old, r) <= BIAS;
-        if self.pair_at(old).is_none() && neighbours.filter(near).any(|r| r.new.wrapping_sub(r.old) == shift) {
+        if self.pair_at(old).is_none()
+            && neighbours.filter(near).any(|r| r.new.wrapping_sub(r.old) == shift)
+        {
             return Landing::Biased;
         }
         if self.is_near_linker_symbol(old, new) {
             return Landing::Biased;
         }
         // Neither kernel has anything there: a number, such as a fixed mapping's address.
-        let nothing = |kernel: &Kernel, addr| kernel.section_at(addr).is_none() && !kernel.image().contains(&addr);
+        let nothing = |kernel: &Kernel, addr| {
+            kernel.section_at(addr).is_none() && !kernel.image().contains(&addr)
+        };
         if old == new && nothing(self.old, old) && nothing(self.new, new) {
             Landing::Exact
         } else {
@@ -203,22 +225,23 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     }
 }
 
-/// How far a biased address may lie outside of what it refers to: compilers fold small constant indices into table addresses.
+/// How far a biased address may lie outside of what it refers to: compilers fold small constant
+/// indices into table addresses.
 const BIAS: u64 = 1 << 16;
 
 /// What is added to a symbol to round it up or to name its last byte.
 const ROUNDINGS: [u64; 3] = [0xfff, 0x1f_ffff, u64::MAX];
 
 fn distance(addr: u64, region: &Region) -> u64 {
-    if addr < region.old {
-        region.old - addr
-    } else {
-        addr.saturating_sub(region.old_end)
-    }
+    if addr < region.old { region.old - addr } else { addr.saturating_sub(region.old_end) }
 }
 
 /// The new section of the same name, and of the same rank among those of that name.
-pub fn twin_of<'k, 'd>(old: &Kernel<'d>, new: &'k Kernel<'d>, index: usize) -> Option<&'k Section<'d>> {
+pub fn twin_of<'k, 'd>(
+    old: &Kernel<'d>,
+    new: &'k Kernel<'d>,
+    index: usize,
+) -> Option<&'k Section<'d>> {
     let name = old.sections[index].name;
     let rank = old.sections[..index].iter().filter(|s| s.name == name).count();
     new.sections.iter().filter(|s| s.name == name).nth(rank)
@@ -226,7 +249,8 @@ pub fn twin_of<'k, 'd>(old: &Kernel<'d>, new: &'k Kernel<'d>, index: usize) -> O
 
 /// Merged, ascending (start, end) of the (start, size) given.
 pub fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
-    let mut all: Vec<(u64, u64)> = ranges.filter(|r| r.1 > 0).map(|(a, n)| (a, a.saturating_add(n))).collect();
+    let mut all: Vec<(u64, u64)> =
+        ranges.filter(|r| r.1 > 0).map(|(a, n)| (a, a.saturating_add(n))).collect();
     all.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();
     for (start, end) in all {
@@ -253,30 +277,31 @@ struct Padding {
     shortened: bool,
 }
 
-/// The padding before a function goes where the function goes. It may be shorter there, if what remains is all that the kernel patches
-/// and what is gone was no-ops.
-fn paddings(name: &str, section: usize, old: &Kernel, new: &Kernel, patched: Option<u64>, blocks: &[Placed]) -> Vec<Padding> {
+/// The padding before a function goes where the function goes. It may be shorter there, if what
+/// remains is all that the kernel patches and what is gone was no-ops.
+fn paddings(
+    name: &str,
+    section: usize,
+    old: &Kernel,
+    new: &Kernel,
+    patched: Option<u64>,
+    blocks: &[Placed],
+) -> Vec<Padding> {
     let of_section = old.named(name).filter(|s| s.section == Some(section));
     let found = of_section.filter_map(|s| {
         let end = s.addr.0.checked_add(s.size)?;
         let function = blocks[blocks.binary_search_by_key(&end, |b| b.old.0).ok()?].new.0;
-        let as_before = Padding {
-            old: s.addr.0,
-            new: function.wrapping_sub(s.size),
-            shortened: false,
-        };
-        let suffices = |t: &&Symbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
+        let as_before =
+            Padding { old: s.addr.0, new: function.wrapping_sub(s.size), shortened: false };
+        let suffices =
+            |t: &&Symbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
         let in_front = |t: &&Symbol| t.addr.0.checked_add(t.size) == Some(function);
         let Some(twin) = new.named(name).filter(suffices).find(in_front) else {
             return Some(as_before);
         };
         let gone = old.bytes(s.addr.0, s.size - twin.size);
         Some(if gone.is_some_and(|bytes| bytes.iter().all(|&b| b == 0x90)) {
-            Padding {
-                old: s.addr.0,
-                new: twin.addr.0,
-                shortened: true,
-            }
+            Padding { old: s.addr.0, new: twin.addr.0, shortened: true }
         } else {
             as_before
         })
@@ -284,10 +309,12 @@ fn paddings(name: &str, section: usize, old: &Kernel, new: &Kernel, patched: Opt
     found.collect()
 }
 
-/// How many bytes in front of an entry a kernel with call-depth tracking patches: the length of its template
-/// (arch/x86/kernel/callthunks.c). `None` where it does not say; then padding keeps its length.
+/// How many bytes in front of an entry a kernel with call-depth tracking patches: the length of its
+/// template (arch/x86/kernel/callthunks.c). `None` where it does not say; then padding keeps its
+/// length.
 fn patched_padding(kernel: &Kernel) -> Option<u64> {
-    let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| kernel.symbol(name));
+    let [from, to] =
+        ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| kernel.symbol(name));
     to?.checked_sub(from?).filter(|&length| length > 0)
 }
 
@@ -308,8 +335,15 @@ struct Anchors {
 }
 
 impl Anchors {
-    /// Pairs symbols of one name in one section in their order of address, if both kernels have equally many outside the map.
-    fn new(old: &Kernel, new: &Kernel, blocks: &[Placed], covered: &[(u64, u64)], placed: &[(u64, u64)]) -> Self {
+    /// Pairs symbols of one name in one section in their order of address, if both kernels have
+    /// equally many outside the map.
+    fn new(
+        old: &Kernel,
+        new: &Kernel,
+        blocks: &[Placed],
+        covered: &[(u64, u64)],
+        placed: &[(u64, u64)],
+    ) -> Self {
         let mut by_section: HashMap<usize, Vec<Anchor>> = HashMap::new();
         let mut shortened = HashMap::new();
         let patched = patched_padding(old);
@@ -340,7 +374,10 @@ impl Anchors {
                 .collect();
             let twins: Vec<&Symbol> = new
                 .named(symbol.name)
-                .filter(|s| s.section.is_some_and(|i| new.sections[i].name == name) && !contains(placed, s.addr.0))
+                .filter(|s| {
+                    s.section.is_some_and(|i| new.sections[i].name == name)
+                        && !contains(placed, s.addr.0)
+                })
                 .collect();
             if outside.len() == twins.len() {
                 let pairs = outside.iter().zip(&twins).map(|(a, b)| Anchor {
@@ -354,17 +391,24 @@ impl Anchors {
         Anchors { by_section, shortened }
     }
 
-    /// The anchors of one section, ascending, one an address: where several symbols share one, the one of a thing with a size speaks
-    /// for what follows, else the one that lies last in the new kernel (an end comes before the next beginning).
-    fn of(&self, index: usize, section: &Section, twin: &Section, covered: &[(u64, u64)]) -> Vec<Anchor> {
-        let inside = |a: &&Anchor| (section.addr..section.end()).contains(&a.old) && (twin.addr..=twin.end()).contains(&a.new);
-        let mut all: Vec<Anchor> = self.by_section.get(&index).into_iter().flatten().filter(inside).copied().collect();
+    /// The anchors of one section, ascending, one an address: where several symbols share one, the
+    /// one of a thing with a size speaks for what follows, else the one that lies last in the new
+    /// kernel (an end comes before the next beginning).
+    fn of(
+        &self,
+        index: usize,
+        section: &Section,
+        twin: &Section,
+        covered: &[(u64, u64)],
+    ) -> Vec<Anchor> {
+        let inside = |a: &&Anchor| {
+            (section.addr..section.end()).contains(&a.old)
+                && (twin.addr..=twin.end()).contains(&a.new)
+        };
+        let mut all: Vec<Anchor> =
+            self.by_section.get(&index).into_iter().flatten().filter(inside).copied().collect();
         if !contains(covered, section.addr) {
-            all.push(Anchor {
-                old: section.addr,
-                new: twin.addr,
-                size: 0,
-            });
+            all.push(Anchor { old: section.addr, new: twin.addr, size: 0 });
         }
         all.sort_unstable_by_key(|a| (a.old, a.size > 0, a.new));
         let mut anchors: Vec<Anchor> = Vec::new();
@@ -381,8 +425,15 @@ impl Anchors {
     }
 }
 
-/// The regions of one section: its free stretches between blocks of the map, cut where the distance changes.
-fn section_regions(section: &Section, blocks: &[Placed], anchors: &[Anchor], old: &Kernel, findings: &mut Findings) -> Vec<Region> {
+/// The regions of one section: its free stretches between blocks of the map, cut where the distance
+/// changes.
+fn section_regions(
+    section: &Section,
+    blocks: &[Placed],
+    anchors: &[Anchor],
+    old: &Kernel,
+    findings: &mut Findings,
+) -> Vec<Region> {
     let from = blocks.partition_point(|b| b.old.0 < section.addr);
     let to = blocks.partition_point(|b| b.old.0 < section.end());
     let mut regions = Vec::new();
@@ -409,7 +460,8 @@ fn free_stretch(
     findings: &mut Findings,
     regions: &mut Vec<Region>,
 ) {
-    let inside = &anchors[anchors.partition_point(|a| a.old < start)..anchors.partition_point(|a| a.old < end)];
+    let inside = &anchors
+        [anchors.partition_point(|a| a.old < start)..anchors.partition_point(|a| a.old < end)];
     let anchored = inside.first().map_or(end, |a| a.old);
     if start < anchored && !old.bytes(start, anchored - start).is_some_and(is_padding) {
         let what = format!(
@@ -422,7 +474,11 @@ fn free_stretch(
         let until = inside.get(i + 1).map_or(end, |a| a.old);
         let shift = new.wrapping_sub(at);
         match regions.last_mut() {
-            Some(last) if last.old_end == at && last.new.wrapping_sub(last.old) == shift && at != start => {
+            Some(last)
+                if last.old_end == at
+                    && last.new.wrapping_sub(last.old) == shift
+                    && at != start =>
+            {
                 last.old_end = until;
                 last.new_end = until.wrapping_add(shift);
             }
@@ -440,28 +496,27 @@ fn free_stretch(
 /// A data region reaches, in the new kernel, to the next one: what either has more must be padding.
 fn close_data_regions(regions: &mut [Region], twin: &Section) {
     for i in 0..regions.len() {
-        regions[i].new_end = regions.get(i + 1).map_or(twin.end(), |next| next.new).max(regions[i].new);
+        regions[i].new_end =
+            regions.get(i + 1).map_or(twin.end(), |next| next.new).max(regions[i].new);
     }
 }
 
-/// Cuts each region that has another length in the new kernel where its data without symbols was aligned anew. What a
-/// symbol with a size names is in one piece.
-fn cut_realigned_data(regions: Vec<Region>, anchors: &[Anchor], old: &Kernel, new: &Kernel, data: &DataFacts) -> Vec<Region> {
+/// Cuts each region that has another length in the new kernel where its data without symbols was
+/// aligned anew. What a symbol with a size names is in one piece.
+fn cut_realigned_data(
+    regions: Vec<Region>,
+    anchors: &[Anchor],
+    old: &Kernel,
+    new: &Kernel,
+    data: &DataFacts,
+) -> Vec<Region> {
     let mut all = Vec::with_capacity(regions.len());
     for region in regions {
         let changes = realigned(&region, anchors, old, new, data);
         let mut rest = region;
         for (at, new_at) in changes {
-            all.push(Region {
-                old_end: at,
-                new_end: new_at,
-                ..rest
-            });
-            rest = Region {
-                old: at,
-                new: new_at,
-                ..rest
-            };
+            all.push(Region { old_end: at, new_end: new_at, ..rest });
+            rest = Region { old: at, new: new_at, ..rest };
         }
         all.push(rest);
     }
@@ -469,15 +524,25 @@ fn cut_realigned_data(regions: Vec<Region>, anchors: &[Anchor], old: &Kernel, ne
 }
 
 /// The places behind the last symbol of `region` at which the distance old → new changes.
-fn realigned(region: &Region, anchors: &[Anchor], old: &Kernel, new: &Kernel, data: &DataFacts) -> Vec<(u64, u64)> {
+fn realigned(
+    region: &Region,
+    anchors: &[Anchor],
+    old: &Kernel,
+    new: &Kernel,
+    data: &DataFacts,
+) -> Vec<(u64, u64)> {
     if region.old_end - region.old == region.new_end - region.new {
         return Vec::new();
     }
-    let inside = &anchors[anchors.partition_point(|a| a.old < region.old)..anchors.partition_point(|a| a.old < region.old_end)];
+    let inside = &anchors[anchors.partition_point(|a| a.old < region.old)
+        ..anchors.partition_point(|a| a.old < region.old_end)];
     let named = inside.iter().map(|a| a.old.saturating_add(a.size)).max().unwrap_or(region.old);
     let start = named.clamp(region.old, region.old_end);
     let new_start = region.new.wrapping_add(start - region.old);
-    if start == region.old_end || new_start > region.new_end || contains(data.compared_elsewhere, start) {
+    if start == region.old_end
+        || new_start > region.new_end
+        || contains(data.compared_elsewhere, start)
+    {
         return Vec::new();
     }
     let before = realign::Stretch::of(old, start, region.old_end);
@@ -490,7 +555,8 @@ fn realigned(region: &Region, anchors: &[Anchor], old: &Kernel, new: &Kernel, da
     realign::changes(before, after, [&in_old, &in_new])
 }
 
-/// Whether `bytes` hold nothing but int3 and no-ops: what linkers and assemblers put between things.
+/// Whether `bytes` hold nothing but int3 and no-ops: what linkers and assemblers put between
+/// things.
 pub fn is_padding(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some(&first) = rest.first() {

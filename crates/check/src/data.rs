@@ -1,9 +1,10 @@
 //! Everything in memory that is not code and not a side table.
 //!
-//! Takes both kernels, the correspondence and the relocations; proves that each data region has the same bytes, but for words that are
-//! addresses, which must land on the same thing. Which words are addresses is known from the kept relocations; where PC-relative ones are
-//! not kept, a word that differs is accepted only if, read as a distance, it lands on the same thing in both. Also proves that
-//! KASLR will shift the same words.
+//! Takes both kernels, the correspondence and the relocations; proves that each data region has the
+//! same bytes, but for words that are addresses, which must land on the same thing. Which words are
+//! addresses is known from the kept relocations; where PC-relative ones are not kept, a word that
+//! differs is accepted only if, read as a distance, it lands on the same thing in both. Also proves
+//! that KASLR will shift the same words.
 
 use super::correspond::{Correspondence, Landing, Region, contains};
 use super::kernel::Kernel;
@@ -22,11 +23,7 @@ enum Word {
 
 impl Word {
     fn width(self) -> u64 {
-        if matches!(self, Word::Absolute64 | Word::Relative64) {
-            8
-        } else {
-            4
-        }
+        if matches!(self, Word::Absolute64 | Word::Relative64) { 8 } else { 4 }
     }
 
     /// The address that the word at `place` holds.
@@ -58,14 +55,12 @@ impl Places {
             words.extend(relocs.abs64.iter().map(|&place| (place, Word::Absolute64)));
             words.extend(relocs.abs32.iter().map(|&place| (place, Word::Absolute32)));
         }
-        let relative = |&(place, width): &(u64, u8)| (place, if width == 8 { Word::Relative64 } else { Word::Relative32 });
+        let relative = |&(place, width): &(u64, u8)| {
+            (place, if width == 8 { Word::Relative64 } else { Word::Relative32 })
+        };
         words.extend(pc_relative.into_iter().flatten().map(relative));
         words.sort_unstable();
-        Places {
-            words,
-            absolute_known: relocs.is_some(),
-            relative_known: pc_relative.is_some(),
-        }
+        Places { words, absolute_known: relocs.is_some(), relative_known: pc_relative.is_some() }
     }
 
     fn inside(&self, start: u64, end: u64) -> &[(u64, Word)] {
@@ -83,8 +78,11 @@ impl Places {
 
     /// What a differing word may be, if the relocations do not say.
     fn guesses(&self) -> impl Iterator<Item = Word> {
-        let absolute = [Word::Absolute64, Word::Absolute32].into_iter().filter(|_| !self.absolute_known);
-        absolute.chain([Word::Relative32, Word::Relative64].into_iter().filter(|_| !self.relative_known))
+        let absolute =
+            [Word::Absolute64, Word::Absolute32].into_iter().filter(|_| !self.absolute_known);
+        absolute.chain(
+            [Word::Relative32, Word::Relative64].into_iter().filter(|_| !self.relative_known),
+        )
     }
 }
 
@@ -111,7 +109,8 @@ pub fn check(c: &Correspondence, places: &Places, elsewhere: &[(u64, u64)]) -> F
     findings
 }
 
-/// The lookup table that the kernel fills at boot has a size that follows from the size of the code.
+/// The lookup table that the kernel fills at boot has a size that follows from the size of the
+/// code.
 const FILLED_AT_BOOT: &str = ".orc_lookup";
 
 fn without_bytes(region: &Region, c: &Correspondence, findings: &mut Findings) {
@@ -123,7 +122,8 @@ fn without_bytes(region: &Region, c: &Correspondence, findings: &mut Findings) {
     findings.expect(old <= new, "zeroed regions", region.old, region.new, what);
 }
 
-/// The parts of a region outside `elsewhere`; the last one reaches to the region's end in both kernels.
+/// The parts of a region outside `elsewhere`; the last one reaches to the region's end in both
+/// kernels.
 fn cut(region: &Region, elsewhere: &[(u64, u64)], stretches: &mut Vec<(u64, u64, u64, u64)>) {
     let mut at = region.old;
     let image = |at: u64| region.new.wrapping_add(at - region.old);
@@ -141,9 +141,18 @@ fn cut(region: &Region, elsewhere: &[(u64, u64)], stretches: &mut Vec<(u64, u64,
 
 const KIND: &str = "bytes of data";
 
-fn compare(old: u64, old_end: u64, new: u64, new_end: u64, c: &Correspondence, places: &Places, findings: &mut Findings) {
+fn compare(
+    old: u64,
+    old_end: u64,
+    new: u64,
+    new_end: u64,
+    c: &Correspondence,
+    places: &Places,
+    findings: &mut Findings,
+) {
     let bytes = |kernel: &Kernel<'_>, start: u64, end: u64| {
-        let in_file = kernel.section_at(start).map_or(0, |s| s.addr.saturating_add(s.data.len() as u64));
+        let in_file =
+            kernel.section_at(start).map_or(0, |s| s.addr.saturating_add(s.data.len() as u64));
         kernel.bytes(start, end.min(in_file).saturating_sub(start)).map(<[u8]>::to_vec)
     };
     let (Some(a), Some(b)) = (bytes(c.old, old, old_end), bytes(c.new, new, new_end)) else {
@@ -155,7 +164,8 @@ fn compare(old: u64, old_end: u64, new: u64, new_end: u64, c: &Correspondence, p
     let shared = a.len().min(b.len());
     let rest = if a.len() > b.len() { &a[shared..] } else { &b[shared..] };
     if rest.iter().any(|byte| !matches!(byte, 0 | 0xcc | 0x90)) {
-        let what = format!("{} bytes became {}, and the difference is not padding", a.len(), b.len());
+        let what =
+            format!("{} bytes became {}, and the difference is not padding", a.len(), b.len());
         return findings.differ(KIND, Some(old), Some(new), what);
     }
     let mut at = 0;
@@ -168,15 +178,7 @@ fn compare(old: u64, old_end: u64, new: u64, new_end: u64, c: &Correspondence, p
         address(place, new + start as u64, word, c, findings);
         at = (start + word.width() as usize).min(shared);
     }
-    plain(
-        &a[at..shared],
-        &b[at..shared],
-        old + at as u64,
-        new + at as u64,
-        c,
-        places,
-        findings,
-    );
+    plain(&a[at..shared], &b[at..shared], old + at as u64, new + at as u64, c, places, findings);
 }
 
 fn address(place: u64, twin: u64, word: Word, c: &Correspondence, findings: &mut Findings) {
@@ -193,7 +195,15 @@ fn address(place: u64, twin: u64, word: Word, c: &Correspondence, findings: &mut
 }
 
 /// Bytes that hold no known address.
-fn plain(a: &[u8], b: &[u8], old: u64, new: u64, c: &Correspondence, places: &Places, findings: &mut Findings) {
+fn plain(
+    a: &[u8],
+    b: &[u8],
+    old: u64,
+    new: u64,
+    c: &Correspondence,
+    places: &Places,
+    findings: &mut Findings,
+) {
     let mut at = 0;
     let mut equal = a.len() as u64;
     while let Some(next) = first_difference(&a[at..], &b[at..]) {
@@ -203,7 +213,8 @@ fn plain(a: &[u8], b: &[u8], old: u64, new: u64, c: &Correspondence, places: &Pl
             let place = place & !(word.width().min(4) - 1);
             let twin = new.wrapping_add(place.wrapping_sub(old));
             let (from, to) = (word.read(c.old, place)?, word.read(c.new, twin)?);
-            (place >= old && c.lands(from, to) == Landing::Exact).then(|| (place - old) as usize + word.width() as usize)
+            (place >= old && c.lands(from, to) == Landing::Exact)
+                .then(|| (place - old) as usize + word.width() as usize)
         });
         match explained {
             Some(end) => {
@@ -215,7 +226,12 @@ fn plain(a: &[u8], b: &[u8], old: u64, new: u64, c: &Correspondence, places: &Pl
                 let end = (byte | 7).min(a.len() - 1);
                 let (was, is) = (&a[byte..=end], &b[byte..=end]);
                 let at_new = new + byte as u64;
-                findings.differ(KIND, Some(place), Some(at_new), format!("{was:02x?} became {is:02x?}"));
+                findings.differ(
+                    KIND,
+                    Some(place),
+                    Some(at_new),
+                    format!("{was:02x?} became {is:02x?}"),
+                );
                 at = end + 1;
             }
         }
@@ -226,17 +242,14 @@ fn plain(a: &[u8], b: &[u8], old: u64, new: u64, c: &Correspondence, places: &Pl
 fn first_difference(a: &[u8], b: &[u8]) -> Option<usize> {
     const STEP: usize = 64;
     let coarse = a.chunks(STEP).zip(b.chunks(STEP)).position(|(x, y)| x != y)? * STEP;
-    a[coarse..]
-        .iter()
-        .zip(&b[coarse..])
-        .position(|(x, y)| x != y)
-        .map(|fine| coarse + fine)
+    a[coarse..].iter().zip(&b[coarse..]).position(|(x, y)| x != y).map(|fine| coarse + fine)
 }
 
 /// KASLR shifts the same words: the old places, carried over, are the new places.
 pub fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Findings {
     let mut findings = Findings::default();
-    let lists = [(&old.abs64, &new.abs64), (&old.abs32, &new.abs32), (&old.inverse32, &new.inverse32)];
+    let lists =
+        [(&old.abs64, &new.abs64), (&old.abs32, &new.abs32), (&old.inverse32, &new.inverse32)];
     for (old, new) in lists {
         let mut carried: Vec<(u64, u64)> = Vec::with_capacity(old.len());
         for &place in old {

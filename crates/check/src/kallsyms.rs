@@ -1,6 +1,7 @@
 //! The kernel's own symbol table, as the kernel reads it (`kernel/kallsyms.c`).
 //!
-//! Takes the tables in `.rodata`; gives (address, type and name) in table order. Fails with the broken rule on damaged tables.
+//! Takes the tables in `.rodata`; gives (address, type and name) in table order. Fails with the
+//! broken rule on damaged tables.
 
 use super::kernel::Kernel;
 use anyhow::{Context, Result, bail};
@@ -20,29 +21,28 @@ pub struct Kallsyms {
 
 /// Reads the tables; `None` for a kernel without them.
 pub fn read(kernel: &Kernel) -> Result<Option<Kallsyms>> {
-    let (Some(first), Some(count_at)) = (kernel.symbol("kallsyms_num_syms"), kernel.symbol("kallsyms_num_syms")) else {
+    let (Some(first), Some(count_at)) =
+        (kernel.symbol("kallsyms_num_syms"), kernel.symbol("kallsyms_num_syms"))
+    else {
         return Ok(None);
     };
     let at = |name: &str| kernel.symbol(name).with_context(|| format!("{name} is missing"));
     let count = kernel.u32_at(count_at).context("kallsyms_num_syms is cut off")?;
     let names = kernel.tail(at("kallsyms_names")?).context("kallsyms_names is cut off")?;
-    let tokens = kernel
-        .tail(at("kallsyms_token_table")?)
-        .context("kallsyms_token_table is cut off")?;
+    let tokens =
+        kernel.tail(at("kallsyms_token_table")?).context("kallsyms_token_table is cut off")?;
     let index = kernel
         .bytes(at("kallsyms_token_index")?, 512)
         .context("kallsyms_token_index is cut off")?;
     let offsets_at = at("kallsyms_offsets")?;
-    let offsets = kernel
-        .bytes(offsets_at, u64::from(count) * 4)
-        .context("kallsyms_offsets is cut off")?;
+    let offsets =
+        kernel.bytes(offsets_at, u64::from(count) * 4).context("kallsyms_offsets is cut off")?;
     let base = kernel
         .u64_at(at("kallsyms_relative_base")?)
         .context("kallsyms_relative_base is cut off")?;
     let seqs_at = at("kallsyms_seqs_of_names")?;
-    let seqs = kernel
-        .bytes(seqs_at, u64::from(count) * 3)
-        .context("kallsyms_seqs_of_names is cut off")?;
+    let seqs =
+        kernel.bytes(seqs_at, u64::from(count) * 3).context("kallsyms_seqs_of_names is cut off")?;
 
     let mut entries = Vec::with_capacity(offsets.len() / 4);
     let mut rest = names;
@@ -50,21 +50,16 @@ pub fn read(kernel: &Kernel) -> Result<Option<Kallsyms>> {
         let (name, after) = expand(rest, tokens, index).context("kallsyms_names is damaged")?;
         rest = after;
         let offset = i32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]);
-        entries.push(Entry {
-            addr: address(base, offset),
-            name,
-        });
+        entries.push(Entry { addr: address(base, offset), name });
     }
     sorted_by_name(&entries, seqs)?;
     let tables = [count_at, at("kallsyms_names")?, at("kallsyms_markers")?, offsets_at];
     let start = tables.into_iter().min().unwrap_or(first);
-    Ok(Some(Kallsyms {
-        entries,
-        stretch: (start, seqs_at + seqs.len() as u64),
-    }))
+    Ok(Some(Kallsyms { entries, stretch: (start, seqs_at + seqs.len() as u64) }))
 }
 
-/// With `KALLSYMS_ABSOLUTE_PERCPU` a negative offset is one less than the distance from the base, negated; a positive one absolute.
+/// With `KALLSYMS_ABSOLUTE_PERCPU` a negative offset is one less than the distance from the base,
+/// negated; a positive one absolute.
 fn address(base: u64, offset: i32) -> u64 {
     if offset >= 0 {
         offset as u64

@@ -1,7 +1,8 @@
 //! A linked kernel, as the checker reads it: sections by address, symbols by address and by name.
 //!
-//! Takes the bytes of a `vmlinux`; gives borrowed views of them. Every address is looked up with bounds, so that a damaged file
-//! gives an error or an absent value, never a panic. Knows nothing of the tool's other readers, on purpose.
+//! Takes the bytes of a `vmlinux`; gives borrowed views of them. Every address is looked up with
+//! bounds, so that a damaged file gives an error or an absent value, never a panic. Knows nothing
+//! of the tool's other readers, on purpose.
 
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
@@ -21,7 +22,8 @@ pub struct Section<'d> {
     /// The bytes in the file; empty for a section without any (`.bss`).
     pub data: &'d [u8],
     pub executable: bool,
-    /// The flags of the segment that loads it, and whether its place in the file is where that segment expects it.
+    /// The flags of the segment that loads it, and whether its place in the file is where that
+    /// segment expects it.
     pub loaded: Loaded,
 }
 
@@ -62,22 +64,27 @@ pub struct Kernel<'d> {
     /// Ascending by address, then name.
     pub symbols: Vec<Symbol<'d>>,
     by_name: HashMap<&'d str, Vec<u32>>,
-    /// Places of PC-relative relocations outside code, if the file keeps its relocations: (place, bytes).
+    /// Places of PC-relative relocations outside code, if the file keeps its relocations: (place,
+    /// bytes).
     pub pc_relative: Option<Vec<(u64, u8)>>,
 }
 
 impl<'d> Kernel<'d> {
     /// Reads an x86-64 `vmlinux`. Fails with the broken rule when it is none.
     pub fn parse(file: &'d [u8]) -> Result<Self> {
-        let header = FileHeader64::<LittleEndian>::parse(file).context("this is no 64-bit ELF file")?;
+        let header =
+            FileHeader64::<LittleEndian>::parse(file).context("this is no 64-bit ELF file")?;
         if !header.is_little_endian() || header.e_machine(LE) != elf::EM_X86_64 {
             bail!("this is no ELF file for x86-64");
         }
         if header.e_type(LE) == elf::ET_REL {
-            bail!("this is an object file, not a linked kernel: name the vmlinux that the link made");
+            bail!(
+                "this is an object file, not a linked kernel: name the vmlinux that the link made"
+            );
         }
         let table = header.sections(LE, file).context("its section headers are damaged")?;
-        let segments = header.program_headers(LE, file).context("its program headers are damaged")?;
+        let segments =
+            header.program_headers(LE, file).context("its program headers are damaged")?;
         let mut sections = Vec::new();
         let mut rela = Vec::new();
         let mut keeps_relocations = false;
@@ -120,34 +127,38 @@ impl<'d> Kernel<'d> {
         for (new, &old) in order.iter().enumerate() {
             rank[old] = new;
         }
-        let place: HashMap<usize, Option<usize>> = by_index.iter().map(|&(index, at)| (index.0, at.map(|at| rank[at]))).collect();
+        let place: HashMap<usize, Option<usize>> =
+            by_index.iter().map(|&(index, at)| (index.0, at.map(|at| rank[at]))).collect();
         sections.sort_by_key(|s| s.addr);
 
         let symbols = read_symbols(&table, file, &place)?;
         if symbols.is_empty() {
-            bail!("it has no symbols: the checker pairs what did not move by name, so give it an unstripped vmlinux");
+            bail!(
+                "it has no symbols: the checker pairs what did not move by name, so give it an unstripped vmlinux"
+            );
         }
         let mut by_name: HashMap<&str, Vec<u32>> = HashMap::with_capacity(symbols.len());
         for (index, symbol) in symbols.iter().enumerate() {
             by_name.entry(symbol.name).or_default().push(index as u32);
         }
-        let mut kernel = Kernel {
-            entry: header.e_entry(LE),
-            sections,
-            symbols,
-            by_name,
-            pc_relative: None,
-        };
+        let mut kernel =
+            Kernel { entry: header.e_entry(LE), sections, symbols, by_name, pc_relative: None };
         if keeps_relocations {
             kernel.pc_relative = Some(kernel.read_pc_relative(&rela, file)?);
         }
         Ok(kernel)
     }
 
-    fn read_pc_relative(&self, rela: &[&elf::SectionHeader64<LittleEndian>], file: &[u8]) -> Result<Vec<(u64, u8)>> {
+    fn read_pc_relative(
+        &self,
+        rela: &[&elf::SectionHeader64<LittleEndian>],
+        file: &[u8],
+    ) -> Result<Vec<(u64, u8)>> {
         let mut places = Vec::new();
         for section in rela {
-            let Some((entries, _)) = section.rela(LE, file).context("a relocation section is damaged")? else {
+            let Some((entries, _)) =
+                section.rela(LE, file).context("a relocation section is damaged")?
+            else {
                 continue;
             };
             for entry in entries {
@@ -219,7 +230,8 @@ impl<'d> Kernel<'d> {
         &self.symbols[from..to]
     }
 
-    /// The last address at or before `addr` that has symbols of a section in memory, and those symbols.
+    /// The last address at or before `addr` that has symbols of a section in memory, and those
+    /// symbols.
     pub fn nearest(&self, addr: u64) -> Option<&[Symbol<'d>]> {
         let mut after = self.symbols.partition_point(|s| s.addr.0 <= addr);
         loop {
@@ -239,11 +251,14 @@ impl<'d> Kernel<'d> {
         }
     }
 
-    /// The GNU build id in `.notes` (elf(5)): name size, descriptor size, type, then both, each padded to 4 bytes.
+    /// The GNU build id in `.notes` (elf(5)): name size, descriptor size, type, then both, each
+    /// padded to 4 bytes.
     pub fn build_id(&self) -> Option<String> {
         let mut rest = self.section(".notes")?.data;
         while let Some((header, behind)) = rest.split_at_checked(12) {
-            let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+            let word = |at: usize| {
+                u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+            };
             let (name, behind) = behind.split_at_checked((word(0) as usize).next_multiple_of(4))?;
             let id = behind.get(..word(4) as usize)?;
             if word(8) == elf::NT_GNU_BUILD_ID && name == b"GNU\0" {
@@ -262,7 +277,10 @@ impl<'d> Kernel<'d> {
     }
 }
 
-fn loaded_by(section: &elf::SectionHeader64<LittleEndian>, segments: &[elf::ProgramHeader64<LittleEndian>]) -> Loaded {
+fn loaded_by(
+    section: &elf::SectionHeader64<LittleEndian>,
+    segments: &[elf::ProgramHeader64<LittleEndian>],
+) -> Loaded {
     let (addr, size) = (section.sh_addr(LE), section.sh_size(LE));
     for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
         let inside = addr
@@ -270,13 +288,11 @@ fn loaded_by(section: &elf::SectionHeader64<LittleEndian>, segments: &[elf::Prog
             .filter(|at| at.checked_add(size).is_some_and(|end| end <= segment.p_memsz(LE)));
         let Some(at) = inside else { continue };
         let in_file = section.sh_type(LE) == elf::SHT_NOBITS
-            || (segment.p_offset(LE).checked_add(at) == Some(section.sh_offset(LE)) && at + size <= segment.p_filesz(LE));
+            || (segment.p_offset(LE).checked_add(at) == Some(section.sh_offset(LE))
+                && at + size <= segment.p_filesz(LE));
         if in_file {
             let bias = segment.p_paddr(LE).wrapping_sub(segment.p_vaddr(LE));
-            return Loaded::By {
-                flags: segment.p_flags(LE),
-                bias,
-            };
+            return Loaded::By { flags: segment.p_flags(LE), bias };
         }
     }
     Loaded::Nowhere

@@ -1,11 +1,12 @@
 //! Is the new kernel the old program?
 //!
-//! Takes two final `vmlinux` files and the map that an emitter returned; gives the proof, as counts, or the differences. The map is a claim:
-//! every block is walked in both kernels, every reference and side-table entry is followed, every remaining byte is compared. Shares no
-//! code with `emit` or with the tool's other ELF readers, so that a mistake there is not repeated here.
+//! Takes two final `vmlinux` files and the map that an emitter returned; gives the proof, as
+//! counts, or the differences. The map is a claim: every block is walked in both kernels, every
+//! reference and side-table entry is followed, every remaining byte is compared. Shares no code
+//! with `emit` or with the tool's other ELF readers, so that a mistake there is not repeated here.
 //!
-//! What it takes as given: that the tables which `tables.rs` names mean what the kernel's headers say, and that KASLR relocations name
-//! all absolute addresses.
+//! What it takes as given: that the tables which `tables.rs` names mean what the kernel's headers
+//! say, and that KASLR relocations name all absolute addresses.
 
 mod correspond;
 mod data;
@@ -40,7 +41,8 @@ pub struct Build {
     path: PathBuf,
     vmlinux: memmap2::Mmap,
     relocs: Option<Vec<u8>>,
-    /// The second of the kernel's three links, which keeps all relocations and differs from the last only in sorted tables.
+    /// The second of the kernel's three links, which keeps all relocations and differs from the
+    /// last only in sorted tables.
     linked: Option<memmap2::Mmap>,
 }
 
@@ -60,16 +62,13 @@ impl Build {
         let relocs = match std::fs::read(&relocs) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error).with_context(|| format!("reading {}", relocs.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("reading {}", relocs.display()));
+            }
         };
         let linked = tree.join(".tmp_vmlinux2");
         let linked = if linked.exists() { Some(map_file(&linked)?) } else { None };
-        Ok(Build {
-            path,
-            vmlinux,
-            relocs,
-            linked,
-        })
+        Ok(Build { path, vmlinux, relocs, linked })
     }
 
     /// Reads what was opened.
@@ -87,7 +86,10 @@ impl Build {
         let name = self.path.display();
         let mut kernel = Kernel::parse(vmlinux).with_context(|| format!("reading {name}"))?;
         let relocs = match &self.relocs {
-            Some(file) => Some(Relocs::parse(file, &kernel).with_context(|| format!("reading vmlinux.relocs beside {name}"))?),
+            Some(file) => Some(
+                Relocs::parse(file, &kernel)
+                    .with_context(|| format!("reading vmlinux.relocs beside {name}"))?,
+            ),
             None => None,
         };
         if kernel.pc_relative.is_none()
@@ -102,14 +104,16 @@ impl Build {
 
 fn map_file(path: &Path) -> Result<memmap2::Mmap> {
     let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    // SAFETY: the file is only read, and a kernel build replaces its vmlinux instead of writing into it.
+    // SAFETY: the file is only read, and a kernel build replaces its vmlinux instead of writing
+    // into it.
     unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("reading {}", path.display()))
 }
 
 /// Whether two links put the same code at the same place.
 fn same_link(a: &Kernel, b: &Kernel) -> bool {
     let places = |k: &Kernel| k.sections.iter().map(|s| (s.addr, s.size)).collect::<Vec<_>>();
-    places(a) == places(b) && a.section(".text").map(|s| s.data) == b.section(".text").map(|s| s.data)
+    places(a) == places(b)
+        && a.section(".text").map(|s| s.data) == b.section(".text").map(|s| s.data)
 }
 
 /// Compares everything. An error means that it could not be done.
@@ -134,7 +138,8 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
         places: [&places, &new_places],
         compared_elsewhere: &elsewhere,
     };
-    let mut correspondence = Correspondence::new(&old.kernel, &new.kernel, map, &data, &mut findings);
+    let mut correspondence =
+        Correspondence::new(&old.kernel, &new.kernel, map, &data, &mut findings);
     let units = walk::units(map, &correspondence, &mut findings);
     let jump_targets = tables::static_keys(&old.kernel);
     let known = Known {
@@ -159,9 +164,16 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
     match (&old.relocs, &new.relocs) {
         (Some(old), Some(new)) => findings.absorb(data::relocations(old, new, &correspondence)),
         (None, None) => {}
-        _ => bail!("only one of the kernels has its vmlinux.relocs beside it: give both, or neither"),
+        _ => {
+            bail!("only one of the kernels has its vmlinux.relocs beside it: give both, or neither")
+        }
     }
-    findings.absorb(names::check(&correspondence, &units, symbols[0].as_ref(), symbols[1].as_ref()));
+    findings.absorb(names::check(
+        &correspondence,
+        &units,
+        symbols[0].as_ref(),
+        symbols[1].as_ref(),
+    ));
     findings.differences.sort();
     Ok(findings)
 }
@@ -206,7 +218,12 @@ fn sections(old: &Kernel, new: &Kernel, findings: &mut Findings) {
     }
     for (index, section) in new.sections.iter().enumerate() {
         if correspond::twin_of(new, old, index).is_none() {
-            findings.differ(KIND, None, Some(section.addr), format!("section {} is new", section.name));
+            findings.differ(
+                KIND,
+                None,
+                Some(section.addr),
+                format!("section {} is new", section.name),
+            );
         }
     }
     let physical = |k: &Kernel| k.symbol("phys_startup_64").or_else(|| k.symbol("startup_64"));
@@ -216,15 +233,14 @@ fn sections(old: &Kernel, new: &Kernel, findings: &mut Findings) {
     });
 }
 
-/// How a section is loaded; per-CPU data, which is linked at 0, relative to where the kernel finds it.
+/// How a section is loaded; per-CPU data, which is linked at 0, relative to where the kernel finds
+/// it.
 fn loaded(section: &kernel::Section, kernel: &Kernel) -> Loaded {
     match section.loaded {
         Loaded::By { flags, bias } if section.addr >> 63 == 0 => {
-            let base = kernel.symbol("__per_cpu_load").unwrap_or(0).wrapping_sub(kernel::START_KERNEL_MAP);
-            Loaded::By {
-                flags,
-                bias: bias.wrapping_sub(base),
-            }
+            let base =
+                kernel.symbol("__per_cpu_load").unwrap_or(0).wrapping_sub(kernel::START_KERNEL_MAP);
+            Loaded::By { flags, bias: bias.wrapping_sub(base) }
         }
         other => other,
     }
@@ -232,7 +248,11 @@ fn loaded(section: &kernel::Section, kernel: &Kernel) -> Loaded {
 
 /// Jumping to one of these is returning or jumping indirectly.
 fn thunks(kernel: &Kernel) -> std::collections::HashSet<u64> {
-    let is_thunk = |name: &str| name == "__x86_return_thunk" || name.starts_with("__x86_indirect_") || name.starts_with("__SCT__");
+    let is_thunk = |name: &str| {
+        name == "__x86_return_thunk"
+            || name.starts_with("__x86_indirect_")
+            || name.starts_with("__SCT__")
+    };
     kernel.symbols.iter().filter(|s| is_thunk(s.name)).map(|s| s.addr.0).collect()
 }
 

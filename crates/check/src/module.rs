@@ -1,12 +1,16 @@
 //! Whether a module's code is a copy of functions of the kernel.
 //!
-//! Takes the vmlinux, the module's bytes and the claim which stretch of its `.text` copies which block; reads the module with a reader of its
-//! own, resolves every reference, and walks both codes instruction by instruction. Instructions must be equal but for the length of branches; branches must
-//! go to the same place or to its copy; what follows a block must follow its copy; every side-table entry must have its like, and none more.
-//! What the running kernel filled in for good (addresses, constants) is taken from the module: `live::explain` has compared it with memory.
+//! Takes the vmlinux, the module's bytes and the claim which stretch of its `.text` copies which
+//! block; reads the module with a reader of its own, resolves every reference, and walks both codes
+//! instruction by instruction. Instructions must be equal but for the length of branches; branches
+//! must go to the same place or to its copy; what follows a block must follow its copy; every
+//! side-table entry must have its like, and none more. What the running kernel filled in for good
+//! (addresses, constants) is taken from the module: `live::explain` has compared it with memory.
 
 use anyhow::{Context, Result, bail, ensure};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::tables::{BUGFLAG_WARNING, within};
@@ -59,7 +63,12 @@ const SIGNED: u32 = object::elf::R_X86_64_32S;
 ///
 /// # Errors
 /// The first difference, with the old address.
-pub fn check_module(kernel: &LinkedKernel<'_>, slide: u64, module: &[u8], claims: &[Claim]) -> Result<()> {
+pub fn check_module(
+    kernel: &LinkedKernel<'_>,
+    slide: u64,
+    module: &[u8],
+    claims: &[Claim],
+) -> Result<()> {
     let reading = Reading::new(kernel, module)?;
     let mut by_old: Vec<Claim> = claims.to_vec();
     by_old.sort_by_key(|c| c.old);
@@ -72,17 +81,10 @@ pub fn check_module(kernel: &LinkedKernel<'_>, slide: u64, module: &[u8], claims
             pair[1].new
         );
     }
-    let prover = Prover {
-        kernel,
-        slide,
-        reading,
-        by_old,
-    };
+    let prover = Prover { kernel, slide, reading, by_old };
     let mut sites = BTreeMap::new();
     for claim in &prover.by_old {
-        prover
-            .walk(claim, &mut sites)
-            .with_context(|| format!("the block at {}", claim.old))?;
+        prover.walk(claim, &mut sites).with_context(|| format!("the block at {}", claim.old))?;
     }
     prover.tables(&sites)
 }
@@ -104,8 +106,12 @@ impl<'a> Reading<'a> {
                 };
                 let symbol = elf.symbol_by_index(symbol)?;
                 let place = match symbol.section_index() {
-                    Some(index) if index.0 == text_index => Place::Copy((symbol.address() as i64 + relocation.addend()) as u32),
-                    Some(index) => Place::Own(index.0, (symbol.address() as i64 + relocation.addend()) as u64),
+                    Some(index) if index.0 == text_index => {
+                        Place::Copy((symbol.address() as i64 + relocation.addend()) as u32)
+                    }
+                    Some(index) => {
+                        Place::Own(index.0, (symbol.address() as i64 + relocation.addend()) as u64)
+                    }
                     None => {
                         let name = symbol.name()?;
                         let base = match imports.get(name) {
@@ -122,16 +128,12 @@ impl<'a> Reading<'a> {
                 };
                 let known = matches!(r_type, PC32 | PC64 | SIGNED);
                 ensure!(known, "a relocation of type {r_type} at {offset:#x}");
-                let before = fields.entry(section.index().0).or_default().insert(offset, (place, r_type));
+                let before =
+                    fields.entry(section.index().0).or_default().insert(offset, (place, r_type));
                 ensure!(before.is_none(), "two relocations at {offset:#x}");
             }
         }
-        Ok(Reading {
-            text,
-            text_index,
-            fields,
-            elf,
-        })
+        Ok(Reading { text, text_index, fields, elf })
     }
 
     fn field(&self, section: usize, at: u64) -> Option<(Place, u32)> {
@@ -160,39 +162,39 @@ type Sites = BTreeMap<u64, u32>;
 impl Prover<'_> {
     /// Decodes an instruction of the copy.
     fn copied(&self, at: u32, end: u32) -> Result<Copied> {
-        let bytes = &self.reading.text.get(at as usize..end as usize).context("the copy is cut short")?;
+        let bytes =
+            &self.reading.text.get(at as usize..end as usize).context("the copy is cut short")?;
         let mut decoder = Decoder::with_ip(64, bytes, u64::from(at), DecoderOptions::NONE);
         let instruction = decoder.decode();
         ensure!(!instruction.is_invalid(), "the copy does not decode at .text+{at:#x}");
         let len = instruction.len() as u32;
         let offsets = decoder.get_constant_offsets(&instruction);
-        let is_branch = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
-        let field = if is_branch {
-            offsets.immediate_offset()
-        } else {
-            offsets.displacement_offset()
-        } as u32;
+        let is_branch =
+            instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+        let field =
+            if is_branch { offsets.immediate_offset() } else { offsets.displacement_offset() }
+                as u32;
         let relocation = self.reading.field(self.reading.text_index, u64::from(at + field));
         let relative = is_branch || instruction.is_ip_rel_memory_operand();
         let behind = len - field;
         let named = match (relative, relocation) {
-            (true, Some((Place::Kernel(to), PC32))) => Some(self.unslid(to.wrapping_add(u64::from(behind)))),
-            (true, Some((Place::Own(section, to), PC32))) => Some(Place::Own(section, to + u64::from(behind))),
+            (true, Some((Place::Kernel(to), PC32))) => {
+                Some(self.unslid(to.wrapping_add(u64::from(behind))))
+            }
+            (true, Some((Place::Own(section, to), PC32))) => {
+                Some(Place::Own(section, to + u64::from(behind)))
+            }
             (true, None) if is_branch => Some(Place::Copy(instruction.near_branch64() as u32)),
             (true, other) => bail!("a field at .text+{at:#x} names {other:?}"),
             (false, Some((place, SIGNED))) => Some(place),
             (false, Some(_)) => bail!("a relocation at .text+{at:#x} that no instruction has"),
             (false, None) => None,
         };
-        Ok(Copied {
-            instruction,
-            at,
-            len,
-            named,
-        })
+        Ok(Copied { instruction, at, len, named })
     }
 
-    /// What is reached by distance from the kernel's image: itself, or a number that does not move with it.
+    /// What is reached by distance from the kernel's image: itself, or a number that does not move
+    /// with it.
     fn unslid(&self, to: u64) -> Place {
         let moved = to.wrapping_add(self.slide);
         Place::Kernel(if self.kernel.image.contains(&to) { to } else { moved })
@@ -213,7 +215,8 @@ impl Prover<'_> {
         }
     }
 
-    /// Whether an offset is where a block's copy begins: one without bytes of its own begins where the next does.
+    /// Whether an offset is where a block's copy begins: one without bytes of its own begins where
+    /// the next does.
     fn is_start(&self, at: u32, claim: &Claim) -> bool {
         at == claim.new
     }
@@ -227,7 +230,10 @@ impl Prover<'_> {
             while self.is_counter(new, new_end) {
                 new += COUNTER_SIZE;
             }
-            let bytes = self.kernel.bytes(LinkAddr(old), (end - old).min(15) as usize).context("no bytes")?;
+            let bytes = self
+                .kernel
+                .bytes(LinkAddr(old), (end - old).min(15) as usize)
+                .context("no bytes")?;
             let original = Decoder::with_ip(64, bytes, old, DecoderOptions::NONE).decode();
             ensure!(!original.is_invalid(), "the original does not decode at {old:x}");
             let next = original.next_ip();
@@ -237,20 +243,30 @@ impl Prover<'_> {
                 left = Leaves::Elsewhere;
                 break;
             }
-            let copy = self.copied(new, new_end).with_context(|| format!("{original} at {old:x}"))?;
-            self.compare(&original, &copy, bytes)
-                .with_context(|| format!("{original} at {old:x} became {} at .text+{new:#x}", copy.instruction))?;
+            let copy =
+                self.copied(new, new_end).with_context(|| format!("{original} at {old:x}"))?;
+            self.compare(&original, &copy, bytes).with_context(|| {
+                format!("{original} at {old:x} became {} at .text+{new:#x}", copy.instruction)
+            })?;
             sites.insert(old, new);
             new += copy.len;
             old = next;
-            let away = leaves(&original) && !self.is_patched(original.ip()) || self.is_bug(original.ip());
+            let away =
+                leaves(&original) && !self.is_patched(original.ip()) || self.is_bug(original.ip());
             left = if away { Leaves::Elsewhere } else { Leaves::RunsOn };
         }
         match left {
-            Leaves::Elsewhere => ensure!(new == new_end, "{} bytes too many in the copy", new_end - new),
-            Leaves::RunsOn if self.start_of(end).is_some() => self.check_follows(new, new_end, end)?,
+            Leaves::Elsewhere => {
+                ensure!(new == new_end, "{} bytes too many in the copy", new_end - new)
+            }
+            Leaves::RunsOn if self.start_of(end).is_some() => {
+                self.check_follows(new, new_end, end)?
+            }
             // Behind a call that does not return, or a trap.
-            Leaves::RunsOn => ensure!(new == new_end && self.ends_function(end), "runs on into code that is not copied"),
+            Leaves::RunsOn => ensure!(
+                new == new_end && self.ends_function(end),
+                "runs on into code that is not copied"
+            ),
         }
         Ok(())
     }
@@ -279,11 +295,19 @@ impl Prover<'_> {
     fn is_counter(&self, at: u32, end: u32) -> bool {
         let bytes = self.reading.text.get(at as usize..end as usize).unwrap_or_default();
         let relocated = self.reading.field(self.reading.text_index, u64::from(at + 5));
-        bytes.starts_with(&[0x65, 0x48, 0xff, 0x04, 0x25]) && matches!(relocated, Some((Place::Own(..), SIGNED)))
+        bytes.starts_with(&[0x65, 0x48, 0xff, 0x04, 0x25])
+            && matches!(relocated, Some((Place::Own(..), SIGNED)))
     }
 
-    /// A block's last branch, which may have been inverted, dropped, or have got a jump behind it. `None`: no such branch, or it stayed.
-    fn walk_exit(&self, original: &Instruction, new: u32, new_end: u32, sites: &mut Sites) -> Result<Option<u32>> {
+    /// A block's last branch, which may have been inverted, dropped, or have got a jump behind it.
+    /// `None`: no such branch, or it stayed.
+    fn walk_exit(
+        &self,
+        original: &Instruction,
+        new: u32,
+        new_end: u32,
+        sites: &mut Sites,
+    ) -> Result<Option<u32>> {
         let plain = original.is_jmp_short_or_near() || original.is_jcc_short_or_near();
         if !plain || self.is_patched(original.ip()) {
             return Ok(None);
@@ -296,7 +320,8 @@ impl Prover<'_> {
                 return Ok(Some(new));
             }
             let copy = self.copied(new, new_end)?;
-            let same = copy.instruction.is_jmp_short_or_near() && self.agrees(copy.named, original.near_branch64());
+            let same = copy.instruction.is_jmp_short_or_near()
+                && self.agrees(copy.named, original.near_branch64());
             ensure!(same, "{original} became {}", copy.instruction);
             sites.insert(original.ip(), new);
             return Ok(Some(new + copy.len));
@@ -319,17 +344,19 @@ impl Prover<'_> {
         Ok(Some(new_end))
     }
 
-    /// Control that reaches `at` goes on at the copy of `old`: directly, or by one jump, which ends the block.
+    /// Control that reaches `at` goes on at the copy of `old`: directly, or by one jump, which ends
+    /// the block.
     fn check_follows(&self, at: u32, new_end: u32, old: u64) -> Result<()> {
-        let claim = self
-            .start_of(old)
-            .with_context(|| format!("what follows, {old:x}, is not copied"))?;
+        let claim =
+            self.start_of(old).with_context(|| format!("what follows, {old:x}, is not copied"))?;
         if at == new_end {
             ensure!(self.is_start(at, claim), "the copy does not run on into that of {old:x}");
             return Ok(());
         }
         let copy = self.copied(at, new_end)?;
-        let jumps = copy.instruction.is_jmp_short_or_near() && self.agrees(copy.named, old) && at + copy.len == new_end;
+        let jumps = copy.instruction.is_jmp_short_or_near()
+            && self.agrees(copy.named, old)
+            && at + copy.len == new_end;
         ensure!(jumps, "the copy goes on with {} instead of at {old:x}", copy.instruction);
         Ok(())
     }
@@ -337,7 +364,12 @@ impl Prover<'_> {
     /// Whether the kernel may write over an instruction, so that what it does now says little.
     fn is_patched(&self, at: u64) -> bool {
         let tables = &self.kernel.tables;
-        let early = within(&tables.alternatives, |e| e.site, LinkAddr(at.saturating_sub(255)), LinkAddr(at + 1));
+        let early = within(
+            &tables.alternatives,
+            |e| e.site,
+            LinkAddr(at.saturating_sub(255)),
+            LinkAddr(at + 1),
+        );
         early.iter().any(|e| at < e.site + u64::from(e.len)) || self.static_key(at).is_some()
     }
 
@@ -378,10 +410,20 @@ impl Prover<'_> {
             ensure!(same, "names {:x?}", copy.named);
             filled.extend(offsets.displacement_offset()..offsets.displacement_offset() + 4);
         } else if offsets.has_displacement() && offsets.displacement_size() >= 4 {
-            filled.extend(self.moved(bytes, new, offsets.displacement_offset(), offsets.displacement_size()));
+            filled.extend(self.moved(
+                bytes,
+                new,
+                offsets.displacement_offset(),
+                offsets.displacement_size(),
+            ));
         }
         if offsets.has_immediate() {
-            filled.extend(self.moved(bytes, new, offsets.immediate_offset(), offsets.immediate_size()));
+            filled.extend(self.moved(
+                bytes,
+                new,
+                offsets.immediate_offset(),
+                offsets.immediate_size(),
+            ));
         }
         let constant = |n: usize| {
             let at = original.ip() + n as u64;
@@ -397,13 +439,21 @@ impl Prover<'_> {
 
     /// The bytes of a field that holds the old address moved by KASLR.
     fn moved(&self, old: &[u8], new: &[u8], at: usize, width: usize) -> Vec<usize> {
-        let number = |bytes: &[u8]| bytes[at..at + width].iter().rev().fold(0u64, |value, &b| value << 8 | u64::from(b));
+        let number = |bytes: &[u8]| {
+            bytes[at..at + width].iter().rev().fold(0u64, |value, &b| value << 8 | u64::from(b))
+        };
         let mask = if width == 8 { u64::MAX } else { (1 << (width * 8)) - 1 };
         let is_moved = width >= 4 && number(old).wrapping_add(self.slide) & mask == number(new);
         if is_moved { (at..at + width).collect() } else { Vec::new() }
     }
 
-    fn compare_branch(&self, original: &Instruction, copy: &Copied, bytes: &[u8], new: &[u8]) -> Result<()> {
+    fn compare_branch(
+        &self,
+        original: &Instruction,
+        copy: &Copied,
+        bytes: &[u8],
+        new: &[u8],
+    ) -> Result<()> {
         let same_kind = original.mnemonic() == copy.instruction.mnemonic()
             || original.is_jmp_short_or_near() && copy.instruction.is_jmp_short_or_near();
         ensure!(same_kind, "another instruction");

@@ -1,7 +1,8 @@
 //! Wrong kernels: the proof that the checker can fail.
 //!
-//! Takes a good kernel; makes copies of it that are wrong in one place each, as a rewriter with a bug would make them, and says of
-//! which kind of proof the checker must find each. Used by the tests that have a real kernel.
+//! Takes a good kernel; makes copies of it that are wrong in one place each, as a rewriter with a
+//! bug would make them, and says of which kind of proof the checker must find each. Used by the
+//! tests that have a real kernel.
 
 use super::kernel::Kernel;
 use super::{Build, Side, check, kallsyms, tables};
@@ -36,8 +37,8 @@ enum Change {
 }
 
 impl Mutation {
-    /// Makes the wrong copy of `build`, a kernel equal to `good`, and compares it with `good`. `true` if a
-    /// difference of the expected kind is found.
+    /// Makes the wrong copy of `build`, a kernel equal to `good`, and compares it with `good`.
+    /// `true` if a difference of the expected kind is found.
     pub fn is_found(&self, build: &Build, good: &Side) -> Result<bool> {
         let mut file = build.vmlinux().to_vec();
         let mut map = Placement::default();
@@ -98,17 +99,15 @@ const NOP: u8 = 0x90;
 const SUBJECTS: [&str; 2] = ["vfs_read", "tcp_v4_rcv"];
 
 /// The kernel compares the addresses of these tables (kernel/sched/sched.h, `sched_class_above()`).
-const ORDERED_TABLES: [&str; 4] = ["stop_sched_class", "dl_sched_class", "rt_sched_class", "fair_sched_class"];
+const ORDERED_TABLES: [&str; 4] =
+    ["stop_sched_class", "dl_sched_class", "rt_sched_class", "fair_sched_class"];
 
 impl<'a, 'd> Maker<'a, 'd> {
     fn new(build: &'a Build, good: &'a Side<'d>) -> Self
     where
         'a: 'd,
     {
-        Maker {
-            file: build.vmlinux(),
-            kernel: &good.kernel,
-        }
+        Maker { file: build.vmlinux(), kernel: &good.kernel }
     }
 
     /// Where in the file the byte at `addr` lies.
@@ -126,13 +125,17 @@ impl<'a, 'd> Maker<'a, 'd> {
         })
     }
 
-    fn instructions(&self, function: &str) -> Result<Vec<(Instruction, iced_x86::ConstantOffsets)>> {
+    fn instructions(
+        &self,
+        function: &str,
+    ) -> Result<Vec<(Instruction, iced_x86::ConstantOffsets)>> {
         let symbol = self
             .kernel
             .named(function)
             .next()
             .with_context(|| format!("there is no {function}"))?;
-        let code = self.kernel.bytes(symbol.addr.0, symbol.size).context("a function without bytes")?;
+        let code =
+            self.kernel.bytes(symbol.addr.0, symbol.size).context("a function without bytes")?;
         let mut decoder = Decoder::with_ip(64, code, symbol.addr.0, DecoderOptions::NONE);
         let mut all = Vec::new();
         while decoder.can_decode() {
@@ -166,20 +169,33 @@ impl<'a, 'd> Maker<'a, 'd> {
                 jump.ip() + 2,
                 0x20,
             )?);
-            made.push(self.byte(&format!("{function}: condition inverted"), &["instructions"], jump.ip() + 1, 1)?);
+            made.push(self.byte(
+                &format!("{function}: condition inverted"),
+                &["instructions"],
+                jump.ip() + 1,
+                1,
+            )?);
             let (read, constants) = find(&|i| i.is_ip_rel_memory_operand())?;
             let place = read.ip() + constants.displacement_offset() as u64;
-            made.push(self.byte(&format!("{function}: operand elsewhere"), &["RIP-relative operands"], place, 0x08)?);
-            let (plain, _) = find(&|i| i.op_count() == 2 && i.op1_kind() == iced_x86::OpKind::Register && i.len() == 3)?;
-            made.push(self.byte(&format!("{function}: another register"), &["instructions"], plain.ip() + 2, 0x08)?);
+            made.push(self.byte(
+                &format!("{function}: operand elsewhere"),
+                &["RIP-relative operands"],
+                place,
+                0x08,
+            )?);
+            let (plain, _) = find(&|i| {
+                i.op_count() == 2 && i.op1_kind() == iced_x86::OpKind::Register && i.len() == 3
+            })?;
+            made.push(self.byte(
+                &format!("{function}: another register"),
+                &["instructions"],
+                plain.ip() + 2,
+                0x08,
+            )?);
         }
         let [a, b] = SUBJECTS.map(|f| self.kernel.symbol(f));
         let (a, b) = (a.context("no subject")?, b.context("no subject")?);
-        let swap = Change::Swap {
-            a: self.offset(a)?,
-            b: self.offset(b)?,
-            len: 64,
-        };
+        let swap = Change::Swap { a: self.offset(a)?, b: self.offset(b)?, len: 64 };
         made.push(Mutation {
             name: "two blocks exchanged".to_owned(),
             kinds: vec!["instructions"],
@@ -209,15 +225,16 @@ impl<'a, 'd> Maker<'a, 'd> {
         Ok(made)
     }
 
-    /// The int3 that is a function's own behind a return or an indirect jump, made a no-op, with the map leaving it out as padding.
+    /// The int3 that is a function's own behind a return or an indirect jump, made a no-op, with
+    /// the map leaving it out as padding.
     fn of_guards(&self) -> Result<Mutation> {
         let sized = self.kernel.symbols.iter().filter(|s| s.function && s.size > 0);
         let mut guarded = sized.filter_map(|symbol| {
             let code = self.kernel.bytes(symbol.addr.0, symbol.size)?;
             let mut decoder = Decoder::with_ip(64, code, symbol.addr.0, DecoderOptions::NONE);
-            let stop = decoder
-                .iter()
-                .find(|i| matches!(i.flow_control(), FlowControl::Return | FlowControl::IndirectBranch))?;
+            let stop = decoder.iter().find(|i| {
+                matches!(i.flow_control(), FlowControl::Return | FlowControl::IndirectBranch)
+            })?;
             let size = stop.next_ip() - symbol.addr.0;
             (code.get(size as usize) == Some(&INT3)).then_some((symbol, size as u32))
         });
@@ -244,15 +261,12 @@ impl<'a, 'd> Maker<'a, 'd> {
     fn of_unwinder(&self) -> Result<Vec<Mutation>> {
         let kinds = ["unwinder states"];
         let at = |name: &str, entry: u64| {
-            let section = self.kernel.section(name).with_context(|| format!("there is no {name}"))?;
+            let section =
+                self.kernel.section(name).with_context(|| format!("there is no {name}"))?;
             Ok::<u64, anyhow::Error>(section.addr + section.size / 2 / entry * entry)
         };
         let (state, ip) = (at(".orc_unwind", 6)?, at(".orc_unwind_ip", 4)?);
-        let swap = Change::Swap {
-            a: self.offset(ip)?,
-            b: self.offset(ip + 4)?,
-            len: 4,
-        };
+        let swap = Change::Swap { a: self.offset(ip)?, b: self.offset(ip + 4)?, len: 4 };
         Ok(vec![
             self.byte("unwinder: another stack offset", &kinds, state, 0x08)?,
             self.byte("unwinder: another register", &kinds, state + 4, 0x01)?,
@@ -268,28 +282,28 @@ impl<'a, 'd> Maker<'a, 'd> {
     fn of_data(&self, good: &Side) -> Result<Vec<Mutation>> {
         let relocs = good.relocs.as_ref().context("the tree keeps no vmlinux.relocs")?;
         let in_section = |list: &[u64], name: &str| {
-            let inside = |&&place: &&u64| self.kernel.section_at(place).is_some_and(|s| s.name == name);
+            let inside =
+                |&&place: &&u64| self.kernel.section_at(place).is_some_and(|s| s.name == name);
             let found: Vec<u64> = list.iter().filter(inside).copied().collect();
-            found
-                .get(found.len() / 2)
-                .copied()
-                .with_context(|| format!("{name} holds no address"))
+            found.get(found.len() / 2).copied().with_context(|| format!("{name} holds no address"))
         };
         let pointer = in_section(&relocs.abs64, ".data")?;
         let table = in_section(&relocs.abs64, ".rodata")?;
         let operand = in_section(&relocs.abs32, ".text")?;
         let banner = self.kernel.symbol("linux_banner").context("there is no linux_banner")?;
         let exception = self.kernel.section("__ex_table").context("there is no __ex_table")?.addr;
-        let swap = Change::Swap {
-            a: self.offset(exception)?,
-            b: self.offset(exception + 12)?,
-            len: 12,
-        };
+        let swap =
+            Change::Swap { a: self.offset(exception)?, b: self.offset(exception + 12)?, len: 12 };
         let index = relocs.abs64.len() / 2;
         Ok(vec![
             self.byte("data: a pointer elsewhere", &["addresses in data"], pointer, 0x10)?,
             self.byte("constant data: a pointer elsewhere", &["addresses in data"], table, 0x10)?,
-            self.byte("code: an absolute operand elsewhere", &["absolute operands"], operand, 0x10)?,
+            self.byte(
+                "code: an absolute operand elsewhere",
+                &["absolute operands"],
+                operand,
+                0x10,
+            )?,
             self.byte("constant data: another byte", &["bytes of data"], banner, 0x20)?,
             Mutation {
                 name: "__ex_table: not sorted".to_owned(),
@@ -305,7 +319,8 @@ impl<'a, 'd> Maker<'a, 'd> {
     }
 
     fn of_names(&self) -> Result<Vec<Mutation>> {
-        let address = |name: &str| self.kernel.symbol(name).with_context(|| format!("there is no {name}"));
+        let address =
+            |name: &str| self.kernel.symbol(name).with_context(|| format!("there is no {name}"));
         let mut made = vec![
             self.byte(
                 "kallsyms: another address",
@@ -313,7 +328,12 @@ impl<'a, 'd> Maker<'a, 'd> {
                 address("kallsyms_offsets")? + 40_000 * 4,
                 0x10,
             )?,
-            self.byte("kallsyms: another name", &["kallsyms"], address("kallsyms_names")? + 200_003, 0x01)?,
+            self.byte(
+                "kallsyms: another name",
+                &["kallsyms"],
+                address("kallsyms_names")? + 200_003,
+                0x01,
+            )?,
             self.byte(
                 "kallsyms: order of names",
                 &["kallsyms"],
@@ -330,8 +350,11 @@ impl<'a, 'd> Maker<'a, 'd> {
         let header = object::elf::FileHeader64::<LittleEndian>::parse(self.file)?;
         let sections = header.sections(LittleEndian, self.file)?;
         let symbols = sections.symbols(LittleEndian, self.file, object::elf::SHT_SYMTAB)?;
-        let is_named = |s: &&object::elf::Sym64<LittleEndian>| symbols.symbol_name(LittleEndian, *s).is_ok_and(|n| n == name.as_bytes());
-        let symbol = symbols.iter().find(is_named).with_context(|| format!("there is no {name}"))?;
+        let is_named = |s: &&object::elf::Sym64<LittleEndian>| {
+            symbols.symbol_name(LittleEndian, *s).is_ok_and(|n| n == name.as_bytes())
+        };
+        let symbol =
+            symbols.iter().find(is_named).with_context(|| format!("there is no {name}"))?;
         ensure!(symbol.st_size(LittleEndian) > 0, "{name} has no size");
         let value = std::ptr::from_ref(symbol) as usize - self.file.as_ptr() as usize + 8;
         Ok(Mutation {
@@ -347,14 +370,11 @@ impl<'a, 'd> Maker<'a, 'd> {
         let data = ["bytes of data", "addresses in data"];
         for pair in ORDERED_TABLES.windows(2) {
             let [a, b] = [pair[0], pair[1]].map(|name| self.kernel.named(name).next());
-            let (a, b) = a.zip(b).with_context(|| format!("there is no {} or no {}", pair[0], pair[1]))?;
+            let (a, b) =
+                a.zip(b).with_context(|| format!("there is no {} or no {}", pair[0], pair[1]))?;
             ensure!(a.size == b.size && a.size > 0, "{} and {} differ in size", pair[0], pair[1]);
             let (at, len) = (self.offset(a.addr.0)?, a.size as usize);
-            let change = Change::Swap {
-                a: at,
-                b: self.offset(b.addr.0)?,
-                len,
-            };
+            let change = Change::Swap { a: at, b: self.offset(b.addr.0)?, len };
             made.push(Mutation {
                 name: format!("{} and {} exchanged", pair[0], pair[1]),
                 kinds: data.to_vec(),
@@ -365,7 +385,9 @@ impl<'a, 'd> Maker<'a, 'd> {
                 kinds: data.to_vec(),
                 change: Change::Rotate { at, len, by: 8 },
             });
-            made.push(self.symbol_elsewhere(pair[0], &["symbols", "bytes of data", "addresses in data"])?);
+            made.push(
+                self.symbol_elsewhere(pair[0], &["symbols", "bytes of data", "addresses in data"])?,
+            );
             made.push(self.name_elsewhere(pair[0], a.addr.0)?);
         }
         Ok(made)
@@ -374,7 +396,9 @@ impl<'a, 'd> Maker<'a, 'd> {
     /// The kallsyms entry of `name`, 16 bytes before or behind.
     fn name_elsewhere(&self, name: &str, addr: u64) -> Result<Mutation> {
         let tables = kallsyms::read(self.kernel)?.context("there is no kallsyms")?;
-        let is_named = |entry: &kallsyms::Entry| entry.addr == addr && entry.name.get(1..) == Some(name.as_bytes());
+        let is_named = |entry: &kallsyms::Entry| {
+            entry.addr == addr && entry.name.get(1..) == Some(name.as_bytes())
+        };
         let index = tables.entries.iter().position(is_named);
         let index = index.with_context(|| format!("kallsyms has no {name}"))?;
         let offsets = self.kernel.symbol("kallsyms_offsets").context("there is no kallsyms")?;

@@ -1,7 +1,9 @@
-//! Names: every old symbol still names the same thing, and every moved block is still found under its function's name.
+//! Names: every old symbol still names the same thing, and every moved block is still found under
+//! its function's name.
 //!
-//! Takes both kernels, the correspondence and the units; proves it for the ELF symbols (what perf and debuggers read) and for kallsyms (what
-//! the kernel prints). A new symbol is allowed only in moved code, as the name of the function there with a suffix.
+//! Takes both kernels, the correspondence and the units; proves it for the ELF symbols (what perf
+//! and debuggers read) and for kallsyms (what the kernel prints). A new symbol is allowed only in
+//! moved code, as the name of the function there with a suffix.
 
 use super::correspond::{Correspondence, Landing};
 use super::kallsyms::{Entry, Kallsyms};
@@ -11,7 +13,12 @@ use super::walk::Unit;
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
-pub fn check(c: &Correspondence, units: &[Unit], old: Option<&Kallsyms>, new: Option<&Kallsyms>) -> Findings {
+pub fn check(
+    c: &Correspondence,
+    units: &[Unit],
+    old: Option<&Kallsyms>,
+    new: Option<&Kallsyms>,
+) -> Findings {
     let mut findings = Findings::default();
     let extra = symbols(c, &mut findings);
     parts(c, units, &extra, &mut findings);
@@ -24,15 +31,18 @@ pub fn check(c: &Correspondence, units: &[Unit], old: Option<&Kallsyms>, new: Op
     findings
 }
 
-/// Every old symbol has a new one of its name on the same thing. Gives the new symbols that are left.
+/// Every old symbol has a new one of its name on the same thing. Gives the new symbols that are
+/// left.
 fn symbols<'k, 'd>(c: &Correspondence<'k, 'd>, findings: &mut Findings) -> Vec<&'k Symbol<'d>> {
     let mut used: HashSet<*const Symbol> = HashSet::with_capacity(c.old.symbols.len());
     for symbol in c.old.symbols.iter().filter(|s| s.section.is_some()) {
-        let fits = |t: &&Symbol| t.section.is_some() && t.function == symbol.function && lands(c, symbol.addr.0, t.addr.0, symbol.function);
-        let found = c
-            .new
-            .named(symbol.name)
-            .find(|t| fits(t) && !used.contains(&std::ptr::from_ref(*t)));
+        let fits = |t: &&Symbol| {
+            t.section.is_some()
+                && t.function == symbol.function
+                && lands(c, symbol.addr.0, t.addr.0, symbol.function)
+        };
+        let found =
+            c.new.named(symbol.name).find(|t| fits(t) && !used.contains(&std::ptr::from_ref(*t)));
         match found {
             Some(twin) if symbol.size > 0 && twin.size == 0 => {
                 findings.differ(
@@ -82,22 +92,28 @@ fn parts(c: &Correspondence, units: &[Unit], extra: &[&Symbol], findings: &mut F
         let unit = by_new[..by_new.partition_point(|u| u.new <= addr)].last();
         let owner = unit.filter(|u| addr - u.new < u.new_size.max(1)).filter(|u| c.in_map(u.old));
         let fits = owner.is_some_and(|u| named_after(symbol.name, c.old.nearest(u.old)));
-        let what = || format!("the new symbol {} is not the name of the function there with a suffix", symbol.name);
+        let what = || {
+            format!(
+                "the new symbol {} is not the name of the function there with a suffix",
+                symbol.name
+            )
+        };
         let old = owner.map_or(0, |u| u.old);
         findings.expect(fits, "symbols of moved parts", old, addr, what);
     }
 }
 
 fn named_after(name: &str, functions: Option<&[Symbol]>) -> bool {
-    functions
-        .into_iter()
-        .flatten()
-        .any(|f| name == f.name || name.strip_prefix(f.name).is_some_and(|rest| rest.starts_with('.')))
+    functions.into_iter().flatten().any(|f| {
+        name == f.name || name.strip_prefix(f.name).is_some_and(|rest| rest.starts_with('.'))
+    })
 }
 
-/// A stack trace names the nearest symbol before: it must be the old function's, for every block of the map.
+/// A stack trace names the nearest symbol before: it must be the old function's, for every block of
+/// the map.
 fn functions_of_blocks(c: &Correspondence, units: &[Unit], findings: &mut Findings) {
-    // The bodies of overridden weak functions have no symbol: the old kernel, too, would find them under a neighbour's name.
+    // The bodies of overridden weak functions have no symbol: the old kernel, too, would find them
+    // under a neighbour's name.
     let named = |u: &&Unit| {
         let mut nearest = c.old.nearest(u.old).into_iter().flatten();
         c.in_map(u.old) && nearest.any(|s| s.size == 0 || u.old < s.addr.0.saturating_add(s.size))
@@ -108,8 +124,12 @@ fn functions_of_blocks(c: &Correspondence, units: &[Unit], findings: &mut Findin
         .filter_map(|u| {
             let (old, new) = (c.old.nearest(u.old), c.new.nearest(u.new));
             let fits = new.into_iter().flatten().any(|s| named_after(s.name, old));
-            let name = |symbols: Option<&[Symbol]>| symbols.and_then(|s| s.first()).map_or("nothing".to_owned(), |s| s.name.to_owned());
-            (!fits).then(|| (u.old, u.new, format!("a block of {} is found under {}", name(old), name(new))))
+            let name = |symbols: Option<&[Symbol]>| {
+                symbols.and_then(|s| s.first()).map_or("nothing".to_owned(), |s| s.name.to_owned())
+            };
+            (!fits).then(|| {
+                (u.old, u.new, format!("a block of {} is found under {}", name(old), name(new)))
+            })
         })
         .collect();
     let blocks = units.iter().filter(named).count();
@@ -132,9 +152,9 @@ fn kallsyms(c: &Correspondence, old: &Kallsyms, new: &Kallsyms, findings: &mut F
     for entry in &old.entries {
         let absolute = entry.name.first().is_some_and(|t| matches!(t, b'a' | b'A'));
         let twins = by_name.get_mut(entry.name.as_slice());
-        let at = twins
-            .as_ref()
-            .and_then(|list| list.iter().position(|t| absolute || lands(c, entry.addr, t.addr, false)));
+        let at = twins.as_ref().and_then(|list| {
+            list.iter().position(|t| absolute || lands(c, entry.addr, t.addr, false))
+        });
         match (twins, at) {
             (Some(list), Some(at)) => {
                 list.swap_remove(at);
@@ -143,15 +163,22 @@ fn kallsyms(c: &Correspondence, old: &Kallsyms, new: &Kallsyms, findings: &mut F
             (list, _) => {
                 let other = list.and_then(|l| l.first()).map(|e| e.addr);
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
-                findings.differ(KIND, Some(entry.addr), other, format!("kallsyms has no \"{name}\" for this"));
+                findings.differ(
+                    KIND,
+                    Some(entry.addr),
+                    other,
+                    format!("kallsyms has no \"{name}\" for this"),
+                );
             }
         }
     }
-    let left: HashSet<*const Entry> = by_name.values().flatten().map(|&e| std::ptr::from_ref(e)).collect();
+    let left: HashSet<*const Entry> =
+        by_name.values().flatten().map(|&e| std::ptr::from_ref(e)).collect();
     for entry in new.entries.iter().filter(|e| left.contains(&std::ptr::from_ref(*e))) {
         let name = entry.name.get(1..).unwrap_or(&[]);
         let known = c.new.symbols_at(entry.addr).iter().any(|s| s.name.as_bytes() == name);
-        let what = || format!("kallsyms has {}, which is no symbol there", String::from_utf8_lossy(name));
+        let what =
+            || format!("kallsyms has {}, which is no symbol there", String::from_utf8_lossy(name));
         findings.expect(known, "kallsyms of moved parts", entry.addr, entry.addr, what);
     }
     if let Some(pair) = new.entries.windows(2).find(|p| p[0].addr > p[1].addr) {

@@ -1,8 +1,9 @@
 //! Which functions of the old kernel never return.
 //!
-//! Takes the old kernel's code; gives the functions from whose entry no path reaches a return. Needed where a compiler put nothing behind
-//! a call because it knew (`panic`, `do_exit`): what follows such a call in the new kernel is never run, so it may be anything. Derived
-//! from the code alone, without the kernel's list of names. Errs on the side of "returns".
+//! Takes the old kernel's code; gives the functions from whose entry no path reaches a return.
+//! Needed where a compiler put nothing behind a call because it knew (`panic`, `do_exit`): what
+//! follows such a call in the new kernel is never run, so it may be anything. Derived from the code
+//! alone, without the kernel's list of names. Errs on the side of "returns".
 
 use super::kernel::Kernel;
 use super::walk::Known;
@@ -20,9 +21,15 @@ impl NeverReturns {
         self.0.contains(&function)
     }
 
-    /// Decides for `asked` functions and whatever they call: the least fixpoint of "some path from the entry reaches a return, where
-    /// the path goes on behind a call only if the callee returns".
-    pub fn derive(asked: impl Iterator<Item = u64>, kernel: &Kernel, known: &Known, jump_targets: &HashMap<u64, u64>) -> Self {
+    /// Decides for `asked` functions and whatever they call: the least fixpoint of "some path from
+    /// the entry reaches a return, where the path goes on behind a call only if the callee
+    /// returns".
+    pub fn derive(
+        asked: impl Iterator<Item = u64>,
+        kernel: &Kernel,
+        known: &Known,
+        jump_targets: &HashMap<u64, u64>,
+    ) -> Self {
         let mut queue: BTreeSet<u64> = asked.collect();
         let mut seen = queue.clone();
         let mut returns: HashSet<u64> = HashSet::new();
@@ -56,12 +63,20 @@ enum Outcome {
     WaitsFor(BTreeSet<u64>),
 }
 
-fn search(entry: u64, kernel: &Kernel, known: &Known, jump_targets: &HashMap<u64, u64>, returns: &HashSet<u64>) -> Outcome {
+fn search(
+    entry: u64,
+    kernel: &Kernel,
+    known: &Known,
+    jump_targets: &HashMap<u64, u64>,
+    returns: &HashSet<u64>,
+) -> Outcome {
     let mut seen = HashSet::new();
     let mut todo = vec![entry];
     let mut callees = BTreeSet::new();
     while let Some(start) = todo.pop() {
-        let Some(bytes) = kernel.section_at(start).filter(|s| s.executable).and_then(|_| kernel.tail(start)) else {
+        let Some(bytes) =
+            kernel.section_at(start).filter(|s| s.executable).and_then(|_| kernel.tail(start))
+        else {
             return Outcome::Returns;
         };
         let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
@@ -82,12 +97,18 @@ fn search(entry: u64, kernel: &Kernel, known: &Known, jump_targets: &HashMap<u64
             }
             match i.flow_control() {
                 FlowControl::Return | FlowControl::IndirectBranch => return Outcome::Returns,
-                FlowControl::UnconditionalBranch if known.thunks.contains(&i.near_branch_target()) => return Outcome::Returns,
+                FlowControl::UnconditionalBranch
+                    if known.thunks.contains(&i.near_branch_target()) =>
+                {
+                    return Outcome::Returns;
+                }
                 FlowControl::UnconditionalBranch => {
                     todo.push(i.near_branch_target());
                     break;
                 }
-                FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => todo.push(i.near_branch_target()),
+                FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
+                    todo.push(i.near_branch_target())
+                }
                 FlowControl::Call if i.is_call_near() => {
                     let callee = i.near_branch_target();
                     if !returns.contains(&callee) && !known.thunks.contains(&callee) {

@@ -1,8 +1,10 @@
 //! Whether the kernel's own objtool finds in a rewritten object what the rewriting says is there.
 //!
-//! Takes a rewritten `vmlinux.o` and the tree; takes away everything objtool had made, runs the tree's own objtool on the rest, and
-//! compares: the unwinder's state at every instruction, and the sites of returns, calls, retpolines, static calls and sealed ENDBRs.
-//! Never looks at how the object was rewritten. objtool joins the parts of a function by name, so the object must name them uniquely.
+//! Takes a rewritten `vmlinux.o` and the tree; takes away everything objtool had made, runs the
+//! tree's own objtool on the rest, and compares: the unwinder's state at every instruction, and the
+//! sites of returns, calls, retpolines, static calls and sealed ENDBRs. Never looks at how the
+//! object was rewritten. objtool joins the parts of a function by name, so the object must name
+//! them uniquely.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::object::elf::{Elf, SectionId};
@@ -54,16 +56,19 @@ pub struct SiteAgreement {
 }
 
 impl Agreement {
-    /// Every site is equal, and so are all states but `spare` (dead code behind calls that never return).
+    /// Every site is equal, and so are all states but `spare` (dead code behind calls that never
+    /// return).
     pub fn holds(&self, spare: usize) -> bool {
-        self.states.len() <= spare && self.sites.iter().all(|s| s.ours_alone == 0 && s.objtool_alone == 0)
+        self.states.len() <= spare
+            && self.sites.iter().all(|s| s.ours_alone == 0 && s.objtool_alone == 0)
     }
 }
 
 /// Runs the tree's objtool on the stripped object, in `scratch`, and compares.
 pub fn compare(tree: &Path, object: &[u8], scratch: &Path) -> Result<Agreement> {
     let path = scratch.join("rewritten.o");
-    std::fs::write(&path, object).with_context(|| format!("{}: cannot be written", path.display()))?;
+    std::fs::write(&path, object)
+        .with_context(|| format!("{}: cannot be written", path.display()))?;
     let stripped = scratch.join("objtool.o");
     let mut strip = Command::new("objcopy");
     for name in MADE {
@@ -80,30 +85,27 @@ pub fn compare(tree: &Path, object: &[u8], scratch: &Path) -> Result<Agreement> 
         .context("the tree's objtool cannot be run")?;
     let messages = String::from_utf8_lossy(&run.stderr).into_owned();
     ensure!(run.status.success(), "the tree's objtool failed: {messages}");
-    let theirs = std::fs::read(&stripped).with_context(|| format!("{}: cannot be read", stripped.display()))?;
+    let theirs = std::fs::read(&stripped)
+        .with_context(|| format!("{}: cannot be read", stripped.display()))?;
     let (ours, theirs) = (Elf::parse(object)?, Elf::parse(&theirs).context("what objtool wrote")?);
     let (instructions, states) = compare_states(&ours, &theirs)?;
-    let sites = SITES
-        .iter()
-        .map(|&table| compare_sites(table, &ours, &theirs))
-        .collect::<Result<_>>()?;
-    Ok(Agreement {
-        instructions,
-        states,
-        sites,
-        messages,
-    })
+    let sites =
+        SITES.iter().map(|&table| compare_sites(table, &ours, &theirs)).collect::<Result<_>>()?;
+    Ok(Agreement { instructions, states, sites, messages })
 }
 
 /// objtool as the tree ran it on vmlinux.o.
 fn objtool_command(tree: &Path) -> Result<(String, Vec<String>)> {
-    let text = std::fs::read_to_string(tree.join(".vmlinux.o.cmd")).context(".vmlinux.o.cmd: cannot be read")?;
+    let text = std::fs::read_to_string(tree.join(".vmlinux.o.cmd"))
+        .context(".vmlinux.o.cmd: cannot be read")?;
     let line = text
         .lines()
         .find(|l| l.starts_with("savedcmd_vmlinux.o"))
         .context(".vmlinux.o.cmd: no command")?;
     let Some(command) = line.split(';').find(|part| part.contains("objtool/objtool")) else {
-        bail!("this tree ran objtool on each object, not on vmlinux.o: there is nothing to compare with");
+        bail!(
+            "this tree ran objtool on each object, not on vmlinux.o: there is nothing to compare with"
+        );
     };
     let mut words = command.split_whitespace().map(str::to_owned);
     let program = words.next().context(".vmlinux.o.cmd: an empty command")?;
@@ -123,7 +125,10 @@ fn table_of(elf: &Elf<'_>, text: SectionId) -> Result<Vec<(u32, State)>> {
 }
 
 /// The state at every instruction of every named function.
-fn compare_states(ours: &Elf<'_>, theirs: &Elf<'_>) -> Result<(usize, Vec<(String, u32, String, String)>)> {
+fn compare_states(
+    ours: &Elf<'_>,
+    theirs: &Elf<'_>,
+) -> Result<(usize, Vec<(String, u32, String, String)>)> {
     let (text, their_text) = (text_of(ours)?, text_of(theirs)?);
     let (our_table, their_table) = (table_of(ours, text)?, table_of(theirs, their_text)?);
     let bytes = ours.bytes(text);
@@ -131,7 +136,12 @@ fn compare_states(ours: &Elf<'_>, theirs: &Elf<'_>) -> Result<(usize, Vec<(Strin
     let mut differing = Vec::new();
     let word = |state: State| state.iter().map(|b| format!("{b:02x}")).collect::<String>();
     for f in functions::from_symbols(ours, text) {
-        for i in instructions::decode(&bytes[f.at as usize..f.end as usize], f.at, bytes.len() as u32, &[]) {
+        for i in instructions::decode(
+            &bytes[f.at as usize..f.end as usize],
+            f.at,
+            bytes.len() as u32,
+            &[],
+        ) {
             let padding = i.is_padding();
             let (a, b) = (state_at(&our_table, i.at), state_at(&their_table, i.at));
             count += usize::from(!padding);

@@ -1,8 +1,8 @@
 //! The unwinder's state at every instruction.
 //!
-//! Takes `.orc_unwind_ip` and `.orc_unwind` of both kernels; proves that the kernel's own lookup (`__orc_find` in
-//! `arch/x86/kernel/unwind_orc.c`: the last entry at or before the address) finds the same state for an instruction in both, and for an appended jump
-//! the state at its target.
+//! Takes `.orc_unwind_ip` and `.orc_unwind` of both kernels; proves that the kernel's own lookup
+//! (`__orc_find` in `arch/x86/kernel/unwind_orc.c`: the last entry at or before the address) finds
+//! the same state for an instruction in both, and for an appended jump the state at its target.
 
 use super::correspond::Correspondence;
 use super::kernel::Kernel;
@@ -23,11 +23,18 @@ struct Table {
 
 impl Table {
     fn read(kernel: &Kernel) -> Result<Option<Table>, String> {
-        let (Some(ip), Some(unwind)) = (kernel.section(".orc_unwind_ip"), kernel.section(".orc_unwind")) else {
+        let (Some(ip), Some(unwind)) =
+            (kernel.section(".orc_unwind_ip"), kernel.section(".orc_unwind"))
+        else {
             return Ok(None);
         };
-        if ip.data.len() / 4 != unwind.data.len() / 6 || ip.data.len() % 4 != 0 || unwind.data.len() % 6 != 0 {
-            return Err("the two tables of the unwinder do not have equally many entries".to_owned());
+        if ip.data.len() / 4 != unwind.data.len() / 6
+            || ip.data.len() % 4 != 0
+            || unwind.data.len() % 6 != 0
+        {
+            return Err(
+                "the two tables of the unwinder do not have equally many entries".to_owned()
+            );
         }
         let at = |(i, word): (usize, &[u8])| {
             let distance = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
@@ -37,7 +44,8 @@ impl Table {
         if let Some(i) = ips.windows(2).position(|pair| pair[0] > pair[1]) {
             return Err(format!("the unwinder's table is not sorted at entry {i}"));
         }
-        let states = unwind.data.chunks_exact(6).map(|e| [e[0], e[1], e[2], e[3], e[4], e[5]]).collect();
+        let states =
+            unwind.data.chunks_exact(6).map(|e| [e[0], e[1], e[2], e[3], e[4], e[5]]).collect();
         Ok(Some(Table { ips, states }))
     }
 
@@ -56,14 +64,20 @@ pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
             None
         }
     };
-    let (old, new) = match (read(correspondence.old, &mut findings), read(correspondence.new, &mut findings)) {
-        (Some(old), Some(new)) => (old, new),
-        (None, None) => return findings,
-        _ => {
-            findings.differ(KIND, None, None, "one of the kernels has no table for the unwinder");
-            return findings;
-        }
-    };
+    let (old, new) =
+        match (read(correspondence.old, &mut findings), read(correspondence.new, &mut findings)) {
+            (Some(old), Some(new)) => (old, new),
+            (None, None) => return findings,
+            _ => {
+                findings.differ(
+                    KIND,
+                    None,
+                    None,
+                    "one of the kernels has no table for the unwinder",
+                );
+                return findings;
+            }
+        };
     let parts: Vec<Findings> = correspondence
         .pairs
         .par_chunks(16384)
@@ -72,10 +86,12 @@ pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
             // A dropped jump has no instruction in the new kernel.
             let kept = pairs.iter().filter(|p| p.new_len > 0);
             for p in kept.clone() {
-                // The unwinder looks up an interrupted instruction by its first byte, and a call by the byte before its return address.
+                // The unwinder looks up an interrupted instruction by its first byte, and a call by
+                // the byte before its return address.
                 let last = |start: u64, len: u8| start.wrapping_add(u64::from(len.max(1)) - 1);
                 let ends = [(p.old, p.new), (last(p.old, p.old_len), last(p.new, p.new_len))];
-                if let Some((a, b)) = ends.into_iter().find(|&(a, b)| old.state(a) != new.state(b)) {
+                if let Some((a, b)) = ends.into_iter().find(|&(a, b)| old.state(a) != new.state(b))
+                {
                     part.differ(KIND, Some(a), Some(b), differing(old.state(a), new.state(b)));
                 }
             }

@@ -1,12 +1,12 @@
 //! Where data without symbols went when it was aligned anew.
 //!
-//! Input: a stretch of data without symbols in both kernels, and which of its bytes are parts of addresses. Output: the
-//! places from which the distance old → new is another one. Like all of `correspond`, the output is a claim: every
-//! byte is compared later. Never looks at symbols.
+//! Input: a stretch of data without symbols in both kernels, and which of its bytes are parts of
+//! addresses. Output: the places from which the distance old → new is another one. Like all of
+//! `correspond`, the output is a claim: every byte is compared later. Never looks at symbols.
 //!
-//! A linker script puts input sections one behind the other, each at a multiple of its alignment A. The distance of
-//! one section is that of the section before, unless that distance is no multiple of A. Then the padding in front of
-//! it has another length:
+//! A linker script puts input sections one behind the other, each at a multiple of its alignment A.
+//! The distance of one section is that of the section before, unless that distance is no multiple
+//! of A. Then the padding in front of it has another length:
 //!
 //! ```text
 //! old   "…string\0" 00 00 00 │ content          distance before s, behind s + 2
@@ -36,14 +36,22 @@ impl<'d> Stretch<'d> {
     }
 }
 
-/// The places, as (old address, new address), at which a section begins whose distance differs from that of the data
-/// before it. `in_address` says, for an address of the old and of the new kernel, which byte of an address word lies
-/// there: such words have other values in the new kernel. The list ends where the data is not equal at any distance.
-pub fn changes(old: Stretch, new: Stretch, in_address: [&dyn Fn(u64) -> Option<u64>; 2]) -> Vec<(u64, u64)> {
+/// The places, as (old address, new address), at which a section begins whose distance differs from
+/// that of the data before it. `in_address` says, for an address of the old and of the new kernel,
+/// which byte of an address word lies there: such words have other values in the new kernel. The
+/// list ends where the data is not equal at any distance.
+pub fn changes(
+    old: Stretch,
+    new: Stretch,
+    in_address: [&dyn Fn(u64) -> Option<u64>; 2],
+) -> Vec<(u64, u64)> {
     let equal = |i: usize, j: usize| {
         let pairs = old.bytes[i..].iter().zip(&new.bytes[j..]);
         let same = |k: usize, a, b| {
-            let words = (in_address[0](old.addr + (i + k) as u64), in_address[1](new.addr + (j + k) as u64));
+            let words = (
+                in_address[0](old.addr + (i + k) as u64),
+                in_address[1](new.addr + (j + k) as u64),
+            );
             words.0 == words.1 && (a == b || words.0.is_some())
         };
         pairs.enumerate().take_while(|&(k, (a, b))| same(k, a, b)).count()
@@ -74,15 +82,11 @@ struct Step {
     change: i64,
 }
 
-/// The shortest padding in `a` or in `b` behind which the longest run of bytes is equal. The first bytes of `a` and
-/// `b` differ.
+/// The shortest padding in `a` or in `b` behind which the longest run of bytes is equal. The first
+/// bytes of `a` and `b` differ.
 fn step(a: &[u8], b: &[u8], equal: impl Fn(usize, usize) -> usize) -> Option<Step> {
     let zeros = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .take(MOST_ALIGNMENT as usize - 1)
-            .take_while(|&&byte| byte == 0)
-            .count()
+        bytes.iter().take(MOST_ALIGNMENT as usize - 1).take_while(|&&byte| byte == 0).count()
     };
     let in_new = (1..=zeros(b)).map(|skip| (0, skip));
     let in_old = (1..=zeros(a)).map(|skip| (skip, 0));
@@ -93,21 +97,14 @@ fn step(a: &[u8], b: &[u8], equal: impl Fn(usize, usize) -> usize) -> Option<Ste
         let tells = run >= SIGNIFICANT.min(rest) && run > 0;
         if tells && best.as_ref().is_none_or(|(longest, _)| run > *longest) {
             let change = skip_new as i64 - skip_old as i64;
-            best = Some((
-                run,
-                Step {
-                    skip_old,
-                    skip_new,
-                    change,
-                },
-            ));
+            best = Some((run, Step { skip_old, skip_new, change }));
         }
     }
     best.map(|(_, step)| step)
 }
 
-/// Where the section begins whose first byte other than 0 is at index `content`, in the zeros before it. The data
-/// before it ends with a byte other than 0, or with the 0 that ends a string.
+/// Where the section begins whose first byte other than 0 is at index `content`, in the zeros
+/// before it. The data before it ends with a byte other than 0, or with the 0 that ends a string.
 fn section_start(old: Stretch, from: usize, content: usize, distance: u64, change: i64) -> u64 {
     let padding = old.bytes[from..content].iter().rev().take_while(|&&byte| byte == 0).count();
     let end = content - padding;
@@ -129,7 +126,8 @@ mod tests {
 
     const NO_ADDRESSES: [&dyn Fn(u64) -> Option<u64>; 2] = [&|_| None, &|_| None];
 
-    /// Sections of (alignment, bytes) one behind the other from `addr` on: the bytes, and where each begins.
+    /// Sections of (alignment, bytes) one behind the other from `addr` on: the bytes, and where
+    /// each begins.
     fn linked(addr: u64, sections: &[(u64, &[u8])]) -> (Vec<u8>, Vec<u64>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
         for (alignment, content) in sections {
@@ -170,17 +168,30 @@ mod tests {
             let changes = changes(stretch(OLD, &old), stretch(OLD + distance, &new), NO_ADDRESSES);
             for (start, new_start) in starts.iter().zip(&new_starts) {
                 let found = image(*start, (OLD, OLD + distance), &changes);
-                assert_eq!(found, *new_start, "a section at {start:x}, distance {distance}: {changes:x?}");
+                assert_eq!(
+                    found, *new_start,
+                    "a section at {start:x}, distance {distance}: {changes:x?}"
+                );
             }
         }
     }
 
     #[test]
     fn bytes_of_addresses_may_differ() {
-        let words = |base: u64| (0..6u64).flat_map(|n| (base + n * 0x10).to_le_bytes()).collect::<Vec<u8>>();
-        let (old, _) = linked(0x1001, &[(1, b"name\0"), (8, &words(0xffff_ffff_8100_1230)), (1, b"the end\0")]);
-        let (new, _) = linked(0x2004, &[(1, b"name\0"), (8, &words(0xffff_ffff_8155_4320)), (1, b"the end\0")]);
-        let words_from = |start: u64| move |addr: u64| (start..start + 48).contains(&addr).then(|| (addr - start) % 8);
+        let words = |base: u64| {
+            (0..6u64).flat_map(|n| (base + n * 0x10).to_le_bytes()).collect::<Vec<u8>>()
+        };
+        let (old, _) = linked(
+            0x1001,
+            &[(1, b"name\0"), (8, &words(0xffff_ffff_8100_1230)), (1, b"the end\0")],
+        );
+        let (new, _) = linked(
+            0x2004,
+            &[(1, b"name\0"), (8, &words(0xffff_ffff_8155_4320)), (1, b"the end\0")],
+        );
+        let words_from = |start: u64| {
+            move |addr: u64| (start..start + 48).contains(&addr).then(|| (addr - start) % 8)
+        };
         let (in_old, in_new) = (words_from(0x1008), words_from(0x2010));
         let stretch = |addr, bytes| Stretch { addr, bytes };
         let found = changes(stretch(0x1001, &old), stretch(0x2004, &new), [&in_old, &in_new]);

@@ -1,13 +1,16 @@
 //! The KASLR relocations of a kernel, as its build keeps them: which words are addresses.
 //!
-//! Takes `arch/x86/boot/compressed/vmlinux.relocs` (written by the kernel's `arch/x86/tools/relocs.c`: a zero and the 64-bit
-//! places, a zero and the 32-bit places to be lowered, a zero and the 32-bit places to be raised; each place the low 32 bits of a link address);
-//! gives sorted places. Never guesses: a place outside the kernel makes the file another kernel's.
+//! Takes `arch/x86/boot/compressed/vmlinux.relocs` (written by the kernel's
+//! `arch/x86/tools/relocs.c`: a zero and the 64-bit places, a zero and the 32-bit places to be
+//! lowered, a zero and the 32-bit places to be raised; each place the low 32 bits of a link
+//! address); gives sorted places. Never guesses: a place outside the kernel makes the file another
+//! kernel's.
 
 use super::kernel::Kernel;
 use anyhow::{Result, bail};
 
-/// Places of words that KASLR shifts, ascending. A place in per-CPU data is its address in that section.
+/// Places of words that KASLR shifts, ascending. A place in per-CPU data is its address in that
+/// section.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Relocs {
     /// 64-bit absolute addresses.
@@ -40,7 +43,9 @@ impl Relocs {
                 *place = offset;
             }
             if kernel.u32_at(*place).is_none() {
-                bail!("it relocates {place:#x}, which is not in this kernel: it belongs to another build");
+                bail!(
+                    "it relocates {place:#x}, which is not in this kernel: it belongs to another build"
+                );
             }
         }
         let [mut abs64, mut inverse32, mut abs32]: [Vec<u64>; 3] = match lists.try_into() {

@@ -1,7 +1,8 @@
 //! Whether everything that code refers to is, in the new kernel, what it was in the old one.
 //!
-//! Takes the walk's references and fall-throughs with the complete correspondence; gives proofs and differences. Also proves that the new
-//! text holds nothing else: between what was paired there is only padding.
+//! Takes the walk's references and fall-throughs with the complete correspondence; gives proofs and
+//! differences. Also proves that the new text holds nothing else: between what was paired there is
+//! only padding.
 
 use super::correspond::{Correspondence, Landing, contains, intervals, is_padding, no_op_length};
 use super::kernel::Kernel;
@@ -12,7 +13,12 @@ use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 /// Judges all references, successors and stops of the walk.
-pub fn resolve(walk: &Walk, correspondence: &Correspondence, units: &[Unit], noreturn: &NeverReturns) -> Findings {
+pub fn resolve(
+    walk: &Walk,
+    correspondence: &Correspondence,
+    units: &[Unit],
+    noreturn: &NeverReturns,
+) -> Findings {
     let placed = intervals(units.iter().map(|u| (u.new, u.new_size + u64::from(u.appended))));
     let mut targets: Vec<u64> = walk.references.iter().map(|r| r.old).collect();
     targets.sort_unstable();
@@ -95,7 +101,9 @@ impl Flow<'_, '_, '_> {
             (Refers::RipRelative, _) => "RIP-relative operands",
             (Refers::Absolute, _) => "absolute operands",
         };
-        findings.expect(landing != Landing::No, kind, r.at_old, r.at_new, || self.wrong_target(r.old, r.new));
+        findings.expect(landing != Landing::No, kind, r.at_old, r.at_new, || {
+            self.wrong_target(r.old, r.new)
+        });
     }
 
     fn wrong_target(&self, old: u64, new: u64) -> String {
@@ -121,7 +129,8 @@ impl Flow<'_, '_, '_> {
         if fall.callee.is_some_and(|callee| noreturn.holds(callee)) {
             return findings.prove("calls that never return", 1);
         }
-        // A compiler lets a function run off its end only behind a call that it knows not to return.
+        // A compiler lets a function run off its end only behind a call that it knows not to
+        // return.
         if fall.callee.is_some() && self.functions.ends.contains(&fall.old) {
             return findings.prove("calls that end a function", 1);
         }
@@ -129,8 +138,9 @@ impl Flow<'_, '_, '_> {
         findings.expect(false, "successors", fall.at_old, fall.at_new, what);
     }
 
-    /// An int3 behind a return or an indirect jump keeps a processor from speculating straight on, if it is the function's own: code that
-    /// is annotated as safe (`ANNOTATE_RETPOLINE_SAFE`, which `objtool --sls` honours) has none, and what follows it is the linker's.
+    /// An int3 behind a return or an indirect jump keeps a processor from speculating straight on,
+    /// if it is the function's own: code that is annotated as safe (`ANNOTATE_RETPOLINE_SAFE`,
+    /// which `objtool --sls` honours) has none, and what follows it is the linker's.
     fn stop(&self, old: u64, new: u64, findings: &mut Findings) {
         let int3 = |kernel: &Kernel, addr| kernel.bytes(addr, 1) == Some(&[0xcc]);
         let c = self.correspondence;
@@ -140,15 +150,18 @@ impl Flow<'_, '_, '_> {
         }
     }
 
-    /// Whether only padding, behind code that does not go on, leads to `old`, and nothing refers into that padding.
+    /// Whether only padding, behind code that does not go on, leads to `old`, and nothing refers
+    /// into that padding.
     fn is_dead_end(&self, old: u64, noreturn: &NeverReturns) -> bool {
         self.dead_ends.get(&old).is_some_and(|dead| {
             let at = self.targets.partition_point(|&t| t < dead.from);
-            self.targets.get(at).is_none_or(|&t| t >= old) && dead.callee.is_none_or(|callee| noreturn.holds(callee))
+            self.targets.get(at).is_none_or(|&t| t >= old)
+                && dead.callee.is_none_or(|callee| noreturn.holds(callee))
         })
     }
 
-    /// Whether control at `new` is control at `old`; no-ops that are nobody's code may lie in between in either kernel.
+    /// Whether control at `new` is control at `old`; no-ops that are nobody's code may lie in
+    /// between in either kernel.
     fn control_lands(&self, old: u64, new: u64) -> bool {
         let c = self.correspondence;
         let exact = |old, new| c.image(old) == Some(new);
@@ -159,11 +172,15 @@ impl Flow<'_, '_, '_> {
         }
     }
 
-    /// Pieces that are copied elsewhere before they run (replacements of alternatives) end with their section.
+    /// Pieces that are copied elsewhere before they run (replacements of alternatives) end with
+    /// their section.
     fn leaves_code(&self, old: u64, new: u64) -> bool {
-        let end = |kernel: &Kernel, addr: u64| kernel.sections.iter().find(|s| s.end() == addr).map(|s| s.name.to_owned());
+        let end = |kernel: &Kernel, addr: u64| {
+            kernel.sections.iter().find(|s| s.end() == addr).map(|s| s.name.to_owned())
+        };
         let c = self.correspondence;
-        c.pair_at(old).is_none() && end(c.old, old).is_some_and(|name| end(c.new, new) == Some(name))
+        c.pair_at(old).is_none()
+            && end(c.old, old).is_some_and(|name| end(c.new, new) == Some(name))
     }
 }
 
@@ -179,12 +196,18 @@ fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &Kernel) -> u6
 }
 
 /// No two units share a byte of the new kernel, and its code has nothing but padding between them.
-fn nothing_else(correspondence: &Correspondence, units: &[Unit], placed: &[(u64, u64)]) -> Findings {
+fn nothing_else(
+    correspondence: &Correspondence,
+    units: &[Unit],
+    placed: &[(u64, u64)],
+) -> Findings {
     let mut findings = Findings::default();
-    let mut by_new: Vec<&Unit> = units.iter().filter(|u| u.new_size + u64::from(u.appended) > 0).collect();
+    let mut by_new: Vec<&Unit> =
+        units.iter().filter(|u| u.new_size + u64::from(u.appended) > 0).collect();
     by_new.sort_by_key(|u| u.new);
     for pair in by_new.windows(2) {
-        if pair[0].new.saturating_add(pair[0].new_size + u64::from(pair[0].appended)) > pair[1].new {
+        if pair[0].new.saturating_add(pair[0].new_size + u64::from(pair[0].appended)) > pair[1].new
+        {
             findings.differ(
                 "coverage",
                 Some(pair[1].old),
@@ -199,7 +222,9 @@ fn nothing_else(correspondence: &Correspondence, units: &[Unit], placed: &[(u64,
         for &(start, end) in inside.chain([&(section.end(), section.end())]) {
             if free < start {
                 match correspondence.new.bytes(free, start - free) {
-                    Some(bytes) if is_padding(bytes) => findings.prove("bytes of padding in the new code", start - free),
+                    Some(bytes) if is_padding(bytes) => {
+                        findings.prove("bytes of padding in the new code", start - free)
+                    }
                     _ => findings.differ(
                         "coverage",
                         None,

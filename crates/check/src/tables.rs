@@ -1,8 +1,9 @@
-//! The side tables: lists of places in code that the kernel works through at boot, on a fault, or when it patches itself.
+//! The side tables: lists of places in code that the kernel works through at boot, on a fault, or
+//! when it patches itself.
 //!
-//! Takes both kernels and the correspondence; proves that each table has the same entries: every field that is an address lands on the
-//! same thing, every other field is equal, and the order is kept, or the table sorted, where the kernel relies on it. To add one: a line
-//! in `TABLES`.
+//! Takes both kernels and the correspondence; proves that each table has the same entries: every
+//! field that is an address lands on the same thing, every other field is equal, and the order is
+//! kept, or the table sorted, where the kernel relies on it. To add one: a line in `TABLES`.
 
 use super::correspond::{Correspondence, Landing};
 use super::kernel::Kernel;
@@ -50,13 +51,7 @@ struct Table {
 }
 
 const fn sites(name: &'static str) -> Table {
-    Table {
-        name,
-        at: At::Section(name),
-        size: 4,
-        fields: &[Field::Near(0)],
-        order: Order::Any,
-    }
+    Table { name, at: At::Section(name), size: 4, fields: &[Field::Near(0)], order: Order::Any }
 }
 
 const fn pointers(name: &'static str, start: &'static str, stop: &'static str) -> Table {
@@ -79,8 +74,9 @@ const fn exports(name: &'static str) -> Table {
     }
 }
 
-/// The tables of Linux 6.12 on x86-64. Layouts: `asm/extable.h`, `asm/alternative.h`, `linux/jump_label.h`,
-/// `linux/static_call_types.h`, `asm-generic/bug.h` (with `DEBUG_BUGVERBOSE`), `linux/export-internal.h`, `linux/pci.h`.
+/// The tables of Linux 6.12 on x86-64. Layouts: `asm/extable.h`, `asm/alternative.h`,
+/// `linux/jump_label.h`, `linux/static_call_types.h`, `asm-generic/bug.h` (with
+/// `DEBUG_BUGVERBOSE`), `linux/export-internal.h`, `linux/pci.h`.
 const TABLES: &[Table] = &[
     Table {
         name: "__ex_table",
@@ -175,7 +171,9 @@ impl Table {
         let start = i * self.size;
         let entry = found.bytes.get(start..start + self.size)?;
         let addr = found.addr + start as u64;
-        let near = |at: usize| Some(i64::from(i32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?)) as u64);
+        let near = |at: usize| {
+            Some(i64::from(i32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?)) as u64)
+        };
         let far = |at: usize| Some(u64::from_le_bytes(entry.get(at..at + 8)?.try_into().ok()?));
         let mut values = [(0, 0); 3];
         for (value, field) in values.iter_mut().zip(self.fields) {
@@ -195,11 +193,7 @@ impl Table {
         let empty = |e: &Entry| e.values[0].0 == e.addr;
         let all = (0..count).filter_map(|i| self.entry(found, i));
         // The section of lock prefixes is filled up to a page with zeros, which name themselves.
-        if self.name == ".smp_locks" {
-            all.filter(|e| !empty(e)).collect()
-        } else {
-            all.collect()
-        }
+        if self.name == ".smp_locks" { all.filter(|e| !empty(e)).collect() } else { all.collect() }
     }
 
     fn is_address(&self, field: usize) -> bool {
@@ -231,10 +225,7 @@ pub fn stretches(kernel: &Kernel) -> Vec<(u64, u64)> {
 
 /// The static-key sites of a kernel with the targets that they may come to jump to.
 pub fn static_keys(kernel: &Kernel) -> HashMap<u64, u64> {
-    entries_of("__jump_table", kernel)
-        .iter()
-        .map(|e| (e.values[0].0, e.values[1].0))
-        .collect()
+    entries_of("__jump_table", kernel).iter().map(|e| (e.values[0].0, e.values[1].0)).collect()
 }
 
 /// The `ud2` of every WARN: bug-table entries with `BUGFLAG_WARNING`.
@@ -246,11 +237,12 @@ pub fn warnings(kernel: &Kernel) -> impl Iterator<Item = u64> {
         .map(|e| e.values[0].0)
 }
 
-/// The ends of code that an alternative may replace by something after which execution goes on: nothing at all (no-ops), or a
-/// replacement that does not end in a jump or return.
+/// The ends of code that an alternative may replace by something after which execution goes on:
+/// nothing at all (no-ops), or a replacement that does not end in a jump or return.
 pub fn ends_of_passable_alternatives(kernel: &Kernel) -> impl Iterator<Item = u64> {
     entries_of(".altinstructions", kernel).into_iter().filter_map(|e| {
-        let (length, replacement) = ((e.values[2].1 >> 32 & 0xff) as u64, (e.values[2].1 >> 40 & 0xff) as u64);
+        let (length, replacement) =
+            ((e.values[2].1 >> 32 & 0xff) as u64, (e.values[2].1 >> 40 & 0xff) as u64);
         let passes = replacement == 0 || passes(kernel.bytes(e.values[1].0, replacement)?);
         passes.then_some(e.values[0].0.wrapping_add(length))
     })
@@ -329,8 +321,15 @@ fn compare(table: &Table, old: &Found, new: &Found, c: &Correspondence, findings
     }
 }
 
-/// Every old entry has a new one of its own; what is left over in the new table is a difference too.
-fn compare_as_sets(table: &Table, old: &[Entry], new: &[Entry], c: &Correspondence, findings: &mut Findings) {
+/// Every old entry has a new one of its own; what is left over in the new table is a difference
+/// too.
+fn compare_as_sets(
+    table: &Table,
+    old: &[Entry],
+    new: &[Entry],
+    c: &Correspondence,
+    findings: &mut Findings,
+) {
     let mut by_first: HashMap<u64, Vec<usize>> = HashMap::with_capacity(new.len());
     for (i, entry) in new.iter().enumerate().rev() {
         by_first.entry(entry.values[0].0).or_default().push(i);
@@ -372,7 +371,9 @@ fn compare_as_sets(table: &Table, old: &[Entry], new: &[Entry], c: &Corresponden
 fn matches(table: &Table, old: &Entry, new: &Entry, c: &Correspondence) -> bool {
     (0..table.fields.len()).all(|field| {
         let (a, b) = (old.values[field], new.values[field]);
-        a.1 == b.1 && (!table.is_address(field) || matches!(c.lands(a.0, b.0), Landing::Exact | Landing::Boundary))
+        a.1 == b.1
+            && (!table.is_address(field)
+                || matches!(c.lands(a.0, b.0), Landing::Exact | Landing::Boundary))
     })
 }
 
@@ -381,7 +382,10 @@ fn difference(table: &Table, old: &Entry, new: Option<&Entry>, c: &Correspondenc
         return format!("{}: no new entry for {}", table.name, c.old.describe(old.values[0].0));
     };
     let words: Vec<String> = (0..table.fields.len())
-        .filter(|&f| old.values[f].1 != new.values[f].1 || table.is_address(f) && c.lands(old.values[f].0, new.values[f].0) == Landing::No)
+        .filter(|&f| {
+            old.values[f].1 != new.values[f].1
+                || table.is_address(f) && c.lands(old.values[f].0, new.values[f].0) == Landing::No
+        })
         .map(|f| {
             let (a, b) = (old.values[f], new.values[f]);
             if table.is_address(f) {
@@ -400,7 +404,8 @@ fn difference(table: &Table, old: &Entry, new: Option<&Entry>, c: &Correspondenc
     format!("{}: {}", table.name, words.join("; "))
 }
 
-/// The bytes that an alternative replaces keep their length and stay together: the kernel writes over exactly that many.
+/// The bytes that an alternative replaces keep their length and stay together: the kernel writes
+/// over exactly that many.
 fn alternatives_whole(old: &[Entry], new: &[Entry], c: &Correspondence, findings: &mut Findings) {
     for (a, b) in old.iter().zip(new) {
         let length = (a.values[2].1 >> 32 & 0xff) as u64;
@@ -411,11 +416,14 @@ fn alternatives_whole(old: &[Entry], new: &[Entry], c: &Correspondence, findings
                 break at == length;
             }
             match c.pair_at(site + at) {
-                Some(p) if p.old == site + at && p.new == place + at && p.old_len == p.new_len => at += u64::from(p.old_len),
+                Some(p) if p.old == site + at && p.new == place + at && p.old_len == p.new_len => {
+                    at += u64::from(p.old_len)
+                }
                 _ => break false,
             }
         };
-        let what = || format!("the {length} bytes that an alternative replaces are no longer together");
+        let what =
+            || format!("the {length} bytes that an alternative replaces are no longer together");
         findings.expect(whole, "alternatives in one piece", site, place, what);
     }
 }
@@ -429,7 +437,11 @@ pub fn one_byte_of_each_field(kernel: &Kernel) -> Vec<(&'static str, u64)> {
         let Some(entry) = entries.get(entries.len() / 2) else { continue };
         for field in table.fields {
             let offset = match *field {
-                Field::Near(at) | Field::NearFlags(at) | Field::FarFlags(at) | Field::Address(at) | Field::Plain(at, _) => at,
+                Field::Near(at)
+                | Field::NearFlags(at)
+                | Field::FarFlags(at)
+                | Field::Address(at)
+                | Field::Plain(at, _) => at,
             };
             bytes.push((table.name, entry.addr + offset as u64));
         }

@@ -1,4 +1,5 @@
-//! The checker on kernels of a few dozen bytes: a right rearrangement, every wrong one, and damaged files.
+//! The checker on kernels of a few dozen bytes: a right rearrangement, every wrong one, and damaged
+//! files.
 
 use super::{Side, check, kallsyms, kernel::Kernel, relocs::Relocs};
 use image::address::LinkAddr;
@@ -57,8 +58,8 @@ impl Image {
     }
 }
 
-/// An executable of these sections (name, address, flags, bytes), each with a segment, and symbols; symbols at or above `DATA` lie `shift`
-/// higher.
+/// An executable of these sections (name, address, flags, bytes), each with a segment, and symbols;
+/// symbols at or above `DATA` lie `shift` higher.
 fn elf(sections: &[(&str, u64, u64, Vec<u8>)], symbols: &[Symbol], shift: u64) -> Vec<u8> {
     let mut file = vec![0; 64 + 56 * sections.len()];
     let mut names = vec![0u8];
@@ -92,7 +93,10 @@ fn elf(sections: &[(&str, u64, u64, Vec<u8>)], symbols: &[Symbol], shift: u64) -
     let mut table = vec![0u8; 24];
     for Symbol(name, addr, size) in symbols {
         let addr = if *addr >= DATA { addr + shift } else { *addr };
-        let section = sections.iter().position(|s| (s.1..s.1 + s.3.len() as u64).contains(&addr)).unwrap() as u16 + 1;
+        let section =
+            sections.iter().position(|s| (s.1..s.1 + s.3.len() as u64).contains(&addr)).unwrap()
+                as u16
+                + 1;
         let kind: u8 = if section == 1 { 2 } else { 1 };
         table.extend((strings.len() as u32).to_le_bytes());
         table.extend([kind | 0x10, 0]);
@@ -109,11 +113,7 @@ fn elf(sections: &[(&str, u64, u64, Vec<u8>)], symbols: &[Symbol], shift: u64) -
         &mut names,
     );
     file.extend(table);
-    header(
-        ".strtab",
-        [3, 0, 0, file.len() as u64, strings.len() as u64, 0, 0, 1, 0],
-        &mut names,
-    );
+    header(".strtab", [3, 0, 0, file.len() as u64, strings.len() as u64, 0, 0, 1, 0], &mut names);
     file.extend(strings);
     let length = names.len() as u64 + 10;
     header(".shstrtab", [3, 0, 0, file.len() as u64, length, 0, 0, 1, 0], &mut names);
@@ -160,7 +160,10 @@ fn old() -> Image {
     Image {
         text: code(
             &[
-                (0x00, &[0x48, 0x85, 0xff, 0x74, 0x05, 0xe8, 0x06, 0, 0, 0, 0x31, 0xc0, 0xc3, 0xcc]),
+                (
+                    0x00,
+                    &[0x48, 0x85, 0xff, 0x74, 0x05, 0xe8, 0x06, 0, 0, 0, 0x31, 0xc0, 0xc3, 0xcc],
+                ),
                 (0x10, &g),
                 (0x20, &[0x31, 0xc0, 0xeb, 0x0c]),
                 (0x30, &[0xc3, 0xcc]),
@@ -180,7 +183,8 @@ fn old() -> Image {
     }
 }
 
-/// The same program: g first, then f with its condition inverted and the call far behind, h without its jump, data a page higher.
+/// The same program: g first, then f with its condition inverted and the call far behind, h without
+/// its jump, data a page higher.
 fn new() -> Image {
     let shift = 0x1000_0000;
     let operand = ((DATA + shift) as u32).wrapping_sub(TEXT as u32 + 0x07).to_le_bytes();
@@ -200,7 +204,13 @@ fn new() -> Image {
         ),
         shift,
         exceptions: vec![(TEXT, TEXT + 0x22, 3)],
-        unwinder: vec![(TEXT, 8), (TEXT + 0x15, 16), (TEXT + 0x19, 8), (TEXT + 0x45, 16), (TEXT + 0x47, 0)],
+        unwinder: vec![
+            (TEXT, 8),
+            (TEXT + 0x15, 16),
+            (TEXT + 0x19, 8),
+            (TEXT + 0x45, 16),
+            (TEXT + 0x47, 0),
+        ],
         symbols: vec![
             Symbol("g", TEXT, 9),
             Symbol("f", TEXT + 0x10, 9),
@@ -240,10 +250,7 @@ fn kinds(new: &Image, map: &Placement) -> Vec<&'static str> {
 
 fn kinds_between(old: &Image, new: &Image, map: &Placement) -> Vec<&'static str> {
     let (old, new) = (old.elf(), new.elf());
-    let side = |file| Side {
-        kernel: Kernel::parse(file).unwrap(),
-        relocs: None,
-    };
+    let side = |file| Side { kernel: Kernel::parse(file).unwrap(), relocs: None };
     let findings = check(&side(&old), &side(&new), map).unwrap();
     findings.differing.into_keys().collect()
 }
@@ -285,10 +292,7 @@ fn wrong_code_is_found() {
         changed(|k| k.text[0x45] = 0x74).contains(&"blocks"),
         "the appended jump is conditional"
     );
-    assert!(
-        changed(|k| k.text[0x41] = 0xbc).contains(&"targets of branches"),
-        "a call elsewhere"
-    );
+    assert!(changed(|k| k.text[0x41] = 0xbc).contains(&"targets of branches"), "a call elsewhere");
     assert!(
         changed(|k| k.text[0x03] ^= 8).contains(&"RIP-relative operands"),
         "an operand elsewhere"
@@ -301,8 +305,8 @@ fn wrong_code_is_found() {
     );
 }
 
-/// g's return, with something else behind it than in the old kernel: that is wrong if the int3 there was a part of g, and right if it was
-/// the linker's filling behind g.
+/// g's return, with something else behind it than in the old kernel: that is wrong if the int3
+/// there was a part of g, and right if it was the linker's filling behind g.
 #[test]
 fn an_int3_behind_a_return_is_kept_if_it_is_the_functions_own() {
     let kinds = |size_of_g| {
@@ -363,10 +367,7 @@ fn a_map_out_of_order_cannot_be_checked() {
     let mut map = map();
     map.blocks.swap(0, 1);
     let file = old().elf();
-    let side = || Side {
-        kernel: Kernel::parse(&file).unwrap(),
-        relocs: None,
-    };
+    let side = || Side { kernel: Kernel::parse(&file).unwrap(), relocs: None };
     assert!(check(&side(), &side(), &map).is_err());
 }
 
@@ -418,15 +419,11 @@ fn damage_never_panics() {
     let (old, good) = (old().elf(), new().elf());
     let mut state = 1u64;
     let mut random = move |below: usize| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
-    let reference = Side {
-        kernel: Kernel::parse(&old).unwrap(),
-        relocs: None,
-    };
+    let reference = Side { kernel: Kernel::parse(&old).unwrap(), relocs: None };
     let map = map();
     for round in 0..30_000 {
         let mut file = good.clone();

@@ -1,6 +1,7 @@
 //! What the checker found: how much was proved, by kind, and every difference.
 //!
-//! Takes counts and differences from the stages; gives them sorted and bounded, for a person or as JSON. Judges nothing.
+//! Takes counts and differences from the stages; gives them sorted and bounded, for a person or as
+//! JSON. Judges nothing.
 
 use super::kernel::Kernel;
 use serde::Serialize;
@@ -36,7 +37,13 @@ impl Findings {
         *self.proved.entry(kind).or_default() += count;
     }
 
-    pub fn differ(&mut self, kind: &'static str, old: Option<u64>, new: Option<u64>, what: impl Into<String>) {
+    pub fn differ(
+        &mut self,
+        kind: &'static str,
+        old: Option<u64>,
+        new: Option<u64>,
+        what: impl Into<String>,
+    ) {
         let count = self.differing.entry(kind).or_default();
         *count += 1;
         if *count <= KEPT {
@@ -46,7 +53,14 @@ impl Findings {
     }
 
     /// Proved if `equal`, else a difference that `what` words.
-    pub fn expect(&mut self, equal: bool, kind: &'static str, old: u64, new: u64, what: impl FnOnce() -> String) {
+    pub fn expect(
+        &mut self,
+        equal: bool,
+        kind: &'static str,
+        old: u64,
+        new: u64,
+        what: impl FnOnce() -> String,
+    ) {
         if equal {
             self.prove(kind, 1);
         } else {

@@ -1,8 +1,9 @@
 //! Every block in both kernels, instruction by instruction.
 //!
-//! Takes the map's blocks and the regions of code outside it; gives the pairs of instructions, and everything that an instruction
-//! refers to as (old, new) still to be resolved, because a reference can only be judged when all pairs are known. Says a difference where an
-//! instruction is not the same: other bytes than those of an address, a condition inverted that the map does not invert.
+//! Takes the map's blocks and the regions of code outside it; gives the pairs of instructions, and
+//! everything that an instruction refers to as (old, new) still to be resolved, because a reference
+//! can only be judged when all pairs are known. Says a difference where an instruction is not the
+//! same: other bytes than those of an address, a condition inverted that the map does not invert.
 
 use super::correspond::{Correspondence, Pair, no_op_length};
 use super::kernel::Kernel;
@@ -84,8 +85,8 @@ pub struct Walk {
     pub falls: Vec<FallThrough>,
     /// Appended jumps: (new address, old target).
     pub appended: Vec<(u64, u64)>,
-    /// Units that close with no-ops behind code that does not go on, by their old end: padding that the map took along, unless
-    /// something jumps there.
+    /// Units that close with no-ops behind code that does not go on, by their old end: padding that
+    /// the map took along, unless something jumps there.
     pub dead_ends: HashMap<u64, DeadEnd>,
     /// The addresses (old, new) behind units that end in a return or an indirect jump.
     pub stops: Vec<(u64, u64)>,
@@ -101,7 +102,8 @@ pub struct Known<'a> {
     pub warnings: HashSet<u64>,
     /// Ends of alternatives that may come to let execution through.
     pub passable: HashSet<u64>,
-    /// Functions to which a `jmp` is a return or an indirect jump: their call sites are rewritten at boot, with an int3 behind.
+    /// Functions to which a `jmp` is a return or an indirect jump: their call sites are rewritten
+    /// at boot, with an int3 behind.
     pub thunks: HashSet<u64>,
     pub image: std::ops::Range<u64>,
 }
@@ -112,8 +114,13 @@ impl Walk {
     }
 }
 
-/// The units, ascending by old address: blocks of the map, and code outside it without the int3 behind it.
-pub fn units(map: &Placement, correspondence: &Correspondence, findings: &mut Findings) -> Vec<Unit> {
+/// The units, ascending by old address: blocks of the map, and code outside it without the int3
+/// behind it.
+pub fn units(
+    map: &Placement,
+    correspondence: &Correspondence,
+    findings: &mut Findings,
+) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::with_capacity(map.blocks.len() + correspondence.regions.len());
     for block in &map.blocks {
         units.push(Unit {
@@ -143,7 +150,12 @@ pub fn units(map: &Placement, correspondence: &Correspondence, findings: &mut Fi
     units.sort_by_key(|u| u.old);
     for pair in units.windows(2) {
         if pair[0].old_end() > pair[1].old {
-            findings.differ("coverage", Some(pair[1].old), Some(pair[1].new), "this code has two new places");
+            findings.differ(
+                "coverage",
+                Some(pair[1].old),
+                Some(pair[1].new),
+                "this code has two new places",
+            );
         }
     }
     units
@@ -189,10 +201,7 @@ struct Cursor<'d> {
 impl<'d> Cursor<'d> {
     fn new(kernel: &Kernel<'d>, addr: u64, size: u64) -> Option<Self> {
         let bytes = kernel.bytes(addr, size)?;
-        Some(Cursor {
-            decoder: Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE),
-            bytes,
-        })
+        Some(Cursor { decoder: Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE), bytes })
     }
 
     fn at_end(&self) -> bool {
@@ -203,17 +212,20 @@ impl<'d> Cursor<'d> {
         let from = self.decoder.position();
         let instruction = self.decoder.decode();
         let constants = self.decoder.get_constant_offsets(&instruction);
-        Decoded {
-            instruction,
-            bytes: &self.bytes[from..self.decoder.position()],
-            constants,
-        }
+        Decoded { instruction, bytes: &self.bytes[from..self.decoder.position()], constants }
     }
 }
 
 fn walk_unit(unit: &Unit, old: &Kernel, new: &Kernel, known: &Known, walk: &mut Walk) {
-    let (Some(mut a), Some(mut b)) = (Cursor::new(old, unit.old, unit.old_size), Cursor::new(new, unit.new, unit.new_size)) else {
-        walk.differ("blocks", unit.old, unit.new, "the map names bytes that are not code of this kernel");
+    let (Some(mut a), Some(mut b)) =
+        (Cursor::new(old, unit.old, unit.old_size), Cursor::new(new, unit.new, unit.new_size))
+    else {
+        walk.differ(
+            "blocks",
+            unit.old,
+            unit.new,
+            "the map names bytes that are not code of this kernel",
+        );
         return;
     };
     let mut last = None;
@@ -269,11 +281,13 @@ fn walk_unit(unit: &Unit, old: &Kernel, new: &Kernel, known: &Known, walk: &mut 
     }
 }
 
-/// Bytes that are no instruction must be the same to the end of the unit. Nothing in them can be an address that moved.
+/// Bytes that are no instruction must be the same to the end of the unit. Nothing in them can be an
+/// address that moved.
 fn undecodable(unit: &Unit, at: &Decoded, old: &Kernel, new: &Kernel, walk: &mut Walk) -> bool {
     let offset = at.instruction.ip() - unit.old;
     let rest = unit.old_size - offset;
-    let equal = old.bytes(unit.old + offset, rest) == new.bytes(unit.new + offset, rest) && unit.old_size == unit.new_size;
+    let equal = old.bytes(unit.old + offset, rest) == new.bytes(unit.new + offset, rest)
+        && unit.old_size == unit.new_size;
     if !equal {
         let what = "bytes that are no instruction differ";
         walk.differ("instructions", unit.old + offset, unit.new + offset, what);
@@ -293,7 +307,12 @@ fn undecodable(unit: &Unit, at: &Decoded, old: &Kernel, new: &Kernel, walk: &mut
 fn dropped_jump(unit: &Unit, left: &Decoded, new: &Kernel, walk: &mut Walk) {
     let jump = &left.instruction;
     if !(jump.is_jmp_short() || jump.is_jmp_near()) {
-        walk.differ("blocks", jump.ip(), unit.new_end(), "the map drops an instruction that is no jump");
+        walk.differ(
+            "blocks",
+            jump.ip(),
+            unit.new_end(),
+            "the map drops an instruction that is no jump",
+        );
         return;
     }
     walk.findings.prove("blocks", 1);
@@ -309,15 +328,16 @@ fn dropped_jump(unit: &Unit, left: &Decoded, new: &Kernel, walk: &mut Walk) {
 }
 
 /// The unit, left at `at` in the old and the new kernel, runs on to `target` in the old one.
-fn run_on(unit: &Unit, at: (u64, u64), target: u64, callee: Option<u64>, new: &Kernel, walk: &mut Walk) {
+fn run_on(
+    unit: &Unit,
+    at: (u64, u64),
+    target: u64,
+    callee: Option<u64>,
+    new: &Kernel,
+    walk: &mut Walk,
+) {
     if let Some(to) = behind(unit, target, new, walk) {
-        walk.falls.push(FallThrough {
-            at_old: at.0,
-            at_new: at.1,
-            old: target,
-            new: to,
-            callee,
-        });
+        walk.falls.push(FallThrough { at_old: at.0, at_new: at.1, old: target, new: to, callee });
     }
 }
 
@@ -328,35 +348,50 @@ fn behind(unit: &Unit, old_target: u64, new: &Kernel, walk: &mut Walk) -> Option
     }
     let decoded = Cursor::new(new, unit.new_end(), unit.appended.into()).map(|mut c| c.next());
     match decoded {
-        Some(d) if d.bytes.len() == usize::from(unit.appended) && (d.instruction.is_jmp_short() || d.instruction.is_jmp_near()) => {
+        Some(d)
+            if d.bytes.len() == usize::from(unit.appended)
+                && (d.instruction.is_jmp_short() || d.instruction.is_jmp_near()) =>
+        {
             walk.appended.push((unit.new_end(), old_target));
             Some(d.instruction.near_branch_target())
         }
         _ => {
-            walk.differ("blocks", unit.old_end(), unit.new_end(), "the map appends a jump that is not there");
+            walk.differ(
+                "blocks",
+                unit.old_end(),
+                unit.new_end(),
+                "the map appends a jump that is not there",
+            );
             None
         }
     }
 }
 
 /// What the end of a unit asks for: the successor, the jump appended, the int3 behind a return.
-fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Known, walk: &mut Walk) {
-    // Behind these, execution may go on (`iretq` to the next instruction serialises), and the map may say so.
-    let may_go_on = matches!(a.mnemonic(), iced_x86::Mnemonic::Int3 | iced_x86::Mnemonic::Iretq) && unit.appended > 0;
+fn leave(
+    unit: &Unit,
+    a: &Instruction,
+    b: &Instruction,
+    new: &Kernel,
+    known: &Known,
+    walk: &mut Walk,
+) {
+    // Behind these, execution may go on (`iretq` to the next instruction serialises), and the map
+    // may say so.
+    let may_go_on = matches!(a.mnemonic(), iced_x86::Mnemonic::Int3 | iced_x86::Mnemonic::Iretq)
+        && unit.appended > 0;
     let goes_on = !stops(a, known) || may_go_on;
     if goes_on {
-        let old_next = if unit.ending == Ending::Inverted {
-            a.near_branch_target()
-        } else {
-            unit.old_end()
-        };
+        let old_next =
+            if unit.ending == Ending::Inverted { a.near_branch_target() } else { unit.old_end() };
         return run_on(unit, (a.ip(), b.ip()), old_next, callee_of(a), new, walk);
     }
     if unit.appended != 0 {
         walk.differ("blocks", a.ip(), b.ip(), "a jump is appended behind code that does not go on");
         return;
     }
-    // A jump to a return thunk needs none: the kernel patches it into a return and int3s of its own.
+    // A jump to a return thunk needs none: the kernel patches it into a return and int3s of its
+    // own.
     if matches!(a.flow_control(), FlowControl::Return | FlowControl::IndirectBranch) {
         walk.stops.push((unit.old_end(), unit.new_end()));
     }
@@ -365,7 +400,9 @@ fn leave(unit: &Unit, a: &Instruction, b: &Instruction, new: &Kernel, known: &Kn
 /// Whether execution never goes on behind `i`.
 fn stops(i: &Instruction, known: &Known) -> bool {
     let ends = match i.flow_control() {
-        FlowControl::Return | FlowControl::IndirectBranch | FlowControl::UnconditionalBranch => true,
+        FlowControl::Return | FlowControl::IndirectBranch | FlowControl::UnconditionalBranch => {
+            true
+        }
         FlowControl::Exception => !known.warnings.contains(&i.ip()),
         _ => i.mnemonic() == iced_x86::Mnemonic::Int3,
     };
@@ -385,8 +422,15 @@ fn is_filling(i: &Instruction) -> bool {
     matches!(i.mnemonic(), iced_x86::Mnemonic::Nop | iced_x86::Mnemonic::Int3)
 }
 
-/// Compares one instruction; pushes the pair and the references. `false` when the rest of the unit cannot be paired.
-fn compare(left: &Decoded, right: &Decoded, inverted: bool, known: &Known, walk: &mut Walk) -> bool {
+/// Compares one instruction; pushes the pair and the references. `false` when the rest of the unit
+/// cannot be paired.
+fn compare(
+    left: &Decoded,
+    right: &Decoded,
+    inverted: bool,
+    known: &Known,
+    walk: &mut Walk,
+) -> bool {
     let (a, b) = (&left.instruction, &right.instruction);
     let pair = Pair {
         old: a.ip(),
@@ -422,7 +466,13 @@ fn is_relative_branch(i: &Instruction) -> bool {
     matches!(i.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
 }
 
-fn compare_branch(left: &Decoded, right: &Decoded, inverted: bool, known: &Known, walk: &mut Walk) -> Result<(), &'static str> {
+fn compare_branch(
+    left: &Decoded,
+    right: &Decoded,
+    inverted: bool,
+    known: &Known,
+    walk: &mut Walk,
+) -> Result<(), &'static str> {
     let (a, b) = (&left.instruction, &right.instruction);
     if !is_relative_branch(b) {
         return Err("a branch became something else");
@@ -448,7 +498,10 @@ fn compare_branch(left: &Decoded, right: &Decoded, inverted: bool, known: &Known
     if left.bytes.len() != right.bytes.len() && !is_jcc(a) && !a.is_jmp_short_or_near() {
         return Err("a branch that has one encoding only has another length");
     }
-    if left.bytes.len() != right.bytes.len() && known.static_keys.contains(&a.ip()) && right.bytes.len() != 5 {
+    if left.bytes.len() != right.bytes.len()
+        && known.static_keys.contains(&a.ip())
+        && right.bytes.len() != 5
+    {
         return Err("a static-key site is neither as it was nor five bytes long");
     }
     // An inverted one now jumps to where it used to fall through.
@@ -477,7 +530,8 @@ fn prefixes<'d>(decoded: &Decoded<'d>) -> &'d [u8] {
     let is_prefix = |b: &u8| {
         matches!(
             b,
-            0x66 | 0x67 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 | 0xf0 | 0xf2 | 0xf3 | 0x40..=0x4f
+            0x66 | 0x67 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 | 0xf0 | 0xf2 | 0xf3 | 0x40
+                ..=0x4f
         )
     };
     let count = decoded.bytes.iter().take_while(|b| is_prefix(b)).count();
@@ -497,14 +551,21 @@ fn grown_no_op(left: &Decoded, right: &Decoded) -> Result<(), &'static str> {
 }
 
 /// Equal but for the bytes that hold an address, which become references.
-fn compare_bytes(left: &Decoded, right: &Decoded, known: &Known, walk: &mut Walk) -> Result<(), &'static str> {
+fn compare_bytes(
+    left: &Decoded,
+    right: &Decoded,
+    known: &Known,
+    walk: &mut Walk,
+) -> Result<(), &'static str> {
     if left.bytes.len() != right.bytes.len() {
         return Err("another instruction");
     }
     let (a, b) = (&left.instruction, &right.instruction);
     let mut address = [None, None];
     if a.is_ip_rel_memory_operand() {
-        if !b.is_ip_rel_memory_operand() || left.constants.displacement_offset() != right.constants.displacement_offset() {
+        if !b.is_ip_rel_memory_operand()
+            || left.constants.displacement_offset() != right.constants.displacement_offset()
+        {
             return Err("another operand");
         }
         let (old, new) = (a.ip_rel_memory_address(), b.ip_rel_memory_address());
@@ -524,13 +585,21 @@ fn compare_bytes(left: &Decoded, right: &Decoded, known: &Known, walk: &mut Walk
         let (at, size) = (left.constants.immediate_offset(), left.constants.immediate_size());
         address[1] = absolute(left, right, at, size, known, walk);
     }
-    let is_address = |i: usize| address.iter().flatten().any(|&(at, size)| (at..at + size).contains(&i));
+    let is_address =
+        |i: usize| address.iter().flatten().any(|&(at, size)| (at..at + size).contains(&i));
     let differs = (0..left.bytes.len()).any(|i| left.bytes[i] != right.bytes[i] && !is_address(i));
     if differs { Err("another instruction") } else { Ok(()) }
 }
 
 /// The constant at `at`, if it is an address: its place and size, and a reference pushed.
-fn absolute(left: &Decoded, right: &Decoded, at: usize, size: usize, known: &Known, walk: &mut Walk) -> Option<(usize, usize)> {
+fn absolute(
+    left: &Decoded,
+    right: &Decoded,
+    at: usize,
+    size: usize,
+    known: &Known,
+    walk: &mut Walk,
+) -> Option<(usize, usize)> {
     let old = constant(left.bytes, at, size)?;
     let new = constant(right.bytes, at, size)?;
     let place = left.instruction.ip().wrapping_add(at as u64);
@@ -542,13 +611,7 @@ fn absolute(left: &Decoded, right: &Decoded, at: usize, size: usize, known: &Kno
         return None;
     }
     let (at_old, at_new) = (left.instruction.ip(), right.instruction.ip());
-    walk.references.push(Reference {
-        refers: Refers::Absolute,
-        at_old,
-        at_new,
-        old,
-        new,
-    });
+    walk.references.push(Reference { refers: Refers::Absolute, at_old, at_new, old, new });
     Some((at, size))
 }
 

@@ -1,4 +1,5 @@
-//! Direct jumps and conditional branches in their two lengths, as bytes. Takes offsets in one stretch of code; never chooses a length.
+//! Direct jumps and conditional branches in their two lengths, as bytes. Takes offsets in one
+//! stretch of code; never chooses a length.
 
 use anyhow::{Context, Result};
 
@@ -19,7 +20,8 @@ pub fn write_jump(out: &mut Vec<u8>, target: u32, len: u8) -> Result<()> {
 pub fn write_branch(out: &mut Vec<u8>, condition: u8, target: u32, len: u8) -> Result<()> {
     let displacement = target.wrapping_sub(out.len() as u32 + u32::from(len)) as i32;
     if len == 2 {
-        let short = i8::try_from(displacement).context("a short branch does not reach its target")?;
+        let short =
+            i8::try_from(displacement).context("a short branch does not reach its target")?;
         out.extend_from_slice(&[0x70 | condition, short as u8]);
     } else {
         out.extend_from_slice(&[0x0f, 0x80 | condition]);

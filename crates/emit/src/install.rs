@@ -1,8 +1,9 @@
 //! The results of a relink, put where they belong.
 //!
-//! Takes the scratch tree of a finished link; gives a directory of their own, or puts them into the tree itself after keeping a copy of what
-//! was there, which `restore` puts back byte for byte. Every file appears under its name whole or not at all. A tree in which this
-//! was cut short at any point still has its original kept, or is still as it was.
+//! Takes the scratch tree of a finished link; gives a directory of their own, or puts them into the
+//! tree itself after keeping a copy of what was there, which `restore` puts back byte for byte.
+//! Every file appears under its name whole or not at all. A tree in which this was cut short at any
+//! point still has its original kept, or is still as it was.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
@@ -10,16 +11,14 @@ use image::BuildId;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the link of a kernel that a machine boots makes, by where it lies in a tree; `vmlinux` first.
-pub const BOOTABLE: [&str; 4] = [
-    "vmlinux",
-    "System.map",
-    "arch/x86/boot/bzImage",
-    "arch/x86/boot/compressed/vmlinux.relocs",
-];
+/// What the link of a kernel that a machine boots makes, by where it lies in a tree; `vmlinux`
+/// first.
+pub const BOOTABLE: [&str; 4] =
+    ["vmlinux", "System.map", "arch/x86/boot/bzImage", "arch/x86/boot/compressed/vmlinux.relocs"];
 /// The same of a kernel that is a program (User Mode Linux).
 pub const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
-/// The last link but one, which has kept its relocations: `check` learns from it what is an address. Not every kernel has it.
+/// The last link but one, which has kept its relocations: `check` learns from it what is an
+/// address. Not every kernel has it.
 const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
 /// The names of the results of one kind of kernel.
 pub type Results = &'static [&'static str];
@@ -72,15 +71,12 @@ impl Kept {
         self.home().join(ORIGINAL)
     }
 
-    /// The original of a result: the tree's own file, or the kept one when a relinked kernel lies in its place.
+    /// The original of a result: the tree's own file, or the kept one when a relinked kernel lies
+    /// in its place.
     ///
     /// `build_id` is that of the tree's vmlinux as it is now.
     pub fn original_of(&self, name: &str, build_id: &BuildId) -> PathBuf {
-        if self.is_relinked(build_id) {
-            self.original().join(name)
-        } else {
-            self.tree.join(name)
-        }
+        if self.is_relinked(build_id) { self.original().join(name) } else { self.tree.join(name) }
     }
 
     /// Whether the kernel of that build id is one that `install` put there.
@@ -89,19 +85,28 @@ impl Kept {
         id.trim() == build_id.0 && self.original().is_dir()
     }
 
-    /// Puts the results from `scratch`, which must lie in the tree's file system, into the tree; on failure the tree is as it was.
+    /// Puts the results from `scratch`, which must lie in the tree's file system, into the tree; on
+    /// failure the tree is as it was.
     ///
     /// `present` is the build id of the tree's vmlinux as it is now, `new` that of the new one.
-    pub fn install(&self, scratch: &Path, present: &BuildId, new: &BuildId, map: &str) -> Result<()> {
+    pub fn install(
+        &self,
+        scratch: &Path,
+        present: &BuildId,
+        new: &BuildId,
+        map: &str,
+    ) -> Result<()> {
         if !self.is_relinked(present) {
             self.keep_original()?;
         }
         output::write(&self.home().join(RELINKED), format!("{}\n", new.0).as_bytes())?;
-        let moved = existing(scratch, self.results).try_for_each(|name| move_file(&scratch.join(name), &self.tree.join(name)));
+        let moved = existing(scratch, self.results)
+            .try_for_each(|name| move_file(&scratch.join(name), &self.tree.join(name)));
         let done = moved.and_then(|()| output::write(&self.home().join(MAP), map.as_bytes()));
         if let Err(error) = done {
-            self.put_back()
-                .context("after another failure; run `kernlane relink --restore` when the cause is gone")?;
+            self.put_back().context(
+                "after another failure; run `kernlane relink --restore` when the cause is gone",
+            )?;
             return Err(error);
         }
         Ok(())
@@ -115,12 +120,15 @@ impl Kept {
             copy_file(&self.tree.join(name), &partial.join(name))?;
         }
         remove_directory(&self.original())?;
-        fs::rename(&partial, self.original()).with_context(|| format!("{}: cannot be made", self.original().display()))
+        fs::rename(&partial, self.original())
+            .with_context(|| format!("{}: cannot be made", self.original().display()))
     }
 
-    /// Puts the tree's own link back, and removes everything of ours. `present` is the build id of the tree's vmlinux as it is now.
+    /// Puts the tree's own link back, and removes everything of ours. `present` is the build id of
+    /// the tree's vmlinux as it is now.
     ///
-    /// Gives whether there was anything to put back: a tree that was built anew since has its own link already.
+    /// Gives whether there was anything to put back: a tree that was built anew since has its own
+    /// link already.
     pub fn restore(&self, present: Option<&BuildId>) -> Result<bool> {
         ensure!(
             self.original().is_dir(),
@@ -128,7 +136,9 @@ impl Kept {
             self.tree.display()
         );
         let interrupted = present.is_none();
-        let ours = interrupted || present.is_some_and(|id| self.is_relinked(id)) || present == self.original_id().as_ref();
+        let ours = interrupted
+            || present.is_some_and(|id| self.is_relinked(id))
+            || present == self.original_id().as_ref();
         if ours {
             self.put_back()?;
         }
@@ -147,7 +157,8 @@ impl Kept {
         for name in existing(&self.original(), self.results) {
             copy_file(&self.original().join(name), &fresh.join(name))?;
         }
-        existing(&self.original(), self.results).try_for_each(|name| move_file(&fresh.join(name), &self.tree.join(name)))?;
+        existing(&self.original(), self.results)
+            .try_for_each(|name| move_file(&fresh.join(name), &self.tree.join(name)))?;
         remove_directory(&fresh)
     }
 }
@@ -158,16 +169,14 @@ fn copy_file(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).with_context(named)?;
     fs::copy(from, to).with_context(named)?;
     let time = fs::metadata(from).and_then(|m| m.modified()).with_context(named)?;
-    fs::File::options()
-        .write(true)
-        .open(to)
-        .and_then(|f| f.set_modified(time))
-        .with_context(named)
+    fs::File::options().write(true).open(to).and_then(|f| f.set_modified(time)).with_context(named)
 }
 
 fn remove_directory(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => bail!("{}: cannot be removed: {error}", path.display()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            bail!("{}: cannot be removed: {error}", path.display())
+        }
         _ => Ok(()),
     }
 }
@@ -208,7 +217,10 @@ mod tests {
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
         assert!(holds(tree.path(), "new"));
         assert!(kept.is_relinked(&id("bb")) && !kept.is_relinked(&id("aa")));
-        assert_eq!(fs::read_to_string(kept.original_of("vmlinux", &id("bb"))).unwrap(), "old vmlinux");
+        assert_eq!(
+            fs::read_to_string(kept.original_of("vmlinux", &id("bb"))).unwrap(),
+            "old vmlinux"
+        );
         assert!(kept.restore(Some(&id("bb"))).unwrap());
         assert!(holds(tree.path(), "old"));
         assert_eq!(time("vmlinux"), before);

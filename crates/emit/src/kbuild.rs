@@ -1,8 +1,10 @@
 //! The kernel's own final link, over a rewritten object.
 //!
-//! Takes a built kernel tree and a `vmlinux.o`; gives `vmlinux`, `System.map` and `bzImage` as kbuild makes them from it: kallsyms, sorted tables,
-//! KASLR relocations and all. A kernel for User Mode Linux is its `vmlinux`, a program: it has no `bzImage`. The link runs in a scratch tree made of symbolic links to the tree, in which only what kbuild writes is real:
-//! the tree itself is never written to, whatever happens.
+//! Takes a built kernel tree and a `vmlinux.o`; gives `vmlinux`, `System.map` and `bzImage` as
+//! kbuild makes them from it: kallsyms, sorted tables, KASLR relocations and all. A kernel for User
+//! Mode Linux is its `vmlinux`, a program: it has no `bzImage`. The link runs in a scratch tree
+//! made of symbolic links to the tree, in which only what kbuild writes is real: the tree itself is
+//! never written to, whatever happens.
 
 use crate::install;
 use anyhow::{Context, Result, bail, ensure};
@@ -64,8 +66,9 @@ const REMADE: [&str; 9] = [
     "bzImage",
 ];
 
-/// What is put before kbuild's own makefiles: a goal that is its final link and nothing else. The two recipes are those of the top-level
-/// Makefile's `vmlinux` and of arch/x86/Makefile's `bzImage`, which User Mode Linux has not.
+/// What is put before kbuild's own makefiles: a goal that is its final link and nothing else. The
+/// two recipes are those of the top-level Makefile's `vmlinux` and of arch/x86/Makefile's
+/// `bzImage`, which User Mode Linux has not.
 const GOAL: &str = "\
 ifdef sub_make_done
 .PHONY: kernlane-link
@@ -78,7 +81,8 @@ endif
 impl Tree {
     /// Makes sure that there is a built tree, and that nobody is building it right now.
     pub fn open(path: &Path, make_arguments: &[String]) -> Result<Tree> {
-        let path = fs::canonicalize(path).with_context(|| format!("{}: no such tree", path.display()))?;
+        let path =
+            fs::canonicalize(path).with_context(|| format!("{}: no such tree", path.display()))?;
         let is_kernel = path.join("Makefile").exists() && path.join("include/config").exists();
         ensure!(
             is_kernel || path.join("Kconfig").exists(),
@@ -95,7 +99,8 @@ impl Tree {
                 path.display()
             );
         }
-        let link = path.join("scripts/Makefile.vmlinux").exists() || path.join("source/scripts/Makefile.vmlinux").exists();
+        let link = path.join("scripts/Makefile.vmlinux").exists()
+            || path.join("source/scripts/Makefile.vmlinux").exists();
         ensure!(
             link,
             "{}: no scripts/Makefile.vmlinux; kernels from 6.1 on have it, older ones cannot be relinked",
@@ -105,12 +110,7 @@ impl Tree {
         let found_out = toolchain_of(&path)?.into_iter().chain(architecture);
         let make_arguments = found_out.chain(make_arguments.iter().cloned()).collect();
         let times = times_of(&path)?;
-        let tree = Tree {
-            path,
-            make_arguments,
-            machine,
-            times,
-        };
+        let tree = Tree { path, make_arguments, machine, times };
         tree.refuse_while_built()?;
         Ok(tree)
     }
@@ -121,8 +121,12 @@ impl Tree {
 
     fn refuse_while_built(&self) -> Result<()> {
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let is_make = fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| matches!(name.trim(), "make" | "gmake"));
-            if is_make && fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&self.path)) {
+            let is_make = fs::read_to_string(entry.path().join("comm"))
+                .is_ok_and(|name| matches!(name.trim(), "make" | "gmake"));
+            if is_make
+                && fs::read_link(entry.path().join("cwd"))
+                    .is_ok_and(|cwd| cwd.starts_with(&self.path))
+            {
                 bail!(
                     "{}: is being built now (make, process {}); try again when it is done",
                     self.path.display(),
@@ -171,8 +175,8 @@ impl Tree {
         has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
     }
 
-    /// Links the kernel from `object` in the empty directory `scratch`, with these types (BTF). The results lie in it as they would in the
-    /// tree.
+    /// Links the kernel from `object` in the empty directory `scratch`, with these types (BTF). The
+    /// results lie in it as they would in the tree.
     pub fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
         self.fill(scratch)?;
         fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
@@ -187,8 +191,8 @@ impl Tree {
         self.final_link(scratch, pahole.as_deref())
     }
 
-    /// Runs kbuild's rules for the final link in `directory`: this tree, or what stands in for it. `pahole` is to make the BTF instead of
-    /// the tree's own.
+    /// Runs kbuild's rules for the final link in `directory`: this tree, or what stands in for it.
+    /// `pahole` is to make the BTF instead of the tree's own.
     pub fn final_link(&self, directory: &Path, pahole: Option<&Path>) -> Result<()> {
         let goal = directory.join(".kernlane.mk");
         fs::write(&goal, GOAL).context("the goal for make cannot be written")?;
@@ -218,7 +222,8 @@ impl Tree {
             make.env(name, value);
         }
         make.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut make = interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
+        let mut make =
+            interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
         let status = interrupt::wait(&mut make)?;
         if !status.success() {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
@@ -253,10 +258,9 @@ impl Tree {
             }
             found.push(("KBUILD_BUILD_TIMESTAMP", rest.to_owned()));
         }
-        for (variable, key) in [
-            ("KBUILD_BUILD_USER", "LINUX_COMPILE_BY"),
-            ("KBUILD_BUILD_HOST", "LINUX_COMPILE_HOST"),
-        ] {
+        for (variable, key) in
+            [("KBUILD_BUILD_USER", "LINUX_COMPILE_BY"), ("KBUILD_BUILD_HOST", "LINUX_COMPILE_HOST")]
+        {
             if let Some(value) = quoted("include/generated/compile.h", key) {
                 found.push((variable, value));
             }
@@ -292,7 +296,8 @@ impl Tree {
                     copy(&entry.path(), &target)?;
                 }
             } else {
-                symlink(entry.path(), &target).with_context(|| format!("{}: cannot be linked to", entry.path().display()))?;
+                symlink(entry.path(), &target)
+                    .with_context(|| format!("{}: cannot be linked to", entry.path().display()))?;
             }
         }
         Ok(())
@@ -311,9 +316,10 @@ fn time_of(path: &Path) -> Result<SystemTime> {
         .with_context(|| format!("{}: cannot be read", path.display()))
 }
 
-/// A program that gives the kernel these types (BTF), as pahole does: `pahole -J FLAGS… FILE`, with objcopy in `LLVM_OBJCOPY`
-/// (scripts/link-vmlinux.sh). Types do not change when code moves, but their numbers do whenever pahole runs in parallel
-/// (scripts/Makefile.btf), and modules know them by number.
+/// A program that gives the kernel these types (BTF), as pahole does: `pahole -J FLAGS… FILE`, with
+/// objcopy in `LLVM_OBJCOPY` (scripts/link-vmlinux.sh). Types do not change when code moves, but
+/// their numbers do whenever pahole runs in parallel (scripts/Makefile.btf), and modules know them
+/// by number.
 fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
     let (section, program) = (scratch.join(".kernlane.btf"), scratch.join(".kernlane-pahole"));
     fs::write(&section, types).context("the types (BTF) cannot be written")?;
@@ -324,7 +330,8 @@ fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Whether a file can grow in the directory. Not all of kbuild's programs say so when it cannot; what they cut short is then a riddle.
+/// Whether a file can grow in the directory. Not all of kbuild's programs say so when it cannot;
+/// what they cut short is then a riddle.
 fn has_room(directory: &Path) -> bool {
     const SOME: usize = 1 << 20;
     let probe = directory.join(".kernlane-probe");
@@ -342,7 +349,11 @@ fn times_of(tree: &Path) -> Result<[SystemTime; 2]> {
 /// Files at the tree's top that kbuild writes while it links.
 fn is_written_at_top(relative: &Path, name: &str) -> bool {
     relative.as_os_str().is_empty()
-        && (name.starts_with(".tmp_") || name.starts_with(".vmlinux") || name.starts_with(".btf.") || name == ".version" || is_result(name))
+        && (name.starts_with(".tmp_")
+            || name.starts_with(".vmlinux")
+            || name.starts_with(".btf.")
+            || name == ".version"
+            || is_result(name))
 }
 
 fn is_result(name: &str) -> bool {
@@ -354,7 +365,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     // kbuild decides by time stamps what to make anew.
     let time = fs::metadata(from).and_then(|m| m.modified());
     let set = time.and_then(|t| fs::File::options().write(true).open(to)?.set_modified(t));
-    // A file that may not be written to (a read-only source) keeps the new time, which only makes kbuild do more.
+    // A file that may not be written to (a read-only source) keeps the new time, which only makes
+    // kbuild do more.
     match set {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         other => other.with_context(|| format!("{}: its time cannot be set", to.display())),
@@ -363,7 +375,9 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 fn copy_all(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("{}: cannot be made", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot be read", from.display()))? {
+    for entry in
+        fs::read_dir(from).with_context(|| format!("{}: cannot be read", from.display()))?
+    {
         let entry = entry?;
         let target = to.join(entry.file_name());
         let kind = entry.file_type()?;
@@ -372,7 +386,8 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
         } else if REMADE.iter().any(|name| entry.file_name() == *name) {
             continue;
         } else if kind.is_symlink() {
-            symlink(fs::read_link(entry.path())?, &target).with_context(|| format!("{}: cannot be linked", target.display()))?;
+            symlink(fs::read_link(entry.path())?, &target)
+                .with_context(|| format!("{}: cannot be linked", target.display()))?;
         } else if kind.is_file() {
             copy(&entry.path(), &target)?;
         }
@@ -382,12 +397,14 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
 
 /// What make has to be told so that it takes the linker that the tree was linked with.
 fn toolchain_of(path: &Path) -> Result<Vec<String>> {
-    let command = fs::read_to_string(path.join(".vmlinux.cmd")).context(".vmlinux.cmd: cannot be read")?;
+    let command =
+        fs::read_to_string(path.join(".vmlinux.cmd")).context(".vmlinux.cmd: cannot be read")?;
     let linker = command
         .split_once("link-vmlinux.sh \"")
         .and_then(|(_, rest)| rest.split_once('"'))
         .map(|(linker, _)| linker);
-    let linker = linker.context(".vmlinux.cmd: the command that linked vmlinux is not understood")?;
+    let linker =
+        linker.context(".vmlinux.cmd: the command that linked vmlinux is not understood")?;
     let (directory, name) = linker.rsplit_once('/').map_or(("", linker), |(d, n)| (d, n));
     Ok(match name.strip_prefix("ld.lld") {
         Some("") if directory.is_empty() => vec!["LLVM=1".to_owned()],
@@ -456,16 +473,17 @@ mod tests {
     fn a_kernel_is_given_the_types_that_it_had() {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join(".tmp_vmlinux1");
-        let mut object = object::write::Object::new(object::BinaryFormat::Elf, object::Architecture::X86_64, object::Endianness::Little);
+        let mut object = object::write::Object::new(
+            object::BinaryFormat::Elf,
+            object::Architecture::X86_64,
+            object::Endianness::Little,
+        );
         let text = object.section_id(object::write::StandardSection::Text);
         object.append_section_data(text, &[0xc3], 1);
         fs::write(&file, object.write().unwrap()).unwrap();
         let pahole = stand_in_for_pahole(scratch.path(), b"types").unwrap();
         let mut command = Command::new(pahole);
-        command
-            .args(["-J", "--btf_gen_floats", "-j"])
-            .arg(&file)
-            .env("LLVM_OBJCOPY", "objcopy");
+        command.args(["-J", "--btf_gen_floats", "-j"]).arg(&file).env("LLVM_OBJCOPY", "objcopy");
         assert!(command.status().unwrap().success());
         let bytes = fs::read(&file).unwrap();
         let elf = object::File::parse(&*bytes).unwrap();

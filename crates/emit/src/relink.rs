@@ -1,13 +1,15 @@
 //! A layout and a built tree become a kernel.
 //!
-//! Takes the tree's `vmlinux.o`; rewrites it, and has the kernel's own build link it. What is there already, made from the same, is used again.
-//! Prints nothing.
+//! Takes the tree's `vmlinux.o`; rewrites it, and has the kernel's own build link it. What is there
+//! already, made from the same, is used again. Prints nothing.
 
 use crate::counting::plan::ObjectFlow;
 use crate::counting::{self, Counters};
 use crate::install::{self, Kept};
 use crate::kbuild::{Machine, Tree};
-use crate::object::{Counter, Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite};
+use crate::object::{
+    Counter, Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite,
+};
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
 use image::BuildId;
@@ -72,7 +74,8 @@ pub struct CounterCount {
     pub saving_flags: usize,
 }
 
-/// Puts a tree's own link back, byte for byte. `false`: the tree was built anew since it was relinked, and keeps that link.
+/// Puts a tree's own link back, byte for byte. `false`: the tree was built anew since it was
+/// relinked, and keeps that link.
 ///
 /// # Errors
 /// There is no such tree, or nothing to put back.
@@ -88,13 +91,16 @@ pub fn restore(tree: &Path) -> Result<bool> {
 pub struct Originals {
     pub object: Vec<u8>,
     pub vmlinux: Vec<u8>,
-    /// The build id of the vmlinux that lies in the tree now: another one when it was relinked in place.
+    /// The build id of the vmlinux that lies in the tree now: another one when it was relinked in
+    /// place.
     present: BuildId,
 }
 
 impl Originals {
     pub fn read(tree: &Tree) -> Result<Originals> {
-        let read = |path: PathBuf| fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()));
+        let read = |path: PathBuf| {
+            fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))
+        };
         let now = read(tree.file("vmlinux"))?;
         let present = Linked::read(&now)
             .with_context(|| tree.file("vmlinux").display().to_string())?
@@ -105,11 +111,7 @@ impl Originals {
         } else {
             now
         };
-        Ok(Originals {
-            object: read(tree.file("vmlinux.o"))?,
-            vmlinux,
-            present,
-        })
+        Ok(Originals { object: read(tree.file("vmlinux.o"))?, vmlinux, present })
     }
 }
 
@@ -126,7 +128,8 @@ struct Ready<'a> {
 
 impl<'a> Ready<'a> {
     fn new(tree: &Tree, work: &Work, originals: &'a Originals) -> Result<Ready<'a>> {
-        let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+        let linked = Linked::read(&originals.vmlinux)
+            .with_context(|| tree.file("vmlinux").display().to_string())?;
         let in_order;
         let layout = match work {
             Work::Order(layout) => layout,
@@ -143,10 +146,7 @@ impl<'a> Ready<'a> {
             linked.build_id.0
         );
         let name = || tree.file("vmlinux.o").display().to_string();
-        let mut hints = Hints {
-            noreturn: noreturns(tree),
-            cuts: Vec::new(),
-        };
+        let mut hints = Hints { noreturn: noreturns(tree), cuts: Vec::new() };
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let base = linked.text_base(&object).with_context(name)?;
         hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
@@ -157,44 +157,27 @@ impl<'a> Ready<'a> {
             Work::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
         };
         let places: Vec<Counter> = counters.iter().map(|&(counter, _)| counter).collect();
-        let plan = Plan {
-            order: &order,
-            hot,
-            base,
-            names: PartNames::Readable,
-            counters: &places,
-        };
+        let plan = Plan { order: &order, hot, base, names: PartNames::Readable, counters: &places };
         let rewritten = rewrite(&object, &plan).with_context(name)?;
-        Ok(Ready {
-            object,
-            linked,
-            base,
-            rewritten,
-            counters,
-        })
+        Ok(Ready { object, linked, base, rewritten, counters })
     }
 }
 
-/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with its end.
+/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with
+/// its end.
 pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
     let originals = Originals::read(tree)?;
-    let Ready {
-        object,
-        linked,
-        base,
-        rewritten,
-        ..
-    } = Ready::new(tree, &Work::Order(layout.clone()), &originals)?;
-    let Summary {
-        text_before, text_after, ..
-    } = rewritten.summary;
+    let Ready { object, linked, base, rewritten, .. } =
+        Ready::new(tree, &Work::Order(layout.clone()), &originals)?;
+    let Summary { text_before, text_after, .. } = rewritten.summary;
     let mut blocks = rewritten.placement.blocks;
     for id in object.elf.ids() {
         let section = object.elf.section(id);
         if id == object.text || !section.is_code() {
             continue;
         }
-        let Some(from) = linked.base_of(&object, id)?.filter(|from| from.0 >= base.0 + text_before) else {
+        let Some(from) = linked.base_of(&object, id)?.filter(|from| from.0 >= base.0 + text_before)
+        else {
             continue;
         };
         let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after);
@@ -205,18 +188,29 @@ pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
     Ok(Placement { blocks })
 }
 
-/// Rewrites the tree's object as `layout` says and links it. What is there already, made from the same, is used again.
-/// `told` hears of each step.
-pub fn relink(tree: &Tree, layout: &Layout, destination: &Destination<'_>, told: &dyn Fn(&str)) -> Result<Report> {
+/// Rewrites the tree's object as `layout` says and links it. What is there already, made from the
+/// same, is used again. `told` hears of each step.
+pub fn relink(
+    tree: &Tree,
+    layout: &Layout,
+    destination: &Destination<'_>,
+    told: &dyn Fn(&str),
+) -> Result<Report> {
     carry_out(tree, &Work::Order(layout.clone()), destination, told)
 }
 
-/// Does the work and puts the kernel where it is to lie. What is there already, made from the same, is used again.
-/// `told` hears of each step.
+/// Does the work and puts the kernel where it is to lie. What is there already, made from the same,
+/// is used again. `told` hears of each step.
 ///
 /// # Errors
-/// The tree is not built, or of another kernel than the layout; it cannot be rewritten, linked or written.
-pub fn carry_out(tree: &Tree, work: &Work, destination: &Destination<'_>, told: &dyn Fn(&str)) -> Result<Report> {
+/// The tree is not built, or of another kernel than the layout; it cannot be rewritten, linked or
+/// written.
+pub fn carry_out(
+    tree: &Tree,
+    work: &Work,
+    destination: &Destination<'_>,
+    told: &dyn Fn(&str),
+) -> Result<Report> {
     let kept = Kept::of(&tree.path, tree.machine().results()).home();
     let directory = match destination {
         Destination::Nowhere => return relink_in(tree, work, destination, None, told),
@@ -227,7 +221,13 @@ pub fn carry_out(tree: &Tree, work: &Work, destination: &Destination<'_>, told: 
 }
 
 /// As `carry_out`, with the directory that is Kernlane's.
-fn relink_in(tree: &Tree, work: &Work, destination: &Destination<'_>, home: Option<&Path>, told: &dyn Fn(&str)) -> Result<Report> {
+fn relink_in(
+    tree: &Tree,
+    work: &Work,
+    destination: &Destination<'_>,
+    home: Option<&Path>,
+    told: &dyn Fn(&str),
+) -> Result<Report> {
     let begun = Instant::now();
     let originals = Originals::read(tree)?;
     let key = key(work)?;
@@ -235,19 +235,11 @@ fn relink_in(tree: &Tree, work: &Work, destination: &Destination<'_>, home: Opti
         return Ok(report);
     }
     told("rewriting vmlinux.o");
-    let Ready {
-        object,
-        linked,
-        base,
-        rewritten,
-        counters,
-    } = Ready::new(tree, work, &originals)?;
+    let Ready { object, linked, base, rewritten, counters } = Ready::new(tree, work, &originals)?;
     let types = match tree.has_types() {
-        true => Some(
-            linked
-                .types()?
-                .context("vmlinux: has no .BTF, although CONFIG_DEBUG_INFO_BTF is set; run make in the tree")?,
-        ),
+        true => Some(linked.types()?.context(
+            "vmlinux: has no .BTF, although CONFIG_DEBUG_INFO_BTF is set; run make in the tree",
+        )?),
         false => None,
     };
     interrupt::check()?;
@@ -273,23 +265,25 @@ fn relink_in(tree: &Tree, work: &Work, destination: &Destination<'_>, home: Opti
     report.link_seconds = Some(begun.elapsed().as_secs_f64());
 
     told("reading the new kernel");
-    let bytes = fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
+    let bytes =
+        fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
     let new = Linked::read(&bytes).context("the new vmlinux")?;
     let placement = with_other_sections(&object, &linked, &new, rewritten.placement, base)?;
-    let map = Map {
-        build_id: linked.build_id.clone(),
-        placement,
-    }
-    .to_text();
+    let map = Map { build_id: linked.build_id.clone(), placement }.to_text();
     tree.ensure_unchanged()?;
     match destination {
-        Destination::Tree => {
-            Kept::of(&tree.path, tree.machine().results()).install(scratch.path(), &originals.present, &new.build_id, &map)?
-        }
+        Destination::Tree => Kept::of(&tree.path, tree.machine().results()).install(
+            scratch.path(),
+            &originals.present,
+            &new.build_id,
+            &map,
+        )?,
         _ => install::into_directory(scratch.path(), home, tree.machine().results(), &map)?,
     }
     if let Work::Count = work {
-        let block = |&(_, piece): &(Counter, u32)| LinkAddr(base.0 + u64::from(object.pieces[piece as usize].at));
+        let block = |&(_, piece): &(Counter, u32)| {
+            LinkAddr(base.0 + u64::from(object.pieces[piece as usize].at))
+        };
         let counters = Counters {
             build_id: linked.build_id.clone(),
             blocks: counters.iter().map(block).collect(),
@@ -323,20 +317,23 @@ fn key(work: &Work) -> Result<String> {
 }
 
 /// The report of an earlier relink from the same, whose kernel is still there.
-fn made_before(tree: &Tree, home: &Path, destination: &Destination<'_>, key: &str) -> Option<Report> {
+fn made_before(
+    tree: &Tree,
+    home: &Path,
+    destination: &Destination<'_>,
+    key: &str,
+) -> Option<Report> {
     let report: Report = serde_json::from_slice(&fs::read(home.join(REPORT)).ok()?).ok()?;
-    let root = if matches!(destination, Destination::Tree) {
-        &tree.path
-    } else {
-        home
-    };
-    let there = tree.machine().results().iter().all(|name| root.join(name).is_file()) && home.join(install::MAP).is_file();
+    let root = if matches!(destination, Destination::Tree) { &tree.path } else { home };
+    let there = tree.machine().results().iter().all(|name| root.join(name).is_file())
+        && home.join(install::MAP).is_file();
     let vmlinux = fs::read(root.join("vmlinux")).ok()?;
     let id = Linked::read(&vmlinux).ok()?.build_id;
     (report.key == key && there && report.new_build_id.as_ref() == Some(&id)).then_some(report)
 }
 
-/// Adds to the map the sections of code that were moved by the growth of `.text`, each as one block.
+/// Adds to the map the sections of code that were moved by the growth of `.text`, each as one
+/// block.
 fn with_other_sections(
     object: &KernelObject<'_>,
     old: &Linked<'_>,
@@ -361,22 +358,22 @@ fn with_other_sections(
 }
 
 /// A section of code that moved as a whole.
-fn whole_section(object: &KernelObject<'_>, id: SectionId, old: LinkAddr, new: LinkAddr) -> Result<Placed> {
+fn whole_section(
+    object: &KernelObject<'_>,
+    id: SectionId,
+    old: LinkAddr,
+    new: LinkAddr,
+) -> Result<Placed> {
     let section = object.elf.section(id);
-    let size = u32::try_from(section.size).with_context(|| format!("{}: larger than 4 GB", section.name))?;
-    Ok(Placed {
-        old,
-        old_size: size,
-        new,
-        new_size: size,
-        appended: 0,
-        ending: Ending::Same,
-    })
+    let size = u32::try_from(section.size)
+        .with_context(|| format!("{}: larger than 4 GB", section.name))?;
+    Ok(Placed { old, old_size: size, new, new_size: size, appended: 0, ending: Ending::Same })
 }
 
 /// The functions that objtool takes for not returning. A tree without the list only costs jumps.
 pub fn noreturns(tree: &Tree) -> HashSet<String> {
-    let list = ["tools/objtool/noreturns.h", "source/tools/objtool/noreturns.h"].map(|name| fs::read_to_string(tree.file(name)));
+    let list = ["tools/objtool/noreturns.h", "source/tools/objtool/noreturns.h"]
+        .map(|name| fs::read_to_string(tree.file(name)));
     let text = list.into_iter().flatten().next().unwrap_or_default();
     let names = text.lines().filter_map(|line| line.strip_prefix("NORETURN(")?.strip_suffix(')'));
     names.map(str::to_owned).collect()

@@ -1,4 +1,5 @@
-//! BOLT's pre-aggregated profile (`bolt/include/bolt/Profile/DataAggregator.h`, `parsePreAggregated`): lines
+//! BOLT's pre-aggregated profile (`bolt/include/bolt/Profile/DataAggregator.h`,
+//! `parsePreAggregated`): lines
 //!
 //! ```text
 //! B FROM TO COUNT MISPREDICTED      a branch or call that was taken, by the address of the instruction
@@ -18,7 +19,9 @@ pub fn pre_aggregated(subject: &Subject) -> Result<String> {
     let code = Code::read(subject.path)?;
     let image = subject.image;
     let mut text = String::new();
-    for (&(from, to), &(kind, count)) in subject.profile.edges.iter().filter(|(_, (_, count))| *count > 0) {
+    for (&(from, to), &(kind, count)) in
+        subject.profile.edges.iter().filter(|(_, (_, count))| *count > 0)
+    {
         let (source, target) = (subject.block(from)?, subject.block(to)?);
         let leaves = code.last_instruction(image.block(source))?;
         match kind {
@@ -26,7 +29,9 @@ pub fn pre_aggregated(subject: &Subject) -> Result<String> {
                 let end = code.last_instruction(image.block(target))?;
                 writeln!(text, "F {from} {end} {count}")?;
             }
-            EdgeKind::Branch | EdgeKind::Jump | EdgeKind::Indirect => writeln!(text, "B {leaves} {to} {count} 0")?,
+            EdgeKind::Branch | EdgeKind::Jump | EdgeKind::Indirect => {
+                writeln!(text, "B {leaves} {to} {count} 0")?
+            }
         }
     }
     for (&(from, to), &count) in subject.profile.calls.iter().filter(|&(_, &count)| count > 0) {

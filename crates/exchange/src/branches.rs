@@ -1,8 +1,8 @@
 //! Sampled branch stacks become a profile.
 //!
-//! Takes taken branches, and the stretches between one and the next that ran straight on; gives counts of blocks, edges and calls. What does
-//! not fit the image (another kernel's branches, modules, user programs, a stretch that the image's code leaves earlier) is counted and
-//! left out.
+//! Takes taken branches, and the stretches between one and the next that ran straight on; gives
+//! counts of blocks, edges and calls. What does not fit the image (another kernel's branches,
+//! modules, user programs, a stretch that the image's code leaves earlier) is counted and left out.
 
 use image::address::LinkAddr;
 use image::{Block, BlockIndex, End, Image};
@@ -20,7 +20,8 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// Adds one sample's branch stack, the latest branch first, each from its own address to its target.
+    /// Adds one sample's branch stack, the latest branch first, each from its own address to its
+    /// target.
     pub fn add_stack(&mut self, latest_first: &[(u64, u64)]) {
         for &branch in latest_first {
             *self.taken.entry(branch).or_insert(0) += 1;
@@ -47,10 +48,7 @@ pub struct Imported {
 
 /// The profile of branches whose addresses are `slide` above the image's (KASLR).
 pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Imported {
-    let mut import = Import {
-        image,
-        profile: Profile::empty(image.build_id.clone()),
-    };
+    let mut import = Import { image, profile: Profile::empty(image.build_id.clone()) };
     let link = |addr: u64| LinkAddr(addr.wrapping_sub(slide));
     let mut branches_used = 0;
     for (&(from, to), &count) in &branches.taken {
@@ -61,11 +59,7 @@ pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Im
     for (&(from, to), &count) in &branches.straight {
         import.straight(link(from), link(to), count);
     }
-    Imported {
-        profile: sampled(import.profile, name),
-        branches_used,
-        branches: branches.total(),
-    }
+    Imported { profile: sampled(import.profile, name), branches_used, branches: branches.total() }
 }
 
 /// The profile with its counts told as those of one sampled run.
@@ -117,15 +111,20 @@ impl Import<'_> {
         true
     }
 
-    /// Counts the blocks from one address to another, and the edges between them, as far as the code runs straight on.
+    /// Counts the blocks from one address to another, and the edges between them, as far as the
+    /// code runs straight on.
     fn straight(&mut self, from: LinkAddr, to: LinkAddr, count: u64) {
         let (Some(first), Some(last)) = (self.image.block_at(from), self.image.block_at(to)) else {
             return;
         };
         let runs_on = |block: &Block| matches!(block.end, End::FallThrough | End::Branch(_));
         let inside = (first.0..last.0).map(BlockIndex);
-        let adjoining = |block: BlockIndex| self.image.block(block).end_addr() == self.image.block(BlockIndex(block.0 + 1)).addr;
-        if first > last || !inside.clone().all(|block| runs_on(self.image.block(block)) && adjoining(block)) {
+        let adjoining = |block: BlockIndex| {
+            self.image.block(block).end_addr() == self.image.block(BlockIndex(block.0 + 1)).addr
+        };
+        if first > last
+            || !inside.clone().all(|block| runs_on(self.image.block(block)) && adjoining(block))
+        {
             return;
         }
         if self.addr(first) == from {
@@ -155,7 +154,8 @@ impl Import<'_> {
     fn call_before(&self, block: BlockIndex) -> Option<BlockIndex> {
         let before = BlockIndex(block.0.checked_sub(1)?);
         let found = self.image.block(before);
-        (matches!(found.end, End::Call(_)) && found.end_addr() == self.addr(block)).then_some(before)
+        (matches!(found.end, End::Call(_)) && found.end_addr() == self.addr(block))
+            .then_some(before)
     }
 }
 
@@ -178,7 +178,8 @@ mod tests {
         let slide = 0x1200_0000;
         let at = |offset: u64| BASE + slide + offset;
         let mut branches = Branches::default();
-        // g is called, returns, and f is entered again from g's place in another way: the latest first.
+        // g is called, returns, and f is entered again from g's place in another way: the latest
+        // first.
         branches.add_stack(&[(at(0x21), at(9)), (at(4), at(0x20)), (at(0x21), at(0))]);
         let imported = profile(&branches, &image(), slide, "perf.data");
         let link = |offset: u64| LinkAddr(BASE + offset);

@@ -1,7 +1,9 @@
-//! The format of valgrind's callgrind (its manual, "Callgrind Format Specification"), which KCachegrind and `callgrind_annotate` open.
+//! The format of valgrind's callgrind (its manual, "Callgrind Format Specification"), which
+//! KCachegrind and `callgrind_annotate` open.
 //!
-//! A service is a function that calls the functions with which its chains begin; user mode has no functions. An arc's inclusive cost is that of
-//! all chains that go over it, each counted once, however often it goes over it (recursion).
+//! A service is a function that calls the functions with which its chains begin; user mode has no
+//! functions. An arc's inclusive cost is that of all chains that go over it, each counted once,
+//! however often it goes over it (recursion).
 
 use crate::folded::{frame, title};
 use attribution::services::calls::{CallTree, Cost, Node, NodeId, ROOT};
@@ -63,7 +65,8 @@ pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
     let entries = entries(tree);
     let mut total = Cost::default();
     entries.values().for_each(|entry| total += entry.own);
-    let numbers: BTreeMap<&str, usize> = entries.keys().zip(1..).map(|(name, number)| (name.as_str(), number)).collect();
+    let numbers: BTreeMap<&str, usize> =
+        entries.keys().zip(1..).map(|(name, number)| (name.as_str(), number)).collect();
     let mut text = format!(
         "# callgrind format\nversion: 1\ncreator: kernlane {}\ncmd: {}\npositions: line\n",
         env!("CARGO_PKG_VERSION"),
@@ -87,7 +90,8 @@ pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
     for (name, entry) in &entries {
         let _ = writeln!(text, "fn={}\n0 {}", named(name), events.values(&entry.own));
         for (callee, cost) in &entry.called {
-            // What is entered by a jump into its middle was not called, but readers drop an arc without calls.
+            // What is entered by a jump into its middle was not called, but readers drop an arc
+            // without calls.
             let _ = writeln!(
                 text,
                 "cfn={}\ncalls={} 0\n0 {}",
@@ -143,10 +147,7 @@ fn entries(tree: &CallTree) -> BTreeMap<String, Entry> {
 
 /// The cost, with its calls or without.
 fn counted(cost: Cost, with_calls: bool) -> Cost {
-    Cost {
-        calls: if with_calls { cost.calls } else { 0 },
-        ..cost
-    }
+    Cost { calls: if with_calls { cost.calls } else { 0 }, ..cost }
 }
 
 /// The first function of each chain.

@@ -1,10 +1,12 @@
-//! Folded stacks: what `flamegraph.pl`, inferno, speedscope and the Firefox profiler take: a line a chain of calls, `frame;frame;… count`.
+//! Folded stacks: what `flamegraph.pl`, inferno, speedscope and the Firefox profiler take: a line a
+//! chain of calls, `frame;frame;… count`.
 
 use attribution::services::annotations::Kind;
 use attribution::services::calls::{CallTree, ServiceCalls};
 use std::fmt::Write;
 
-/// Instructions of each chain itself; lines ascending. The first frame is user, kernel or idle, the second the service, then come functions.
+/// Instructions of each chain itself; lines ascending. The first frame is user, kernel or idle, the
+/// second the service, then come functions.
 pub fn folded(tree: &CallTree) -> String {
     let mut lines: Vec<String> = Vec::new();
     for service in &tree.services {

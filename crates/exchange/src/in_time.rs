@@ -1,4 +1,5 @@
-//! What went on in a recording over time, written as it is read: Chrome's trace events, and the table of all invocations.
+//! What went on in a recording over time, written as it is read: Chrome's trace events, and the
+//! table of all invocations.
 //!
 //! Takes a recording and its attribution; gives files. Holds only what is open in memory.
 
@@ -10,20 +11,23 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-/// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds of the guest's clock); how many events.
+/// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds
+/// of the guest's clock); how many events.
 ///
 /// # Errors
 /// The recording is damaged or of another kernel; `out` cannot be written.
-pub fn trace_events(attribution: &Attribution, recording: &Path, window: Range<u64>, out: &mut dyn Write) -> Result<u64> {
-    let Attribution {
-        symbols,
-        binding,
-        machines,
-    } = attribution;
+pub fn trace_events(
+    attribution: &Attribution,
+    recording: &Path,
+    window: Range<u64>,
+    out: &mut dyn Write,
+) -> Result<u64> {
+    let Attribution { symbols, binding, machines } = attribution;
     read(recording, "services", |reader| {
         let header = reader.header();
         let machine = machines.first().map(|machine| &*machine.name);
-        let conditions = conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
+        let conditions =
+            conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
         let events = TraceEvents::new(out, &conditions, window)?;
         services::attribute_in_time(reader, symbols, binding, machines, events)?.1.finish()
     })

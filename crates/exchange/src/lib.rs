@@ -1,9 +1,10 @@
 //! Profiles for the tools of others, and theirs for Kernlane: one format a file.
 //!
-//! Takes a profile with its image; gives the bytes of a file that another tool takes, or the other way round. Measures nothing and changes no
-//! count.
+//! Takes a profile with its image; gives the bytes of a file that another tool takes, or the other
+//! way round. Measures nothing and changes no count.
 //!
-//! To add a format: a file with a function, a line in `Format`, and a check with the tool itself in `xtask/src/export_test`.
+//! To add a format: a file with a function, a line in `Format`, and a check with the tool itself in
+//! `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
 
@@ -41,17 +42,20 @@ pub enum Format {
     SymbolOrder,
     /// LLVM's sample profile as text (clang -fprofile-sample-use=FILE); needs DWARF
     LlvmSamples,
-    /// Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections of -fbasic-block-address-map
+    /// Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections
+    /// of -fbasic-block-address-map
     PropellerCc,
     /// Propeller's order of functions and clusters (ld.lld --symbol-ordering-file=FILE)
     PropellerLd,
-    /// Valgrind's callgrind format: functions and services with their calls (KCachegrind, callgrind_annotate)
+    /// Valgrind's callgrind format: functions and services with their calls (KCachegrind,
+    /// callgrind_annotate)
     Callgrind,
     /// Folded stacks of services and functions (flamegraph.pl, inferno, speedscope)
     Folded,
     /// Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)
     Perfetto,
-    /// A directory of Parquet tables: services, functions, chains of calls, invocations (pandas, Polars, DuckDB)
+    /// A directory of Parquet tables: services, functions, chains of calls, invocations (pandas,
+    /// Polars, DuckDB)
     Parquet,
 }
 
@@ -125,7 +129,8 @@ impl Code {
         let Some(bytes) = bytes else {
             bail!("{}: the image has no code there", block.addr);
         };
-        let decoder = iced_x86::Decoder::with_ip(64, bytes, block.addr.0, iced_x86::DecoderOptions::NONE);
+        let decoder =
+            iced_x86::Decoder::with_ip(64, bytes, block.addr.0, iced_x86::DecoderOptions::NONE);
         Ok(decoder.into_iter().map(|instruction| LinkAddr(instruction.ip())).collect())
     }
 
@@ -141,11 +146,7 @@ impl Code {
 /// What one of LLVM's tools says about a file.
 fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &str) -> Result<String> {
     let mut asked = Command::new(format!("{tool}-22"));
-    asked
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit());
+    asked.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     match tool {
         "llvm-symbolizer" => asked.arg(format!("--obj={}", path.display())),
         _ => asked.arg(path),

@@ -7,7 +7,8 @@ use image::order::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions are calls, too.
+/// `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions are calls,
+/// too.
 ///
 /// # Errors
 /// The profile is not of this image.
@@ -30,7 +31,8 @@ pub fn call_graph(subject: &Subject) -> Result<String> {
     Ok(text)
 }
 
-/// `--symbol-ordering-file`: the functions whose blocks are hot, each where its first hot block stands in the layout.
+/// `--symbol-ordering-file`: the functions whose blocks are hot, each where its first hot block
+/// stands in the layout.
 pub fn symbol_order(subject: &Subject, layout: &Layout) -> String {
     let mut named = BTreeSet::new();
     let mut text = String::new();

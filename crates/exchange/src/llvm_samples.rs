@@ -1,4 +1,5 @@
-//! LLVM's sample profile as text (`llvm/include/llvm/ProfileData/SampleProfReader.h`): counts by source line, inlined functions nested.
+//! LLVM's sample profile as text (`llvm/include/llvm/ProfileData/SampleProfReader.h`): counts by
+//! source line, inlined functions nested.
 //!
 //! ```text
 //! function:TOTAL:HEAD
@@ -7,8 +8,8 @@
 //!   OFFSET: COUNT
 //! ```
 //!
-//! Offsets are lines from the start of the function. A line's count is that of its most executed instruction. Lines come from the image's
-//! DWARF by `llvm-symbolizer`.
+//! Offsets are lines from the start of the function. A line's count is that of its most executed
+//! instruction. Lines come from the image's DWARF by `llvm-symbolizer`.
 
 use super::{Code, Subject, ask_llvm};
 use anyhow::{Context, Result, bail};
@@ -123,15 +124,13 @@ pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<Fram
 impl Frame {
     /// LLVM keeps 16 bits of an offset.
     pub fn place(&self) -> Place {
-        (
-            self.line.wrapping_sub(self.start_line) & 0xffff,
-            base_discriminator(self.discriminator),
-        )
+        (self.line.wrapping_sub(self.start_line) & 0xffff, base_discriminator(self.discriminator))
     }
 }
 
-/// The part of a discriminator that tells blocks on one line apart (`DILocation::getBaseDiscriminatorFromDiscriminator`): prefix-encoded,
-/// 5 bits, or 12 when the sixth says so.
+/// The part of a discriminator that tells blocks on one line apart
+/// (`DILocation::getBaseDiscriminatorFromDiscriminator`): prefix-encoded, 5 bits, or 12 when the
+/// sixth says so.
 fn base_discriminator(discriminator: u32) -> u32 {
     if discriminator & 1 != 0 {
         return 0;
@@ -157,7 +156,9 @@ impl Body {
         };
         for (place, count) in &self.lines {
             text.push_str(&format!("{indent}{}: {count}", named(place)));
-            for ((_, callee), count) in self.calls.range((*place, String::new())..).take_while(|((at, _), _)| at == place) {
+            for ((_, callee), count) in
+                self.calls.range((*place, String::new())..).take_while(|((at, _), _)| at == place)
+            {
                 text.push_str(&format!(" {callee}:{count}"));
             }
             text.push('\n');

@@ -1,7 +1,9 @@
-//! Parquet, the tables that pandas, Polars, DuckDB and Spark read: services, functions, chains of calls and invocations of a recording.
+//! Parquet, the tables that pandas, Polars, DuckDB and Spark read: services, functions, chains of
+//! calls and invocations of a recording.
 //!
-//! Takes what was observed; gives one file a table. Every column may be null; the conditions are the file's key-value metadata. `docs/reference/exports.md` says what
-//! the columns are. Computes nothing but sums.
+//! Takes what was observed; gives one file a table. Every column may be null; the conditions are
+//! the file's key-value metadata. `docs/reference/exports.md` says what the columns are. Computes
+//! nothing but sums.
 
 use crate::callgrind::Events;
 use anyhow::{Context, Result, bail};
@@ -100,10 +102,8 @@ pub const INVOCATIONS: Schema = Schema {
     ],
 };
 
-pub const TASKS: Schema = Schema {
-    name: "tasks",
-    columns: &[("task", Count), ("name", Text), ("pid", Count)],
-};
+pub const TASKS: Schema =
+    Schema { name: "tasks", columns: &[("task", Count), ("name", Text), ("pid", Count)] };
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,9 +153,8 @@ impl<W: Write + Send> TableWriter<W> {
             .map(|(name, of)| format!("optional {};", of.field(name)))
             .collect();
         let message = parse_message_type(&format!("message {} {{{columns}}}", schema.name))?;
-        let facts = conditions
-            .iter()
-            .map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
+        let facts =
+            conditions.iter().map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
         let properties = WriterProperties::builder()
             .set_created_by(concat!("kernlane ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_key_value_metadata(Some(facts.collect()));
@@ -238,7 +237,11 @@ fn column<'a, W: Write + Send, T: DataType>(
     Ok(column.close()?)
 }
 
-fn table(schema: &Schema, conditions: &[(&str, String)], rows: impl Iterator<Item = Vec<Cell>>) -> Result<Vec<u8>> {
+fn table(
+    schema: &Schema,
+    conditions: &[(&str, String)],
+    rows: impl Iterator<Item = Vec<Cell>>,
+) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut table = TableWriter::new(&mut bytes, schema, conditions)?;
     for row in rows {
@@ -253,17 +256,16 @@ fn counts(calls: u64, cost: &Cost, events: Events) -> [Cell; 5] {
     let LevelMisses { l1i, l1d, l2 } = cost.misses;
     let of_memory = |misses: u64| Cell::from((events == Events::Memory).then_some(misses));
     let fetches = (events != Events::Instructions).then_some(l1i);
-    [
-        calls.into(),
-        cost.instructions.into(),
-        fetches.into(),
-        of_memory(l1d),
-        of_memory(l2),
-    ]
+    [calls.into(), cost.instructions.into(), fetches.into(), of_memory(l1d), of_memory(l2)]
 }
 
 /// A row for each service of the table and of the chains, ascending by kind and name.
-pub fn services(services: &ServiceTable, tree: &CallTree, events: Events, conditions: &[(&str, String)]) -> Result<Vec<u8>> {
+pub fn services(
+    services: &ServiceTable,
+    tree: &CallTree,
+    events: Events,
+    conditions: &[(&str, String)],
+) -> Result<Vec<u8>> {
     let mut all: BTreeMap<(Kind, &str), (Cost, Option<&ServiceRow>)> = BTreeMap::new();
     for service in &tree.services {
         let cost = &mut all.entry((service.kind, &service.name)).or_default().0;
@@ -291,8 +293,13 @@ pub fn services(services: &ServiceTable, tree: &CallTree, events: Events, condit
     table(&SERVICES, conditions, rows)
 }
 
-/// A row for each function in each service, ascending by kind, service and function; null is user mode and what a service executes in no function.
-pub fn functions(tree: &CallTree, events: Events, conditions: &[(&str, String)]) -> Result<Vec<u8>> {
+/// A row for each function in each service, ascending by kind, service and function; null is user
+/// mode and what a service executes in no function.
+pub fn functions(
+    tree: &CallTree,
+    events: Events,
+    conditions: &[(&str, String)],
+) -> Result<Vec<u8>> {
     let rows = tree.services.iter().flat_map(|service| {
         let mut by_name: BTreeMap<Option<&str>, Cost> = BTreeMap::new();
         for (node, cost) in &service.costs {
@@ -301,7 +308,8 @@ pub fn functions(tree: &CallTree, events: Events, conditions: &[(&str, String)])
             *by_name.entry(name).or_default() += *cost;
         }
         by_name.into_iter().map(move |(name, cost)| {
-            let mut cells: Vec<Cell> = vec![service.kind.title().into(), service.name.as_str().into(), name.into()];
+            let mut cells: Vec<Cell> =
+                vec![service.kind.title().into(), service.name.as_str().into(), name.into()];
             cells.extend(counts(cost.calls, &cost, events));
             cells
         })
@@ -309,12 +317,14 @@ pub fn functions(tree: &CallTree, events: Events, conditions: &[(&str, String)])
     table(&FUNCTIONS, conditions, rows)
 }
 
-/// A row for each chain of calls in each service, ascending by kind and service; what a chain executed itself.
+/// A row for each chain of calls in each service, ascending by kind and service; what a chain
+/// executed itself.
 pub fn chains(tree: &CallTree, events: Events, conditions: &[(&str, String)]) -> Result<Vec<u8>> {
     let rows = tree.services.iter().flat_map(|service| {
         service.costs.iter().map(|(node, cost)| {
             let chain = tree.chain(*node);
-            let mut cells: Vec<Cell> = vec![service.kind.title().into(), service.name.as_str().into()];
+            let mut cells: Vec<Cell> =
+                vec![service.kind.title().into(), service.name.as_str().into()];
             cells.extend([Cell::from(chain.join(";").as_str()), (chain.len() as u64).into()]);
             cells.extend(counts(cost.calls, cost, events));
             cells

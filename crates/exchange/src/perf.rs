@@ -1,11 +1,14 @@
-//! Branch stacks from perf: `perf.data` of `perf record -b`, or the text of `perf script -F brstack`.
+//! Branch stacks from perf: `perf.data` of `perf record -b`, or the text of
+//! `perf script -F brstack`.
 //!
-//! Takes their bytes; gives branches by run-time addresses, and where the kernel ran. The layout of a sample is that of
-//! `include/uapi/linux/perf_event.h`, `PERF_RECORD_SAMPLE`.
+//! Takes their bytes; gives branches by run-time addresses, and where the kernel ran. The layout of
+//! a sample is that of `include/uapi/linux/perf_event.h`, `PERF_RECORD_SAMPLE`.
 
 use super::branches::Branches;
 use anyhow::{Context, Result, bail};
-use linux_perf_data::linux_perf_event_reader::{BranchSampleFormat, EventRecord, RawEventRecord, RecordType, SampleFormat};
+use linux_perf_data::linux_perf_event_reader::{
+    BranchSampleFormat, EventRecord, RawEventRecord, RecordType, SampleFormat,
+};
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
 use std::io::Cursor;
 
@@ -13,7 +16,8 @@ use std::io::Cursor;
 #[derive(Debug, Default)]
 pub struct Samples {
     pub branches: Branches,
-    /// Name and run-time address of the symbol by which perf tells where the kernel's text lies, if it does.
+    /// Name and run-time address of the symbol by which perf tells where the kernel's text lies, if
+    /// it does.
     pub kernel: Option<(String, u64)>,
 }
 
@@ -23,13 +27,14 @@ pub struct Samples {
 /// It is damaged, or its samples have no branch stacks.
 pub fn data(file: &[u8]) -> Result<Samples> {
     sections_are_inside(file)?;
-    let PerfFileReader {
-        mut perf_file,
-        mut record_iter,
-    } = PerfFileReader::parse_file(Cursor::new(file)).context("not a perf.data file that can be read")?;
+    let PerfFileReader { mut perf_file, mut record_iter } =
+        PerfFileReader::parse_file(Cursor::new(file))
+            .context("not a perf.data file that can be read")?;
     let mut samples = Samples::default();
     let (mut all, mut with_stack) = (0u64, 0u64);
-    while let Some(record) = record_iter.next_record(&mut perf_file).context("the file is damaged or cut off")? {
+    while let Some(record) =
+        record_iter.next_record(&mut perf_file).context("the file is damaged or cut off")?
+    {
         let PerfFileRecord::EventRecord { record, .. } = record else {
             continue;
         };
@@ -44,19 +49,26 @@ pub fn data(file: &[u8]) -> Result<Samples> {
         }
     }
     if with_stack == 0 {
-        bail!("none of its {all} samples has a branch stack: record with `perf record -b` on a processor that has branch records");
+        bail!(
+            "none of its {all} samples has a branch stack: record with `perf record -b` on a processor that has branch records"
+        );
     }
     Ok(samples)
 }
 
-/// Whether the sections that the header names lie in the file: the reader makes room for as much as they say.
+/// Whether the sections that the header names lie in the file: the reader makes room for as much as
+/// they say.
 fn sections_are_inside(file: &[u8]) -> Result<()> {
-    let number = |at: usize| file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+    let number = |at: usize| {
+        file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
+    };
     let inside = |at: usize| {
-        let end = number(at).zip(number(at + 8)).and_then(|(offset, size)| offset.checked_add(size));
+        let end =
+            number(at).zip(number(at + 8)).and_then(|(offset, size)| offset.checked_add(size));
         end.is_some_and(|end| end <= file.len() as u64)
     };
-    // struct perf_file_header: magic, size, attr_size, then attrs, data and event_types as offset and size, then bits of features.
+    // struct perf_file_header: magic, size, attr_size, then attrs, data and event_types as offset
+    // and size, then bits of features.
     let (attributes, data, event_types, features) = (24, 40, 56, 72);
     if ![attributes, data, event_types].into_iter().all(inside) {
         bail!("a section that the header names lies outside of the file: it is damaged or cut off");
@@ -65,14 +77,16 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
     let table = number(data)
         .zip(number(data + 8))
         .and_then(|(offset, size)| usize::try_from(offset + size).ok());
-    let bits: u32 = (0..4).filter_map(|word| number(features + 8 * word)).map(u64::count_ones).sum();
+    let bits: u32 =
+        (0..4).filter_map(|word| number(features + 8 * word)).map(u64::count_ones).sum();
     match table {
         Some(table) if (0..bits as usize).all(|feature| inside(table + 16 * feature)) => Ok(()),
         _ => bail!("the section of a feature lies outside of the file: it is damaged or cut off"),
     }
 }
 
-/// The mapping `[kernel.kallsyms]_text`: the page offset is the symbol's run-time address (tools/perf/util/machine.c).
+/// The mapping `[kernel.kallsyms]_text`: the page offset is the symbol's run-time address
+/// (tools/perf/util/machine.c).
 fn kernel(record: &RawEventRecord) -> Option<(String, u64)> {
     let Ok(EventRecord::Mmap(mapping)) = record.parse() else {
         return None;
@@ -89,7 +103,9 @@ fn stack(record: &RawEventRecord) -> Result<Option<Vec<(u64, u64)>>> {
         return Ok(None);
     }
     if format.contains(SampleFormat::READ) {
-        bail!("samples that carry counters (`perf record` with groups read at once) cannot be read");
+        bail!(
+            "samples that carry counters (`perf record` with groups read at once) cannot be read"
+        );
     }
     let bytes = record.data.as_slice();
     let mut fields = Fields(&bytes);
@@ -154,7 +170,8 @@ impl Fields<'_> {
     }
 }
 
-/// Reads what `perf script -F brstack` prints: on each line a stack, the latest branch first, a branch as FROM/TO/FLAGS….
+/// Reads what `perf script -F brstack` prints: on each line a stack, the latest branch first, a
+/// branch as FROM/TO/FLAGS….
 ///
 /// # Errors
 /// A line has a word that is no branch, or no line has one.
@@ -163,7 +180,9 @@ pub fn script(text: &str) -> Result<Branches> {
     for (number, line) in text.lines().enumerate() {
         let words = line.split_whitespace().filter(|word| word.contains('/'));
         let stack: Option<Vec<(u64, u64)>> = words.map(branch).collect();
-        let stack = stack.with_context(|| format!("line {}: a branch is FROM/TO/…, both in hex with 0x", number + 1))?;
+        let stack = stack.with_context(|| {
+            format!("line {}: a branch is FROM/TO/…, both in hex with 0x", number + 1)
+        })?;
         branches.add_stack(&stack);
     }
     if branches.taken.is_empty() {
@@ -183,9 +202,11 @@ mod tests {
     use super::*;
     use layout::random::SplitMix64;
 
-    /// A perf.data file with one event (samples of IP and branch stack), a kernel mapping and one sample.
+    /// A perf.data file with one event (samples of IP and branch stack), a kernel mapping and one
+    /// sample.
     fn file(stack: &[(u64, u64)]) -> Vec<u8> {
-        let words = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+        let words =
+            |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
         let record = |kind: u32, misc: u16, body: Vec<u8>| {
             let mut bytes = kind.to_le_bytes().to_vec();
             bytes.extend(misc.to_le_bytes());
@@ -199,7 +220,8 @@ mod tests {
         let mut sample = words(&[0xffff_ffff_9000_0010, stack.len() as u64]);
         stack.iter().for_each(|&(from, to)| sample.extend(words(&[from, to, 0])));
         let data = [record(1, 1, mapping), record(9, 1, sample)].concat();
-        // struct perf_event_attr of 112 bytes: type, size, config, period, sample_type, …, branch_sample_type at 72.
+        // struct perf_event_attr of 112 bytes: type, size, config, period, sample_type, …,
+        // branch_sample_type at 72.
         let mut attr = vec![0; 112];
         attr[4..8].copy_from_slice(&112u32.to_le_bytes());
         attr[16..24].copy_from_slice(&1u64.to_le_bytes());

@@ -1,8 +1,10 @@
-//! Chrome's trace events ("Trace Event Format"), which Perfetto's user interface and chrome://tracing open: services over time, and misses.
+//! Chrome's trace events ("Trace Event Format"), which Perfetto's user interface and
+//! chrome://tracing open: services over time, and misses.
 //!
-//! A track a task, on which invocations of services lie in one another, and one of the processor with the tasks that had it. Times are of the guest's
-//! clock, of which an instruction takes a nanosecond. `args.instructions` are an event's own: their sum over a service's events is what the service table says. Written
-//! as it comes: nothing is held but what waits to be told.
+//! A track a task, on which invocations of services lie in one another, and one of the processor
+//! with the tasks that had it. Times are of the guest's clock, of which an instruction takes a
+//! nanosecond. `args.instructions` are an event's own: their sum over a service's events is what
+//! the service table says. Written as it comes: nothing is held but what waits to be told.
 
 use crate::folded::service_title;
 use anyhow::{Context, Result};
@@ -16,7 +18,8 @@ use std::ops::Range;
 
 /// Nanoseconds between two values of a counter.
 const INTERVAL: u64 = 100_000;
-/// The format's numbers of processes: the processor, and what has the tasks. Numbers of threads begin behind them.
+/// The format's numbers of processes: the processor, and what has the tasks. Numbers of threads
+/// begin behind them.
 const PROCESSOR: usize = 1;
 const TASKS: usize = 2;
 const FIRST_TASK: usize = 10;
@@ -37,7 +40,8 @@ pub struct TraceEvents<W> {
 }
 
 impl<W: Write> TraceEvents<W> {
-    /// `conditions`: name and value of what the numbers depend on; `window`: what is written, in nanoseconds since the recording began.
+    /// `conditions`: name and value of what the numbers depend on; `window`: what is written, in
+    /// nanoseconds since the recording began.
     pub fn new(mut out: W, conditions: &[(&str, String)], window: Range<u64>) -> Result<Self> {
         let mut about = serde_json::Map::new();
         about.insert("producer".to_owned(), concat!("kernlane ", env!("CARGO_PKG_VERSION")).into());
@@ -45,8 +49,13 @@ impl<W: Write> TraceEvents<W> {
             "time".to_owned(),
             "of the guest's clock, of which an instruction takes 1 ns; ts and dur are in microseconds".into(),
         );
-        about.insert("misses".to_owned(), format!("of each {} us, simulated", INTERVAL / 1000).into());
-        about.extend(conditions.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().into())));
+        about.insert(
+            "misses".to_owned(),
+            format!("of each {} us, simulated", INTERVAL / 1000).into(),
+        );
+        about.extend(
+            conditions.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().into())),
+        );
         write!(
             out,
             "{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[",
@@ -79,7 +88,9 @@ impl<W: Write> TraceEvents<W> {
     }
 
     fn name(&mut self, what: &str, process: usize, thread: usize, name: &str) {
-        self.write(json!({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}));
+        self.write(
+            json!({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}),
+        );
     }
 
     fn write(&mut self, event: impl Display) {
@@ -141,7 +152,8 @@ impl<W: Write> Track for TraceEvents<W> {
 
     fn turn(&mut self, _: usize, name: &str, begin: u64, end: u64) {
         if self.is_shown(begin, end) {
-            let (name, ts, dur) = (Value::from(name), Microseconds(begin), Microseconds(end - begin));
+            let (name, ts, dur) =
+                (Value::from(name), Microseconds(begin), Microseconds(end - begin));
             self.write(format_args!(
                 r#"{{"ph":"X","name":{name},"cat":"turn","pid":{PROCESSOR},"tid":{PROCESSOR},"ts":{ts},"dur":{dur}}}"#
             ));
@@ -156,7 +168,8 @@ impl<W: Write> Track for TraceEvents<W> {
             // Between two stretches the processor may have been halted: intervals without misses.
             let until = end.min(self.interval + INTERVAL);
             for ((sum, put), all) in self.misses.iter_mut().zip(&mut put).zip(all) {
-                let by_now = u128::from(all) * u128::from(until.saturating_sub(begin)) / u128::from((end - begin).max(1));
+                let by_now = u128::from(all) * u128::from(until.saturating_sub(begin))
+                    / u128::from((end - begin).max(1));
                 *sum += by_now as u64 - *put;
                 *put = by_now as u64;
             }

@@ -1,7 +1,9 @@
-//! Propeller's profiles for a kernel (or program) built with `-fbasic-block-address-map`: clusters of blocks for clang, symbols for lld.
+//! Propeller's profiles for a kernel (or program) built with `-fbasic-block-address-map`: clusters
+//! of blocks for clang, symbols for lld.
 //!
-//! Takes clang's block ids from the image's `.llvm_bb_addr_map` sections, by `llvm-readobj`. A block of clang's is hot when a block of the
-//! layout that lies in it is. `llvm/lib/CodeGen/BasicBlockSectionsProfileReader.cpp` says what clang takes (version 1).
+//! Takes clang's block ids from the image's `.llvm_bb_addr_map` sections, by `llvm-readobj`. A
+//! block of clang's is hot when a block of the layout that lies in it is.
+//! `llvm/lib/CodeGen/BasicBlockSectionsProfileReader.cpp` says what clang takes (version 1).
 
 use super::{Subject, ask_llvm};
 use anyhow::{Context, Result, bail};
@@ -62,14 +64,18 @@ pub struct Clusters {
 /// # Errors
 /// The image has no maps of blocks, or `llvm-readobj` cannot be run.
 pub fn clusters(subject: &Subject, layout: &Layout) -> Result<Clusters> {
-    let said = ask_llvm("llvm-readobj", &["--bb-addr-map", "--elf-output-style=JSON"], subject.path, "")?;
-    let files: Vec<File> = serde_json::from_str(&said).context("llvm-readobj-22 wrote something else than expected")?;
+    let said =
+        ask_llvm("llvm-readobj", &["--bb-addr-map", "--elf-output-style=JSON"], subject.path, "")?;
+    let files: Vec<File> = serde_json::from_str(&said)
+        .context("llvm-readobj-22 wrote something else than expected")?;
     let functions = files.into_iter().flat_map(|file| file.functions).map(|entry| entry.function);
     // (start, end, function, id), ascending.
     let mut blocks: Vec<(u64, u64, String, u32)> = Vec::new();
     for function in functions {
         for range in function.ranges {
-            let block = |b: &Block| (range.base + b.offset, range.base + b.offset + b.size, function.name.clone(), b.id);
+            let block = |b: &Block| {
+                (range.base + b.offset, range.base + b.offset + b.size, function.name.clone(), b.id)
+            };
             blocks.extend(range.blocks.iter().map(block));
         }
     }
@@ -83,8 +89,13 @@ pub fn clusters(subject: &Subject, layout: &Layout) -> Result<Clusters> {
     Ok(cut(hot_blocks(&blocks, subject, layout)))
 }
 
-/// The functions and ids of clang's blocks that ran and hold a byte of a hot run, in the layout's order, each once.
-fn hot_blocks(blocks: &[(u64, u64, String, u32)], subject: &Subject, layout: &Layout) -> Vec<(String, u32)> {
+/// The functions and ids of clang's blocks that ran and hold a byte of a hot run, in the layout's
+/// order, each once.
+fn hot_blocks(
+    blocks: &[(u64, u64, String, u32)],
+    subject: &Subject,
+    layout: &Layout,
+) -> Vec<(String, u32)> {
     let mut seen = BTreeSet::new();
     let mut hot = Vec::new();
     for run in &layout.runs[..layout.hot] {
@@ -101,10 +112,7 @@ fn hot_blocks(blocks: &[(u64, u64, String, u32)], subject: &Subject, layout: &La
 }
 
 fn cut(hot: Vec<(String, u32)>) -> Clusters {
-    let mut clusters = Clusters {
-        functions: BTreeMap::new(),
-        order: Vec::new(),
-    };
+    let mut clusters = Clusters { functions: BTreeMap::new(), order: Vec::new() };
     let mut before: Option<String> = None;
     for (function, id) in hot {
         let own = clusters.functions.entry(function.clone()).or_default();
@@ -143,7 +151,8 @@ impl Clusters {
         text
     }
 
-    /// For `ld.lld --symbol-ordering-file=FILE`: clang calls a function's first cluster by its name, the others NAME.__part.N.
+    /// For `ld.lld --symbol-ordering-file=FILE`: clang calls a function's first cluster by its
+    /// name, the others NAME.__part.N.
     pub fn ld_profile(&self) -> String {
         let mut text = String::new();
         for (function, number) in &self.order {

@@ -1,8 +1,10 @@
 //! LLVM's sample profile becomes a profile of blocks: the other way of `llvm_samples.rs`.
 //!
-//! Takes the text form (the binary ones go through `llvm-profdata`), the image and its DWARF; gives counts of blocks, and of the edges and calls that
-//! follow from them. A block has the highest count of its instructions' lines, as in LLVM. What the profile does not say is lost: which of several
-//! blocks on a line without discriminators ran, jumps through pointers, where the kernel was entered, what misses together.
+//! Takes the text form (the binary ones go through `llvm-profdata`), the image and its DWARF; gives
+//! counts of blocks, and of the edges and calls that follow from them. A block has the highest
+//! count of its instructions' lines, as in LLVM. What the profile does not say is lost: which of
+//! several blocks on a line without discriminators ran, jumps through pointers, where the kernel
+//! was entered, what misses together.
 
 use super::branches::sampled;
 use super::llvm_samples::{Frame, Place, frames};
@@ -41,31 +43,41 @@ pub struct Imported {
     pub lines_used: usize,
 }
 
-/// Whether a file is a sample profile: text whose first line is `function:TOTAL:HEAD`, or one of LLVM's binary forms.
+/// Whether a file is a sample profile: text whose first line is `function:TOTAL:HEAD`, or one of
+/// LLVM's binary forms.
 pub fn is_sample_profile(file: &[u8]) -> bool {
     is_binary(file)
-        || std::str::from_utf8(file).is_ok_and(|text| text.lines().find(|line| !line.trim().is_empty()).and_then(header).is_some())
+        || std::str::from_utf8(file).is_ok_and(|text| {
+            text.lines().find(|line| !line.trim().is_empty()).and_then(header).is_some()
+        })
 }
 
-/// "SPROF42" and the form, as a number in LEB128 (`SPMagic` of LLVM's `SampleProf.h`), without the form.
+/// "SPROF42" and the form, as a number in LEB128 (`SPMagic` of LLVM's `SampleProf.h`), without the
+/// form.
 fn is_binary(file: &[u8]) -> bool {
     let magic = u64::from_be_bytes(*b"SPROF42\0");
     let sevens = |at: u32| (magic >> (7 * at) & 0x7f) as u8;
     // The form is in the lowest eight bits: all of the first byte, and one bit of the second.
-    file.len() >= 9 && (2..9).all(|at| file[at as usize] & 0x7f == sevens(at)) && file[1] & 0x7e == sevens(1) & 0x7e
+    file.len() >= 9
+        && (2..9).all(|at| file[at as usize] & 0x7f == sevens(at))
+        && file[1] & 0x7e == sevens(1) & 0x7e
 }
 
 /// Reads a sample profile from a file.
 ///
 /// # Errors
-/// It is damaged, or of a kind that has no lines (pseudo probes, contexts); `llvm-profdata` is missing or refuses a binary one.
+/// It is damaged, or of a kind that has no lines (pseudo probes, contexts); `llvm-profdata` is
+/// missing or refuses a binary one.
 pub fn read(path: &Path) -> Result<Samples> {
     let bytes = std::fs::read(path)?;
     if is_binary(&bytes) {
         let arguments = ["merge", "--sample", "--text", "-o", "-"];
         return parse(&ask_llvm("llvm-profdata", &arguments, path, "")?);
     }
-    parse(std::str::from_utf8(&bytes).context("neither text nor one of LLVM's binary sample profiles")?)
+    parse(
+        std::str::from_utf8(&bytes)
+            .context("neither text nor one of LLVM's binary sample profiles")?,
+    )
 }
 
 /// `function:TOTAL:HEAD`, at the beginning of a line.
@@ -73,7 +85,8 @@ fn header(line: &str) -> Option<(&str, u64)> {
     let (rest, head) = line.rsplit_once(':')?;
     let (name, total) = rest.rsplit_once(':')?;
     let _: u64 = total.parse().ok()?;
-    (!name.is_empty() && !name.starts_with(char::is_whitespace)).then_some((name, head.trim_end().parse().ok()?))
+    (!name.is_empty() && !name.starts_with(char::is_whitespace))
+        .then_some((name, head.trim_end().parse().ok()?))
 }
 
 /// Reads the text form.
@@ -94,7 +107,8 @@ pub fn parse(text: &str) -> Result<Samples> {
                 "{}: a profile with contexts: convert it by `llvm-profdata-22 merge --sample --text --gen-cs-nested-profile`",
                 at()
             );
-            let (name, head) = header(line).with_context(|| format!("{}: neither `function:TOTAL:HEAD` nor indented", at()))?;
+            let (name, head) = header(line)
+                .with_context(|| format!("{}: neither `function:TOTAL:HEAD` nor indented", at()))?;
             (names, places) = (vec![name.to_owned()], Vec::new());
             let heads = samples.heads.entry(name.to_owned()).or_insert(0);
             *heads = heads.saturating_add(head);
@@ -112,7 +126,9 @@ pub fn parse(text: &str) -> Result<Samples> {
         ensure!(depth <= names.len(), "{}: indented deeper than what it belongs to", at());
         names.truncate(depth);
         places.truncate(depth - 1);
-        let entry = entry(body).with_context(|| format!("{}: neither `OFFSET: COUNT` nor `OFFSET: function:TOTAL`", at()))?;
+        let entry = entry(body).with_context(|| {
+            format!("{}: neither `OFFSET: COUNT` nor `OFFSET: function:TOTAL`", at())
+        })?;
         match entry {
             Entry::Inlined(place, name) => {
                 names.push(name.to_owned());
@@ -144,10 +160,7 @@ fn entry(body: &str) -> Option<Entry<'_>> {
         let _: u64 = total.parse().ok()?;
         return Some(Entry::Inlined(place, name));
     };
-    let mut line = Line {
-        count,
-        callees: BTreeMap::new(),
-    };
+    let mut line = Line { count, callees: BTreeMap::new() };
     for word in words.filter(|word| !word.is_empty()) {
         let (callee, count) = word.rsplit_once(':')?;
         line.callees.insert(callee.to_owned(), count.parse().ok()?);
@@ -171,12 +184,15 @@ impl Line {
 /// The file has no DWARF, or `llvm-symbolizer` cannot be run.
 pub fn profile(samples: &Samples, image: &Image, path: &Path, name: &str) -> Result<Imported> {
     let code = Code::read(path)?;
-    // A compiler's clones and parts of a function have its name in the profile, without what was put behind it.
+    // A compiler's clones and parts of a function have its name in the profile, without what was
+    // put behind it.
     let named = |function: &str| {
-        samples.heads.contains_key(function) || function.split('.').next().is_some_and(|name| samples.heads.contains_key(name))
+        samples.heads.contains_key(function)
+            || function.split('.').next().is_some_and(|name| samples.heads.contains_key(name))
     };
     let blocks = image.functions.iter().filter(|function| named(&function.name));
-    let blocks: Vec<BlockIndex> = blocks.flat_map(|function| function.blocks.clone()).map(BlockIndex).collect();
+    let blocks: Vec<BlockIndex> =
+        blocks.flat_map(|function| function.blocks.clone()).map(BlockIndex).collect();
     let mut addresses: Vec<(LinkAddr, BlockIndex)> = Vec::new();
     for &block in &blocks {
         let instructions = code.instructions(image.block(block))?;
@@ -226,7 +242,8 @@ struct Placed {
 impl Placed {
     /// One instruction of a block, and where it comes from, outermost last.
     fn add(&mut self, samples: &Samples, image: &Image, block: BlockIndex, frames: &[Frame]) {
-        let chain: Chain = frames.iter().rev().map(|frame| (frame.function.clone(), frame.place())).collect();
+        let chain: Chain =
+            frames.iter().rev().map(|frame| (frame.function.clone(), frame.place())).collect();
         let block = image.block(block);
         let Some(line) = samples.lines.get(&chain) else { return };
         if line.count > 0 {
@@ -234,7 +251,8 @@ impl Placed {
             *count = line.count.max(*count);
         }
         if block.end == End::Call(None) {
-            let calls = line.callees.iter().map(|(callee, &count)| ((block.addr, callee.clone()), count));
+            let calls =
+                line.callees.iter().map(|(callee, &count)| ((block.addr, callee.clone()), count));
             self.calls.extend(calls);
         }
         self.used.insert(chain);
@@ -246,8 +264,7 @@ mod tests {
     use super::*;
     use layout::random::SplitMix64;
 
-    const TEXT: &str =
-        "f:100:7\n 1: 10\n 2.3: 7 g:4 h.llvm.1:3\n 4: tiny:20\n  0: 5\n  1: less:15\n   2: 15\n 9: 1\n !Attributes: 1\ng:5:5\n 0: 5\n";
+    const TEXT: &str = "f:100:7\n 1: 10\n 2.3: 7 g:4 h.llvm.1:3\n 4: tiny:20\n  0: 5\n  1: less:15\n   2: 15\n 9: 1\n !Attributes: 1\ng:5:5\n 0: 5\n";
 
     fn chain(chain: &[(&str, Place)]) -> Chain {
         chain.iter().map(|&(name, place)| (name.to_owned(), place)).collect()
@@ -274,8 +291,15 @@ mod tests {
         assert!(error("f:1:1\n 2 3\n").contains("line 2: neither"));
         assert!(error("f:1\n").contains("line 1: neither"));
         assert!(error("[main:3 @ f]:1:1\n").contains("contexts"));
-        assert!(error("f:1:1\n 1: 1\n !CFGChecksum: 5\n").contains("line 3: a profile of pseudo probes"));
-        assert!(is_sample_profile(b"\nf:1:1\n 1: 1\n") && !is_sample_profile(b"0x1/0x2/P/-/-/0\n") && !is_sample_profile(b"PERFILE2\0\0"));
+        assert!(
+            error("f:1:1\n 1: 1\n !CFGChecksum: 5\n")
+                .contains("line 3: a profile of pseudo probes")
+        );
+        assert!(
+            is_sample_profile(b"\nf:1:1\n 1: 1\n")
+                && !is_sample_profile(b"0x1/0x2/P/-/-/0\n")
+                && !is_sample_profile(b"PERFILE2\0\0")
+        );
     }
 
     #[test]

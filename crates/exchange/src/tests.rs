@@ -9,7 +9,8 @@ use attribution::services::table::ServiceTable;
 use std::io::Write;
 use trace::{Header, Reader};
 
-/// A read in which a page fault comes upon its function, with a jump to another function and a call through a thunk.
+/// A read in which a page fault comes upon its function, with a jump to another function and a call
+/// through a thunk.
 fn nested() -> Run {
     let mut run = Run::new();
     run.user(10).enter_read();
@@ -77,12 +78,18 @@ fn callgrinds_arcs_hold_what_is_below_them() {
 }
 
 /// The events of a run as Perfetto takes them.
-fn trace_events(run: &Run, machines: &[sim::Machine], window: std::ops::Range<u64>) -> Vec<serde_json::Value> {
+fn trace_events(
+    run: &Run,
+    machines: &[sim::Machine],
+    window: std::ops::Range<u64>,
+) -> Vec<serde_json::Value> {
     let (symbols, binding) = kernel();
     let (bytes, mut out) = (run.recording(), Vec::new());
-    let events = perfetto::TraceEvents::new(&mut out, &[("workload", "a\"b\n".to_owned())], window).unwrap();
+    let events =
+        perfetto::TraceEvents::new(&mut out, &[("workload", "a\"b\n".to_owned())], window).unwrap();
     let reader = &mut Reader::new(&bytes[..]).unwrap();
-    let (_, events) = services::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
+    let (_, events) =
+        services::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
     let count = events.finish().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["otherData"]["workload"], "a\"b\n");
@@ -100,24 +107,19 @@ fn nanoseconds(time: &serde_json::Value) -> u64 {
 fn perfettos_events_nest_and_add_up_to_the_services() {
     let mut run = nested();
     run.enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-    run.call(at("__schedule"), 4, "__switch_to")
-        .switch(2, "c\"at")
-        .ret(at("__switch_to"), 3);
+    run.call(at("__schedule"), 4, "__switch_to").switch(2, "c\"at").ret(at("__switch_to"), 3);
     run.plain(at("__x64_sys_read") + 0x40, 6).iret(at("entry_SYSCALL_64") + 0x40, 2);
     for _ in 0..3000 {
         run.user(100);
     }
     run.call(at("asm_sysvec_apic_timer_interrupt"), 1, "__schedule");
-    run.switch(1, "sh")
-        .ret(at("__switch_to"), 3)
-        .ret(at("__schedule") + 9, 2)
-        .leave_read()
-        .user(5);
+    run.switch(1, "sh").ret(at("__switch_to"), 3).ret(at("__schedule") + 9, 2).leave_read().user(5);
     let mut machine = execution::machine::find("server-32k").unwrap();
     machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let books = run.books_on(std::slice::from_ref(&machine));
     let events = trace_events(&run, &[machine], 0..u64::MAX);
-    let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X" && event["cat"] != "turn").collect();
+    let spans: Vec<_> =
+        events.iter().filter(|event| event["ph"] == "X" && event["cat"] != "turn").collect();
     for account in books.ledger.accounts.iter().filter(|account| account.totals.calls > 0) {
         let title = folded::service_title(account.kind, &account.name);
         let own = spans.iter().filter(|span| span["name"] == *title);
@@ -128,16 +130,17 @@ fn perfettos_events_nest_and_add_up_to_the_services() {
             "{title}"
         );
     }
-    for track in spans
-        .iter()
-        .map(|span| span["tid"].as_u64())
-        .collect::<std::collections::BTreeSet<_>>()
+    for track in
+        spans.iter().map(|span| span["tid"].as_u64()).collect::<std::collections::BTreeSet<_>>()
     {
         let mut open: Vec<u64> = Vec::new();
         for span in spans.iter().filter(|span| span["tid"].as_u64() == track) {
             let (begin, length) = (nanoseconds(&span["ts"]), nanoseconds(&span["dur"]));
             open.retain(|&end| end > begin);
-            assert!(open.iter().all(|&end| begin + length <= end), "{span} goes on after what it is in");
+            assert!(
+                open.iter().all(|&end| begin + length <= end),
+                "{span} goes on after what it is in"
+            );
             open.push(begin + length);
         }
     }
@@ -152,7 +155,9 @@ fn perfettos_events_nest_and_add_up_to_the_services() {
         .filter(|event| event["ph"] == "C")
         .map(|value| value["args"]["misses"].as_u64().unwrap())
         .sum();
-    let counted = |account: &attribution::services::ledger::Account| account.totals.machines.first().map_or(0, |counts| counts.l1i_misses);
+    let counted = |account: &attribution::services::ledger::Account| {
+        account.totals.machines.first().map_or(0, |counts| counts.l1i_misses)
+    };
     assert_eq!(misses, books.ledger.accounts.iter().map(counted).sum::<u64>());
     assert!(misses > 0 && events.iter().filter(|event| event["ph"] == "C").count() == 4);
 
@@ -176,7 +181,8 @@ fn read_back(bytes: &[u8]) -> (Vec<Row>, Vec<(String, Option<String>)>) {
 }
 
 fn total(rows: &[Row], wanted: &str) -> i64 {
-    let column = |row: &Row| row.get_column_iter().find(|(name, _)| *name == wanted).unwrap().1.clone();
+    let column =
+        |row: &Row| row.get_column_iter().find(|(name, _)| *name == wanted).unwrap().1.clone();
     rows.iter()
         .map(|row| match column(row) {
             ::parquet::record::Field::Long(count) => count,
@@ -189,7 +195,8 @@ fn total(rows: &[Row], wanted: &str) -> i64 {
 fn tables_of(run: &Run, machines: &[sim::Machine]) -> [Vec<u8>; 5] {
     let ((symbols, binding), bytes) = (kernel(), run.recording());
     let reader = || Reader::new(&bytes[..]).unwrap();
-    let (books, calls, _) = services::attribute_with_calls(&mut reader(), &symbols, &binding, machines).unwrap();
+    let (books, calls, _) =
+        services::attribute_with_calls(&mut reader(), &symbols, &binding, machines).unwrap();
     let table = ServiceTable::new(&Header::default(), &books, Vec::new(), machines);
     let events = match machines {
         [] => callgrind::Events::Instructions,
@@ -198,7 +205,8 @@ fn tables_of(run: &Run, machines: &[sim::Machine]) -> [Vec<u8>; 5] {
     let facts = [("workload", "a\"b".to_owned())];
     let mut invocations = Vec::new();
     let track = tables::Invocations::new(&mut invocations, &facts).unwrap();
-    let (_, track) = services::attribute_in_time(&mut reader(), &symbols, &binding, &[], track).unwrap();
+    let (_, track) =
+        services::attribute_in_time(&mut reader(), &symbols, &binding, &[], track).unwrap();
     let tasks = track.finish().unwrap();
     [
         tables::services(&table, &calls, events, &facts).unwrap(),
@@ -216,7 +224,8 @@ fn parquets_tables_hold_every_instruction_and_miss_once() {
     machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let books = run.books_on(std::slice::from_ref(&machine));
     let accounts = || books.ledger.accounts.iter().map(|account| &account.totals);
-    let misses: u64 = accounts().filter_map(|totals| Some(totals.machines.first()?.l1i_misses)).sum();
+    let misses: u64 =
+        accounts().filter_map(|totals| Some(totals.machines.first()?.l1i_misses)).sum();
     let files = tables_of(&run, std::slice::from_ref(&machine));
     assert!(files == tables_of(&run, &[machine]), "the same recording gave other bytes");
     for (file, has_misses) in files[..4].iter().zip([true, true, true, false]) {
@@ -232,16 +241,21 @@ fn parquets_tables_hold_every_instruction_and_miss_once() {
     let shown: Vec<String> = rows(2).iter().map(Row::to_string).collect();
     let chain = r#"{kind: "system call", service: "read", chain: "entry_SYSCALL_64;do_syscall_64;__x64_sys_read", depth: 3, calls: 1, instructions: 3,"#;
     assert!(shown.iter().any(|row| row.starts_with(chain)), "{shown:#?}");
-    let user: Vec<String> = rows(1).iter().map(Row::to_string).filter(|row| row.contains("user")).collect();
+    let user: Vec<String> =
+        rows(1).iter().map(Row::to_string).filter(|row| row.contains("user")).collect();
     assert!(
-        user.len() == 1 && user[0].starts_with(r#"{kind: "user", service: "sh", function: null, calls: 0, instructions: 17,"#),
+        user.len() == 1
+            && user[0].starts_with(
+                r#"{kind: "user", service: "sh", function: null, calls: 0, instructions: 17,"#
+            ),
         "{user:?}"
     );
     let tasks: Vec<String> = rows(4).iter().map(Row::to_string).collect();
     assert_eq!(tasks.last().unwrap(), r#"{task: 1, name: "sh", pid: 1}"#, "{tasks:?}");
 }
 
-/// Without pids a task's address names it. `cat` blocks and dies; `wc` begins at the same address, and is another task.
+/// Without pids a task's address names it. `cat` blocks and dies; `wc` begins at the same address,
+/// and is another task.
 #[test]
 fn two_tasks_that_used_one_address_are_two() {
     let schedule = at("__schedule");
@@ -262,7 +276,8 @@ fn two_tasks_that_used_one_address_are_two() {
         block(&mut run);
         go_on(&mut run);
     }
-    let rows = |file: &[u8]| -> Vec<String> { read_back(file).0.iter().map(Row::to_string).collect() };
+    let rows =
+        |file: &[u8]| -> Vec<String> { read_back(file).0.iter().map(Row::to_string).collect() };
     let files = tables_of(&run, &[]);
     let tasks = rows(&files[4]);
     let number = |name: &str| {
@@ -313,8 +328,10 @@ fn perfettos_times_are_the_clocks() {
     machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let events = trace_events(&run, &[machine], 0..u64::MAX);
     let span = |name: &str| {
-        let found = events.iter().find(|event| event["ph"] == "X" && event["name"] == name).unwrap();
-        [&found["ts"], &found["dur"], &found["args"]["off_cpu_ns"]].map(|time| time.as_f64().unwrap())
+        let found =
+            events.iter().find(|event| event["ph"] == "X" && event["name"] == name).unwrap();
+        [&found["ts"], &found["dur"], &found["args"]["off_cpu_ns"]]
+            .map(|time| time.as_f64().unwrap())
     };
     assert_eq!(span("system call read"), [0.001, 1.045, 1018.0]);
     assert_eq!(span("interrupt apic_timer_interrupt"), [1.018, 0.006, 0.0]);

@@ -1,10 +1,12 @@
 //! The branches that fragments execute, as a predictor sees them, and predictors while they run.
 //!
-//! What a fragment executes under a layout is worked out once; the execution then is a walk through these lists. A return or an indirect branch
-//! goes to where the next execution begins, so it is judged when that is known.
+//! What a fragment executes under a layout is worked out once; the execution then is a walk through
+//! these lists. A return or an indirect branch goes to where the next execution begins, so it is
+//! judged when that is known.
 //!
-//! User code that several processes map at different addresses has the address of the first; within a page offsets hold (see `flow.rs`). So where
-//! user code goes is known by its offset in the page alone.
+//! User code that several processes map at different addresses has the address of the first; within
+//! a page offsets hold (see `flow.rs`). So where user code goes is known by its offset in the page
+//! alone.
 
 use crate::flow::FragmentId;
 use crate::moved::Moved;
@@ -15,8 +17,8 @@ use trace::RunAddr;
 /// How branches were predicted on a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Predictions {
-    /// Branches that were executed, and those of them that were predicted wrongly: the direction of a conditional branch, the target of an indirect
-    /// jump or call, that of a return.
+    /// Branches that were executed, and those of them that were predicted wrongly: the direction of
+    /// a conditional branch, the target of an indirect jump or call, that of a return.
     pub conditional: u64,
     pub wrong_directions: u64,
     pub indirect: u64,
@@ -27,13 +29,18 @@ pub struct Predictions {
     pub misfetches: u64,
     /// Wrong predictions per thousand instructions, without misfetches.
     pub per_thousand: f64,
-    /// Cycles for which wrong predictions stop the machine, misfetches too where it is known what one costs; `None`: it is not known at all.
+    /// Cycles for which wrong predictions stop the machine, misfetches too where it is known what
+    /// one costs; `None`: it is not known at all.
     pub stall: Option<f64>,
 }
 
 impl Predictions {
     /// What these counters are, of so many instructions.
-    pub fn new(prediction: &sim::BranchPrediction, counters: &sim::BranchCounters, instructions: u64) -> Predictions {
+    pub fn new(
+        prediction: &sim::BranchPrediction,
+        counters: &sim::BranchCounters,
+        instructions: u64,
+    ) -> Predictions {
         Predictions {
             conditional: counters.conditional,
             wrong_directions: counters.wrong_directions,
@@ -65,11 +72,7 @@ pub struct Branches {
 
 impl Default for Branches {
     fn default() -> Branches {
-        Branches {
-            starts: vec![0],
-            branches: Vec::new(),
-            arrivals: Vec::new(),
-        }
+        Branches { starts: vec![0], branches: Vec::new(), arrivals: Vec::new() }
     }
 }
 
@@ -81,10 +84,12 @@ impl Branches {
 
     /// Appends the next fragment.
     pub fn push(&mut self, moved: &Moved) {
-        self.branches.extend(moved.branches.iter().map(|branch| Branch {
-            end: place(RunAddr(branch.end.0)),
-            ..*branch
-        }));
+        self.branches.extend(
+            moved
+                .branches
+                .iter()
+                .map(|branch| Branch { end: place(RunAddr(branch.end.0)), ..*branch }),
+        );
         self.starts.push(self.branches.len() as u32);
         self.arrivals.push(moved.arrives.map(place));
     }
@@ -143,15 +148,12 @@ impl Predicting {
         self.arrives_at(place(addr));
     }
 
-    /// The branch of which it was open went where the next execution begins; unless an interrupt came between, as no user code branches into the
-    /// kernel.
+    /// The branch of which it was open went where the next execution begins; unless an interrupt
+    /// came between, as no user code branches into the kernel.
     fn arrives_at(&mut self, arrives: CodeAddr) {
         let Some(open) = self.open.take() else { return };
         let interrupted = is_kernel(arrives) && !is_kernel(open.at);
-        self.execute(&Branch {
-            target: (!interrupted).then_some(arrives),
-            ..open
-        });
+        self.execute(&Branch { target: (!interrupted).then_some(arrives), ..open });
     }
 
     #[inline]

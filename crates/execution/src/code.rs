@@ -1,11 +1,13 @@
-//! What replay must know of a translation: where its instructions lie, and how its last one hands control on.
+//! What replay must know of a translation: where its instructions lie, and how its last one hands
+//! control on.
 
 use anyhow::{Result, bail};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use sim::{BranchKind, Side};
 use trace::{RunAddr, Translation};
 
-/// How control leaves the last instruction of a translation. Only the last can be a branch: a branch ends a translation.
+/// How control leaves the last instruction of a translation. Only the last can be a branch: a
+/// branch ends a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
     /// Goes on to the instruction behind it.
@@ -51,11 +53,7 @@ impl Code {
             Last::Call { target } => Last::Call { target: by(target) },
             Last::Plain | Last::Taken(_) | Last::InterruptReturn => self.last,
         };
-        Code {
-            addr: by(self.addr),
-            last,
-            ..self
-        }
+        Code { addr: by(self.addr), last, ..self }
     }
 
     pub fn side(&self) -> Side {
@@ -89,34 +87,43 @@ impl Code {
     /// Where control goes when the last instruction branches, if that is known from the code alone.
     pub fn target(&self) -> Option<RunAddr> {
         match self.last {
-            Last::Conditional { target } | Last::Jump { target } | Last::Call { target } => Some(target),
+            Last::Conditional { target } | Last::Jump { target } | Last::Call { target } => {
+                Some(target)
+            }
             Last::Plain | Last::Taken(_) | Last::InterruptReturn => None,
         }
     }
 }
 
-/// Bytes that the decoder does not know were executed nevertheless, and raised an exception or went on: not a branch.
+/// Bytes that the decoder does not know were executed nevertheless, and raised an exception or went
+/// on: not a branch.
 fn decode(addr: RunAddr, bytes: &[u8]) -> Last {
     let instruction = Decoder::with_ip(64, bytes, addr.0, DecoderOptions::NONE).decode();
     match instruction.flow_control() {
-        FlowControl::ConditionalBranch => Last::Conditional {
-            target: RunAddr(instruction.near_branch_target()),
-        },
-        FlowControl::UnconditionalBranch if is_far(&instruction) => Last::Taken(BranchKind::IndirectJump),
-        FlowControl::UnconditionalBranch => Last::Jump {
-            target: RunAddr(instruction.near_branch_target()),
-        },
+        FlowControl::ConditionalBranch => {
+            Last::Conditional { target: RunAddr(instruction.near_branch_target()) }
+        }
+        FlowControl::UnconditionalBranch if is_far(&instruction) => {
+            Last::Taken(BranchKind::IndirectJump)
+        }
+        FlowControl::UnconditionalBranch => {
+            Last::Jump { target: RunAddr(instruction.near_branch_target()) }
+        }
         FlowControl::IndirectBranch => Last::Taken(BranchKind::IndirectJump),
-        FlowControl::Call if instruction.is_call_near() => Last::Call {
-            target: RunAddr(instruction.near_branch_target()),
-        },
+        FlowControl::Call if instruction.is_call_near() => {
+            Last::Call { target: RunAddr(instruction.near_branch_target()) }
+        }
         FlowControl::IndirectCall => Last::Taken(BranchKind::IndirectCall),
-        FlowControl::Return if instruction.mnemonic() == Mnemonic::Ret => Last::Taken(BranchKind::Return),
+        FlowControl::Return if instruction.mnemonic() == Mnemonic::Ret => {
+            Last::Taken(BranchKind::Return)
+        }
         FlowControl::Return => Last::InterruptReturn,
         // System calls are entries of the kernel, not branches; control comes back behind them.
-        FlowControl::Call | FlowControl::Next | FlowControl::Interrupt | FlowControl::XbeginXabortXend | FlowControl::Exception => {
-            Last::Plain
-        }
+        FlowControl::Call
+        | FlowControl::Next
+        | FlowControl::Interrupt
+        | FlowControl::XbeginXabortXend
+        | FlowControl::Exception => Last::Plain,
     }
 }
 
@@ -144,12 +151,12 @@ mod tests {
             (&[0xff, 0xd0], Last::Taken(BranchKind::IndirectCall)), // call rax
             (&[0xff, 0xe0], Last::Taken(BranchKind::IndirectJump)), // jmp rax
             (&[0xc3], Last::Taken(BranchKind::Return)),
-            (&[0x48, 0xcf], Last::InterruptReturn),       // iretq
+            (&[0x48, 0xcf], Last::InterruptReturn), // iretq
             (&[0x48, 0x0f, 0x07], Last::InterruptReturn), // sysretq
-            (&[0x0f, 0x05], Last::Plain),                 // syscall
-            (&[0x0f, 0x0b], Last::Plain),                 // ud2
-            (&[0xcc], Last::Plain),                       // int3
-            (&[0x06], Last::Plain),                       // no instruction at all
+            (&[0x0f, 0x05], Last::Plain),           // syscall
+            (&[0x0f, 0x0b], Last::Plain),           // ud2
+            (&[0xcc], Last::Plain),                 // int3
+            (&[0x06], Last::Plain),                 // no instruction at all
         ];
         for (bytes, expected) in cases {
             assert_eq!(decode(at, bytes), expected, "{bytes:02x?}");

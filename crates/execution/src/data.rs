@@ -1,14 +1,19 @@
-//! The data accesses of the recorded execution: who made each, and where in physical memory it lies.
+//! The data accesses of the recorded execution: who made each, and where in physical memory it
+//! lies.
 //!
-//! Takes the words of a stream and the accesses that belong to them; gives, execution by execution, what a simulated machine's data caches
-//! and TLB are asked for. Depends on no layout: the recording is turned into this once. Never looks at code.
+//! Takes the words of a stream and the accesses that belong to them; gives, execution by execution,
+//! what a simulated machine's data caches and TLB are asked for. Depends on no layout: the
+//! recording is turned into this once. Never looks at code.
 
 use crate::code::Code;
 use sim::{Line, Machine, Party, PhysAddr, Side};
 use std::collections::HashMap;
-use trace::{Accesses, Event, Mapping, PageKind, Patterns, RunAddr, Site, Task, TranslationId, Walk, events};
+use trace::{
+    Accesses, Event, Mapping, PageKind, Patterns, RunAddr, Site, Task, TranslationId, Walk, events,
+};
 
-/// Of a recording with data accesses, so many words are followed at once: what belongs to them fits the nearer caches.
+/// Of a recording with data accesses, so many words are followed at once: what belongs to them fits
+/// the nearer caches.
 pub const PIECE: usize = 1 << 13;
 
 /// What one execution of a translation did besides fetching.
@@ -37,8 +42,9 @@ impl Execution {
     };
 }
 
-/// A load or store within one page that can change what is in a cache or TLB. One of a device cannot, nor one of the line that was accessed
-/// just before: that is there, and the most recently used of its set.
+/// A load or store within one page that can change what is in a cache or TLB. One of a device
+/// cannot, nor one of the line that was accessed just before: that is there, and the most recently
+/// used of its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub physical: PhysAddr,
@@ -51,12 +57,8 @@ pub struct Access {
 }
 
 impl Access {
-    const NONE: Access = Access {
-        physical: PhysAddr(0),
-        page: Line::physical(0),
-        instruction: 0,
-        size: 1,
-    };
+    const NONE: Access =
+        Access { physical: PhysAddr(0), page: Line::physical(0), instruction: 0, size: 1 };
 }
 
 /// The accesses of a stream, and how far they were followed.
@@ -110,7 +112,8 @@ pub struct DataFlow {
     line_bits: u32,
     /// The line accessed last, and its page.
     last: (u64, Line),
-    /// log2 of the sets of the largest TLB: so many low bits of a page's number are those of its address.
+    /// log2 of the sets of the largest TLB: so many low bits of a page's number are those of its
+    /// address.
     set_bits: u32,
     /// Virtual address less physical address of the kernel's image.
     image: Option<u64>,
@@ -133,14 +136,7 @@ impl DataFlow {
             process: Party::process(0),
             pages: HashMap::new(),
             filter: Box::new(
-                [(
-                    NO_PAGE,
-                    Place {
-                        base: 0,
-                        page: Line::physical(0),
-                        device: false,
-                    },
-                ); FILTER],
+                [(NO_PAGE, Place { base: 0, page: Line::physical(0), device: false }); FILTER],
             ),
             numbers: HashMap::new(),
             numbered: Vec::new(),
@@ -165,7 +161,9 @@ impl DataFlow {
 
     /// Appends what the executions of these words did, the next of the stream.
     pub fn follow(&mut self, words: &[u32], stream: &mut Stream<'_>) {
-        let next_mapping = |stream: &Stream<'_>| stream.mappings.first().map_or(usize::MAX, |(from, _)| *from as usize);
+        let next_mapping = |stream: &Stream<'_>| {
+            stream.mappings.first().map_or(usize::MAX, |(from, _)| *from as usize)
+        };
         let mut mapped = next_mapping(stream);
         for event in events(words) {
             let (translation, left) = match event {
@@ -250,7 +248,8 @@ impl DataFlow {
     fn part(&mut self, site: Site, addr: u64, size: u32) {
         let place = self.place(addr >> 12);
         let physical = place.base | addr & 0xfff;
-        let (first, last) = (physical >> self.line_bits, (physical + u64::from(size) - 1) >> self.line_bits);
+        let (first, last) =
+            (physical >> self.line_bits, (physical + u64::from(size) - 1) >> self.line_bits);
         self.room[self.made] = Access {
             physical: PhysAddr(physical),
             page: place.page,
@@ -276,11 +275,7 @@ impl DataFlow {
     fn find(&mut self, page: u64) -> Place {
         if !self.pages.contains_key(&page) {
             // QEMU could not say where it lies: as good as any other place of its own.
-            self.map(&Mapping {
-                page,
-                frame: page & 0xff_ffff,
-                kind: PageKind::Memory,
-            });
+            self.map(&Mapping { page, frame: page & 0xff_ffff, kind: PageKind::Memory });
         }
         let place = self.pages[&page];
         self.filter[page as usize % FILTER] = (page, place);
@@ -299,7 +294,8 @@ impl DataFlow {
         let index = u64::from(number) << self.set_bits | unit & ((1 << self.set_bits) - 1);
         let place = Place {
             base: mapping.frame << 12,
-            page: Line::new(side, index.min(Line::MAX_INDEX.into()) as u32).expect("the index is in range"),
+            page: Line::new(side, index.min(Line::MAX_INDEX.into()) as u32)
+                .expect("the index is in range"),
             device: mapping.kind == PageKind::Device,
         };
         self.pages.insert(mapping.page, place);
@@ -314,7 +310,13 @@ impl DataFlow {
     }
 
     /// Where code lies that is fetched from `addr`, which is in `code`, or where a layout put it.
-    pub fn code(&mut self, addr: RunAddr, code: &Code, id: TranslationId, patterns: &Patterns) -> PhysAddr {
+    pub fn code(
+        &mut self,
+        addr: RunAddr,
+        code: &Code,
+        id: TranslationId,
+        patterns: &Patterns,
+    ) -> PhysAddr {
         let of_code = patterns.physical(id);
         if self.image.is_none() && in_image(code.addr) {
             self.image = of_code[0].map(|physical| code.addr.0.wrapping_sub(physical));
@@ -331,7 +333,8 @@ impl DataFlow {
     }
 }
 
-/// Where x86-64 Linux maps the kernel's image, one piece of physical memory (Documentation/arch/x86/x86_64/mm.rst).
+/// Where x86-64 Linux maps the kernel's image, one piece of physical memory
+/// (Documentation/arch/x86/x86_64/mm.rst).
 fn in_image(addr: RunAddr) -> bool {
     (0xffff_ffff_8000_0000..0xffff_ffff_a000_0000).contains(&addr.0)
 }

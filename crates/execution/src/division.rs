@@ -1,7 +1,8 @@
 //! Which sets of a cache which code may use.
 //!
-//! Takes the line of an address; gives the set, and what tells the line from others of that set. A cache whose sets are divided behaves as several
-//! caches of fewer sets, also of numbers that are no power of two, which a [`sim::Geometry`] alone cannot describe.
+//! Takes the line of an address; gives the set, and what tells the line from others of that set. A
+//! cache whose sets are divided behaves as several caches of fewer sets, also of numbers that are
+//! no power of two, which a [`sim::Geometry`] alone cannot describe.
 
 use sim::Side;
 use std::collections::BTreeMap;
@@ -14,8 +15,8 @@ pub enum Division {
     Whole,
     /// The first half is the kernel's, the second the user's.
     Halves,
-    /// The first `sets` are for the lines named only, by address / bytes of a line: each has its set. All else shares the rest, a line's number modulo
-    /// their number choosing the set.
+    /// The first `sets` are for the lines named only, by address / bytes of a line: each has its
+    /// set. All else shares the rest, a line's number modulo their number choosing the set.
     Reserved { sets: u32, lines: BTreeMap<u64, u32> },
 }
 
@@ -35,7 +36,8 @@ pub enum Tag {
 }
 
 impl Division {
-    /// Where the line with this number lies; `sets`: all of the cache, more than are reserved, and a power of two.
+    /// Where the line with this number lies; `sets`: all of the cache, more than are reserved, and
+    /// a power of two.
     pub fn place(&self, line: u64, side: Side, sets: u32) -> Place {
         let among = |first: u32, sets: u32| Place {
             set: first + (line % u64::from(sets)) as u32,
@@ -46,10 +48,7 @@ impl Division {
             Division::Halves if side == Side::Kernel => among(0, sets / 2),
             Division::Halves => among(sets / 2, sets / 2),
             Division::Reserved { sets: own, lines } => match lines.get(&line) {
-                Some(&set) => Place {
-                    set,
-                    tag: Tag::Reserved(line),
-                },
+                Some(&set) => Place { set, tag: Tag::Reserved(line) },
                 None => among(*own, sets - own),
             },
         }
@@ -60,7 +59,9 @@ impl Division {
         match self {
             Division::Whole => true,
             Division::Halves => sets >= 2,
-            Division::Reserved { sets: own, lines } => *own < sets && lines.values().all(|set| set < own),
+            Division::Reserved { sets: own, lines } => {
+                *own < sets && lines.values().all(|set| set < own)
+            }
         }
     }
 }
@@ -72,10 +73,7 @@ mod tests {
 
     #[test]
     fn each_party_keeps_to_its_sets() {
-        let reserved = Division::Reserved {
-            sets: 2,
-            lines: BTreeMap::from([(700, 0), (713, 1)]),
-        };
+        let reserved = Division::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 1)]) };
         for line in 0..1000 {
             let set = |division: &Division, side| division.place(line, side, 16).set;
             assert!(set(&Division::Halves, Side::Kernel) < 8);
@@ -92,10 +90,7 @@ mod tests {
 
     #[test]
     fn no_two_lines_have_the_same_place() {
-        let reserved = Division::Reserved {
-            sets: 2,
-            lines: BTreeMap::from([(700, 0), (713, 0)]),
-        };
+        let reserved = Division::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 0)]) };
         for division in [Division::Whole, Division::Halves, reserved] {
             let places: HashSet<_> = (0..1000)
                 .map(|line| division.place(line, Side::Kernel, 16))
@@ -107,10 +102,7 @@ mod tests {
 
     #[test]
     fn a_division_needs_sets() {
-        let reserved = |set| Division::Reserved {
-            sets: 4,
-            lines: BTreeMap::from([(1, set)]),
-        };
+        let reserved = |set| Division::Reserved { sets: 4, lines: BTreeMap::from([(1, set)]) };
         assert!(Division::Whole.fits(1) && Division::Halves.fits(2) && reserved(3).fits(8));
         assert!(!Division::Halves.fits(1) && !reserved(3).fits(4) && !reserved(4).fits(8));
     }

@@ -1,13 +1,15 @@
 //! From events to fragments: which way control went.
 //!
-//! A *fragment* is one way in which a translation was run: entered by a return or otherwise; left past its last instruction, by its
-//! branch, or midway. Which fragments ran does not depend on a layout, so the recording is turned into fragments once, and every
-//! layout says once for each fragment what it fetches.
+//! A *fragment* is one way in which a translation was run: entered by a return or otherwise; left
+//! past its last instruction, by its branch, or midway. Which fragments ran does not depend on a
+//! layout, so the recording is turned into fragments once, and every layout says once for each
+//! fragment what it fetches.
 //!
-//! What a translation did at its end is seen at the start of the next one: behind it (`Next`), at its branch's target (`Taken`), or
-//! elsewhere: then an exception or interrupt came in between (`Open`). Where the interrupted code goes on is seen behind the `iret`
-//! that ends the interruption; only then is it known what a conditional branch had decided, and what lies between the interrupted
-//! code and its successor under a layout runs then (`LateNext`, `LateTaken`).
+//! What a translation did at its end is seen at the start of the next one: behind it (`Next`), at
+//! its branch's target (`Taken`), or elsewhere: then an exception or interrupt came in between
+//! (`Open`). Where the interrupted code goes on is seen behind the `iret` that ends the
+//! interruption; only then is it known what a conditional branch had decided, and what lies between
+//! the interrupted code and its successor under a layout runs then (`LateNext`, `LateTaken`).
 
 use crate::code::{Code, Last};
 use anyhow::{Context, Result};
@@ -26,7 +28,8 @@ pub enum Exit {
     Next,
     /// By the branch that the last instruction is.
     Taken,
-    /// All instructions ran, then came an exception or interrupt; what the last one decided is seen later or never.
+    /// All instructions ran, then came an exception or interrupt; what the last one decided is seen
+    /// later or never.
     Open,
     /// After this many instructions, fewer than all.
     Cut(u16),
@@ -39,8 +42,8 @@ pub enum Exit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragment {
     pub translation: TranslationId,
-    /// Control came to what lies behind an earlier instruction, by the return from a call or from an interruption: under a layout,
-    /// perhaps to the jump that was put behind that instruction.
+    /// Control came to what lies behind an earlier instruction, by the return from a call or from
+    /// an interruption: under a layout, perhaps to the jump that was put behind that instruction.
     pub returned_into: bool,
     pub exit: Exit,
 }
@@ -103,7 +106,8 @@ impl Ends {
         }
     }
 
-    /// How code that was interrupted behind its last instruction goes on if that is at `start`; `Open` if it cannot be.
+    /// How code that was interrupted behind its last instruction goes on if that is at `start`;
+    /// `Open` if it cannot be.
     fn resumed(&self, start: RunAddr) -> Exit {
         match self.kind {
             Kind::Direct if start == self.target => Exit::Taken,
@@ -132,7 +136,8 @@ struct Interrupted {
     last: RunAddr,
 }
 
-/// More tasks than this are hardly ever interrupted at once, those included that ended in a system call; older ones are given up, and counted.
+/// More tasks than this are hardly ever interrupted at once, those included that ended in a system
+/// call; older ones are given up, and counted.
 const INTERRUPTED_AT_ONCE: usize = 1024;
 
 const NOT_YET: u32 = u32::MAX;
@@ -168,12 +173,19 @@ impl Flow {
         Ok(())
     }
 
-    /// Appends the fragments that ran; the last execution stays open until the next call or [`Flow::finish`].
-    pub fn follow(&mut self, events: impl Iterator<Item = Event>, ran: &mut Vec<FragmentId>) -> Result<()> {
+    /// Appends the fragments that ran; the last execution stays open until the next call or
+    /// [`Flow::finish`].
+    pub fn follow(
+        &mut self,
+        events: impl Iterator<Item = Event>,
+        ran: &mut Vec<FragmentId>,
+    ) -> Result<()> {
         for event in events {
             match event {
                 Event::Executed(id) => self.executed(id, None, ran)?,
-                Event::Left { translation, instructions } => self.executed(translation, Some(instructions as u16), ran)?,
+                Event::Left { translation, instructions } => {
+                    self.executed(translation, Some(instructions as u16), ran)?
+                }
                 Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
             }
         }
@@ -205,22 +217,24 @@ impl Flow {
             self.run(previous.translation, previous.returned_into, Exit::Open, ran);
         }
         let open = std::mem::take(&mut self.interrupted);
-        self.interruptions.unresolved += open.iter().filter(|it| it.ends.kind == Kind::Conditional).count() as u64;
+        self.interruptions.unresolved +=
+            open.iter().filter(|it| it.ends.kind == Kind::Conditional).count() as u64;
     }
 
     #[inline]
-    fn executed(&mut self, id: TranslationId, cut: Option<u16>, ran: &mut Vec<FragmentId>) -> Result<()> {
+    fn executed(
+        &mut self,
+        id: TranslationId,
+        cut: Option<u16>,
+        ran: &mut Vec<FragmentId>,
+    ) -> Result<()> {
         let seen = self.seen.get(id.0 as usize);
         let ends = seen.with_context(|| format!("translation {} is not defined", id.0))?.ends;
         let returned_into = match self.previous {
             Some(previous) => self.leave(&previous, ends.start, ran),
             None => self.goes_on_behind_cut(ends.start),
         };
-        let previous = Previous {
-            translation: id,
-            returned_into,
-            ends,
-        };
+        let previous = Previous { translation: id, returned_into, ends };
         self.previous = match cut {
             None => Some(previous),
             Some(instructions) => {
@@ -253,12 +267,14 @@ impl Flow {
     }
 
     #[inline]
-    fn run(&mut self, translation: TranslationId, returned_into: bool, exit: Exit, ran: &mut Vec<FragmentId>) {
-        let fragment = Fragment {
-            translation,
-            returned_into,
-            exit,
-        };
+    fn run(
+        &mut self,
+        translation: TranslationId,
+        returned_into: bool,
+        exit: Exit,
+        ran: &mut Vec<FragmentId>,
+    ) {
+        let fragment = Fragment { translation, returned_into, exit };
         let usual = match exit {
             Exit::Next => 0,
             Exit::Taken => 1,
@@ -316,20 +332,18 @@ impl Flow {
                 let bytes: u64 = lengths.iter().take(count).map(|&length| u64::from(length)).sum();
                 RunAddr(ends.start.0.wrapping_add(bytes))
             };
-            let (last, end) = (behind(usize::from(instructions).saturating_sub(1)), behind(instructions.into()));
+            let (last, end) =
+                (behind(usize::from(instructions).saturating_sub(1)), behind(instructions.into()));
             self.remember(Interrupted {
                 translation,
-                ends: Ends {
-                    end,
-                    kind: Kind::Cut,
-                    ..ends
-                },
+                ends: Ends { end, kind: Kind::Cut, ..ends },
                 last,
             });
         }
     }
 
-    /// A translation was left midway and what is executed next is what lies behind: there was no interruption.
+    /// A translation was left midway and what is executed next is what lies behind: there was no
+    /// interruption.
     fn goes_on_behind_cut(&mut self, next: RunAddr) -> bool {
         let directly = self
             .interrupted
@@ -353,21 +367,27 @@ impl Flow {
         self.interrupted.push_back(interrupted);
     }
 
-    /// An interruption ended and control is at `start`: the newest code that could go on there does. False when there is none.
+    /// An interruption ended and control is at `start`: the newest code that could go on there
+    /// does. False when there is none.
     #[cold]
     fn resume(&mut self, start: RunAddr, ran: &mut Vec<FragmentId>) -> bool {
         let behind_cut = |it: &Interrupted| it.ends.kind == Kind::Cut && it.ends.end == start;
-        let goes_on = |it: &Interrupted| it.last == start || behind_cut(it) || it.ends.resumed(start) != Exit::Open;
+        let goes_on = |it: &Interrupted| {
+            it.last == start || behind_cut(it) || it.ends.resumed(start) != Exit::Open
+        };
         let Some(found) = self.interrupted.iter().rposition(goes_on) else {
             return false;
         };
         let Some(it) = self.interrupted.remove(found) else { return false };
         match it.ends.resumed(start) {
             Exit::Next => self.run(it.translation, false, Exit::LateNext, ran),
-            Exit::Taken if it.ends.kind == Kind::Conditional => self.run(it.translation, false, Exit::LateTaken, ran),
+            Exit::Taken if it.ends.kind == Kind::Conditional => {
+                self.run(it.translation, false, Exit::LateTaken, ran)
+            }
             // Control returns behind an instruction, as behind a call.
             _ if behind_cut(&it) => return false,
-            // A jump had done all it does, or the last instruction raised an exception and is begun again.
+            // A jump had done all it does, or the last instruction raised an exception and is begun
+            // again.
             _ => {}
         }
         true
@@ -378,14 +398,17 @@ impl Flow {
 #[inline]
 fn exit(ends: &Ends, next: RunAddr) -> Exit {
     match ends.kind {
-        Kind::Direct | Kind::Indirect | Kind::Return | Kind::InterruptReturn | Kind::Cut => Exit::Taken,
+        Kind::Direct | Kind::Indirect | Kind::Return | Kind::InterruptReturn | Kind::Cut => {
+            Exit::Taken
+        }
         Kind::Plain | Kind::Conditional if next == ends.end => Exit::Next,
         Kind::Conditional if next == ends.target => Exit::Taken,
         Kind::Plain | Kind::Conditional => exit_by_page_offset(ends, next),
     }
 }
 
-/// User code that several processes map at different addresses has the address of the first; within a page offsets hold.
+/// User code that several processes map at different addresses has the address of the first; within
+/// a page offsets hold.
 #[cold]
 fn exit_by_page_offset(ends: &Ends, next: RunAddr) -> Exit {
     let same_offset = |a: RunAddr, b: RunAddr| (a.0 ^ b.0) & 0xfff == 0;

@@ -1,11 +1,13 @@
-//! A recorded execution, followed step by step: which way control went, what was fetched and accessed, and the machines to run it on.
+//! A recorded execution, followed step by step: which way control went, what was fetched and
+//! accessed, and the machines to run it on.
 //!
 //! ```text
 //! trace → flow: fragments ─→ moved: fetches of a layout ─→ numbering: lines and pages
 //!       └→ data: executions with their loads and stores
 //! ```
 //!
-//! Takes the events of a recording, and [`image::place::Placement`]s; gives what an analysis counts. Counts nothing itself, and never looks at ELF.
+//! Takes the events of a recording, and [`image::place::Placement`]s; gives what an analysis
+//! counts. Counts nothing itself, and never looks at ELF.
 
 #![forbid(unsafe_code)]
 

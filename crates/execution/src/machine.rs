@@ -1,15 +1,16 @@
 //! Machine files: `machines/*.toml`, or a user's own.
 //!
-//! Takes a name or a path; gives a [`Machine`] that can be built. Every number in a file stands beside its source or the word
-//! "assumed"; a file that leaves one out, or describes a cache that cannot be built, is an error that names the rule and the line.
+//! Takes a name or a path; gives a [`Machine`] that can be built. Every number in a file stands
+//! beside its source or the word "assumed"; a file that leaves one out, or describes a cache that
+//! cannot be built, is an error that names the rule and the line.
 //!
 //! To add one: a file in `machines/` and its line in [`SHIPPED`].
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use sim::{
-    BranchPrediction, CacheDescription, Direction, Geometry, Held, ItlbDescription, Latencies, Machine, Memory, Replacement, SimpleModel,
-    TargetBufferDescription,
+    BranchPrediction, CacheDescription, Direction, Geometry, Held, ItlbDescription, Latencies,
+    Machine, Memory, Replacement, SimpleModel, TargetBufferDescription,
 };
 use std::path::Path;
 use toml::Spanned;
@@ -35,7 +36,8 @@ pub fn find(name: &str) -> Result<Machine> {
         let known: Vec<&str> = SHIPPED.iter().map(|(shipped, _)| *shipped).collect();
         bail!("no machine is called {name}: there are {}, or give a file's path", known.join(", "));
     }
-    let text = std::fs::read_to_string(Path::new(name)).with_context(|| format!("{name}: cannot read this machine"))?;
+    let text = std::fs::read_to_string(Path::new(name))
+        .with_context(|| format!("{name}: cannot read this machine"))?;
     parse(&text, name)
 }
 
@@ -160,7 +162,8 @@ impl From<Policy> for Replacement {
 
 /// The machine in `text`; `file` is for messages.
 fn parse(text: &str, file: &str) -> Result<Machine> {
-    let description: File = toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
+    let description: File =
+        toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
     Reader { text, file }.machine(&description)
 }
 
@@ -207,14 +210,17 @@ impl Reader<'_> {
     /// What lies behind the L1I. A machine has an L1D and latencies, or nothing of it all.
     fn memory(&self, file: &File) -> Result<Option<Memory>> {
         let (Some(l1d), Some(latencies)) = (&file.l1d, &file.latencies) else {
-            let some = [&file.l1d, &file.l2, &file.l3].into_iter().flatten().map(|cache| self.at(cache));
+            let some =
+                [&file.l1d, &file.l2, &file.l3].into_iter().flatten().map(|cache| self.at(cache));
             let others = [
                 file.dtlb.as_ref().map(|dtlb| self.at(dtlb)),
                 file.latencies.as_ref().map(|it| self.at(it)),
             ];
             return match some.chain(others.into_iter().flatten()).next() {
                 None => Ok(None),
-                Some(at) => bail!("{at}: [l1d] and [latencies] belong to this, and one of them is missing"),
+                Some(at) => {
+                    bail!("{at}: [l1d] and [latencies] belong to this, and one of them is missing")
+                }
             };
         };
         let l2 = file.l2.as_ref().map(|cache| self.cache("l2", cache)).transpose()?;
@@ -227,9 +233,7 @@ impl Reader<'_> {
             dtlb,
             self.latencies(latencies, l2.is_some(), l3.is_some())?,
         );
-        Ok(Some(
-            memory.with_context(|| format!("{}: this machine cannot be built", self.at(l1d)))?,
-        ))
+        Ok(Some(memory.with_context(|| format!("{}: this machine cannot be built", self.at(l1d)))?))
     }
 
     fn dtlb(&self, spanned: &Spanned<Dtlb>) -> Result<Geometry> {
@@ -242,7 +246,12 @@ impl Reader<'_> {
         .with_context(|| format!("{}: [dtlb] cannot be built", self.at(spanned)))
     }
 
-    fn latencies(&self, spanned: &Spanned<LatenciesText>, has_l2: bool, has_l3: bool) -> Result<Latencies> {
+    fn latencies(
+        &self,
+        spanned: &Spanned<LatenciesText>,
+        has_l2: bool,
+        has_l3: bool,
+    ) -> Result<Latencies> {
         let latencies = spanned.get_ref();
         for (name, has, given) in [("l2", has_l2, &latencies.l2), ("l3", has_l3, &latencies.l3)] {
             if has != given.is_some() {
@@ -258,7 +267,8 @@ impl Reader<'_> {
         let l3 = latencies.l3.as_ref().map_or(Ok(memory), |l3| self.sourced(l3).copied())?;
         let l2 = latencies.l2.as_ref().map_or(Ok(l3), |l2| self.sourced(l2).copied())?;
         let tlb_miss = *self.sourced(&latencies.tlb_miss)?;
-        Latencies::new(l2, l3, memory, tlb_miss).with_context(|| format!("{}: [latencies] are impossible", self.at(spanned)))
+        Latencies::new(l2, l3, memory, tlb_miss)
+            .with_context(|| format!("{}: [latencies] are impossible", self.at(spanned)))
     }
 
     fn itlb(&self, spanned: &Spanned<Itlb>) -> Result<ItlbDescription> {
@@ -270,19 +280,26 @@ impl Reader<'_> {
             (*self.sourced(&itlb.replacement)?).into(),
         )
         .with_context(impossible)?;
-        let (kernel_page, user_page) = (*self.sourced(&itlb.kernel_page)?, *self.sourced(&itlb.user_page)?);
+        let (kernel_page, user_page) =
+            (*self.sourced(&itlb.kernel_page)?, *self.sourced(&itlb.user_page)?);
         ItlbDescription::new(geometry, kernel_page, user_page).with_context(impossible)
     }
 
     fn branch(&self, spanned: &Spanned<BranchText>) -> Result<BranchPrediction> {
         let branch = spanned.get_ref();
-        let number = |given: &Option<Number>| given.as_ref().map(|number| self.sourced(number).copied()).transpose();
-        let cycles = |given: &Option<Share>| given.as_ref().map(|cycles| self.sourced(cycles).copied()).transpose();
+        let number = |given: &Option<Number>| {
+            given.as_ref().map(|number| self.sourced(number).copied()).transpose()
+        };
+        let cycles = |given: &Option<Share>| {
+            given.as_ref().map(|cycles| self.sourced(cycles).copied()).transpose()
+        };
         let (entries, history) = (number(&branch.entries)?, number(&branch.history)?);
         let direction = match (*self.sourced(&branch.predictor)?, entries, history) {
             (PredictorText::Static, None, None) => Ok(Direction::Static),
             (PredictorText::Bimodal, Some(entries), None) => Direction::bimodal(entries),
-            (PredictorText::Gshare, Some(entries), Some(history)) => Direction::gshare(entries, history),
+            (PredictorText::Gshare, Some(entries), Some(history)) => {
+                Direction::gshare(entries, history)
+            }
             _ => bail!(
                 "{}: [branch] of this predictor: static has neither entries nor history, bimodal has entries, gshare has both",
                 self.at(&branch.predictor)
@@ -300,24 +317,28 @@ impl Reader<'_> {
     }
 
     /// The branch target buffer, whose three lines stand together or not at all.
-    fn target_buffer(&self, spanned: &Spanned<BranchText>) -> Result<Option<TargetBufferDescription>> {
+    fn target_buffer(
+        &self,
+        spanned: &Spanned<BranchText>,
+    ) -> Result<Option<TargetBufferDescription>> {
         let branch = spanned.get_ref();
-        let (entries, ways, holds) = match (&branch.btb_entries, &branch.btb_ways, &branch.btb_holds) {
-            (None, None, None) => return Ok(None),
-            (Some(entries), Some(ways), Some(holds)) => (*self.sourced(entries)?, *self.sourced(ways)?, *self.sourced(holds)?),
-            _ => bail!(
-                "{}: [branch] has btb_entries, btb_ways and btb_holds, or none of them",
-                self.at(spanned)
-            ),
-        };
+        let (entries, ways, holds) =
+            match (&branch.btb_entries, &branch.btb_ways, &branch.btb_holds) {
+                (None, None, None) => return Ok(None),
+                (Some(entries), Some(ways), Some(holds)) => {
+                    (*self.sourced(entries)?, *self.sourced(ways)?, *self.sourced(holds)?)
+                }
+                _ => bail!(
+                    "{}: [branch] has btb_entries, btb_ways and btb_holds, or none of them",
+                    self.at(spanned)
+                ),
+            };
         let holds = match holds {
             HeldText::Taken => Held::Taken,
             HeldText::Indirect => Held::Indirect,
         };
         let buffer = TargetBufferDescription::new(entries, ways, holds);
-        Ok(Some(
-            buffer.with_context(|| format!("{}: [branch] cannot be built", self.at(spanned)))?,
-        ))
+        Ok(Some(buffer.with_context(|| format!("{}: [branch] cannot be built", self.at(spanned)))?))
     }
 
     /// The value, if it has a source.
@@ -435,13 +456,17 @@ mod tests {
         for section in ["l1d", "latencies"] {
             let message = without(section);
             assert!(
-                message.ends_with("[l1d] and [latencies] belong to this, and one of them is missing"),
+                message
+                    .ends_with("[l1d] and [latencies] belong to this, and one of them is missing"),
                 "{section}: {message}"
             );
         }
         for section in ["l2", "l3"] {
             let message = without(section);
-            assert!(message.ends_with(&format!("and there is no [{section}]")), "{section}: {message}");
+            assert!(
+                message.ends_with(&format!("and there is no [{section}]")),
+                "{section}: {message}"
+            );
         }
         assert_eq!(without("dtlb"), "");
         let (_, whole) = SHIPPED.iter().find(|(name, _)| *name == "torrellas-8k").unwrap();
@@ -511,7 +536,10 @@ mod tests {
             assert_ne!(text, damaged, "{from}");
             let at = if line == 0 { "m.toml".to_owned() } else { format!("m.toml:{line}") };
             let message = format!("{:#}", parse(&damaged, "m.toml").unwrap_err());
-            assert!(message.starts_with(&format!("{at}: {rule}")), "{message}\nexpected: {at}: {rule}");
+            assert!(
+                message.starts_with(&format!("{at}: {rule}")),
+                "{message}\nexpected: {at}: {rule}"
+            );
         }
         let none = &text[..text.find("[branch]").unwrap()];
         assert_eq!(parse(none, "m.toml").unwrap().branch, None);

@@ -1,9 +1,10 @@
 //! What a fragment fetches and which branches it takes once its blocks have moved.
 //!
-//! Takes a fragment of the old code and a [`Placement`]; gives the new code's fetches in order. An old instruction lies where its
-//! block went, at the same distance from the block's start; only the last instruction of a block can change its length, be inverted
-//! or vanish, and a jump can stand behind it (see [`Placement`] for how control then travels). Behind a call, that jump runs when the
-//! callee returns. Code that did not move is fetched where it was.
+//! Takes a fragment of the old code and a [`Placement`]; gives the new code's fetches in order. An
+//! old instruction lies where its block went, at the same distance from the block's start; only the
+//! last instruction of a block can change its length, be inverted or vanish, and a jump can stand
+//! behind it (see [`Placement`] for how control then travels). Behind a call, that jump runs when
+//! the callee returns. Code that did not move is fetched where it was.
 
 use crate::code::{Code, Last};
 use crate::flow::{Exit, Fragment};
@@ -17,7 +18,8 @@ use trace::RunAddr;
 pub struct Fetch {
     pub start: RunAddr,
     pub bytes: u32,
-    /// Where the first byte was in the old code; for an appended jump, the instruction it was put behind.
+    /// Where the first byte was in the old code; for an appended jump, the instruction it was put
+    /// behind.
     pub origin: RunAddr,
 }
 
@@ -27,12 +29,13 @@ pub struct Moved {
     pub fetches: Vec<Fetch>,
     pub instructions: u64,
     pub taken: TakenBranches,
-    /// The branches that are executed, in order. A return and an indirect one, always the last, have no target: they go to where the next
-    /// execution arrives.
+    /// The branches that are executed, in order. A return and an indirect one, always the last,
+    /// have no target: they go to where the next execution arrives.
     pub branches: Vec<Branch>,
     /// Where control arrives; `None`: nothing of the translation runs.
     pub arrives: Option<RunAddr>,
-    /// Steps that no processor could do: control would have to leap without a branch. A placement that is right has none.
+    /// Steps that no processor could do: control would have to leap without a branch. A placement
+    /// that is right has none.
     pub breaks: u64,
 }
 
@@ -44,11 +47,7 @@ impl Moved {
 
 /// Runs `fragment` of `code` once as `placement` has it.
 pub fn run(code: &Code, fragment: &Fragment, placement: &Placement) -> Moved {
-    let mut walk = Walk {
-        placement,
-        moved: Moved::default(),
-        at: None,
-    };
+    let mut walk = Walk { placement, moved: Moved::default(), at: None };
     let all = code.lengths.len();
     let instructions = match fragment.exit {
         Exit::LateNext | Exit::LateTaken => {
@@ -105,7 +104,8 @@ impl<'a> Walk<'a> {
             true => u64::from(block.new_size).saturating_sub(offset),
             false => length,
         };
-        let changed = new_length != length || end == u64::from(block.old_size) && block.ending != Ending::Same;
+        let changed = new_length != length
+            || end == u64::from(block.old_size) && block.ending != Ending::Same;
         if changed && !may_become(last, block.ending, length, new_length) {
             self.moved.breaks += 1;
             new_length = length;
@@ -116,7 +116,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Control goes from the instruction just run, whose end is at `end`, out by `exit`; `last` when it is the translation's last.
+    /// Control goes from the instruction just run, whose end is at `end`, out by `exit`; `last`
+    /// when it is the translation's last.
     fn leave(&mut self, code: &Code, end: RunAddr, exit: Exit, last: bool) {
         let ends_block = self.block_that_ends_at(end);
         let how = if last { code.last } else { Last::Plain };
@@ -152,10 +153,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The last instruction ran, and an interruption came before it was seen where it leads: certain is only what always happens.
+    /// The last instruction ran, and an interruption came before it was seen where it leads:
+    /// certain is only what always happens.
     fn unconditional(&mut self, code: &Code) {
         match code.last {
-            Last::Jump { .. } | Last::Call { .. } | Last::Taken(_) => self.leave(code, code.end(), Exit::Taken, true),
+            Last::Jump { .. } | Last::Call { .. } | Last::Taken(_) => {
+                self.leave(code, code.end(), Exit::Taken, true)
+            }
             Last::Plain | Last::Conditional { .. } | Last::InterruptReturn => {}
         }
     }
@@ -167,10 +171,12 @@ impl<'a> Walk<'a> {
         self.leave(code, code.end(), exit, true);
     }
 
-    /// A return arrives at `addr`. Where a jump was put behind the call before it, that is what the return reaches first.
+    /// A return arrives at `addr`. Where a jump was put behind the call before it, that is what the
+    /// return reaches first.
     fn behind_call(&mut self, addr: RunAddr) {
         let call = self.placement.block_at(LinkAddr(addr.0.wrapping_sub(1)));
-        if let Some(block) = call.filter(|block| block.old_end().0 == addr.0 && block.appended > 0) {
+        if let Some(block) = call.filter(|block| block.old_end().0 == addr.0 && block.appended > 0)
+        {
             self.moved.arrives = Some(self.appended_jump(block, addr, addr));
         }
     }
@@ -185,7 +191,8 @@ impl<'a> Walk<'a> {
         start
     }
 
-    /// The instruction at `at` is executed, `end` is behind it: if it is a branch, one whose target was at `old_target`. A dropped jump is none.
+    /// The instruction at `at` is executed, `end` is behind it: if it is a branch, one whose target
+    /// was at `old_target`. A dropped jump is none.
     fn branch(&mut self, how: Last, at: RunAddr, end: RunAddr, old_target: RunAddr, taken: bool) {
         let kind = match how {
             Last::Conditional { .. } => BranchKind::Conditional,
@@ -197,7 +204,14 @@ impl<'a> Walk<'a> {
         self.execute(kind, at, end, Some(self.new_addr(old_target)), taken);
     }
 
-    fn execute(&mut self, kind: BranchKind, at: RunAddr, end: RunAddr, target: Option<RunAddr>, taken: bool) {
+    fn execute(
+        &mut self,
+        kind: BranchKind,
+        at: RunAddr,
+        end: RunAddr,
+        target: Option<RunAddr>,
+        taken: bool,
+    ) {
         if taken {
             self.moved.taken.count(kind, 1);
         }
@@ -231,11 +245,7 @@ impl<'a> Walk<'a> {
                 return;
             }
         }
-        self.moved.fetches.push(Fetch {
-            start,
-            bytes: bytes as u32,
-            origin,
-        });
+        self.moved.fetches.push(Fetch { start, bytes: bytes as u32, origin });
     }
 }
 
@@ -247,7 +257,8 @@ fn behind(addr: RunAddr, bytes: u64) -> RunAddr {
 fn may_become(last: Last, ending: Ending, old: u64, new: u64) -> bool {
     match (last, ending) {
         (Last::Jump { .. }, Ending::JumpDropped) => new == 0,
-        (Last::Conditional { .. }, Ending::Inverted | Ending::Same) | (Last::Jump { .. }, Ending::Same) => (2..=6).contains(&new),
+        (Last::Conditional { .. }, Ending::Inverted | Ending::Same)
+        | (Last::Jump { .. }, Ending::Same) => (2..=6).contains(&new),
         // The no-op of a static key that had to grow.
         (Last::Plain, Ending::Same) => (old, new) == (2, 5),
         _ => false,

@@ -1,7 +1,8 @@
 //! Addresses become the dense numbers that a simulated cache or TLB takes for lines and pages.
 //!
-//! A cache chooses the set by the low bits of a line's address, so these bits are kept: *frames* of as many lines as the largest
-//! cache has sets are numbered in the order in which they are first seen, and a line's number is frame × lines in a frame + its place.
+//! A cache chooses the set by the low bits of a line's address, so these bits are kept: *frames* of
+//! as many lines as the largest cache has sets are numbered in the order in which they are first
+//! seen, and a line's number is frame × lines in a frame + its place.
 
 use crate::division::{Division, Place, Tag};
 use anyhow::{Context, Result};
@@ -18,20 +19,18 @@ pub enum Unit {
     Pages { kernel: u64, other: u64 },
 }
 
-/// Where x86-64 Linux maps the kernel's image; modules and everything else lie outside (Documentation/arch/x86/x86_64/mm.rst).
-/// A recording is made with `nokaslr`.
+/// Where x86-64 Linux maps the kernel's image; modules and everything else lie outside
+/// (Documentation/arch/x86/x86_64/mm.rst). A recording is made with `nokaslr`.
 const KERNEL_IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
 
 impl Unit {
     /// The pages whose addresses this TLB translates.
     pub fn of_pages(itlb: &ItlbDescription) -> Unit {
-        Unit::Pages {
-            kernel: itlb.kernel_page,
-            other: itlb.user_page,
-        }
+        Unit::Pages { kernel: itlb.kernel_page, other: itlb.user_page }
     }
 
-    /// log2 of the unit's size at an address. Sizes are powers of two, checked where the machine was read.
+    /// log2 of the unit's size at an address. Sizes are powers of two, checked where the machine
+    /// was read.
     fn shift(self, addr: RunAddr) -> u32 {
         match self {
             Unit::Lines(bytes) => bytes.trailing_zeros(),
@@ -61,16 +60,17 @@ impl Numbering {
 
     /// As [`Numbering::new`], for a cache of exactly so many sets that are divided.
     pub fn divided(unit: Unit, sets: u32, division: Division) -> Numbering {
-        Numbering {
-            unit,
-            frame_bits: sets.trailing_zeros(),
-            division,
-            frames: HashMap::new(),
-        }
+        Numbering { unit, frame_bits: sets.trailing_zeros(), division, frames: HashMap::new() }
     }
 
-    /// Appends the units that hold the `bytes` at `start`, each with the first address in it that is meant.
-    pub fn units(&mut self, start: RunAddr, bytes: u32, into: &mut Vec<(Line, RunAddr)>) -> Result<()> {
+    /// Appends the units that hold the `bytes` at `start`, each with the first address in it that
+    /// is meant.
+    pub fn units(
+        &mut self,
+        start: RunAddr,
+        bytes: u32,
+        into: &mut Vec<(Line, RunAddr)>,
+    ) -> Result<()> {
         let end = u128::from(start.0) + u128::from(bytes);
         let mut at = start;
         while u128::from(at.0) < end {
@@ -91,10 +91,9 @@ impl Numbering {
         let next = self.frames.len() as u32;
         let frame = *self.frames.entry((tag, shift)).or_insert(next);
         let index = u64::from(frame) << self.frame_bits | u64::from(set);
-        u32::try_from(index)
-            .ok()
-            .and_then(|index| Line::new(side, index))
-            .context("more code ran than can be simulated: the recording names over 2^31 cache lines")
+        u32::try_from(index).ok().and_then(|index| Line::new(side, index)).context(
+            "more code ran than can be simulated: the recording names over 2^31 cache lines",
+        )
     }
 }
 
@@ -127,13 +126,7 @@ mod tests {
 
     #[test]
     fn pages_are_large_in_the_kernels_image_only() {
-        let mut numbering = Numbering::new(
-            Unit::Pages {
-                kernel: 2 << 20,
-                other: 4096,
-            },
-            1,
-        );
+        let mut numbering = Numbering::new(Unit::Pages { kernel: 2 << 20, other: 4096 }, 1);
         let number = |numbering: &mut Numbering, addr| units(numbering, addr, 1)[0].1;
         let first = number(&mut numbering, 0xffff_ffff_8100_0000);
         assert_eq!(number(&mut numbering, 0xffff_ffff_811f_ffff), first);

@@ -1,4 +1,5 @@
-//! A part of a recording, by shares of the instructions that it holds: to train on one part and test on another.
+//! A part of a recording, by shares of the instructions that it holds: to train on one part and
+//! test on another.
 //!
 //! Takes a recording's events one by one; says which belong to the part. Never changes one.
 
@@ -11,7 +12,8 @@ use trace::{Chunk, Event, Reader, Translation, TranslationId};
 
 /// What a recording executed, without its data accesses.
 pub fn executed(recording: &Recording) -> Result<Reader<BufReader<File>>> {
-    Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(recording.trace())?))?.without_data())
+    Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(recording.trace())?))?
+        .without_data())
 }
 
 /// From where to where, as shares of the instructions: 0 is the recording's beginning, 1 its end.
@@ -93,12 +95,7 @@ impl Cut {
     }
 
     fn between(from: u64, until: u64) -> Cut {
-        Cut {
-            from,
-            until,
-            at: 0,
-            instructions: Vec::new(),
-        }
+        Cut { from, until, at: 0, instructions: Vec::new() }
     }
 
     /// Learns the translations that events will name.
@@ -106,7 +103,8 @@ impl Cut {
         self.instructions.extend(translations.iter().map(Translation::instructions));
     }
 
-    /// Whether what an event says ran belongs to the part: it does when it begins in it. What is no execution always does.
+    /// Whether what an event says ran belongs to the part: it does when it begins in it. What is no
+    /// execution always does.
     #[inline]
     pub fn keeps(&mut self, event: &Event) -> bool {
         let of = |id: TranslationId| self.instructions.get(id.0 as usize).copied().unwrap_or(0);
@@ -154,10 +152,7 @@ mod tests {
     #[test]
     fn what_was_left_midway_counts_as_far_as_it_ran_and_tasks_are_always_known() {
         let mut cut = cut(0.5, 1.0);
-        let left = Event::Left {
-            translation: TranslationId(0),
-            instructions: 1,
-        };
+        let left = Event::Left { translation: TranslationId(0), instructions: 1 };
         let kept: Vec<bool> = (0..8).map(|_| cut.keeps(&left)).collect();
         assert_eq!(kept, [false, false, false, false, false, false, true, true]);
         let mut cut = super::tests::cut(0.5, 1.0);

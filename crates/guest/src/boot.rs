@@ -1,7 +1,8 @@
-//! Boots a kernel under QEMU, waits until its guest has done its work, and gives back what it printed.
+//! Boots a kernel under QEMU, waits until its guest has done its work, and gives back what it
+//! printed.
 //!
-//! Takes a boot image and a root file system made by `initramfs`; gives an `Outcome`. Prints nothing. QEMU never outlives the call, not
-//! even when the caller is killed.
+//! Takes a boot image and a root file system made by `initramfs`; gives an `Outcome`. Prints
+//! nothing. QEMU never outlives the call, not even when the caller is killed.
 
 use crate::configuration::Boot;
 use crate::qemu::Qemu;
@@ -45,7 +46,8 @@ pub struct Outcome {
 pub struct Cost {
     /// User and system, of all threads, in steps of a clock tick (10 ms).
     pub cpu_time: Duration,
-    /// The most memory that was resident at once, the guest's included; looked at a few times a second.
+    /// The most memory that was resident at once, the guest's included; looked at a few times a
+    /// second.
     pub peak_memory_kb: u64,
 }
 
@@ -54,42 +56,46 @@ const POLL: Duration = Duration::from_millis(50);
 const TO_END: Duration = Duration::from_secs(2);
 
 impl Boot {
-    /// Boots and waits. `directory` receives `console.log` and `output.log`. `watch` is told, a few times a second, what the
-    /// guest last said it was doing.
+    /// Boots and waits. `directory` receives `console.log` and `output.log`. `watch` is told, a few
+    /// times a second, what the guest last said it was doing.
     ///
     /// # Errors
-    /// QEMU cannot be started, rejects the command line, or is killed by a signal that the caller did not send; the user interrupts.
-    /// A guest that fails is no error but an `Outcome`.
-    pub fn run(&self, qemu: &Qemu, directory: &Path, watch: &mut dyn FnMut(&str)) -> Result<Outcome> {
+    /// QEMU cannot be started, rejects the command line, or is killed by a signal that the caller
+    /// did not send; the user interrupts. A guest that fails is no error but an `Outcome`.
+    pub fn run(
+        &self,
+        qemu: &Qemu,
+        directory: &Path,
+        watch: &mut dyn FnMut(&str),
+    ) -> Result<Outcome> {
         let (mut messages, writer) = std::io::pipe().context("making a pipe")?;
         let started = Instant::now();
         let mut command = qemu.command(self, directory)?;
-        let keeper = self.state.clone().map(|state| Keeper::prepare(state, &mut command)).transpose()?;
+        let keeper =
+            self.state.clone().map(|state| Keeper::prepare(state, &mut command)).transpose()?;
         let (keeper, sockets) = keeper.unzip();
-        // In a group of its own, so that Ctrl-C on the terminal reaches only the tool, which then ends QEMU.
-        command
-            .stdin(Stdio::null())
-            .stdout(writer.try_clone()?)
-            .stderr(writer)
-            .process_group(0);
+        // In a group of its own, so that Ctrl-C on the terminal reaches only the tool, which then
+        // ends QEMU.
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
         // SAFETY: between fork and exec only system calls are made, which is safe there.
         unsafe {
             command.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+                rustix::process::set_parent_process_death_signal(Some(
+                    rustix::process::Signal::KILL,
+                ))?;
                 for socket in sockets.iter().flatten() {
                     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
                 }
                 Ok(())
             });
         }
-        let child = command.spawn().with_context(|| format!("running {}", qemu.program.display()))?;
+        let child =
+            command.spawn().with_context(|| format!("running {}", qemu.program.display()))?;
         // The pipe and the sockets end when only QEMU had their other ends, and QEMU ends.
         drop(command);
         let messages = std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            messages
-                .read_to_end(&mut bytes)
-                .map(|_| String::from_utf8_lossy(&bytes).into_owned())
+            messages.read_to_end(&mut bytes).map(|_| String::from_utf8_lossy(&bytes).into_owned())
         });
         let mut running = Running {
             child,
@@ -118,18 +124,12 @@ impl Boot {
             (None, None) => End::TimeLimit,
             (Some(_), None) => End::Stopped,
         };
-        Ok(Outcome {
-            end,
-            console,
-            output,
-            qemu,
-            elapsed,
-            cost: running.cost,
-        })
+        Ok(Outcome { end, console, output, qemu, elapsed, cost: running.cost })
     }
 }
 
-/// Whether the child has ended, without taking its exit status: until that is taken, `/proc` still knows its CPU time.
+/// Whether the child has ended, without taking its exit status: until that is taken, `/proc` still
+/// knows its CPU time.
 fn has_ended(child: &Child) -> Result<bool> {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
@@ -140,9 +140,11 @@ fn has_ended(child: &Child) -> Result<bool> {
 impl Cost {
     /// Reads what the process has taken so far. One that is gone changes nothing.
     fn look(&mut self, id: u32) {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/{id}/{name}")).unwrap_or_default();
+        let read =
+            |name: &str| std::fs::read_to_string(format!("/proc/{id}/{name}")).unwrap_or_default();
         if let Some(ticks) = cpu_ticks(&read("stat")) {
-            self.cpu_time = Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());
+            self.cpu_time =
+                Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());
         }
         if let Some(peak) = peak_memory(&read("status")) {
             self.peak_memory_kb = peak;
@@ -150,7 +152,8 @@ impl Cost {
     }
 }
 
-/// Fields 14 and 15 of `/proc/PID/stat`, proc(5). The second field, the name in parentheses, may contain anything.
+/// Fields 14 and 15 of `/proc/PID/stat`, proc(5). The second field, the name in parentheses, may
+/// contain anything.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
     let (user, system) = (fields.next()?, fields.next()?);
@@ -173,7 +176,11 @@ struct Running {
 
 impl Running {
     /// `None` when the deadline has been reached.
-    fn wait(&mut self, deadline: Instant, watch: &mut dyn FnMut(&str)) -> Result<Option<ExitStatus>> {
+    fn wait(
+        &mut self,
+        deadline: Instant,
+        watch: &mut dyn FnMut(&str),
+    ) -> Result<Option<ExitStatus>> {
         let id = self.child.id();
         while !has_ended(&self.child)? {
             interrupt::check()?;
@@ -227,19 +234,15 @@ struct Log {
 
 impl Log {
     fn new(path: PathBuf) -> Log {
-        Log {
-            path,
-            position: 0,
-            partial: Vec::new(),
-            said: "boot".into(),
-        }
+        Log { path, position: 0, partial: Vec::new(), said: "boot".into() }
     }
 
     fn follow(&mut self) -> Result<()> {
         // QEMU makes the file.
         let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
         file.seek(SeekFrom::Start(self.position))?;
-        self.position += file.read_to_end(&mut self.partial).context("reading the guest's console")? as u64;
+        self.position +=
+            file.read_to_end(&mut self.partial).context("reading the guest's console")? as u64;
         if let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') {
             let lines = String::from_utf8_lossy(&self.partial[..end]).into_owned();
             self.partial.drain(..=end);
@@ -297,7 +300,11 @@ mod tests {
         std::fs::write(&path, "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: pha").unwrap();
         log.follow().unwrap();
         assert_eq!(log.said, "set-up");
-        std::fs::write(&path, "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: phase counting\n[ 3.0] x\n").unwrap();
+        std::fs::write(
+            &path,
+            "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: phase counting\n[ 3.0] x\n",
+        )
+        .unwrap();
         log.follow().unwrap();
         assert_eq!(log.said, "counting");
     }

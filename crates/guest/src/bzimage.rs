@@ -1,7 +1,9 @@
-//! The boot image of an x86 kernel (Documentation/arch/x86/boot.rst): which kernel is compressed inside it.
+//! The boot image of an x86 kernel (Documentation/arch/x86/boot.rst): which kernel is compressed
+//! inside it.
 //!
-//! Takes the bytes of a bzImage (a distribution's `vmlinuz`); gives the kernel's release and the build id of the vmlinux in its payload.
-//! The build id of the bzImage's own ELF note is another one, that of the decompressor. Never boots anything.
+//! Takes the bytes of a bzImage (a distribution's `vmlinuz`); gives the kernel's release and the
+//! build id of the vmlinux in its payload. The build id of the bzImage's own ELF note is another
+//! one, that of the decompressor. Never boots anything.
 
 use anyhow::{Context, Result, bail, ensure};
 use object::Object;
@@ -31,10 +33,7 @@ impl BzImage {
             "boot protocol {:#06x}: older than 2.08, which brought the payload's place",
             header.u16(0x206)?
         );
-        Ok(BzImage {
-            release: header.release()?,
-            build_id: vmlinux_build_id(header.payload()?)?,
-        })
+        Ok(BzImage { release: header.release()?, build_id: vmlinux_build_id(header.payload()?)? })
     }
 }
 
@@ -55,8 +54,8 @@ impl<'a> Header<'a> {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The compressed kernel: `payload_offset` (0x248) counts from the protected-mode code, which follows the `setup_sects` (0x1f1)
-    /// sectors of real-mode code and the boot sector.
+    /// The compressed kernel: `payload_offset` (0x248) counts from the protected-mode code, which
+    /// follows the `setup_sects` (0x1f1) sectors of real-mode code and the boot sector.
     fn payload(&self) -> Result<&'a [u8]> {
         let setup_sectors = match self.u8(0x1f1)? {
             0 => 4,
@@ -82,39 +81,52 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The payload is vmlinux without symbols (and its relocations behind it), compressed; four bytes of its size follow, which for gzip
-/// are part of the format.
+/// The payload is vmlinux without symbols (and its relocations behind it), compressed; four bytes
+/// of its size follow, which for gzip are part of the format.
 fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
     let reader: Box<dyn Read + '_> = match payload {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::GzDecoder::new(payload)),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::stream::read::Decoder::new(payload)?.single_frame()),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            Box::new(zstd::stream::read::Decoder::new(payload)?.single_frame())
+        }
         [0xfd, b'7', b'z', b'X', b'Z', ..] => Box::new(liblzma::read::XzDecoder::new(payload)),
-        [0x02, 0x21, 0x4c, 0x18, blocks @ ..] => Box::new(std::io::Cursor::new(lz4_legacy(blocks)?)),
+        [0x02, 0x21, 0x4c, 0x18, blocks @ ..] => {
+            Box::new(std::io::Cursor::new(lz4_legacy(blocks)?))
+        }
         [0x7f, b'E', b'L', b'F', ..] => Box::new(payload),
-        _ => bail!("the kernel in the boot image is compressed in a way that Kernlane does not read (it reads gzip, zstd, xz and lz4)"),
+        _ => bail!(
+            "the kernel in the boot image is compressed in a way that Kernlane does not read (it reads gzip, zstd, xz and lz4)"
+        ),
     };
     let mut vmlinux = Vec::new();
     reader
         .take(MAX_VMLINUX)
         .read_to_end(&mut vmlinux)
         .context("the compressed kernel is damaged")?;
-    let elf = object::File::parse(&*vmlinux).context("the kernel in the boot image is not an ELF file")?;
+    let elf = object::File::parse(&*vmlinux)
+        .context("the kernel in the boot image is not an ELF file")?;
     let id = elf.build_id().context("the notes of the kernel in the boot image cannot be read")?;
     let id = id.context("the kernel in the boot image has no build id")?;
     Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// LZ4's legacy frame (doc/lz4_Frame_format.md, "Legacy frame") behind its magic: blocks, each behind its packed size, of 8 MB but for the last.
+/// LZ4's legacy frame (doc/lz4_Frame_format.md, "Legacy frame") behind its magic: blocks, each
+/// behind its packed size, of 8 MB but for the last.
 fn lz4_legacy(mut blocks: &[u8]) -> Result<Vec<u8>> {
     const BLOCK: usize = 8 << 20;
     let mut unpacked = Vec::new();
     // What is shorter than a block's size and a byte is the size of the whole, or nothing.
-    while let Some((size, rest)) = blocks.split_first_chunk::<4>().filter(|(_, rest)| !rest.is_empty()) {
+    while let Some((size, rest)) =
+        blocks.split_first_chunk::<4>().filter(|(_, rest)| !rest.is_empty())
+    {
         let size = u32::from_le_bytes(*size) as usize;
         let block = rest
             .get(..size)
             .context("the compressed kernel is damaged: a block lies outside of it")?;
-        unpacked.extend(lz4_flex::block::decompress(block, BLOCK).context("the compressed kernel is damaged")?);
+        unpacked.extend(
+            lz4_flex::block::decompress(block, BLOCK)
+                .context("the compressed kernel is damaged")?,
+        );
         ensure!(
             unpacked.len() as u64 <= MAX_VMLINUX,
             "the compressed kernel is damaged: it has no end"
@@ -131,9 +143,14 @@ mod tests {
     /// An ELF file with one section, a build-id note.
     fn vmlinux(id: &[u8; 20]) -> Vec<u8> {
         use object::write::{Object as Writer, StandardSegment};
-        let mut writer = Writer::new(object::BinaryFormat::Elf, object::Architecture::X86_64, object::Endianness::Little);
+        let mut writer = Writer::new(
+            object::BinaryFormat::Elf,
+            object::Architecture::X86_64,
+            object::Endianness::Little,
+        );
         let segment = writer.segment_name(StandardSegment::Data).to_vec();
-        let section = writer.add_section(segment, b".note.gnu.build-id".to_vec(), object::SectionKind::Note);
+        let section =
+            writer.add_section(segment, b".note.gnu.build-id".to_vec(), object::SectionKind::Note);
         let mut note = Vec::new();
         for word in [4u32, 20, 3] {
             note.extend(word.to_le_bytes());
@@ -166,10 +183,7 @@ mod tests {
 
     #[test]
     fn finds_the_build_id_behind_each_compression() {
-        let expected = BzImage {
-            release: "6.12-x".into(),
-            build_id: "ab".repeat(20),
-        };
+        let expected = BzImage { release: "6.12-x".into(), build_id: "ab".repeat(20) };
         assert_eq!(BzImage::parse(&zstd_image()).unwrap(), expected);
         let mut gzip = Vec::new();
         flate2::bufread::GzEncoder::new(&vmlinux(&[0xab; 20])[..], flate2::Compression::fast())
@@ -177,9 +191,7 @@ mod tests {
             .unwrap();
         assert_eq!(BzImage::parse(&image(&gzip)).unwrap(), expected);
         let mut xz = Vec::new();
-        liblzma::read::XzEncoder::new(&vmlinux(&[0xab; 20])[..], 0)
-            .read_to_end(&mut xz)
-            .unwrap();
+        liblzma::read::XzEncoder::new(&vmlinux(&[0xab; 20])[..], 0).read_to_end(&mut xz).unwrap();
         xz.extend(1234u32.to_le_bytes());
         assert_eq!(BzImage::parse(&image(&xz)).unwrap(), expected);
         assert_eq!(BzImage::parse(&image(&lz4())).unwrap(), expected);
@@ -198,7 +210,10 @@ mod tests {
     fn what_is_no_kernel_is_refused() {
         assert!(BzImage::parse(b"").is_err());
         assert!(BzImage::parse(&[0; 4096]).is_err());
-        assert!(format!("{:#}", BzImage::parse(&image(b"BZh9")).unwrap_err()).contains("compressed in a way"));
+        assert!(
+            format!("{:#}", BzImage::parse(&image(b"BZh9")).unwrap_err())
+                .contains("compressed in a way")
+        );
     }
 
     #[test]
@@ -212,11 +227,7 @@ mod tests {
             bytes[at] ^= (state >> 20) as u8;
             bytes.truncate(
                 bytes.len()
-                    - if state >> 60 == 0 {
-                        (state >> 40) as usize % bytes.len()
-                    } else {
-                        0
-                    },
+                    - if state >> 60 == 0 { (state >> 40) as usize % bytes.len() } else { 0 },
             );
             let _ = BzImage::parse(&bytes);
         }

@@ -1,10 +1,12 @@
-//! Where what can be made again is kept: `$KERNLANE_CACHE`, else `$XDG_CACHE_HOME/kernlane`, else `~/.cache/kernlane`.
+//! Where what can be made again is kept: `$KERNLANE_CACHE`, else `$XDG_CACHE_HOME/kernlane`, else
+//! `~/.cache/kernlane`.
 
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
 pub fn directory() -> Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let variable =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("KERNLANE_CACHE")
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("kernlane")))
         .or_else(|| variable("HOME").map(|home| home.join(".cache/kernlane")))

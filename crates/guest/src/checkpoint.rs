@@ -1,7 +1,9 @@
-//! A checkpoint: a guest that has booted, set up and warmed its workload, stopped where counting would start.
+//! A checkpoint: a guest that has booted, set up and warmed its workload, stopped where counting
+//! would start.
 //!
-//! Takes what a recording takes; gives a directory with the guest's whole state, from which any number of recordings start in seconds and
-//! all execute the same instructions. Belongs to one kernel, workload, seed and version of QEMU, and says so when it meets others.
+//! Takes what a recording takes; gives a directory with the guest's whole state, from which any
+//! number of recordings start in seconds and all execute the same instructions. Belongs to one
+//! kernel, workload, seed and version of QEMU, and says so when it meets others.
 
 use crate::boot::End;
 use crate::draft::Draft;
@@ -47,7 +49,8 @@ pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<M
     progress("making the guest from Debian packages");
     let state = draft.work.join(STATE);
     let (boot, conditions) = request.prepare(&qemu, Some(State::SavedTo(state.clone())))?;
-    let outcome = boot.run(&qemu, &draft.work, &mut |phase| progress(&format!("guest: {phase}")))?;
+    let outcome =
+        boot.run(&qemu, &draft.work, &mut |phase| progress(&format!("guest: {phase}")))?;
     judge(&boot, &outcome)?;
     ensure!(
         outcome.end == End::Saved,
@@ -62,10 +65,7 @@ pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<M
     text.push('\n');
     std::fs::write(draft.work.join(SUMMARY), text).context("writing the conditions")?;
     draft.publish()?;
-    Ok(Made {
-        summary,
-        elapsed: outcome.elapsed,
-    })
+    Ok(Made { summary, elapsed: outcome.elapsed })
 }
 
 /// A checkpoint as it lies in its directory.
@@ -103,7 +103,10 @@ impl Checkpoint {
 
     /// An error that names every condition in which the checkpoint differs from what is to be run.
     pub fn fits(&self, wanted: &Conditions) -> Result<()> {
-        let differences = differences(&serde_json::to_value(&self.summary.conditions)?, &serde_json::to_value(wanted)?);
+        let differences = differences(
+            &serde_json::to_value(&self.summary.conditions)?,
+            &serde_json::to_value(wanted)?,
+        );
         ensure!(
             differences.is_empty(),
             "{} was made on other conditions; make it anew with `kernlane checkpoint`\n{}",
@@ -152,7 +155,8 @@ mod tests {
             state_bytes: 5,
             state_sha256: sha256_of(&directory.path().join(STATE)).unwrap(),
         };
-        std::fs::write(directory.path().join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
+        std::fs::write(directory.path().join(SUMMARY), serde_json::to_vec(&summary).unwrap())
+            .unwrap();
         let checkpoint = Checkpoint::open(directory.path()).unwrap();
         checkpoint.fits(&conditions(1)).unwrap();
         let message = checkpoint.fits(&conditions(2)).unwrap_err().to_string();

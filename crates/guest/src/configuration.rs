@@ -42,7 +42,8 @@ pub struct Plugin {
     pub arguments: Vec<(String, String)>,
 }
 
-/// The CPU of recordings: everything that QEMU emulates, but not the string operations that QEMU would emulate byte by byte.
+/// The CPU of recordings: everything that QEMU emulates, but not the string operations that QEMU
+/// would emulate byte by byte.
 pub const CPU_OF_RECORDINGS: &str = "max,-erms,-fsrm";
 
 impl Boot {

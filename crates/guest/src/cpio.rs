@@ -1,12 +1,14 @@
 //! Writes the archive that the kernel unpacks as its first root file system (cpio "newc",
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! Takes entries one by one in the order in which they are to be unpacked; gives bytes. Owner is always root, times are always
-//! `MTIME`, inode numbers count from 1: the same entries give the same bytes. Never compresses, never reads a file.
+//! Takes entries one by one in the order in which they are to be unpacked; gives bytes. Owner is
+//! always root, times are always `MTIME`, inode numbers count from 1: the same entries give the
+//! same bytes. Never compresses, never reads a file.
 
 use std::io::{self, Write};
 
-/// 2019-12-31T00:00:00Z: the day before the guest's clock starts, so that nothing lies in the guest's future.
+/// 2019-12-31T00:00:00Z: the day before the guest's clock starts, so that nothing lies in the
+/// guest's future.
 pub const MTIME: u32 = 1_577_750_400;
 
 /// `stat.st_mode` bits of a directory, a regular file and a symbolic link.
@@ -17,17 +19,14 @@ const S_IFLNK: u32 = 0o120_000;
 pub struct Writer<W: Write> {
     out: W,
     entries: u32,
-    /// Bytes written so far; names and data are padded to multiples of four from the archive's start.
+    /// Bytes written so far; names and data are padded to multiples of four from the archive's
+    /// start.
     position: u64,
 }
 
 impl<W: Write> Writer<W> {
     pub fn new(out: W) -> Self {
-        Writer {
-            out,
-            entries: 0,
-            position: 0,
-        }
+        Writer { out, entries: 0, position: 0 }
     }
 
     /// `path` without a leading slash; `permissions` are the lower twelve mode bits.
@@ -57,18 +56,30 @@ impl<W: Write> Writer<W> {
                 format!("cpio cannot name a file {path:?}"),
             ));
         }
-        let size = u32::try_from(data.len())
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{path}: 4 GB or more do not fit cpio newc")))?;
+        let size = u32::try_from(data.len()).map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{path}: 4 GB or more do not fit cpio newc"),
+            )
+        })?;
         self.entries += 1;
         self.header(path, self.entries, mode, links, size)?;
         self.put(data)?;
         self.pad()
     }
 
-    fn header(&mut self, path: &str, inode: u32, mode: u32, links: u32, size: u32) -> io::Result<()> {
+    fn header(
+        &mut self,
+        path: &str,
+        inode: u32,
+        mode: u32,
+        links: u32,
+        size: u32,
+    ) -> io::Result<()> {
         let name_size = path.len() as u32 + 1;
         let mtime = if inode == 0 { 0 } else { MTIME };
-        // magic, ino, mode, uid, gid, nlink, mtime, filesize, dev major and minor, rdev major and minor, namesize, check
+        // magic, ino, mode, uid, gid, nlink, mtime, filesize, dev major and minor, rdev major and
+        // minor, namesize, check
         let fields = [inode, mode, 0, 0, links, mtime, size, 0, 0, 0, 0, name_size, 0];
         let mut header = String::from("070701");
         for field in fields {
@@ -104,7 +115,8 @@ mod tests {
         assert!(text.starts_with("07070100000001000081ed00000000000000000000000\u{31}"));
         assert_eq!(&text[54..62], "00000005", "file size");
         assert_eq!(&text[94..102], "00000005", "name size counts the NUL");
-        // 110 bytes of header and 5 of name end at 115; data starts at 116, 5 bytes long; the trailer starts at 124.
+        // 110 bytes of header and 5 of name end at 115; data starts at 116, 5 bytes long; the
+        // trailer starts at 124.
         assert_eq!(&bytes[110..116], b"a/bc\0\0");
         assert_eq!(&bytes[116..124], b"hello\0\0\0");
         assert_eq!(&bytes[124..130], b"070701");
@@ -123,7 +135,8 @@ mod tests {
         let bytes = write();
         assert_eq!(bytes, write());
         assert_eq!(&bytes[6..14], b"00000001");
-        let second = bytes.windows(6).enumerate().filter(|(_, w)| *w == b"070701").nth(1).unwrap().0;
+        let second =
+            bytes.windows(6).enumerate().filter(|(_, w)| *w == b"070701").nth(1).unwrap().0;
         assert_eq!(&bytes[second + 6..second + 14], b"00000002");
     }
 

@@ -1,7 +1,7 @@
 //! A directory that is made beside its final place and renamed when it is whole.
 //!
-//! Takes the final path and the names of its files; gives a directory to write them to. Whatever happens before `publish`, nothing stays under
-//! the final name, and what was there is as it was.
+//! Takes the final path and the names of its files; gives a directory to write them to. Whatever
+//! happens before `publish`, nothing stays under the final name, and what was there is as it was.
 
 use anyhow::{Context, Result, ensure};
 use host::scratch;
@@ -24,7 +24,8 @@ impl Draft {
     pub fn reserve(output: &Path, force: bool, files: &'static [&'static str]) -> Result<Draft> {
         if let Ok(metadata) = std::fs::symlink_metadata(output) {
             ensure!(metadata.is_dir(), "{} exists and is not a directory", output.display());
-            let entries = std::fs::read_dir(output).with_context(|| format!("reading {}", output.display()))?;
+            let entries = std::fs::read_dir(output)
+                .with_context(|| format!("reading {}", output.display()))?;
             for entry in entries {
                 let name = entry?.file_name();
                 ensure!(force, "{} is not empty: --force replaces it", output.display());
@@ -43,12 +44,7 @@ impl Draft {
         let holder = scratch::directory(parent, ".kernlane-record-")?;
         let work = std::path::absolute(holder.path())?.join("new");
         std::fs::create_dir(&work).with_context(|| format!("making {}", work.display()))?;
-        Ok(Draft {
-            holder,
-            work,
-            output: output.into(),
-            files,
-        })
+        Ok(Draft { holder, work, output: output.into(), files })
     }
 
     /// Gives the directory its name, when all its files are on the disk.
@@ -62,7 +58,8 @@ impl Draft {
         let old = self.holder.path().join("replaced");
         let replaces = self.output.exists();
         if replaces {
-            std::fs::rename(&self.output, &old).with_context(|| format!("replacing {}", self.output.display()))?;
+            std::fs::rename(&self.output, &old)
+                .with_context(|| format!("replacing {}", self.output.display()))?;
         }
         std::fs::rename(&self.work, &self.output)
             .inspect_err(|_| {

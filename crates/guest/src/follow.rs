@@ -1,7 +1,8 @@
-//! Reads a recording back while it is being written: proof that it can be read, and how far it has come.
+//! Reads a recording back while it is being written: proof that it can be read, and how far it has
+//! come.
 //!
-//! Takes the path of a `trace.klt` that another process writes or will write; gives the instructions so far, and at the end the totals
-//! or the first thing that is wrong. Never writes.
+//! Takes the path of a `trace.klt` that another process writes or will write; gives the
+//! instructions so far, and at the end the totals or the first thing that is wrong. Never writes.
 
 use anyhow::{Context, Result, anyhow};
 use std::fs::File;
@@ -40,10 +41,7 @@ impl Follower {
     pub fn start(path: PathBuf) -> Follower {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        Follower {
-            shared,
-            reader: Some(std::thread::spawn(move || follow(&path, &theirs))),
-        }
+        Follower { shared, reader: Some(std::thread::spawn(move || follow(&path, &theirs))) }
     }
 
     pub fn instructions(&self) -> u64 {
@@ -87,7 +85,8 @@ fn follow(path: &PathBuf, shared: &Shared) -> Result<Followed> {
         shared.instructions.store(reader.totals_so_far().instructions(), Ordering::Relaxed);
     }
     let totals: trace::Totals = totals.context("no clean end")?;
-    // An instruction takes a nanosecond of the guest's clock, which is read a little before the recording ends, or never.
+    // An instruction takes a nanosecond of the guest's clock, which is read a little before the
+    // recording ends, or never.
     let guest_time = Duration::from_nanos(totals.instructions().max(ticks));
     Ok(Followed { totals, guest_time })
 }
@@ -140,10 +139,7 @@ mod tests {
     use std::io::Write;
 
     fn recording() -> Vec<u8> {
-        let header = trace::Header {
-            workload: "w".into(),
-            ..trace::Header::default()
-        };
+        let header = trace::Header { workload: "w".into(), ..trace::Header::default() };
         let mut writer = trace::Writer::new(Vec::new(), &header).unwrap();
         let translation = trace::Translation {
             id: trace::TranslationId(0),

@@ -1,7 +1,9 @@
-//! Where a kernel keeps what its page frames are used for: what the recording's plugin must know to tell it.
+//! Where a kernel keeps what its page frames are used for: what the recording's plugin must know to
+//! tell it.
 //!
-//! Takes a kernel; gives addresses of variables, and offsets and numbers from the kernel's own description of its types: BTF, or, where it
-//! has none, the headers of its build tree, asked through the compiler as kbuild's asm-offsets.c does. Never guesses one.
+//! Takes a kernel; gives addresses of variables, and offsets and numbers from the kernel's own
+//! description of its types: BTF, or, where it has none, the headers of its build tree, asked
+//! through the compiler as kbuild's asm-offsets.c does. Never guesses one.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
@@ -56,15 +58,10 @@ impl FrameFacts {
     }
 }
 
-/// Variables whose values a recording tells (`docs/reference/recording-format.md`): they say what an address of data belongs to. The first three are
-/// there only where the kernel can choose them.
-pub const VALUES: [&str; 5] = [
-    "page_offset_base",
-    "vmalloc_base",
-    "vmemmap_base",
-    "__per_cpu_offset",
-    "pcpu_unit_pages",
-];
+/// Variables whose values a recording tells (`docs/reference/recording-format.md`): they say what
+/// an address of data belongs to. The first three are there only where the kernel can choose them.
+pub const VALUES: [&str; 5] =
+    ["page_offset_base", "vmalloc_base", "vmemmap_base", "__per_cpu_offset", "pcpu_unit_pages"];
 
 impl Types {
     pub fn of_btf(btf: &Btf<'_>) -> Result<Types> {
@@ -97,8 +94,11 @@ impl Types {
     /// Compiles a few lines with the command that compiled `mm/slub.c`; writes nothing to the tree.
     pub fn of_tree(tree: &Path) -> Result<Types> {
         const SAVED: &str = "mm/.slub.o.cmd";
-        let text = std::fs::read_to_string(tree.join(SAVED)).with_context(|| format!("{SAVED}: cannot be read"))?;
-        let command = compiler(&text).with_context(|| format!("{SAVED}: the command that compiled slub.o is not understood"))?;
+        let text = std::fs::read_to_string(tree.join(SAVED))
+            .with_context(|| format!("{SAVED}: cannot be read"))?;
+        let command = compiler(&text).with_context(|| {
+            format!("{SAVED}: the command that compiled slub.o is not understood")
+        })?;
         let mut child = Command::new("sh")
             .args(["-c", &command])
             .current_dir(tree)
@@ -154,9 +154,8 @@ void kernlane_tell(void)
 
 fn answers(assembly: &str) -> Result<Types> {
     let number = |name: &str| -> Result<u64> {
-        let mut told = assembly
-            .lines()
-            .filter_map(|line| line.split_once("\"kernlane ")?.1.split_once(' '));
+        let mut told =
+            assembly.lines().filter_map(|line| line.split_once("\"kernlane ")?.1.split_once(' '));
         let (_, value) = told
             .find(|(told, _)| *told == name)
             .with_context(|| format!("the compiler does not tell {name}"))?;

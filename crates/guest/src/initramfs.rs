@@ -1,7 +1,8 @@
 //! A guest's root file system as a file that QEMU hands to the kernel.
 //!
-//! Takes what is to be in it (Debian packages, files, kernel modules, the program `/kernlane/main`); gives a cpio file, for workloads
-//! from the cache when nothing that goes into it has changed. The same packages and files give the same bytes.
+//! Takes what is to be in it (Debian packages, files, kernel modules, the program
+//! `/kernlane/main`); gives a cpio file, for workloads from the cache when nothing that goes into
+//! it has changed. The same packages and files give the same bytes.
 
 use crate::kernel::{Kernel, Module};
 use crate::marker::{self, Mark};
@@ -23,7 +24,8 @@ const WORKLOAD_MAIN: &str = include_str!("workload.sh");
 /// The shell of the guest's own scripts, and the programs that no installed package has.
 const BUSYBOX: &str = "busybox-static";
 
-/// Nothing that runs needs these; examples stay, since they are sources that a workload may compile.
+/// Nothing that runs needs these; examples stay, since they are sources that a workload may
+/// compile.
 const DOCUMENTATION: [&str; 6] = [
     "usr/share/doc/",
     "usr/share/info/",
@@ -51,7 +53,8 @@ pub struct Initramfs {
 }
 
 impl Contents {
-    /// A guest that runs `script` (a shell script, or any text that begins with `#!`) and has `/kernlane/modules/NAME.ko` for each module.
+    /// A guest that runs `script` (a shell script, or any text that begins with `#!`) and has
+    /// `/kernlane/modules/NAME.ko` for each module.
     pub fn of_script(script: &str, modules: Vec<Module>) -> Contents {
         let script = if script.starts_with("#!") {
             script.to_string()
@@ -105,15 +108,17 @@ impl Contents {
         self.files.insert(path.into(), (permissions, content.into()));
     }
 
-    /// Writes the root file system into `directory` (made if needed) under a name that is a hash of all that goes into it, or finds it
-    /// there. Packages come from or go to `cache`.
+    /// Writes the root file system into `directory` (made if needed) under a name that is a hash of
+    /// all that goes into it, or finds it there. Packages come from or go to `cache`.
     pub fn build(&self, cache: &Path, directory: &Path) -> Result<Initramfs> {
         let packages = packages::resolve(&self.packages)?;
         let debs = packages::fetch(&packages, &cache.join("debs"))?;
         let path = directory.join(format!("{}.cpio", self.key(&packages)));
         if !path.is_file() {
-            std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-            let mut file = tempfile::NamedTempFile::new_in(directory).with_context(|| format!("writing into {}", directory.display()))?;
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("making {}", directory.display()))?;
+            let mut file = tempfile::NamedTempFile::new_in(directory)
+                .with_context(|| format!("writing into {}", directory.display()))?;
             let root = self.root(&debs)?;
             let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
             root.write(&mut out)
@@ -122,19 +127,14 @@ impl Contents {
             drop(out);
             file.persist(&path).with_context(|| format!("writing {}", path.display()))?;
         }
-        Ok(Initramfs {
-            sha256: sha256_of(&path)?,
-            path,
-            packages,
-        })
+        Ok(Initramfs { sha256: sha256_of(&path)?, path, packages })
     }
 
     fn root(&self, debs: &[PathBuf]) -> Result<RootFs> {
         let mut root = RootFs::debian();
         for deb in debs {
             interrupt::check()?;
-            self.unpack(deb, &mut root)
-                .with_context(|| format!("unpacking {}", deb.display()))?;
+            self.unpack(deb, &mut root).with_context(|| format!("unpacking {}", deb.display()))?;
         }
         root.file("init", 0o755, INIT.as_bytes())?;
         for (path, (permissions, content)) in &self.files {
@@ -167,7 +167,8 @@ impl Contents {
     }
 
     fn is_left_out(&self, path: &str) -> bool {
-        let documentation = DOCUMENTATION.iter().any(|prefix| path.starts_with(prefix)) && !path.contains("/examples");
+        let documentation = DOCUMENTATION.iter().any(|prefix| path.starts_with(prefix))
+            && !path.contains("/examples");
         // A directory that leads to examples comes back as their parent.
         documentation
             || self
@@ -223,12 +224,8 @@ mod tests {
         assert_eq!(one.key(&[]), other.key(&[]));
         other.file("/x", 0o644, "");
         assert_ne!(one.key(&[]), other.key(&[]));
-        let package = Package {
-            name: "a".into(),
-            version: "1".into(),
-            file: "a_1_all.deb".into(),
-            bytes: 3,
-        };
+        let package =
+            Package { name: "a".into(), version: "1".into(), file: "a_1_all.deb".into(), bytes: 3 };
         assert_ne!(one.key(&[package]), one.key(&[]));
     }
 }

@@ -1,6 +1,7 @@
 //! Whether a guest did all that it should, and if not, why.
 //!
-//! Takes an `Outcome`; gives an error that tells what failed, with the last lines of all that was printed.
+//! Takes an `Outcome`; gives an error that tells what failed, with the last lines of all that was
+//! printed.
 
 use crate::boot::{self, End, Outcome};
 use crate::configuration::Boot;
@@ -16,8 +17,12 @@ pub fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
         }
         End::Stopped => match (plugin_failure(&outcome.qemu), panic(&outcome.console)) {
             (Some(failure), _) => bail!(failure.to_string()),
-            (None, Some(reason)) => bail!(explain(&format!("the kernel panicked: {reason}"), outcome)),
-            (None, None) => bail!(explain("the guest stopped before the workload had ended", outcome)),
+            (None, Some(reason)) => {
+                bail!(explain(&format!("the kernel panicked: {reason}"), outcome))
+            }
+            (None, None) => {
+                bail!(explain("the guest stopped before the workload had ended", outcome))
+            }
         },
         End::TimeLimit => bail!(explain(
             &format!(
@@ -97,10 +102,14 @@ mod tests {
             "[ 1.0] a\n[ 2.0] kernlane: failed in run with status 3\n[ 2.0] kernlane: exit 3\n",
         );
         assert!(
-            message.contains("failed in run (status 3)") && message.contains("output, last lines:\nsaid"),
+            message.contains("failed in run (status 3)")
+                && message.contains("output, last lines:\nsaid"),
             "{message}"
         );
-        assert!(judged(End::Stopped, "[ 1.0] Kernel panic - not syncing: VFS\n[ 1.1] x").contains("panicked: VFS"));
+        assert!(
+            judged(End::Stopped, "[ 1.0] Kernel panic - not syncing: VFS\n[ 1.1] x")
+                .contains("panicked: VFS")
+        );
         let full = "kernlane: writing the recording failed: No space left on device (os error 28)\nkernlane: stopping the guest\n";
         assert!(plugin_failure(full).unwrap().ends_with("(os error 28)"));
         assert_eq!(

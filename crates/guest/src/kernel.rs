@@ -1,7 +1,8 @@
-//! A kernel that can be booted: its boot image, its vmlinux, its modules, and what the recording's plugin must know of it.
+//! A kernel that can be booted: its boot image, its vmlinux, its modules, and what the recording's
+//! plugin must know of it.
 //!
-//! Takes a build tree, or a boot image and its vmlinux; gives a `Kernel` whose two files are proven to be one kernel by the build id.
-//! Never changes either and never looks into code.
+//! Takes a build tree, or a boot image and its vmlinux; gives a `Kernel` whose two files are proven
+//! to be one kernel by the build id. Never changes either and never looks into code.
 
 use crate::bzimage::BzImage;
 use crate::frame_facts::{FrameFacts, Types, VALUES};
@@ -37,18 +38,21 @@ pub struct TaskFacts {
     pub switch_to: LinkAddr,
     /// `__set_task_comm`, which has the task and its new name; a kernel may lack it.
     pub set_comm: Option<LinkAddr>,
-    /// Functions whose second argument is a task that becomes able to run: `enqueue_task_fair` and its like.
+    /// Functions whose second argument is a task that becomes able to run: `enqueue_task_fair` and
+    /// its like.
     pub wakes: Vec<LinkAddr>,
     /// Of `comm` in `struct task_struct`, in bytes.
     pub comm: u64,
     /// Of `pid`, likewise; only a kernel with BTF tells.
     pub pid: Option<u64>,
-    /// The variable `page_offset_base`, which says where all of memory is mapped; a kernel may have it as a constant.
+    /// The variable `page_offset_base`, which says where all of memory is mapped; a kernel may have
+    /// it as a constant.
     pub page_offset_base: Option<LinkAddr>,
 }
 
 impl Kernel {
-    /// `kernel` is a build tree, or a boot image; then `vmlinux`, if not given, is looked for where distributions put it.
+    /// `kernel` is a build tree, or a boot image; then `vmlinux`, if not given, is looked for where
+    /// distributions put it.
     pub fn open(kernel: &Path, vmlinux: Option<&Path>) -> Result<Kernel> {
         ensure!(kernel.exists(), "{}: there is no such file or directory", kernel.display());
         if kernel.is_dir() {
@@ -73,13 +77,7 @@ impl Kernel {
             build_id.0
         );
         let modules = installed_modules(kernel, &image.release)?;
-        Ok(Kernel {
-            boot_image: kernel.into(),
-            vmlinux,
-            build_id,
-            release: image.release,
-            modules,
-        })
+        Ok(Kernel { boot_image: kernel.into(), vmlinux, build_id, release: image.release, modules })
     }
 
     fn from_tree(tree: &Path) -> Result<Kernel> {
@@ -103,17 +101,12 @@ impl Kernel {
         );
         let mut modules = BTreeMap::new();
         // Names the object files of the modules; a tree without modules has no such file.
-        for line in std::fs::read_to_string(tree.join("modules.order")).unwrap_or_default().lines() {
+        for line in std::fs::read_to_string(tree.join("modules.order")).unwrap_or_default().lines()
+        {
             let path = tree.join(line).with_extension("ko");
             modules.insert(module_name(&path), path);
         }
-        Ok(Kernel {
-            boot_image,
-            vmlinux,
-            build_id,
-            release: image.release,
-            modules,
-        })
+        Ok(Kernel { boot_image, vmlinux, build_id, release: image.release, modules })
     }
 
     /// The named modules and what they depend on, in an order in which they can be loaded.
@@ -134,8 +127,11 @@ impl Kernel {
             .modules
             .get(name)
             .with_context(|| format!("the kernel {} has no module {name}", self.release))?;
-        let data = read_module(path).with_context(|| format!("reading the module {}", path.display()))?;
-        for dependency in module_dependencies(&data).with_context(|| format!("the module {}", path.display()))? {
+        let data =
+            read_module(path).with_context(|| format!("reading the module {}", path.display()))?;
+        for dependency in
+            module_dependencies(&data).with_context(|| format!("the module {}", path.display()))?
+        {
             self.add_module(&dependency, loaded, depth + 1)?;
         }
         loaded.push(Module { name: name.into(), data });
@@ -156,15 +152,22 @@ impl Kernel {
             let (switch_to, _, _) = symbol("__switch_to")?;
             let (init_task, size, section) = symbol("init_task")?;
             let section = elf.section_by_index(section.context("init_task is in no section")?)?;
-            let task = section.data_range(init_task, size)?.context("init_task has no bytes in the file")?;
+            let task = section
+                .data_range(init_task, size)?
+                .context("init_task has no bytes in the file")?;
             let comm = comm_offset(task)?;
             Ok(TaskFacts {
                 switch_to: LinkAddr(switch_to),
                 set_comm: symbol("__set_task_comm").ok().map(|(address, ..)| LinkAddr(address)),
-                wakes: WAKES.iter().filter_map(|name| Some(LinkAddr(symbol(name).ok()?.0))).collect(),
+                wakes: WAKES
+                    .iter()
+                    .filter_map(|name| Some(LinkAddr(symbol(name).ok()?.0)))
+                    .collect(),
                 comm,
                 pid: pid_offset(elf, task, comm)?,
-                page_offset_base: symbol("page_offset_base").ok().map(|(address, ..)| LinkAddr(address)),
+                page_offset_base: symbol("page_offset_base")
+                    .ok()
+                    .map(|(address, ..)| LinkAddr(address)),
             })
         })
     }
@@ -179,18 +182,16 @@ impl Kernel {
         with_elf(&self.vmlinux, |elf| {
             let symbol = |name: &str| {
                 let found = elf.symbols().find(|symbol| symbol.name() == Ok(name));
-                Ok::<_, anyhow::Error>(LinkAddr(found.with_context(|| format!("has no symbol {name}"))?.address()))
+                Ok::<_, anyhow::Error>(LinkAddr(
+                    found.with_context(|| format!("has no symbol {name}"))?.address(),
+                ))
             };
             let types = match (elf.section_by_name(".BTF"), self.vmlinux.parent()) {
                 (Some(section), _) => Types::of_btf(&Btf::parse(section.data()?)?)?,
                 (None, Some(tree)) if tree.join("mm").is_dir() => Types::of_tree(tree)?,
                 _ => bail!("has no BTF, and lies in no build tree"),
             };
-            Ok(FrameFacts {
-                array: symbol("vmemmap_base")?,
-                count: symbol("max_pfn")?,
-                types,
-            })
+            Ok(FrameFacts { array: symbol("vmemmap_base")?, count: symbol("max_pfn")?, types })
         })
     }
 
@@ -208,10 +209,13 @@ impl Kernel {
     }
 }
 
-/// `enqueue_task` of the scheduler's classes (struct sched_class, kernel/sched/sched.h): what makes a task able to run goes through one.
-const WAKES: [&str; 4] = ["enqueue_task_fair", "enqueue_task_rt", "enqueue_task_dl", "enqueue_task_stop"];
+/// `enqueue_task` of the scheduler's classes (struct sched_class, kernel/sched/sched.h): what makes
+/// a task able to run goes through one.
+const WAKES: [&str; 4] =
+    ["enqueue_task_fair", "enqueue_task_rt", "enqueue_task_dl", "enqueue_task_stop"];
 
-/// From BTF, where the kernel has it; BTF must be right about `comm`, and the first task's pid must be 0.
+/// From BTF, where the kernel has it; BTF must be right about `comm`, and the first task's pid must
+/// be 0.
 fn pid_offset(elf: &object::File<'_>, init_task: &[u8], comm: u64) -> Result<Option<u64>> {
     let Some(section) = elf.section_by_name(".BTF") else {
         return Ok(None);
@@ -227,7 +231,8 @@ fn pid_offset(elf: &object::File<'_>, init_task: &[u8], comm: u64) -> Result<Opt
     Ok(Some(pid))
 }
 
-/// `init_task.comm` is "swapper" (INIT_TASK_COMM, include/linux/init_task.h) in an array of sixteen bytes; the only such one in it.
+/// `init_task.comm` is "swapper" (INIT_TASK_COMM, include/linux/init_task.h) in an array of sixteen
+/// bytes; the only such one in it.
 fn comm_offset(init_task: &[u8]) -> Result<u64> {
     const COMM: &[u8; 16] = b"swapper\0\0\0\0\0\0\0\0\0";
     let mut places = init_task.windows(COMM.len()).enumerate().filter(|(_, bytes)| bytes == COMM);
@@ -258,19 +263,22 @@ fn read_build_id(path: &Path) -> Result<BuildId> {
 
 fn with_elf<T>(path: &Path, read: impl FnOnce(&object::File<'_>) -> Result<T>) -> Result<T> {
     let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
-    let bytes = unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("reading {}", path.display()))?;
-    let elf = object::File::parse(&*bytes).with_context(|| format!("{}: not an ELF file that can be read", path.display()))?;
+    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the
+    // process with SIGBUS, as for any reader.
+    let bytes = unsafe { memmap2::Mmap::map(&file) }
+        .with_context(|| format!("reading {}", path.display()))?;
+    let elf = object::File::parse(&*bytes)
+        .with_context(|| format!("{}: not an ELF file that can be read", path.display()))?;
     read(&elf).with_context(|| path.display().to_string())
 }
 
-/// A build tree: `vmlinux` beside the `arch` of `arch/x86/boot/bzImage`. Debian: `usr/lib/debug/boot/vmlinux-R` of the root (`/`, or a
-/// directory into which packages were unpacked) that has `boot/vmlinuz-R`.
+/// A build tree: `vmlinux` beside the `arch` of `arch/x86/boot/bzImage`. Debian:
+/// `usr/lib/debug/boot/vmlinux-R` of the root (`/`, or a directory into which packages were
+/// unpacked) that has `boot/vmlinuz-R`.
 fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
     let name = format!("vmlinux-{}", image.release);
-    let canonical = boot_image
-        .canonicalize()
-        .with_context(|| format!("reading {}", boot_image.display()))?;
+    let canonical =
+        boot_image.canonicalize().with_context(|| format!("reading {}", boot_image.display()))?;
     let tree = canonical
         .ends_with("arch/x86/boot/bzImage")
         .then(|| canonical.ancestors().nth(4))
@@ -312,9 +320,8 @@ fn installed_modules(boot_image: &Path, release: &str) -> Result<BTreeMap<String
 
 /// The directory that contains the `boot` directory of a boot image.
 fn root_of(boot_image: &Path) -> Result<PathBuf> {
-    let image = boot_image
-        .canonicalize()
-        .with_context(|| format!("reading {}", boot_image.display()))?;
+    let image =
+        boot_image.canonicalize().with_context(|| format!("reading {}", boot_image.display()))?;
     Ok(image.parent().and_then(Path::parent).unwrap_or(Path::new("/")).into())
 }
 
@@ -341,10 +348,8 @@ fn module_dependencies(module: &[u8]) -> Result<Vec<String>> {
     let elf = object::File::parse(module).context("not an ELF file that can be read")?;
     let section = elf.section_by_name(".modinfo").context("has no section .modinfo")?;
     let info = String::from_utf8_lossy(section.data()?);
-    let depends = info
-        .split('\0')
-        .find_map(|entry| entry.strip_prefix("depends="))
-        .unwrap_or_default();
+    let depends =
+        info.split('\0').find_map(|entry| entry.strip_prefix("depends=")).unwrap_or_default();
     Ok(depends
         .split(',')
         .filter(|name| !name.is_empty())
@@ -368,7 +373,10 @@ mod tests {
 
     #[test]
     fn module_names() {
-        assert_eq!(module_name(Path::new("samples/livepatch/livepatch-sample.ko")), "livepatch_sample");
+        assert_eq!(
+            module_name(Path::new("samples/livepatch/livepatch-sample.ko")),
+            "livepatch_sample"
+        );
         assert_eq!(module_name(Path::new("a/veth.ko.xz")), "veth");
     }
 

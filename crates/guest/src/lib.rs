@@ -1,7 +1,8 @@
 //! What boots: kernels, root file systems, workloads, QEMU and its monitor, checkpoints.
 //!
-//! `record` makes a recording; `run` runs a shell script under a kernel and gives back what it printed, which is how a changed
-//! kernel is tried. Takes a kernel as a file and never looks into its code.
+//! `record` makes a recording; `run` runs a shell script under a kernel and gives back what it
+//! printed, which is how a changed kernel is tried. Takes a kernel as a file and never looks into
+//! its code.
 
 mod boot;
 
@@ -42,10 +43,12 @@ use host::scratch;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// Boots `kernel` (a bzImage) with `contents`, after `set` has had its say about the machine. Nothing is left behind.
+/// Boots `kernel` (a bzImage) with `contents`, after `set` has had its say about the machine.
+/// Nothing is left behind.
 ///
 /// # Errors
-/// The guest cannot be made or started. That its script failed, or that the kernel did, is in the `Outcome`.
+/// The guest cannot be made or started. That its script failed, or that the kernel did, is in the
+/// `Outcome`.
 pub fn run(kernel: &Path, contents: &Contents, set: impl FnOnce(&mut Boot)) -> Result<Outcome> {
     let qemu = Qemu::find()?;
     let directory = scratch::directory(&std::env::temp_dir(), "kernlane-guest-")?;
@@ -68,14 +71,17 @@ pub fn resolvable(package: &str) -> Result<String> {
 /// The cache directory, if it can be written to.
 pub fn writable_cache() -> Result<PathBuf> {
     let directory = cache::directory()?;
-    std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
-    tempfile::tempfile_in(&directory).with_context(|| format!("writing into {}", directory.display()))?;
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("making {}", directory.display()))?;
+    tempfile::tempfile_in(&directory)
+        .with_context(|| format!("writing into {}", directory.display()))?;
     Ok(directory)
 }
 
 /// Of a file, hex.
 fn sha256_of(path: &Path) -> Result<String> {
-    let mut file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let mut file =
+        std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut hash = Sha256::new();
     std::io::copy(&mut file, &mut hash).with_context(|| format!("reading {}", path.display()))?;
     Ok(format!("{:x}", hash.finalize()))

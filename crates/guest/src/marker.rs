@@ -1,8 +1,9 @@
 //! The marks by which a workload tells the recording's plugin where counting starts and ends.
 //!
-//! A mark is one eight-byte no-operation, `nopl imm32(%rax,%rax,1)`, that no compiler emits with these immediates; it does nothing
-//! on any machine. Gives the bytes of a static ELF program that executes one mark and exits: so small that it needs no compiler on the
-//! host and no library in the guest. Another such program stops the guest where a checkpoint is to be made.
+//! A mark is one eight-byte no-operation, `nopl imm32(%rax,%rax,1)`, that no compiler emits with
+//! these immediates; it does nothing on any machine. Gives the bytes of a static ELF program that
+//! executes one mark and exits: so small that it needs no compiler on the host and no library in
+//! the guest. Another such program stops the guest where a checkpoint is to be made.
 
 /// `0f 1f 84 00` and then this number plus the mark's, little endian.
 pub const MARK_BASE: u32 = 0x4b4c_0000;
@@ -40,7 +41,8 @@ impl Mark {
     }
 }
 
-/// The path in the guest of the program at whose first instruction the guest is stopped when a checkpoint is made. Else it does nothing.
+/// The path in the guest of the program at whose first instruction the guest is stopped when a
+/// checkpoint is made. Else it does nothing.
 pub const PAUSE: &str = "kernlane/pause";
 
 /// Where that instruction is; no other program of a guest has code there.
@@ -116,7 +118,8 @@ mod tests {
         let segment = file.segments().next().unwrap();
         assert_eq!(segment.size(), elf.len() as u64);
         let code = &segment.data().unwrap()[(file.entry() - segment.address()) as usize..];
-        let mnemonics = Decoder::new(64, code, DecoderOptions::NONE).iter().map(|i| i.mnemonic()).collect();
+        let mnemonics =
+            Decoder::new(64, code, DecoderOptions::NONE).iter().map(|i| i.mnemonic()).collect();
         (file.entry(), mnemonics)
     }
 }

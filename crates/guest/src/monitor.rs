@@ -1,6 +1,8 @@
-//! QEMU's monitor: commands to a running QEMU and what it says of itself, in its machine protocol (QMP).
+//! QEMU's monitor: commands to a running QEMU and what it says of itself, in its machine protocol
+//! (QMP).
 //!
-//! Takes a socket whose other end QEMU has. Never waits longer than `PATIENCE` without asking whether the user has interrupted.
+//! Takes a socket whose other end QEMU has. Never waits longer than `PATIENCE` without asking
+//! whether the user has interrupted.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::interrupt;
@@ -27,12 +29,7 @@ impl Monitor {
     pub fn new(stream: UnixStream) -> Result<Monitor> {
         let limited = stream.set_read_timeout(Some(PATIENCE));
         limited.context("setting a time limit for QEMU's monitor")?;
-        Ok(Monitor {
-            stream,
-            received: Vec::new(),
-            events: Vec::new(),
-            greeted: false,
-        })
+        Ok(Monitor { stream, received: Vec::new(), events: Vec::new(), greeted: false })
     }
 
     /// Executes a command and gives what it returns.
@@ -74,7 +71,10 @@ impl Monitor {
                 return Ok(message["return"].take());
             }
             if let Some(error) = message.get("error") {
-                bail!("QEMU refuses {command}: {}", error["desc"].as_str().unwrap_or("without a reason"));
+                bail!(
+                    "QEMU refuses {command}: {}",
+                    error["desc"].as_str().unwrap_or("without a reason")
+                );
             }
             self.events.push(message);
         }
@@ -86,15 +86,23 @@ impl Monitor {
             if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.received.drain(..=end).collect();
                 return Ok(Some(
-                    serde_json::from_slice(&line).context("QEMU's monitor said something that is not JSON")?,
+                    serde_json::from_slice(&line)
+                        .context("QEMU's monitor said something that is not JSON")?,
                 ));
             }
-            ensure!(self.received.len() < LONGEST_LINE, "QEMU's monitor said a line without an end");
+            ensure!(
+                self.received.len() < LONGEST_LINE,
+                "QEMU's monitor said a line without an end"
+            );
             let mut bytes = [0; 4096];
             match self.stream.read(&mut bytes) {
                 Ok(0) => bail!("QEMU has closed its monitor"),
                 Ok(read) => self.received.extend(&bytes[..read]),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    return Ok(None);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("reading QEMU's monitor"),
             }

@@ -1,7 +1,8 @@
 //! Debian packages for a guest, by the host's own apt: its suites, its trust, its mirrors.
 //!
-//! Takes package names; gives the `.deb` files of these packages and of all they depend on, resolved as for an empty system,
-//! from the cache or downloaded into it. Never installs anything on the host and needs no privileges.
+//! Takes package names; gives the `.deb` files of these packages and of all they depend on,
+//! resolved as for an empty system, from the cache or downloaded into it. Never installs anything
+//! on the host and needs no privileges.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::interrupt;
@@ -19,13 +20,15 @@ pub struct Package {
     pub bytes: u64,
 }
 
-/// Resolves `names` and their dependencies, without recommended packages, sorted by name. Needs apt's lists, no network.
+/// Resolves `names` and their dependencies, without recommended packages, sorted by name. Needs
+/// apt's lists, no network.
 pub fn resolve(names: &[String]) -> Result<Vec<Package>> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let output = apt_get()
-        // An empty status file: nothing counts as installed, so everything that is needed is listed.
+        // An empty status file: nothing counts as installed, so everything that is needed is
+        // listed.
         .args([
             "-o",
             "Dir::State::status=/dev/null",
@@ -50,11 +53,13 @@ pub fn resolve(names: &[String]) -> Result<Vec<Package>> {
     Ok(packages)
 }
 
-/// Makes sure that every package lies in `cache` and gives the files in the order of `packages`. apt verifies what it downloads.
+/// Makes sure that every package lies in `cache` and gives the files in the order of `packages`.
+/// apt verifies what it downloads.
 pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(cache).with_context(|| format!("making {}", cache.display()))?;
     let path = |package: &Package| cache.join(&package.file);
-    let is_there = |package: &Package| path(package).metadata().is_ok_and(|file| file.len() == package.bytes);
+    let is_there =
+        |package: &Package| path(package).metadata().is_ok_and(|file| file.len() == package.bytes);
     let missing: Vec<&Package> = packages.iter().filter(|package| !is_there(package)).collect();
     if !missing.is_empty() {
         let bytes: u64 = missing.iter().map(|package| package.bytes).sum();
@@ -69,7 +74,8 @@ pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
         let mut child = interrupt::spawn(&mut download).context("running apt-get download")?;
         let status = interrupt::wait(&mut child)?;
         if !status.success() {
-            let errors = std::fs::read_to_string(directory.path().join("errors")).unwrap_or_default();
+            let errors =
+                std::fs::read_to_string(directory.path().join("errors")).unwrap_or_default();
             bail!(
                 "downloading {} packages ({} MB) failed: {}",
                 missing.len(),
@@ -79,7 +85,8 @@ pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
         }
         for package in &missing {
             let from = directory.path().join(&package.file);
-            std::fs::rename(&from, path(package)).with_context(|| format!("apt-get download left no {}", package.file))?;
+            std::fs::rename(&from, path(package))
+                .with_context(|| format!("apt-get download left no {}", package.file))?;
         }
     }
     Ok(packages.iter().map(path).collect())
@@ -87,7 +94,8 @@ pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
 
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
-    // As the caller, not as `_apt`, who may not write into the caller's cache; no lock, since nothing of the system is changed.
+    // As the caller, not as `_apt`, who may not write into the caller's cache; no lock, since
+    // nothing of the system is changed.
     command
         .args(["-qq", "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1"])
         .env("LC_ALL", "C")
@@ -95,7 +103,8 @@ fn apt_get() -> Command {
     command
 }
 
-/// Lines of `'URI' FILE SIZE HASH`, as `apt-get --print-uris` prints them. In FILE, a colon is `%3a`.
+/// Lines of `'URI' FILE SIZE HASH`, as `apt-get --print-uris` prints them. In FILE, a colon is
+/// `%3a`.
 fn parse_uris(text: &str) -> Result<Vec<Package>> {
     let mut packages = Vec::new();
     for line in text.lines().filter(|line| line.starts_with('\'')) {
@@ -116,7 +125,11 @@ fn parse_uris(text: &str) -> Result<Vec<Package>> {
                 bytes: size.parse().ok()?,
             })
         };
-        packages.push(package().with_context(|| format!("apt-get --print-uris printed an unexpected line: {line}"))?);
+        packages.push(
+            package().with_context(|| {
+                format!("apt-get --print-uris printed an unexpected line: {line}")
+            })?,
+        );
     }
     Ok(packages)
 }

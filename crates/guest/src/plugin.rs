@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 pub const LIBRARY: &str = "libkernlane_plugin.so";
 
-/// The file that `KERNLANE_PLUGIN` names, else the one beside the tool's executable, else `../lib/kernlane/` from there.
+/// The file that `KERNLANE_PLUGIN` names, else the one beside the tool's executable, else
+/// `../lib/kernlane/` from there.
 pub fn find() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("KERNLANE_PLUGIN") {
         let path = PathBuf::from(path);
@@ -31,7 +32,8 @@ pub fn find() -> Result<PathBuf> {
 /// What the plugin is told so that it records data accesses, and what memory is used for.
 ///
 /// # Errors
-/// The kernel's vmlinux cannot be read. A kernel that does not say what its frames are used for is no error: the recording says why.
+/// The kernel's vmlinux cannot be read. A kernel that does not say what its frames are used for is
+/// no error: the recording says why.
 pub fn data_arguments(kernel: &Kernel, task: &TaskFacts) -> Result<Vec<(String, String)>> {
     let mut arguments = vec![("data".to_owned(), "on".to_owned())];
     let mut add = |key: &str, value: String| arguments.push((key.into(), value));

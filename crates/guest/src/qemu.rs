@@ -9,12 +9,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Conditional callbacks and reading the guest's memory from a plugin came with 9.1 and 9.2; 10.0 is what has been tried.
-pub const OLDEST: Version = Version {
-    major: 10,
-    minor: 0,
-    patch: 0,
-};
+/// Conditional callbacks and reading the guest's memory from a plugin came with 9.1 and 9.2; 10.0
+/// is what has been tried.
+pub const OLDEST: Version = Version { major: 10, minor: 0, patch: 0 };
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
@@ -40,11 +37,14 @@ impl Qemu {
     /// The program that `KERNLANE_QEMU` names, else the first in `PATH`.
     ///
     /// # Errors
-    /// There is none, it does not run, it is older than `OLDEST` or was built without plugins; the message says how to get one.
+    /// There is none, it does not run, it is older than `OLDEST` or was built without plugins; the
+    /// message says how to get one.
     pub fn find() -> Result<Qemu> {
         let program = match std::env::var_os("KERNLANE_QEMU") {
             Some(program) => PathBuf::from(program),
-            None => in_path(PROGRAM).with_context(|| format!("there is no {PROGRAM}. {HOW_TO_GET}"))?,
+            None => {
+                in_path(PROGRAM).with_context(|| format!("there is no {PROGRAM}. {HOW_TO_GET}"))?
+            }
         };
         let output = Command::new(&program)
             .arg("--version")
@@ -52,7 +52,9 @@ impl Qemu {
             .output()
             .with_context(|| format!("running {}. {HOW_TO_GET}", program.display()))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let version = parse_version(&text).with_context(|| format!("{} --version printed {:?}", program.display(), text.trim()))?;
+        let version = parse_version(&text).with_context(|| {
+            format!("{} --version printed {:?}", program.display(), text.trim())
+        })?;
         if version < OLDEST {
             bail!(
                 "{} is QEMU {version}; Kernlane needs {OLDEST} or later. {HOW_TO_GET}",
@@ -87,7 +89,8 @@ impl Qemu {
 
 pub const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then `apt-get install -t bookworm-backports qemu-system-x86`";
 
-/// What decides what the guest sees: everything on the command line but files, as a recording tells it.
+/// What decides what the guest sees: everything on the command line but files, as a recording tells
+/// it.
 pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
     ensure!(boot.cpus >= 1, "a guest needs a CPU");
     // Measured: with several vCPUs QEMU gives plugins wrong indices, and runs without icount.
@@ -104,7 +107,8 @@ pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
     add("-smp", boot.cpus.to_string());
     add("-m", format!("{}M", boot.memory_mb));
     if let Clock::Instructions { seed } = boot.clock {
-        // One instruction is one nanosecond, idle time is skipped, randomness comes from the seed, the date never differs.
+        // One instruction is one nanosecond, idle time is skipped, randomness comes from the seed,
+        // the date never differs.
         add("-icount", "shift=0,sleep=off".into());
         add("-seed", seed.to_string());
         add("-rtc", "base=2020-01-01T00:00:00,clock=vm".into());
@@ -116,7 +120,8 @@ pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
     Ok(arguments)
 }
 
-/// `panic=-1` reboots at once, which ends QEMU; `printk.time` is what `boot.rs` knows lines of the kernel's log by.
+/// `panic=-1` reboots at once, which ends QEMU; `printk.time` is what `boot.rs` knows lines of the
+/// kernel's log by.
 pub fn kernel_command_line(boot: &Boot) -> String {
     let mut words = vec!["console=ttyS0", "panic=-1", "printk.time=1"];
     if !boot.kaslr {
@@ -144,12 +149,9 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::var_os("PATH")?;
     let is_program = |path: &PathBuf| {
-        path.metadata()
-            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+        path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
-    std::env::split_paths(&path)
-        .map(|directory| directory.join(program))
-        .find(is_program)
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
 /// `QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)` and the like.
@@ -157,11 +159,7 @@ fn parse_version(text: &str) -> Option<Version> {
     let rest = text.lines().next()?.split("version ").nth(1)?;
     let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
     let (major, minor) = (numbers.next()??, numbers.next()??);
-    Some(Version {
-        major,
-        minor,
-        patch: numbers.next().flatten().unwrap_or(0),
-    })
+    Some(Version { major, minor, patch: numbers.next().flatten().unwrap_or(0) })
 }
 
 #[cfg(test)]
@@ -175,7 +173,9 @@ mod tests {
     #[test]
     fn versions_are_read_and_ordered() {
         let version = |text| parse_version(text).unwrap();
-        let ten = version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)\nCopyright");
+        let ten = version(
+            "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)\nCopyright",
+        );
         assert_eq!((ten.major, ten.minor, ten.patch), (10, 0, 2));
         assert!(ten >= OLDEST);
         assert!(version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)") < OLDEST);
@@ -209,7 +209,12 @@ mod tests {
         boot.cpus = 4;
         boot.command_line.push("quiet".into());
         let line = arguments(&boot).unwrap().join(" ");
-        assert!(!line.contains("nokaslr") && line.contains("tcg,thread=single") && line.contains("-smp 4") && line.ends_with("-no-reboot"));
+        assert!(
+            !line.contains("nokaslr")
+                && line.contains("tcg,thread=single")
+                && line.contains("-smp 4")
+                && line.ends_with("-no-reboot")
+        );
         assert!(line.contains("panic=-1 printk.time=1 quiet"));
     }
 

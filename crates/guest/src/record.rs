@@ -1,8 +1,9 @@
 //! A kernel and a workload become a recording.
 //!
-//! Takes a workload, a kernel, a seed; gives a directory with `trace.klt` (what ran, `docs/reference/recording-format.md`), `recording.json` (on what
-//! conditions), `console.log` and `output.log` (what the guest printed). The directory is made beside its final place and renamed when
-//! everything in it has been read back and found whole.
+//! Takes a workload, a kernel, a seed; gives a directory with `trace.klt` (what ran,
+//! `docs/reference/recording-format.md`), `recording.json` (on what conditions), `console.log` and
+//! `output.log` (what the guest printed). The directory is made beside its final place and renamed
+//! when everything in it has been read back and found whole.
 
 use crate::boot::Cost;
 use crate::checkpoint::Checkpoint;
@@ -24,7 +25,8 @@ pub struct Recording {
     pub summary: Summary,
     /// How long the guest ran, from its start, by the host's clock.
     pub elapsed: Duration,
-    /// How long the recording lasts by the guest's clock: what was executed and what was waited for, without the guest's boot.
+    /// How long the recording lasts by the guest's clock: what was executed and what was waited
+    /// for, without the guest's boot.
     pub guest_time: Duration,
     pub cost: Cost,
 }
@@ -67,9 +69,12 @@ pub struct Totals {
     pub data: Option<DataTotals>,
 }
 
-/// Whether the request's output holds this recording already: the same workload, kernel and seed, from the guest's boot, ended cleanly.
+/// Whether the request's output holds this recording already: the same workload, kernel and seed,
+/// from the guest's boot, ended cleanly.
 pub fn is_made(request: &Request) -> bool {
-    let summary = || -> Option<Summary> { serde_json::from_slice(&std::fs::read(Files::at(&request.output).summary()).ok()?).ok() };
+    let summary = || -> Option<Summary> {
+        serde_json::from_slice(&std::fs::read(Files::at(&request.output).summary()).ok()?).ok()
+    };
     summary().is_some_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0
             && made.conditions.workload_sha256 == request.workload.sha256
@@ -80,20 +85,26 @@ pub fn is_made(request: &Request) -> bool {
     })
 }
 
-/// Records, from the start of the guest or from a checkpoint. `progress` is told, a few times a second, what is being done and how many
-/// instructions have been recorded.
+/// Records, from the start of the guest or from a checkpoint. `progress` is told, a few times a
+/// second, what is being done and how many instructions have been recorded.
 ///
 /// # Errors
-/// QEMU or the plugin is missing, the guest cannot be made, the checkpoint is of another guest, the workload fails or does not end, the
-/// disk is full, the user interrupts: then nothing is left behind, and an existing recording is as it was.
-pub fn record(request: &Request, from: Option<&Path>, progress: &mut dyn FnMut(&str, u64)) -> Result<Recording> {
+/// QEMU or the plugin is missing, the guest cannot be made, the checkpoint is of another guest, the
+/// workload fails or does not end, the disk is full, the user interrupts: then nothing is left
+/// behind, and an existing recording is as it was.
+pub fn record(
+    request: &Request,
+    from: Option<&Path>,
+    progress: &mut dyn FnMut(&str, u64),
+) -> Result<Recording> {
     let qemu = Qemu::find()?;
     let library = plugin::find()?;
     let draft = Draft::reserve(&request.output, request.force, Files::FILES)?;
 
     progress("making the guest from Debian packages", 0);
     let checkpoint = from.map(Checkpoint::open).transpose()?;
-    let (mut boot, conditions) = request.prepare(&qemu, checkpoint.as_ref().map(Checkpoint::state))?;
+    let (mut boot, conditions) =
+        request.prepare(&qemu, checkpoint.as_ref().map(Checkpoint::state))?;
     if let Some(checkpoint) = &checkpoint {
         checkpoint.fits(&conditions)?;
     }
@@ -105,7 +116,8 @@ pub fn record(request: &Request, from: Option<&Path>, progress: &mut dyn FnMut(&
         progress(&format!("guest: {phase}"), follower.instructions())
     })?;
     judge(&boot, &outcome)?;
-    let Followed { totals, guest_time } = follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
+    let Followed { totals, guest_time } =
+        follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
     ensure!(totals.instructions() > 0, "the workload executed nothing between its marks");
     let summary = Summary {
         format: 1,
@@ -117,12 +129,7 @@ pub fn record(request: &Request, from: Option<&Path>, progress: &mut dyn FnMut(&
     text.push('\n');
     std::fs::write(files.summary(), text).context("writing the conditions")?;
     draft.publish()?;
-    Ok(Recording {
-        summary,
-        elapsed: outcome.elapsed,
-        guest_time,
-        cost: outcome.cost,
-    })
+    Ok(Recording { summary, elapsed: outcome.elapsed, guest_time, cost: outcome.cost })
 }
 
 impl Totals {
@@ -146,7 +153,12 @@ impl Totals {
     }
 }
 
-fn told(library: PathBuf, trace: &Path, request: &Request, conditions: &Conditions) -> Result<Plugin> {
+fn told(
+    library: PathBuf,
+    trace: &Path,
+    request: &Request,
+    conditions: &Conditions,
+) -> Result<Plugin> {
     let task = request.kernel.task_facts()?;
     let mut arguments: Vec<(String, String)> = Vec::new();
     let mut add = |key: &str, value: String| arguments.push((key.into(), value));

@@ -1,6 +1,7 @@
 //! What is asked of a guest that runs a workload, and the conditions that decide what it does.
 //!
-//! Takes a workload, a kernel, a seed; gives what QEMU is to boot, and the conditions as they are written beside every result. Runs nothing.
+//! Takes a workload, a kernel, a seed; gives what QEMU is to boot, and the conditions as they are
+//! written beside every result. Runs nothing.
 
 use crate::cache;
 use crate::configuration::{Boot, Clock};
@@ -18,7 +19,8 @@ use std::time::Duration;
 pub struct Request {
     pub workload: Workload,
     pub kernel: Kernel,
-    /// What the guest has besides: path, permissions, content. Such a guest is not kept in the cache, but made beside the output (`OUTPUT.guest`).
+    /// What the guest has besides: path, permissions, content. Such a guest is not kept in the
+    /// cache, but made beside the output (`OUTPUT.guest`).
     pub files: Vec<(String, u32, Vec<u8>)>,
     /// The directory to make. Its parents are made, too.
     pub output: PathBuf,
@@ -70,7 +72,8 @@ impl Request {
         boot.memory_mb = self.memory_mb.unwrap_or(workload.memory_mb);
         boot.time_limit = self.time_limit;
         boot.state = state;
-        // Where user programs lie would differ with any change of the kernel that draws one random number more or less.
+        // Where user programs lie would differ with any change of the kernel that draws one random
+        // number more or less.
         boot.command_line.push("norandmaps".into());
         let conditions = Conditions {
             kernel_release: kernel.release.clone(),

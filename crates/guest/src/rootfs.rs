@@ -1,8 +1,9 @@
 //! The guest's root file system, in memory until it is written as an archive.
 //!
-//! Takes Debian packages' contents (tar streams), files and links, later ones over earlier ones; gives cpio bytes, sorted by path.
-//! Packages are unpacked, not installed: no maintainer script runs, every file belongs to root. Never touches the host's file
-//! system, so it needs no privileges.
+//! Takes Debian packages' contents (tar streams), files and links, later ones over earlier ones;
+//! gives cpio bytes, sorted by path. Packages are unpacked, not installed: no maintainer script
+//! runs, every file belongs to root. Never touches the host's file system, so it needs no
+//! privileges.
 
 use crate::cpio;
 use anyhow::{Context, Result, bail, ensure};
@@ -17,7 +18,8 @@ enum Node {
     Symlink { target: String },
 }
 
-/// Paths have no leading slash and no `.` or `..`; every parent of a path is a directory in the tree.
+/// Paths have no leading slash and no `.` or `..`; every parent of a path is a directory in the
+/// tree.
 #[derive(Default)]
 pub struct RootFs {
     nodes: BTreeMap<String, Node>,
@@ -27,8 +29,9 @@ pub struct RootFs {
 const MAX_LINKS: u32 = 40;
 
 impl RootFs {
-    /// Debian's skeleton: merged `/usr` (the links exist before the packages, whose `/bin/x` so becomes `/usr/bin/x`), mount points
-    /// and the accounts of root, nobody and www-data, which base-files and base-passwd would make when installed.
+    /// Debian's skeleton: merged `/usr` (the links exist before the packages, whose `/bin/x` so
+    /// becomes `/usr/bin/x`), mount points and the accounts of root, nobody and www-data, which
+    /// base-files and base-passwd would make when installed.
     pub fn debian() -> Self {
         let mut root = RootFs::default();
         let directories = [
@@ -68,16 +71,15 @@ impl RootFs {
         ] {
             root.nodes.insert(link.into(), Node::Symlink { target: target.into() });
         }
-        let file = |text: &str| Node::File {
-            permissions: 0o644,
-            data: text.as_bytes().into(),
-        };
+        let file = |text: &str| Node::File { permissions: 0o644, data: text.as_bytes().into() };
         root.nodes.insert(
             "etc/passwd".into(),
             file("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
         );
-        root.nodes
-            .insert("etc/group".into(), file("root:x:0:\nadm:x:4:\nwww-data:x:33:\nnogroup:x:65534:\n"));
+        root.nodes.insert(
+            "etc/group".into(),
+            file("root:x:0:\nadm:x:4:\nwww-data:x:33:\nnogroup:x:65534:\n"),
+        );
         root.nodes.insert("etc/hosts".into(), file("127.0.0.1 localhost guest\n"));
         root.nodes.insert("etc/hostname".into(), file("guest\n"));
         root
@@ -85,30 +87,27 @@ impl RootFs {
 
     /// Adds or replaces a regular file; missing parents are made. `path` may begin with a slash.
     pub fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> Result<()> {
-        self.insert(
-            path,
-            Node::File {
-                permissions,
-                data: data.into(),
-            },
-        )
+        self.insert(path, Node::File { permissions, data: data.into() })
     }
 
     pub fn symlink(&mut self, path: &str, target: &str) -> Result<()> {
         self.insert(path, Node::Symlink { target: target.into() })
     }
 
-    /// Whether a file, directory or link is there; links in the parents are followed, the last component is not.
+    /// Whether a file, directory or link is there; links in the parents are followed, the last
+    /// component is not.
     pub fn contains(&self, path: &str) -> bool {
         self.resolve_parent(path).is_ok_and(|path| self.nodes.contains_key(&path))
     }
 
-    /// Unpacks a tar stream (what `dpkg-deb --fsys-tarfile` prints), without the paths for which `leave_out` says true.
+    /// Unpacks a tar stream (what `dpkg-deb --fsys-tarfile` prints), without the paths for which
+    /// `leave_out` says true.
     pub fn unpack(&mut self, tar: impl Read, leave_out: impl Fn(&str) -> bool) -> Result<()> {
         let mut archive = tar::Archive::new(tar);
         for entry in archive.entries().context("reading the package's tar stream")? {
             let mut entry = entry.context("reading the package's tar stream")?;
-            let path = String::from_utf8(entry.path_bytes().into_owned()).context("a file name in the package is not UTF-8")?;
+            let path = String::from_utf8(entry.path_bytes().into_owned())
+                .context("a file name in the package is not UTF-8")?;
             let path = clean(&path)?;
             if path.is_empty() || leave_out(&path) {
                 continue;
@@ -119,16 +118,13 @@ impl RootFs {
                 tar::EntryType::Regular => {
                     let mut data = Vec::with_capacity(entry.size().min(1 << 30) as usize);
                     entry.read_to_end(&mut data).with_context(|| format!("reading /{path}"))?;
-                    Node::File {
-                        permissions,
-                        data: data.into(),
-                    }
+                    Node::File { permissions, data: data.into() }
                 }
-                tar::EntryType::Symlink => Node::Symlink {
-                    target: link_name(&entry, &path)?,
-                },
+                tar::EntryType::Symlink => Node::Symlink { target: link_name(&entry, &path)? },
                 tar::EntryType::Link => self.linked(&clean(&link_name(&entry, &path)?)?)?,
-                other => bail!("/{path}: a tar entry of type {other:?}, which no package of a guest may hold"),
+                other => bail!(
+                    "/{path}: a tar entry of type {other:?}, which no package of a guest may hold"
+                ),
             };
             self.insert(&path, node)?;
         }
@@ -163,13 +159,16 @@ impl RootFs {
         let path = self.resolve_parent(&clean(path)?)?;
         for (at, _) in path.match_indices('/') {
             match self.nodes.get(&path[..at]) {
-                None => drop(self.nodes.insert(path[..at].into(), Node::Directory { permissions: 0o755 })),
+                None => drop(
+                    self.nodes.insert(path[..at].into(), Node::Directory { permissions: 0o755 }),
+                ),
                 Some(Node::Directory { .. }) => {}
                 Some(_) => bail!("/{path}: /{} is not a directory", &path[..at]),
             }
         }
         match (self.nodes.get(&path), &node) {
-            // A package that ships the directory `/lib` means the directory behind the skeleton's link.
+            // A package that ships the directory `/lib` means the directory behind the skeleton's
+            // link.
             (Some(Node::Symlink { .. }), Node::Directory { .. }) => return Ok(()),
             (Some(Node::Directory { .. }), Node::File { .. } | Node::Symlink { .. }) => {
                 bail!("/{path} is a directory and cannot become a file")
@@ -210,10 +209,12 @@ impl RootFs {
 
 fn link_name(entry: &tar::Entry<'_, impl Read>, path: &str) -> Result<String> {
     let name = entry.link_name_bytes().with_context(|| format!("/{path}: a link to nowhere"))?;
-    String::from_utf8(name.into_owned()).with_context(|| format!("/{path}: the link's target is not UTF-8"))
+    String::from_utf8(name.into_owned())
+        .with_context(|| format!("/{path}: the link's target is not UTF-8"))
 }
 
-/// The path without leading `/` or `./` and trailing `/`; refuses `..`, which in a package can only be an attack or an accident.
+/// The path without leading `/` or `./` and trailing `/`; refuses `..`, which in a package can only
+/// be an attack or an accident.
 fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/') {

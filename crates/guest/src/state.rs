@@ -1,7 +1,8 @@
 //! A stopped guest's whole state, memory and devices, goes into a file, or comes from one.
 //!
-//! Takes QEMU's monitor and its debugger's socket; gives the file, or a guest that runs on from where it was stopped. A breakpoint stops
-//! the guest, at the first instruction of a program of its own, so that a checkpoint is always of the same point, whatever kernel runs.
+//! Takes QEMU's monitor and its debugger's socket; gives the file, or a guest that runs on from
+//! where it was stopped. A breakpoint stops the guest, at the first instruction of a program of its
+//! own, so that a checkpoint is always of the same point, whatever kernel runs.
 
 use crate::marker;
 use crate::monitor::Monitor;
@@ -49,8 +50,8 @@ enum Progress {
 }
 
 impl Keeper {
-    /// Adds to the command line what QEMU needs. It inherits the sockets that come back: no path of theirs can be too long or be found by
-    /// others.
+    /// Adds to the command line what QEMU needs. It inherits the sockets that come back: no path of
+    /// theirs can be too long or be found by others.
     pub fn prepare(state: State, command: &mut Command) -> Result<(Keeper, [OwnedFd; 2])> {
         let pair = || UnixStream::pair().context("making a pair of sockets for QEMU");
         let ((monitor, theirs), (debugger, debugged)) = (pair()?, pair()?);
@@ -60,25 +61,24 @@ impl Keeper {
             command.arg("-chardev").arg(format!("socket,id={name},fd={}", socket.as_raw_fd()));
         }
         command.args(["-mon", "chardev=monitor,mode=control"]);
-        // That a breakpoint stopped it is not part of its state: QEMU knows no way from there into a run.
+        // That a breakpoint stopped it is not part of its state: QEMU knows no way from there into
+        // a run.
         command.args(["-global", "migration.store-global-state=off"]);
         match state {
             State::SavedTo(_) => command.args(["-gdb", "chardev:debugger", "-S"]),
             State::RestoredFrom(_) => command.args(["-incoming", "defer"]),
         };
-        let keeper = Keeper {
-            state,
-            monitor: Monitor::new(monitor)?,
-            debugger,
-            progress: Progress::Begun,
-        };
+        let keeper =
+            Keeper { state, monitor: Monitor::new(monitor)?, debugger, progress: Progress::Begun };
         Ok((keeper, sockets))
     }
 
-    /// Does what is to be done by now; to be called again and again. True when the state has been saved and QEMU told to end.
+    /// Does what is to be done by now; to be called again and again. True when the state has been
+    /// saved and QEMU told to end.
     ///
     /// # Errors
-    /// The file cannot be written or read or is not such a state; the kernel panicked before the guest stopped itself.
+    /// The file cannot be written or read or is not such a state; the kernel panicked before the
+    /// guest stopped itself.
     pub fn step(&mut self, phase: &str) -> Result<bool> {
         match (self.state.clone(), self.progress) {
             (_, Progress::Done) => return Ok(false),
@@ -122,8 +122,7 @@ impl Keeper {
 
     fn save(&mut self, path: &Path) -> Result<()> {
         // Its default would make a gigabyte take eight seconds.
-        self.monitor
-            .execute("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}))?;
+        self.monitor.execute("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}))?;
         self.monitor.execute("migrate", json!({"uri": uri(path)?}))?;
         self.completed()?;
         self.monitor.execute("quit", json!({}))?;
@@ -131,8 +130,8 @@ impl Keeper {
     }
 
     fn restore(&mut self, path: &Path) -> Result<()> {
-        // Announcing a guest to its network goes by timers of the host's clock, and QEMU ends a translation where such a timer may be due: where
-        // that is would differ from run to run.
+        // Announcing a guest to its network goes by timers of the host's clock, and QEMU ends a
+        // translation where such a timer may be due: where that is would differ from run to run.
         self.monitor.execute("migrate-set-parameters", json!({"announce-rounds": 0}))?;
         self.monitor.execute("migrate-incoming", json!({"uri": uri(path)?}))?;
         // Then the guest runs.
@@ -145,7 +144,10 @@ impl Keeper {
             let answer = self.monitor.execute("query-migrate", json!({}))?;
             match answer["status"].as_str() {
                 Some("completed") => return Ok(()),
-                Some("failed" | "cancelled") => bail!("QEMU: {}", answer["error-desc"].as_str().unwrap_or("failed without a reason")),
+                Some("failed" | "cancelled") => bail!(
+                    "QEMU: {}",
+                    answer["error-desc"].as_str().unwrap_or("failed without a reason")
+                ),
                 _ => std::thread::sleep(POLL),
             }
         }

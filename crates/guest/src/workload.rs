@@ -1,9 +1,12 @@
-//! A workload: what is installed in the guest, what runs there, what is counted, and how its output is checked.
+//! A workload: what is installed in the guest, what runs there, what is counted, and how its output
+//! is checked.
 //!
-//! To add one: write a file `workloads/NAME.toml`, and, for a workload that ships with the tool, add its line to `SHIPPED`.
+//! To add one: write a file `workloads/NAME.toml`, and, for a workload that ships with the tool,
+//! add its line to `SHIPPED`.
 //!
-//! Takes the name of a shipped workload or the path of a file; gives a `Workload` in which every field has been checked. All scripts run
-//! under `sh -e` in the directory `/guest`; they share it and nothing else. Debian's own programs come first in `PATH`, busybox fills gaps.
+//! Takes the name of a shipped workload or the path of a file; gives a `Workload` in which every
+//! field has been checked. All scripts run under `sh -e` in the directory `/guest`; they share it
+//! and nothing else. Debian's own programs come first in `PATH`, busybox fills gaps.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -80,13 +83,15 @@ impl Workload {
     /// `what` is a shipped workload's name, or the path of a `.toml` file.
     pub fn open(what: &str) -> Result<Workload> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == what) {
-            return Workload::parse(name, text).with_context(|| format!("the shipped workload {name}"));
+            return Workload::parse(name, text)
+                .with_context(|| format!("the shipped workload {name}"));
         }
         let path = Path::new(what);
         if !what.ends_with(".toml") {
             bail!("there is no workload {what:?}: give {} or the path of a .toml file", names());
         }
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading the workload {what}"))?;
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading the workload {what}"))?;
         let name = path
             .file_stem()
             .and_then(|stem| stem.to_str())
@@ -115,21 +120,31 @@ impl Workload {
             );
         }
         for module in &file.modules {
-            ensure!(is_module_name(module), "modules: {module:?} is not the name of a kernel module");
+            ensure!(
+                is_module_name(module),
+                "modules: {module:?} is not the name of a kernel module"
+            );
         }
         for path in file.files.keys() {
             ensure!(
                 path.starts_with('/') && !path.ends_with('/') && !path.contains('\0'),
                 "files: {path:?} is not the absolute path of a file"
             );
-            ensure!(!path.split('/').any(|part| part == ".."), "files: {path:?} must not contain \"..\"");
+            ensure!(
+                !path.split('/').any(|part| part == ".."),
+                "files: {path:?} must not contain \"..\""
+            );
         }
         Ok(Workload {
             name: name.into(),
             sha256: format!("{:x}", Sha256::digest(text)),
             about: file.about,
             packages: file.packages,
-            leave_out: file.leave_out.iter().map(|path| path.trim_start_matches('/').to_string()).collect(),
+            leave_out: file
+                .leave_out
+                .iter()
+                .map(|path| path.trim_start_matches('/').to_string())
+                .collect(),
             modules: file.modules,
             memory_mb: file.memory,
             files: file.files,
@@ -144,9 +159,7 @@ impl Workload {
 pub fn is_package_name(name: &str) -> bool {
     name.len() >= 2
         && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
 }
 
 fn is_module_name(name: &str) -> bool {

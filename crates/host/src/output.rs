@@ -7,7 +7,8 @@ use std::path::Path;
 /// Writes `bytes` to `path`, replacing what was there.
 ///
 /// # Errors
-/// The directory cannot be written to, or the disk is full; then nothing is left behind, and what was there is as it was.
+/// The directory cannot be written to, or the disk is full; then nothing is left behind, and what
+/// was there is as it was.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with(path, |file| Ok(file.write_all(bytes)?))
 }
@@ -16,7 +17,10 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// As `write`, and what `work` gives.
-pub fn write_with<T>(path: &Path, work: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>) -> Result<T> {
+pub fn write_with<T>(
+    path: &Path,
+    work: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>,
+) -> Result<T> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -33,7 +37,8 @@ pub fn write_with<T>(path: &Path, work: impl FnOnce(&mut (dyn Write + Send)) -> 
     Ok(made)
 }
 
-/// Does `work` in `path`, by its canonical name, making the directory if there is none; one that was made is removed again if nothing has come of it.
+/// Does `work` in `path`, by its canonical name, making the directory if there is none; one that
+/// was made is removed again if nothing has come of it.
 ///
 /// # Errors
 /// The directory cannot be made, or what `work` gives.
@@ -83,7 +88,10 @@ mod tests {
         assert!(in_directory(&path, fail).is_err());
         assert!(path.exists(), "it was there before");
         std::fs::remove_dir(&path).unwrap();
-        assert!(in_directory(&path, |path| write(&path.join("x"), b"x").and_then(|()| fail(path))).is_err());
+        assert!(
+            in_directory(&path, |path| write(&path.join("x"), b"x").and_then(|()| fail(path)))
+                .is_err()
+        );
         assert!(path.join("x").exists());
     }
 }

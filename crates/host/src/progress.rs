@@ -1,7 +1,8 @@
 //! What a person at the terminal sees while a command works: one style of progress, and remarks.
 //!
-//! Input: what is being done, and how far it has come. Output: a line on standard error while that is a terminal, else nothing;
-//! remarks go to standard error in any case. Never writes to standard output, and never fails: a command goes on when nobody sees it.
+//! Input: what is being done, and how far it has come. Output: a line on standard error while that
+//! is a terminal, else nothing; remarks go to standard error in any case. Never writes to standard
+//! output, and never fails: a command goes on when nobody sees it.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::fmt::Arguments;
@@ -13,7 +14,8 @@ use std::time::Duration;
 static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 const TICK: Duration = Duration::from_millis(200);
 const WORK: &str = "{spinner} {elapsed} {msg}";
-const WORK_OF_KNOWN_LENGTH: &str = "{spinner} {elapsed} {msg} {wide_bar} {percent:>3} %  {eta} left";
+const WORK_OF_KNOWN_LENGTH: &str =
+    "{spinner} {elapsed} {msg} {wide_bar} {percent:>3} %  {eta} left";
 
 /// Work under way: its line is taken away when this is dropped.
 pub struct Progress(ProgressBar);

@@ -1,6 +1,7 @@
 //! A recording on disk: a directory, and the names of the files in it.
 //!
-//! Gives paths. Never reads what lies there: `docs/reference/recording-format.md` describes the trace.
+//! Gives paths. Never reads what lies there: `docs/reference/recording-format.md` describes the
+//! trace.
 
 use std::path::{Path, PathBuf};
 
@@ -16,12 +17,11 @@ impl Recording {
     /// What the workload printed.
     pub const OUTPUT: &str = "output.log";
     /// The names of all files.
-    pub const FILES: &[&str] = &["trace.klt", "recording.json", Recording::CONSOLE, Recording::OUTPUT];
+    pub const FILES: &[&str] =
+        &["trace.klt", "recording.json", Recording::CONSOLE, Recording::OUTPUT];
 
     pub fn at(directory: impl Into<PathBuf>) -> Recording {
-        Recording {
-            directory: directory.into(),
-        }
+        Recording { directory: directory.into() }
     }
 
     pub fn directory(&self) -> &Path {

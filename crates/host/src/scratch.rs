@@ -1,14 +1,16 @@
-//! Scratch directories: removed when the command ends, and by the next command when that was killed before it could.
+//! Scratch directories: removed when the command ends, and by the next command when that was killed
+//! before it could.
 
 use anyhow::{Context, Result};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Makes a directory in `parent` that is this process's alone, named `prefix`, its process id, `-` and something random. Such directories of
-/// processes that are gone are removed first.
+/// Makes a directory in `parent` that is this process's alone, named `prefix`, its process id, `-`
+/// and something random. Such directories of processes that are gone are removed first.
 ///
 /// # Errors
-/// `parent` cannot be written to. What is left of another process and cannot be removed is left alone.
+/// `parent` cannot be written to. What is left of another process and cannot be removed is left
+/// alone.
 pub fn directory(parent: &Path, prefix: &str) -> Result<TempDir> {
     remove_abandoned(parent, prefix);
     tempfile::Builder::new()

@@ -1,7 +1,8 @@
 //! Standard output: the one writer that all commands print with.
 //!
-//! Input: text. Output: the text on standard output, or an [`Error`] that `main` turns into the exit status. The writer never
-//! panics, and a failure to write is never lost: `main` ends with [`finish`].
+//! Input: text. Output: the text on standard output, or an [`Error`] that `main` turns into the
+//! exit status. The writer never panics, and a failure to write is never lost: `main` ends with
+//! [`finish`].
 
 use anyhow::Result;
 use std::fmt::Arguments;
@@ -40,11 +41,14 @@ pub fn print_with(print: impl FnOnce() -> io::Result<()>) -> Result<()> {
     Ok(print().map_err(Error)?)
 }
 
-/// Does `work` with a buffered writer to standard output, for much text. Gives the result of `work`.
+/// Does `work` with a buffered writer to standard output, for much text. Gives the result of
+/// `work`.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn write_with<T>(work: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<T>) -> Result<T> {
+pub fn write_with<T>(
+    work: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<T>,
+) -> Result<T> {
     let mut buffer = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let done = work(&mut buffer).and_then(|done| buffer.flush().map(|()| done));
     Ok(done.map_err(Error)?)

@@ -1,4 +1,5 @@
-//! The addresses of this tool, as types. `LinkAddr` is what the linker gave; `trace::RunAddr` is what the guest executed.
+//! The addresses of this tool, as types. `LinkAddr` is what the linker gave; `trace::RunAddr` is
+//! what the guest executed.
 
 use std::fmt;
 

@@ -1,14 +1,15 @@
 //! Cuts functions into blocks.
 //!
-//! Takes the bytes of a function and the addresses that side tables say control can reach; gives blocks. Decodes linearly: compilers for
-//! the kernel put no data between instructions.
+//! Takes the bytes of a function and the addresses that side tables say control can reach; gives
+//! blocks. Decodes linearly: compilers for the kernel put no data between instructions.
 
 use crate::address::LinkAddr;
 use crate::{Block, End};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::ops::Range;
 
-/// Where control can enter, and which bytes are one piece, beyond what the instructions themselves say. Both ascending.
+/// Where control can enter, and which bytes are one piece, beyond what the instructions themselves
+/// say. Both ascending.
 #[derive(Debug, Default)]
 pub(super) struct Landmarks {
     /// Addresses at which a block begins: fixups of exceptions, targets of static keys.
@@ -70,7 +71,8 @@ pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
     starts.retain(|start| range.contains(start));
     starts.sort_unstable();
     starts.dedup();
-    // Only instructions begin blocks: a jump into the middle of one (a LOCK prefix skipped, say) cuts nothing.
+    // Only instructions begin blocks: a jump into the middle of one (a LOCK prefix skipped, say)
+    // cuts nothing.
     starts.retain(|start| steps.binary_search_by_key(start, |step| step.addr).is_ok());
 
     let ends = starts.iter().skip(1).copied().chain([range.end]);
@@ -160,12 +162,9 @@ mod tests {
     fn a_static_key_site_ends_a_block_and_its_target_begins_one() {
         // 1000 nop5 (a static key's site); 1005 ret; 1006 ret (the site's target)
         let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3, 0xc3];
-        let landmarks = Landmarks {
-            starts: vec![0x1006],
-            sites: vec![0x1000],
-            opaque: vec![],
-        };
-        let expected = vec![(0x1000, 5, End::FallThrough), (0x1005, 1, End::Stop), (0x1006, 1, End::Stop)];
+        let landmarks = Landmarks { starts: vec![0x1006], sites: vec![0x1000], opaque: vec![] };
+        let expected =
+            vec![(0x1000, 5, End::FallThrough), (0x1005, 1, End::Stop), (0x1006, 1, End::Stop)];
         assert_eq!(shape(&code, &landmarks), expected);
     }
 
@@ -175,7 +174,8 @@ mod tests {
         for _ in 0..2000 {
             let code: Vec<u8> = (0..64)
                 .map(|_| {
-                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    state =
+                        state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     (state >> 56) as u8
                 })
                 .collect();

@@ -1,6 +1,8 @@
-//! The kernel's description of its own types (BTF, Documentation/bpf/btf.rst): where a field of a structure lies.
+//! The kernel's description of its own types (BTF, Documentation/bpf/btf.rst): where a field of a
+//! structure lies.
 //!
-//! Takes the bytes of a `.BTF` section; gives byte offsets and sizes. Reads no more of it than that needs.
+//! Takes the bytes of a `.BTF` section; gives byte offsets and sizes. Reads no more of it than that
+//! needs.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -15,7 +17,8 @@ const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const ENUMERATOR_SIZE: usize = 8;
 
-/// Structures within structures without a name: deeper ones than any that the kernel has are damage.
+/// Structures within structures without a name: deeper ones than any that the kernel has are
+/// damage.
 const MAX_DEPTH: u32 = 16;
 
 pub struct Btf<'a> {
@@ -27,12 +30,14 @@ pub struct Btf<'a> {
 
 impl<'a> Btf<'a> {
     /// # Errors
-    /// The section is not BTF of a little-endian machine, or is damaged, or has a kind of type that is not known here.
+    /// The section is not BTF of a little-endian machine, or is damaged, or has a kind of type that
+    /// is not known here.
     pub fn parse(section: &'a [u8]) -> Result<Btf<'a>> {
         ensure!(u32_at(section, 0)? & 0xffff == u32::from(MAGIC), "not BTF");
         let header = u32_at(section, 4)? as usize;
         let part = |offset: usize| -> Result<&'a [u8]> {
-            let (start, size) = (u32_at(section, offset)? as usize, u32_at(section, offset + 4)? as usize);
+            let (start, size) =
+                (u32_at(section, offset)? as usize, u32_at(section, offset + 4)? as usize);
             let start = header.saturating_add(start);
             section.get(start..start.saturating_add(size)).context("BTF is cut off")
         };
@@ -47,7 +52,8 @@ impl<'a> Btf<'a> {
         Ok(Btf { types, strings, starts })
     }
 
-    /// The offset of a field in a structure, in bytes; fields of unnamed structures within it count as its own. `None`: it has no such field.
+    /// The offset of a field in a structure, in bytes; fields of unnamed structures within it count
+    /// as its own. `None`: it has no such field.
     ///
     /// # Errors
     /// There is no such structure, or the field is a bit field.
@@ -73,7 +79,9 @@ impl<'a> Btf<'a> {
             for number in 0..(info & 0xffff) as usize {
                 let at = start + TYPE_SIZE + number * ENUMERATOR_SIZE;
                 if self.name(u32_at(self.types, at)?)? == name.as_bytes() {
-                    return Ok(i32::try_from(u32_at(self.types, at + 4)?).ok().map(|value| value as u64));
+                    return Ok(i32::try_from(u32_at(self.types, at + 4)?)
+                        .ok()
+                        .map(|value| value as u64));
                 }
             }
         }
@@ -97,16 +105,18 @@ impl<'a> Btf<'a> {
         let has_bit_fields = info >> 31 == 1;
         for member in 0..(info & 0xffff) as usize {
             let at = start + TYPE_SIZE + member * MEMBER_SIZE;
-            let (name, kind, bits) = (u32_at(self.types, at)?, u32_at(self.types, at + 4)?, u32_at(self.types, at + 8)?);
+            let (name, kind, bits) =
+                (u32_at(self.types, at)?, u32_at(self.types, at + 4)?, u32_at(self.types, at + 8)?);
             // With the flag, the upper byte is the size of a bit field, 0 for none.
-            let (width, bits) = if has_bit_fields {
-                (bits >> 24, bits & 0xff_ffff)
-            } else {
-                (0, bits)
-            };
+            let (width, bits) =
+                if has_bit_fields { (bits >> 24, bits & 0xff_ffff) } else { (0, bits) };
             let name = self.name(name)?;
             if name == field {
-                ensure!(width == 0 && bits % 8 == 0, "{} is a bit field", String::from_utf8_lossy(field));
+                ensure!(
+                    width == 0 && bits % 8 == 0,
+                    "{} is a bit field",
+                    String::from_utf8_lossy(field)
+                );
                 return Ok(Some(u64::from(bits / 8)));
             }
             if name.is_empty()
@@ -146,7 +156,7 @@ fn trailing(kind: u32, count: usize) -> Result<usize> {
         STRUCT | UNION => count * MEMBER_SIZE,
         ENUM | 13 => count * ENUMERATOR_SIZE, // and FUNC_PROTO
         15 | 19 => count * 12,                // DATASEC, ENUM64
-        2 | 7..=12 | 16 | 18 => 0,            // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        2 | 7..=12 | 16 | 18 => 0, // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
         _ => bail!("BTF has a type of kind {kind}, which is not known"),
     })
 }
@@ -160,7 +170,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
 mod tests {
     use super::*;
 
-    /// `int`; an unnamed struct with the field b at 4; struct task { int a; struct { … } at 16; bit field c; }.
+    /// `int`; an unnamed struct with the field b at 4; struct task { int a; struct { … } at 16; bit
+    /// field c; }.
     fn section() -> Vec<u8> {
         let strings = b"\0int\0task\0a\0b\0c\0one\0";
         let (int, task, a, b, c) = (1u32, 5, 10, 12, 14);
@@ -216,11 +227,7 @@ mod tests {
             }
             bytes.truncate(
                 bytes.len()
-                    - if state >> 61 == 0 {
-                        (state >> 40) as usize % bytes.len()
-                    } else {
-                        0
-                    },
+                    - if state >> 61 == 0 { (state >> 40) as usize % bytes.len() } else { 0 },
             );
             if let Ok(btf) = Btf::parse(&bytes) {
                 let _ = (btf.offset("task", "b"), btf.enumerator("one"));

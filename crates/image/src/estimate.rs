@@ -1,8 +1,9 @@
 //! Where a layout's blocks would come to lie when only the linked kernel is at hand.
 //!
-//! Takes an [`Image`] and a layout; gives a [`Placement`] for `replay`. Without the relocatable object it is not known what must stay
-//! together for other reasons than control flow, so that a relink can place a little differently; with a build tree at hand, the
-//! rewriter itself is asked instead.
+//! Takes an [`Image`] and a layout; gives a [`Placement`] for `replay`. Without the relocatable
+//! object it is not known what must stay together for other reasons than control flow, so that a
+//! relink can place a little differently; with a build tree at hand, the rewriter itself is asked
+//! instead.
 
 use crate::address::LinkAddr;
 use crate::order::Layout;
@@ -11,7 +12,8 @@ use crate::{End, Function, Image};
 use anyhow::{Result, ensure};
 use std::collections::HashMap;
 
-/// The placement of `image`'s movable blocks in the layout's order, the first where the first one lies now.
+/// The placement of `image`'s movable blocks in the layout's order, the first where the first one
+/// lies now.
 pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
     ensure!(
         image.build_id == layout.build_id,
@@ -31,9 +33,8 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
     }
     let places = place::place(&movables, &[], &order, start)?;
     let mut placement = place::placement(&movables, &[], &places);
-    let old_end = movables
-        .last()
-        .map_or(start, |last| LinkAddr(last.at.0 + u64::from(last.size + last.gap)));
+    let old_end =
+        movables.last().map_or(start, |last| LinkAddr(last.at.0 + u64::from(last.size + last.gap)));
     let behind = unmoved_behind(image, old_end, places.end);
     placement.blocks.extend(behind);
     placement.blocks.sort_by_key(|block| block.old);
@@ -79,7 +80,9 @@ fn movables(image: &Image) -> Vec<Movable> {
     }
     for index in 0..movables.len() {
         let room = match index.checked_sub(1).map(|before| &movables[before]) {
-            Some(before) => movables[index].at.0.saturating_sub(before.at.0 + u64::from(before.size)),
+            Some(before) => {
+                movables[index].at.0.saturating_sub(before.at.0 + u64::from(before.size))
+            }
             None => 0,
         };
         let entry = &mut movables[index];
@@ -95,7 +98,8 @@ fn movables(image: &Image) -> Vec<Movable> {
     movables
 }
 
-/// How a block ends, and the bytes of the branch that it ends in: assemblers choose the shortest that reaches.
+/// How a block ends, and the bytes of the branch that it ends in: assemblers choose the shortest
+/// that reaches.
 fn exit(end: End, at: LinkAddr, last: bool) -> (Exit, u8) {
     let short = |target: LinkAddr| i8::try_from(target.0.wrapping_sub(at.0) as i64).is_ok();
     match end {
@@ -110,7 +114,8 @@ fn exit(end: End, at: LinkAddr, last: bool) -> (Exit, u8) {
 
 /// Branches to code that does not move keep their length and their sense.
 fn stay_within(movables: &mut [Movable]) {
-    let starts: HashMap<LinkAddr, usize> = movables.iter().enumerate().map(|(index, movable)| (movable.at, index)).collect();
+    let starts: HashMap<LinkAddr, usize> =
+        movables.iter().enumerate().map(|(index, movable)| (movable.at, index)).collect();
     let count = movables.len();
     for (index, movable) in movables.iter_mut().enumerate() {
         let last = index + 1 == count;
@@ -125,10 +130,11 @@ fn stay_within(movables: &mut [Movable]) {
     }
 }
 
-/// A block goes where the layout's run goes that holds its first byte; those that no run names stay in their order behind. With how many
-/// of them are hot.
+/// A block goes where the layout's run goes that holds its first byte; those that no run names stay
+/// in their order behind. With how many of them are hot.
 fn order(movables: &[Movable], layout: &Layout) -> (Vec<u32>, usize) {
-    let mut runs: Vec<(LinkAddr, u64, usize)> = layout.runs.iter().enumerate().map(|(n, run)| (run.start, run.size, n)).collect();
+    let mut runs: Vec<(LinkAddr, u64, usize)> =
+        layout.runs.iter().enumerate().map(|(n, run)| (run.start, run.size, n)).collect();
     runs.sort_unstable();
     let run_of = |at: LinkAddr| {
         let index = runs.partition_point(|run| run.0 <= at).checked_sub(1);
@@ -137,11 +143,8 @@ fn order(movables: &[Movable], layout: &Layout) -> (Vec<u32>, usize) {
             .filter(|&(start, size, _)| at.0 - start.0 < size)
             .map_or(usize::MAX, |(_, _, n)| n)
     };
-    let mut keyed: Vec<(usize, u32)> = movables
-        .iter()
-        .zip(0..)
-        .map(|(movable, index)| (run_of(movable.at), index))
-        .collect();
+    let mut keyed: Vec<(usize, u32)> =
+        movables.iter().zip(0..).map(|(movable, index)| (run_of(movable.at), index)).collect();
     keyed.sort_unstable();
     let hot = keyed.partition_point(|&(run, _)| run < layout.hot);
     (keyed.into_iter().map(|(_, index)| index).collect(), hot)
@@ -149,17 +152,19 @@ fn order(movables: &[Movable], layout: &Layout) -> (Vec<u32>, usize) {
 
 /// Functions of the same section that lie behind what moves, moved by as much as that grew.
 fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<Placed> {
-    let section = image
-        .functions
-        .iter()
-        .find(|function| function.movable)
-        .map(|function| &function.section);
+    let section =
+        image.functions.iter().find(|function| function.movable).map(|function| &function.section);
     let align = u64::from(image.entry_alignment.max(1));
     let shift = new_end.0.wrapping_sub(old_end.0).wrapping_add(align - 1) / align * align;
     image
         .functions
         .iter()
-        .filter(|function| function.addr >= old_end && !function.movable && Some(&function.section) == section && function.size > 0)
+        .filter(|function| {
+            function.addr >= old_end
+                && !function.movable
+                && Some(&function.section) == section
+                && function.size > 0
+        })
         .map(|function| Placed {
             old: function.addr,
             old_size: function.size as u32,
@@ -180,7 +185,8 @@ mod tests {
 
     const K: u64 = 0xffff_ffff_8100_0000;
 
-    /// f: A (branch to C), B (jump to D), C, D (returns), all in 40 bytes; g: E (calls, ends), 24 bytes behind f's end.
+    /// f: A (branch to C), B (jump to D), C, D (returns), all in 40 bytes; g: E (calls, ends), 24
+    /// bytes behind f's end.
     fn image() -> Image {
         let ends = [
             (0, 10, End::Branch(at(20))),
@@ -190,19 +196,9 @@ mod tests {
         ];
         let mut blocks: Vec<Block> = ends
             .into_iter()
-            .map(|(addr, size, end)| Block {
-                addr: at(addr),
-                size,
-                end,
-                glued: false,
-            })
+            .map(|(addr, size, end)| Block { addr: at(addr), size, end, glued: false })
             .collect();
-        blocks.push(Block {
-            addr: at(64),
-            size: 8,
-            end: End::Call(None),
-            glued: false,
-        });
+        blocks.push(Block { addr: at(64), size: 8, end: End::Call(None), glued: false });
         let function = |name: &str, start, size, blocks| Function {
             name: name.to_owned(),
             addr: at(start),
@@ -225,11 +221,7 @@ mod tests {
     }
 
     fn layout(runs: &[(u64, u64)]) -> Layout {
-        let run = |&(start, size): &(u64, u64)| Run {
-            start: at(start),
-            size,
-            name: String::new(),
-        };
+        let run = |&(start, size): &(u64, u64)| Run { start: at(start), size, name: String::new() };
         Layout {
             build_id: BuildId("0a".to_owned()),
             algorithm: "test".to_owned(),
@@ -273,10 +265,7 @@ mod tests {
 
     #[test]
     fn a_layout_of_another_kernel_is_refused() {
-        let other = Layout {
-            build_id: BuildId("0b".to_owned()),
-            ..layout(&[])
-        };
+        let other = Layout { build_id: BuildId("0b".to_owned()), ..layout(&[]) };
         let message = placement(&image(), &other).unwrap_err().to_string();
         assert_eq!(message, "the layout is for the kernel 0b, but the image is of 0a");
     }

@@ -13,12 +13,7 @@ use std::ops::Range;
 /// ```
 pub fn caller_and_callee(base: LinkAddr) -> Image {
     let at = |offset: u64| LinkAddr(base.0 + offset);
-    let block = |offset, size, end| Block {
-        addr: at(offset),
-        size,
-        end,
-        glued: false,
-    };
+    let block = |offset, size, end| Block { addr: at(offset), size, end, glued: false };
     let function = |name: &str, offset, size, blocks| Function {
         name: name.to_owned(),
         addr: at(offset),
@@ -41,17 +36,13 @@ pub fn caller_and_callee(base: LinkAddr) -> Image {
     }
 }
 
-/// Blocks of these sizes, one behind the other from 0x1000, that all move; each a function of its own if `apart`, else all of one.
+/// Blocks of these sizes, one behind the other from 0x1000, that all move; each a function of its
+/// own if `apart`, else all of one.
 pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
     let mut at = 0x1000;
     let block = |&size: &u32| {
         at += u64::from(size);
-        Block {
-            addr: LinkAddr(at - u64::from(size)),
-            size,
-            end: End::Stop,
-            glued: false,
-        }
+        Block { addr: LinkAddr(at - u64::from(size)), size, end: End::Stop, glued: false }
     };
     let blocks: Vec<Block> = sizes.iter().map(block).collect();
     let all = 0..blocks.len() as u32;

@@ -1,7 +1,8 @@
 //! A kernel as functions, blocks and side tables, and where its code goes.
 //!
-//! Takes ELF files; gives an [`Image`] of functions and blocks, or all that it takes to move the code ([`object`], [`linked`]). Takes an order
-//! of blocks ([`order`]); gives their new addresses ([`place`], [`map`]). Never changes a file, and needs no DWARF.
+//! Takes ELF files; gives an [`Image`] of functions and blocks, or all that it takes to move the
+//! code ([`object`], [`linked`]). Takes an order of blocks ([`order`]); gives their new addresses
+//! ([`place`], [`map`]). Never changes a file, and needs no DWARF.
 
 pub mod address;
 mod blocks;
@@ -69,7 +70,8 @@ pub struct Function {
     pub blocks: Range<u32>,
     /// The output section's name, e.g. ".text".
     pub section: String,
-    /// Lies in the part of the kernel's text that a layout may rearrange: not entry, noinstr, scheduler, init code and the like.
+    /// Lies in the part of the kernel's text that a layout may rearrange: not entry, noinstr,
+    /// scheduler, init code and the like.
     pub movable: bool,
 }
 
@@ -77,7 +79,8 @@ pub struct Function {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub build_id: BuildId,
-    /// Bytes of padding in front of each function's entry that the kernel patches at run time, or may; 0 for none.
+    /// Bytes of padding in front of each function's entry that the kernel patches at run time, or
+    /// may; 0 for none.
     pub entry_padding: u32,
     /// What the compiler aligned the entries of functions to, in bytes.
     pub entry_alignment: u32,

@@ -1,7 +1,9 @@
-//! The map file: where each block of a kernel went, as text. The format stands in `ARCHITECTURE.md`, "Files between the stages".
+//! The map file: where each block of a kernel went, as text. The format stands in
+//! `ARCHITECTURE.md`, "Files between the stages".
 //!
-//! Takes and gives bytes. Whatever it reads is ascending and disjoint by old address, as a `Placement` is: reading refuses anything else.
-//! Says nothing about whether the map is true; that is for `check`.
+//! Takes and gives bytes. Whatever it reads is ascending and disjoint by old address, as a
+//! `Placement` is: reading refuses anything else. Says nothing about whether the map is true; that
+//! is for `check`.
 
 use crate::BuildId;
 use crate::address::LinkAddr;
@@ -22,7 +24,9 @@ pub enum MapError {
     Magic,
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
-    #[error("line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in hex")]
+    #[error(
+        "line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in hex"
+    )]
     Block(usize),
     #[error("line {0}: the block is empty or ends beyond the address space")]
     Extent(usize),
@@ -72,21 +76,17 @@ impl Map {
                 if said != blocks.len() {
                     return Err(MapError::Count { said, found: blocks.len() });
                 }
-                return Ok(Map {
-                    build_id,
-                    placement: Placement { blocks },
-                });
+                return Ok(Map { build_id, placement: Placement { blocks } });
             }
             let block = parse_block(line).ok_or(MapError::Block(number))?;
-            let fits = |start: LinkAddr, size: u32| size > 0 && start.0.checked_add(size.into()).is_some();
+            let fits =
+                |start: LinkAddr, size: u32| size > 0 && start.0.checked_add(size.into()).is_some();
             let new_size = block.new_size.checked_add(block.appended.into());
             let new_fits = new_size.is_some_and(|size| size == 0 || fits(block.new, size));
             if !fits(block.old, block.old_size) || !new_fits {
                 return Err(MapError::Extent(number));
             }
-            if blocks
-                .last()
-                .is_some_and(|last| last.old.0 + u64::from(last.old_size) > block.old.0)
+            if blocks.last().is_some_and(|last| last.old.0 + u64::from(last.old_size) > block.old.0)
             {
                 return Err(MapError::Order(number));
             }
@@ -137,10 +137,7 @@ mod tests {
             block(0xffff_ffff_8100_0040, 2, 0xffff_ffff_8120_0100, 0, 5, Ending::JumpDropped),
             block(0xffff_ffff_8100_0050, 0x10, 0xffff_ffff_8110_0000, 0x10, 2, Ending::Same),
         ];
-        Map {
-            build_id: BuildId("5f3c".to_owned()),
-            placement: Placement { blocks },
-        }
+        Map { build_id: BuildId("5f3c".to_owned()), placement: Placement { blocks } }
     }
 
     #[test]
@@ -161,7 +158,8 @@ mod tests {
 
     #[test]
     fn overlap_is_refused() {
-        let text = "kernlane-map 1\nkernel 5f3c\n1000 10 2000 10 0 same\n100f 10 3000 10 0 same\nend 2\n";
+        let text =
+            "kernlane-map 1\nkernel 5f3c\n1000 10 2000 10 0 same\n100f 10 3000 10 0 same\nend 2\n";
         assert_eq!(Map::from_text(text), Err(MapError::Order(4)));
     }
 

@@ -1,7 +1,8 @@
-//! The layout file: an order of a kernel's blocks, as text. The format stands in `ARCHITECTURE.md`, "Files between the stages".
+//! The layout file: an order of a kernel's blocks, as text. The format stands in `ARCHITECTURE.md`,
+//! "Files between the stages".
 //!
-//! Takes and gives bytes; knows nothing of what the addresses mean. Runs never overlap and are never empty: reading refuses a file in
-//! which they do.
+//! Takes and gives bytes; knows nothing of what the addresses mean. Runs never overlap and are
+//! never empty: reading refuses a file in which they do.
 
 use crate::BuildId;
 use crate::address::LinkAddr;
@@ -18,7 +19,8 @@ pub struct Run {
     pub name: String,
 }
 
-/// The new order of a kernel's code. Code that no run names keeps its original order behind the last run.
+/// The new order of a kernel's code. Code that no run names keeps its original order behind the
+/// last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub build_id: BuildId,
@@ -109,14 +111,7 @@ impl Layout {
         for (number, line) in lines {
             if let Some(said) = line.strip_prefix("end ") {
                 let said = said.parse().map_err(|_| LayoutError::Field(number, "end"))?;
-                let layout = Self {
-                    build_id,
-                    algorithm,
-                    seed,
-                    profile,
-                    hot,
-                    runs,
-                };
+                let layout = Self { build_id, algorithm, seed, profile, hot, runs };
                 return layout.checked(said);
             }
             runs.push(parse_run(number, line)?);
@@ -130,19 +125,13 @@ impl Layout {
             return Err(LayoutError::Count { said, found });
         }
         if self.hot > found {
-            return Err(LayoutError::Hot {
-                hot: self.hot,
-                runs: found,
-            });
+            return Err(LayoutError::Hot { hot: self.hot, runs: found });
         }
         let mut sorted: Vec<&Run> = self.runs.iter().collect();
         sorted.sort_by_key(|run| run.start);
         for pair in sorted.windows(2) {
             if pair[0].start.0 + pair[0].size > pair[1].start.0 {
-                return Err(LayoutError::Overlap {
-                    first: pair[0].start,
-                    second: pair[1].start,
-                });
+                return Err(LayoutError::Overlap { first: pair[0].start, second: pair[1].start });
             }
         }
         Ok(self)
@@ -159,11 +148,7 @@ fn parse_run(number: usize, line: &str) -> Result<Run, LayoutError> {
         return Err(LayoutError::Extent(number));
     }
     let name = fields.next().ok_or(LayoutError::Run(number))?.to_owned();
-    Ok(Run {
-        start: LinkAddr(start),
-        size,
-        name,
-    })
+    Ok(Run { start: LinkAddr(start), size, name })
 }
 
 #[cfg(test)]
@@ -171,11 +156,8 @@ mod tests {
     use super::*;
 
     fn example() -> Layout {
-        let run = |start, size, name: &str| Run {
-            start: LinkAddr(start),
-            size,
-            name: name.to_owned(),
-        };
+        let run =
+            |start, size, name: &str| Run { start: LinkAddr(start), size, name: name.to_owned() };
         Layout {
             build_id: BuildId("5f3c".into()),
             algorithm: "ext-tsp".into(),
@@ -205,7 +187,9 @@ mod tests {
 
     #[test]
     fn broken_rules_are_named() {
-        let broken = |from: &str, to: &str| Layout::from_text(&example().to_text().replace(from, to)).unwrap_err();
+        let broken = |from: &str, to: &str| {
+            Layout::from_text(&example().to_text().replace(from, to)).unwrap_err()
+        };
         assert_eq!(broken("layout 1", "layout 2"), LayoutError::Magic);
         assert_eq!(broken("end 2", "end 3"), LayoutError::Count { said: 3, found: 2 });
         assert_eq!(broken("hot 1", "hot 3"), LayoutError::Hot { hot: 3, runs: 2 });

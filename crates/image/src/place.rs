@@ -1,8 +1,10 @@
 //! An order becomes addresses.
 //!
-//! Takes blocks as arrays and a permutation of them; gives each block's new address, the length of its branches (short where the target is
-//! near enough, to a fixpoint), which branches were inverted, dropped or added. Works for a rewritten object and, to predict what
-//! it would bring, for an image of which only the final addresses are known. Never reads a file, never looks at bytes.
+//! Takes blocks as arrays and a permutation of them; gives each block's new address, the length of
+//! its branches (short where the target is near enough, to a fixpoint), which branches were
+//! inverted, dropped or added. Works for a rewritten object and, to predict what it would bring,
+//! for an image of which only the final addresses are known. Never reads a file, never looks at
+//! bytes.
 
 use crate::address::LinkAddr;
 
@@ -11,7 +13,8 @@ use crate::address::LinkAddr;
 pub enum Ending {
     /// The old terminator, aimed at the new place of its old target.
     Same,
-    /// A conditional branch whose condition was inverted: it now jumps to where it used to fall through.
+    /// A conditional branch whose condition was inverted: it now jumps to where it used to fall
+    /// through.
     Inverted,
     /// An unconditional jump that became a fall-through.
     JumpDropped,
@@ -25,7 +28,8 @@ pub struct Placed {
     pub new: LinkAddr,
     /// Bytes at the new place without `appended`.
     pub new_size: u32,
-    /// Bytes of the unconditional jump put behind the block because its successor by fall-through lies elsewhere; 0 for none.
+    /// Bytes of the unconditional jump put behind the block because its successor by fall-through
+    /// lies elsewhere; 0 for none.
     pub appended: u8,
     pub ending: Ending,
 }
@@ -37,17 +41,20 @@ impl Placed {
     }
 }
 
-/// The one old → new map: every block that was placed, ascending and disjoint by `old`. Code that is not in it did not move.
+/// The one old → new map: every block that was placed, ascending and disjoint by `old`. Code that
+/// is not in it did not move.
 ///
 /// Control that leaves block A for the old address N:
-/// * to A's old fall-through: directly behind A when `ending` is not `Inverted` and `appended` is 0; through the appended jump when
-///   there is one; a taken branch when inverted.
-/// * to A's old branch target: a taken branch when `Same`; when `Inverted`, a fall-through (through the appended jump, if any).
+/// * to A's old fall-through: directly behind A when `ending` is not `Inverted` and `appended` is
+///   0; through the appended jump when there is one; a taken branch when inverted.
+/// * to A's old branch target: a taken branch when `Same`; when `Inverted`, a fall-through (through
+///   the appended jump, if any).
 /// * by an old unconditional jump: taken when `Same`, nothing when `JumpDropped`.
 ///
-/// The call padding in front of a function is an entry of its own.
-/// A block in which a static key's site grew from two bytes to five appears as two: the first ends with the site. So does one with a counter: the
-/// first ends with the first byte of the instruction that is counted. Within one entry an instruction keeps its distance from the start.
+/// The call padding in front of a function is an entry of its own. A block in which a static key's
+/// site grew from two bytes to five appears as two: the first ends with the site. So does one with
+/// a counter: the first ends with the first byte of the instruction that is counted. Within one
+/// entry an instruction keeps its distance from the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     pub blocks: Vec<Placed>,
@@ -144,7 +151,8 @@ impl Growing {
         }
     }
 
-    /// Bytes of old code from its place on that the map gives with those that it gains: where control goes to is in front of them.
+    /// Bytes of old code from its place on that the map gives with those that it gains: where
+    /// control goes to is in front of them.
     fn with(&self) -> u32 {
         match self.growth {
             Growth::WhenFar(_) => u32::from(SHORT),
@@ -188,9 +196,15 @@ const NOWHERE: (u32, u32) = (u32::MAX, 0);
 
 /// Places `blocks` (ascending by `at`) in the given order, from `start` on.
 ///
-/// Inside a run of blocks that stay together every branch keeps its length and padding stays, so that the old order gives the old
-/// addresses. `growing` is ascending, each inside a block that nothing jumps into the middle of.
-pub fn place(blocks: &[Movable], growing: &[Growing], order: &[u32], start: LinkAddr) -> Result<Places, PlaceError> {
+/// Inside a run of blocks that stay together every branch keeps its length and padding stays, so
+/// that the old order gives the old addresses. `growing` is ascending, each inside a block that
+/// nothing jumps into the middle of.
+pub fn place(
+    blocks: &[Movable],
+    growing: &[Growing],
+    order: &[u32],
+    start: LinkAddr,
+) -> Result<Places, PlaceError> {
     let mut work = Work::new(blocks, growing, order, start)?;
     work.choose_endings();
     loop {
@@ -210,7 +224,8 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
         let mut old = block.at;
         let mut new = places.new[i];
         if block.lead_named {
-            let (old, new) = (LinkAddr(old.0 - u64::from(block.lead)), LinkAddr(new.0 - u64::from(block.lead)));
+            let (old, new) =
+                (LinkAddr(old.0 - u64::from(block.lead)), LinkAddr(new.0 - u64::from(block.lead)));
             found.push(Placed {
                 old,
                 old_size: block.lead,
@@ -244,15 +259,9 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
             // It ended with a site that grew: the jump stands behind that.
             Some(last) if old_size == 0 && old > block.at => last.appended = appended,
             _ => {
-                let new_size = (old_size + u32::from(places.tail[i])).saturating_sub(u32::from(block.tail));
-                found.push(Placed {
-                    old,
-                    old_size,
-                    new,
-                    new_size,
-                    appended,
-                    ending,
-                });
+                let new_size =
+                    (old_size + u32::from(places.tail[i])).saturating_sub(u32::from(block.tail));
+                found.push(Placed { old, old_size, new, new_size, appended, ending });
             }
         }
     }
@@ -277,7 +286,12 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(blocks: &'a [Movable], growing: &'a [Growing], order: &'a [u32], start: LinkAddr) -> Result<Self, PlaceError> {
+    fn new(
+        blocks: &'a [Movable],
+        growing: &'a [Growing],
+        order: &'a [u32],
+        start: LinkAddr,
+    ) -> Result<Self, PlaceError> {
         let count = blocks.len();
         for pair in blocks.windows(2) {
             if pair[0].at.0 + u64::from(pair[0].size) + u64::from(pair[1].lead) > pair[1].at.0 {
@@ -285,7 +299,8 @@ impl<'a> Work<'a> {
             }
         }
         let mut seen = vec![false; count];
-        let is_new = |&b: &u32| seen.get_mut(b as usize).is_some_and(|s| !std::mem::replace(s, true));
+        let is_new =
+            |&b: &u32| seen.get_mut(b as usize).is_some_and(|s| !std::mem::replace(s, true));
         if order.len() != count || !order.iter().all(is_new) {
             return Err(PlaceError::NoPermutation(count));
         }
@@ -323,7 +338,8 @@ impl<'a> Work<'a> {
             .iter()
             .map(|b| {
                 let end = LinkAddr(b.at.0 + u64::from(b.size));
-                growing.partition_point(|g| g.at < b.at) as u32..growing.partition_point(|g| g.at < end) as u32
+                growing.partition_point(|g| g.at < b.at) as u32
+                    ..growing.partition_point(|g| g.at < end) as u32
             })
             .collect();
         let places = Places {
@@ -335,28 +351,21 @@ impl<'a> Work<'a> {
             grown: growing.iter().map(|g| matches!(g.growth, Growth::Always(_))).collect(),
             end: start,
         };
-        Ok(Self {
-            blocks,
-            growing,
-            order,
-            start,
-            run,
-            next,
-            target,
-            site_target,
-            sites,
-            places,
-        })
+        Ok(Self { blocks, growing, order, start, run, next, target, site_target, sites, places })
     }
 
-    /// Decides, from the order alone, which branches stay, are inverted, dropped or added; lengths begin short, except in runs.
+    /// Decides, from the order alone, which branches stay, are inverted, dropped or added; lengths
+    /// begin short, except in runs.
     fn choose_endings(&mut self) {
         for i in 0..self.blocks.len() {
             let block = &self.blocks[i];
             // A block that wants padding in front of it cannot be run into.
-            let touching = self.next[i].filter(|&n| self.blocks[n as usize].lead == 0 && self.blocks[n as usize].align == 1);
+            let touching = self.next[i].filter(|&n| {
+                self.blocks[n as usize].lead == 0 && self.blocks[n as usize].align == 1
+            });
             let same_next = touching == Some(i as u32 + 1);
-            let reaches_target = touching.is_some_and(|n| (n, 0) == self.target[i]) && !block.pinned && !same_next;
+            let reaches_target =
+                touching.is_some_and(|n| (n, 0) == self.target[i]) && !block.pinned && !same_next;
             match block.exit {
                 Exit::Stop => {}
                 Exit::Runs if same_next => {}
@@ -385,7 +394,9 @@ impl<'a> Work<'a> {
         let mut previous: Option<u32> = None;
         for &i in self.order {
             let block = &self.blocks[i as usize];
-            let aligned = |at: u64| (at + u64::from(block.lead)) % u64::from(block.align) == u64::from(block.residue);
+            let aligned = |at: u64| {
+                (at + u64::from(block.lead)) % u64::from(block.align) == u64::from(block.residue)
+            };
             // Padding in front of the very first block of the old image belongs to no block.
             if let Some(p) = previous {
                 let with_gap = at + u64::from(self.blocks[p as usize].gap);
@@ -397,7 +408,8 @@ impl<'a> Work<'a> {
             }
             if !aligned(at) {
                 let align = u64::from(block.align);
-                at += (u64::from(block.residue) + align * 2 - (at + u64::from(block.lead)) % align) % align;
+                at += (u64::from(block.residue) + align * 2 - (at + u64::from(block.lead)) % align)
+                    % align;
             }
             at += u64::from(block.lead);
             self.places.new[i as usize] = LinkAddr(at);
@@ -444,26 +456,28 @@ impl<'a> Work<'a> {
                 let inverted = self.places.ending[i] == Ending::Inverted;
                 let to = self.address(if inverted { follower } else { self.target[i] });
                 if !fits(tail_end, to) {
-                    self.places.tail[i] = if matches!(block.exit, Exit::Jump(_)) {
-                        NEAR_JUMP
-                    } else {
-                        NEAR_BRANCH
-                    };
+                    self.places.tail[i] =
+                        if matches!(block.exit, Exit::Jump(_)) { NEAR_JUMP } else { NEAR_BRANCH };
                     any = true;
                 }
             }
-            if self.places.appended[i] == SHORT && !fits(tail_end + u64::from(SHORT), self.address(follower)) {
+            if self.places.appended[i] == SHORT
+                && !fits(tail_end + u64::from(SHORT), self.address(follower))
+            {
                 self.places.appended[i] = NEAR_JUMP;
                 any = true;
             }
             let mut earlier = 0;
             for site in self.sites[i].clone().map(|s| s as usize) {
                 let at = self.places.new[i].0 + (self.growing[site].at.0 - block.at.0) + earlier;
-                if !self.places.grown[site] && !fits(at + u64::from(SHORT), self.address(self.site_target[site])) {
+                if !self.places.grown[site]
+                    && !fits(at + u64::from(SHORT), self.address(self.site_target[site]))
+                {
                     self.places.grown[site] = true;
                     any = true;
                 }
-                earlier += u64::from(self.places.grown[site]) * u64::from(self.growing[site].bytes());
+                earlier +=
+                    u64::from(self.places.grown[site]) * u64::from(self.growing[site].bytes());
             }
         }
         any

@@ -1,4 +1,5 @@
-//! The tests of `place`: shapes drawn by hand, and random code against a naive reading of the result.
+//! The tests of `place`: shapes drawn by hand, and random code against a naive reading of the
+//! result.
 
 use super::*;
 use layout::random::SplitMix64;
@@ -84,18 +85,14 @@ fn branches_grow_when_their_target_is_far() {
 #[test]
 fn entries_are_aligned_with_their_padding_in_front() {
     let mut blocks = diamond();
-    blocks[3] = Movable {
-        align: 16,
-        lead: 16,
-        lead_named: true,
-        gap: 0,
-        ..block(64, 4, Exit::Stop, 0)
-    };
+    blocks[3] =
+        Movable { align: 16, lead: 16, lead_named: true, gap: 0, ..block(64, 4, Exit::Stop, 0) };
     blocks[1].exit = Exit::Jump(at(64));
     blocks[2].exit = Exit::Stop;
     blocks[2].gap = 18;
     let result = place(&blocks, &[], &[1, 3, 0, 2], START).unwrap();
-    // 12 bytes of block 1, then at least 16 of padding, to the next multiple of 16; its jump is not dropped into padding.
+    // 12 bytes of block 1, then at least 16 of padding, to the next multiple of 16; its jump is not
+    // dropped into padding.
     assert_eq!(result.new[3], at(32));
     assert_eq!(result.ending[1], Ending::Same);
     let map = placement(&blocks, &[], &result);
@@ -111,10 +108,7 @@ fn a_static_key_grows_with_the_distance_and_parts_its_block_in_the_map() {
         block(10, 300, Exit::Stop, 0),
         block(310, 4, Exit::Stop, 0),
     ];
-    let site = [Growing {
-        at: at(4),
-        growth: Growth::WhenFar(at(310)),
-    }];
+    let site = [Growing { at: at(4), growth: Growth::WhenFar(at(310)) }];
     let result = place(&blocks, &site, &[0, 1, 2], START).unwrap();
     assert!(result.grown[0]);
     let map = placement(&blocks, &site, &result);
@@ -137,10 +131,7 @@ fn a_counter_parts_its_block_and_pushes_branches_out_of_reach() {
         block(8, 121, Exit::Runs, 0),
         block(129, 4, Exit::Stop, 0),
     ];
-    let counter = |offset| Growing {
-        at: at(offset),
-        growth: Growth::Always(7),
-    };
+    let counter = |offset| Growing { at: at(offset), growth: Growth::Always(7) };
     let counters = [counter(4), counter(8), counter(129)];
     let result = place(&blocks, &counters, &[0, 1, 2], START).unwrap();
     assert_eq!(result.new, [at(0), at(19), at(147)], "the near branch has four bytes more");
@@ -159,7 +150,10 @@ fn a_counter_parts_its_block_and_pushes_branches_out_of_reach() {
 fn broken_input_is_named() {
     let blocks = diamond();
     assert_eq!(place(&blocks, &[], &[0, 1, 2], START).unwrap_err(), PlaceError::NoPermutation(4));
-    assert_eq!(place(&blocks, &[], &[0, 1, 2, 2], START).unwrap_err(), PlaceError::NoPermutation(4));
+    assert_eq!(
+        place(&blocks, &[], &[0, 1, 2, 2], START).unwrap_err(),
+        PlaceError::NoPermutation(4)
+    );
     let mut lost = diamond();
     lost[0].exit = Exit::Branch(at(4000));
     assert_eq!(
@@ -202,11 +196,8 @@ fn random_blocks(random: &mut SplitMix64) -> Vec<Movable> {
     let starts: Vec<LinkAddr> = blocks.iter().map(|b| b.at).collect();
     for i in 0..count {
         let to = starts[random.below(count as u64) as usize];
-        let kinds = if i + 1 < count && blocks[i].gap == 0 && blocks[i + 1].align == 1 {
-            4
-        } else {
-            2
-        };
+        let kinds =
+            if i + 1 < count && blocks[i].gap == 0 && blocks[i + 1].align == 1 { 4 } else { 2 };
         (blocks[i].exit, blocks[i].tail) = match random.below(kinds) {
             0 => (Exit::Stop, 0),
             1 => (Exit::Jump(to), 5),
@@ -218,10 +209,12 @@ fn random_blocks(random: &mut SplitMix64) -> Vec<Movable> {
     blocks
 }
 
-/// Where control that leaves block `i` comes to, by the new addresses alone: by its branch, and over its end.
+/// Where control that leaves block `i` comes to, by the new addresses alone: by its branch, and
+/// over its end.
 fn ways_out(blocks: &[Movable], places: &Places, i: usize) -> (Option<LinkAddr>, Option<LinkAddr>) {
     let block = &blocks[i];
-    let end = places.new[i].0 + u64::from(block.size) - u64::from(block.tail) + u64::from(places.tail[i]);
+    let end =
+        places.new[i].0 + u64::from(block.size) - u64::from(block.tail) + u64::from(places.tail[i]);
     let behind = LinkAddr(end);
     let follower = || places.new[i + 1];
     let target = |to| places.new[blocks.iter().position(|b| b.at == to).unwrap()];
@@ -237,9 +230,16 @@ fn ways_out(blocks: &[Movable], places: &Places, i: usize) -> (Option<LinkAddr>,
 }
 
 /// A short branch or an added short jump must reach its target.
-fn assert_reaches(blocks: &[Movable], places: &Places, i: usize, by_branch: Option<LinkAddr>, seed: u64) {
+fn assert_reaches(
+    blocks: &[Movable],
+    places: &Places,
+    i: usize,
+    by_branch: Option<LinkAddr>,
+    seed: u64,
+) {
     let reaches = |from: u64, to: LinkAddr| i8::try_from(to.0.wrapping_sub(from) as i64).is_ok();
-    let end = places.new[i].0 + u64::from(blocks[i].size) - u64::from(blocks[i].tail) + u64::from(places.tail[i]);
+    let end = places.new[i].0 + u64::from(blocks[i].size) - u64::from(blocks[i].tail)
+        + u64::from(places.tail[i]);
     if let Some(to) = by_branch {
         assert!(
             places.tail[i] != 2 || reaches(end, to),

@@ -1,6 +1,7 @@
 //! Which symbols of an ELF file are functions, and where each ends.
 //!
-//! One name is kept for an address that has several; `__pfx_` symbols (the padding in front of an entry) are no functions.
+//! One name is kept for an address that has several; `__pfx_` symbols (the padding in front of an
+//! entry) are no functions.
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolFlags, SymbolKind};
 
@@ -24,9 +25,11 @@ struct Candidate<'a> {
 
 /// The functions in the executable sections, ascending, disjoint, none empty.
 ///
-/// A symbol without a type or without a size (assembly) is a function where no sized one covers it; it ends where the next begins.
+/// A symbol without a type or without a size (assembly) is a function where no sized one covers it;
+/// it ends where the next begins.
 pub(super) fn functions(elf: &object::File<'_>) -> Vec<Extent> {
-    let mut candidates: Vec<Candidate<'_>> = elf.symbols().filter_map(|symbol| candidate(elf, &symbol)).collect();
+    let mut candidates: Vec<Candidate<'_>> =
+        elf.symbols().filter_map(|symbol| candidate(elf, &symbol)).collect();
     candidates.sort_by(|a, b| (a.addr, a.rank, a.name).cmp(&(b.addr, b.rank, b.name)));
     candidates.dedup_by(|later, first| {
         let same = later.addr == first.addr;
@@ -44,7 +47,8 @@ pub(super) fn functions(elf: &object::File<'_>) -> Vec<Extent> {
         keep
     });
 
-    let next_starts: Vec<u64> = candidates.iter().skip(1).map(|c| c.addr).chain([u64::MAX]).collect();
+    let next_starts: Vec<u64> =
+        candidates.iter().skip(1).map(|c| c.addr).chain([u64::MAX]).collect();
     candidates
         .into_iter()
         .zip(next_starts)
@@ -56,7 +60,8 @@ fn candidate<'a>(elf: &object::File<'a>, symbol: &object::Symbol<'a, '_>) -> Opt
     let section = symbol.section_index()?;
     let name = symbol.name().ok()?;
     let is_function = symbol.kind() == SymbolKind::Text;
-    let labels_code = is_function || symbol.kind() == SymbolKind::Label || symbol.kind() == SymbolKind::Unknown;
+    let labels_code =
+        is_function || symbol.kind() == SymbolKind::Label || symbol.kind() == SymbolKind::Unknown;
     if !labels_code || name.is_empty() || name.starts_with("__pfx_") || name.starts_with(".L") {
         return None;
     }
@@ -81,8 +86,7 @@ fn candidate<'a>(elf: &object::File<'a>, symbol: &object::Symbol<'a, '_>) -> Opt
 }
 
 fn is_executable(elf: &object::File<'_>, section: object::SectionIndex) -> bool {
-    elf.section_by_index(section)
-        .is_ok_and(|section| section.kind() == object::SectionKind::Text)
+    elf.section_by_index(section).is_ok_and(|section| section.kind() == object::SectionKind::Text)
 }
 
 fn extent(elf: &object::File<'_>, candidate: Candidate<'_>, next: u64) -> Option<Extent> {

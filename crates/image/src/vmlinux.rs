@@ -1,5 +1,5 @@
-//! Reads a final `vmlinux`: symbols, side tables, blocks. Relocations are not needed: every reference between code and side table is
-//! relative or already resolved.
+//! Reads a final `vmlinux`: symbols, side tables, blocks. Relocations are not needed: every
+//! reference between code and side table is relative or already resolved.
 
 use crate::address::LinkAddr;
 use crate::blocks::{self, Landmarks};
@@ -21,7 +21,8 @@ pub fn path(kernel: &Path) -> PathBuf {
     }
 }
 
-/// Parts of `.text` that the kernel keeps apart, by the symbols around them: a layout leaves them alone.
+/// Parts of `.text` that the kernel keeps apart, by the symbols around them: a layout leaves them
+/// alone.
 const KEPT_APART: [(&str, &str); 9] = [
     ("__noinstr_text_start", "__noinstr_text_end"),
     ("__entry_text_start", "__entry_text_end"),
@@ -40,8 +41,10 @@ const KEPT_APART: [(&str, &str); 9] = [
 /// It cannot be read, is no x86-64 ELF file, has no symbols, or has no build id.
 pub fn read(path: &Path) -> Result<Image> {
     let file = File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
-    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
-    let bytes = unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("{}: cannot be read", path.display()))?;
+    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the
+    // process with SIGBUS, as for any reader.
+    let bytes = unsafe { memmap2::Mmap::map(&file) }
+        .with_context(|| format!("{}: cannot be read", path.display()))?;
     parse(&bytes).with_context(|| path.display().to_string())
 }
 
@@ -60,7 +63,9 @@ pub fn parse(bytes: &[u8]) -> Result<Image> {
     };
     let extents = symbols::functions(&elf);
     if extents.is_empty() {
-        bail!("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package");
+        bail!(
+            "has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package"
+        );
     }
     let landmarks = landmarks(&elf);
     let kept_apart = kept_apart(&elf);
@@ -135,25 +140,27 @@ fn assemble(
     image
 }
 
-/// What of the padding in front of an entry has to stay there: the distance from the first `__pfx_` symbol to its function's entry, which
-/// is the same for all, or the part of it that the kernel patches, if it says how long that is (arch/x86/kernel/callthunks.c).
+/// What of the padding in front of an entry has to stay there: the distance from the first `__pfx_`
+/// symbol to its function's entry, which is the same for all, or the part of it that the kernel
+/// patches, if it says how long that is (arch/x86/kernel/callthunks.c).
 fn entry_padding(elf: &object::File<'_>) -> u32 {
-    let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| elf.symbol_by_name(name).map(|s| s.address()));
-    let patched = from
-        .zip(to)
-        .and_then(|(from, to)| to.checked_sub(from))
-        .filter(|&length| length > 0);
-    let padding = elf
-        .symbols()
-        .find(|symbol| symbol.size() > 0 && symbol.name().is_ok_and(|name| name.starts_with("__pfx_")));
+    let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"]
+        .map(|name| elf.symbol_by_name(name).map(|s| s.address()));
+    let patched =
+        from.zip(to).and_then(|(from, to)| to.checked_sub(from)).filter(|&length| length > 0);
+    let padding = elf.symbols().find(|symbol| {
+        symbol.size() > 0 && symbol.name().is_ok_and(|name| name.starts_with("__pfx_"))
+    });
     let named = padding.map_or(0, |symbol| symbol.size());
     patched.map_or(named, |patched| named.min(patched)) as u32
 }
 
-/// The largest power of two up to 64 that nine in ten entries keep: assembly does not align, compilers do.
+/// The largest power of two up to 64 that nine in ten entries keep: assembly does not align,
+/// compilers do.
 fn alignment(extents: &[Extent]) -> u32 {
     let keeps = |alignment: &u32| {
-        let aligned = extents.iter().filter(|extent| extent.addr % u64::from(*alignment) == 0).count();
+        let aligned =
+            extents.iter().filter(|extent| extent.addr % u64::from(*alignment) == 0).count();
         aligned * 10 >= extents.len() * 9
     };
     [64, 32, 16, 8, 4, 2].into_iter().find(keeps).unwrap_or(1)
@@ -167,14 +174,18 @@ fn kept_apart(elf: &object::File<'_>) -> Vec<Range<u64>> {
         .collect()
 }
 
-fn named_addresses<'n>(elf: &object::File<'_>, names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, u64> {
+fn named_addresses<'n>(
+    elf: &object::File<'_>,
+    names: impl Iterator<Item = &'n str>,
+) -> HashMap<&'n str, u64> {
     let wanted: std::collections::HashSet<&str> = names.collect();
     elf.symbols()
         .filter_map(|symbol| Some((*wanted.get(symbol.name().ok()?)?, symbol.address())))
         .collect()
 }
 
-/// The side tables that say where control can enter a function. A table that is missing has no entries.
+/// The side tables that say where control can enter a function. A table that is missing has no
+/// entries.
 fn landmarks(elf: &object::File<'_>) -> Landmarks {
     let mut landmarks = Landmarks::default();
     // struct exception_table_entry { s32 insn, fixup, data; }, arch/x86/include/asm/extable.h
@@ -186,7 +197,8 @@ fn landmarks(elf: &object::File<'_>) -> Landmarks {
         landmarks.sites.push(relative(addr, entry));
         landmarks.starts.push(relative(addr + 4, &entry[4..]));
     }
-    // struct alt_instr { s32 instr_offset, repl_offset; u32 ft_flags; u8 instrlen, replacementlen; }, asm/alternative.h
+    // struct alt_instr { s32 instr_offset, repl_offset; u32 ft_flags; u8 instrlen, replacementlen;
+    // }, asm/alternative.h
     for (addr, entry) in table(elf, "__alt_instructions", "__alt_instructions_end", 14) {
         let site = relative(addr, entry);
         landmarks.opaque.push(site..site + u64::from(entry[12]));
@@ -201,15 +213,24 @@ fn relative(addr: u64, field: &[u8]) -> u64 {
 }
 
 /// The whole entries of the table between two symbols, with their addresses.
-fn table<'a>(elf: &object::File<'a>, start: &str, end: &str, entry_size: usize) -> Vec<(u64, &'a [u8])> {
+fn table<'a>(
+    elf: &object::File<'a>,
+    start: &str,
+    end: &str,
+    entry_size: usize,
+) -> Vec<(u64, &'a [u8])> {
     let symbols = named_addresses(elf, [start, end].into_iter());
     let (Some(&from), Some(&to)) = (symbols.get(start), symbols.get(end)) else {
         return Vec::new();
     };
-    let section = elf
-        .sections()
-        .find(|section| section.address() <= from && to.saturating_sub(section.address()) <= section.size() && section.size() > 0);
-    let Some((section, data)) = section.and_then(|section| Some((section.address(), section.data().ok()?))) else {
+    let section = elf.sections().find(|section| {
+        section.address() <= from
+            && to.saturating_sub(section.address()) <= section.size()
+            && section.size() > 0
+    });
+    let Some((section, data)) =
+        section.and_then(|section| Some((section.address(), section.data().ok()?)))
+    else {
         return Vec::new();
     };
     let bytes = data.get((from - section) as usize..(to - section) as usize).unwrap_or(&[]);

@@ -1,5 +1,6 @@
-//! What can be typed: the one table from which help, man pages, completions and the needs that `kernlane doctor` tries are made. Each command's
-//! arguments stand in the file of the command; here they are only listed.
+//! What can be typed: the one table from which help, man pages, completions and the needs that
+//! `kernlane doctor` tries are made. Each command's arguments stand in the file of the command;
+//! here they are only listed.
 
 use crate::command::check::CheckArgs;
 use crate::command::checkpoint::CheckpointArgs;
@@ -24,7 +25,8 @@ use crate::command::report::ReportArgs;
 use crate::need::{self, Need};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Shows where a kernel spends its time under your workload, and lays its code out again so that it spends less
+/// Shows where a kernel spends its time under your workload, and lays its code out again so that it
+/// spends less
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 pub struct Cli {
@@ -43,9 +45,11 @@ impl Cli {
     }
 }
 
-/// Options take `-1` for their value, not for another option: then the message says what is wrong with that number.
+/// Options take `-1` for their value, not for another option: then the message says what is wrong
+/// with that number.
 fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
-    let takes_value = |argument: &clap::Arg| argument.get_action().takes_values() && !argument.is_positional();
+    let takes_value =
+        |argument: &clap::Arg| argument.get_action().takes_values() && !argument.is_positional();
     command
         .mut_args(|argument| {
             let negative = takes_value(&argument);

@@ -7,8 +7,9 @@ use host::{interrupt, note, stdout};
 use kernlane::{cli, run};
 use std::process::ExitCode;
 
-/// What a shell gives for a program that SIGPIPE has ended. `kernlane … | head` ends with this status in every command, and with no
-/// message. The signal itself stays ignored, since sockets to QEMU must not end the tool.
+/// What a shell gives for a program that SIGPIPE has ended. `kernlane … | head` ends with this
+/// status in every command, and with no message. The signal itself stays ignored, since sockets to
+/// QEMU must not end the tool.
 const READER_GONE: u8 = 128 + 13;
 
 fn main() -> ExitCode {
@@ -27,8 +28,11 @@ fn main() -> ExitCode {
 fn parse_and_run() -> Result<ExitCode> {
     match cli::Cli::read() {
         Ok(cli) => run::run(cli),
-        // Help and version go to standard output, and are lost if that is full: then clap itself says nothing.
-        Err(answer) if !answer.use_stderr() => stdout::print_with(|| answer.print()).map(|()| ExitCode::SUCCESS),
+        // Help and version go to standard output, and are lost if that is full: then clap itself
+        // says nothing.
+        Err(answer) if !answer.use_stderr() => {
+            stdout::print_with(|| answer.print()).map(|()| ExitCode::SUCCESS)
+        }
         Err(mistake) => mistake.exit(),
     }
 }

@@ -1,7 +1,8 @@
 //! What commands need of the machine besides their input, and how each need is tried.
 //!
-//! Takes a need; gives what there is, or what is missing and how to get it. Every need is tried, not looked up. To add one: a variant of `Need`, its
-//! name, its attempt, and a group for the commands that have it (`cli.rs`).
+//! Takes a need; gives what there is, or what is missing and how to get it. Every need is tried,
+//! not looked up. To add one: a variant of `Need`, its name, its attempt, and a group for the
+//! commands that have it (`cli.rs`).
 
 use anyhow::{Context, Result};
 use guest::{self, Qemu};
@@ -24,17 +25,20 @@ pub enum Need {
     Sampling,
     /// Kernlane's own kernel module.
     Module,
-    /// A program, the Debian package that has it, and the part of the work that has the need: empty for all.
+    /// A program, the Debian package that has it, and the part of the work that has the need: empty
+    /// for all.
     Program(&'static str, &'static str, &'static str),
 }
 
 /// To boot a guest.
-pub const GUEST: &[Need] = &[Need::Qemu, Need::Apt, Need::Program("dpkg-deb", "dpkg", ""), Need::Cache];
+pub const GUEST: &[Need] =
+    &[Need::Qemu, Need::Apt, Need::Program("dpkg-deb", "dpkg", ""), Need::Cache];
 
 /// To record what a guest does.
 pub const PLUGIN: &[Need] = &[Need::Plugin];
 
-/// To have a kernel tree's own build link it again. What the tree was compiled with is the tree's own matter.
+/// To have a kernel tree's own build link it again. What the tree was compiled with is the tree's
+/// own matter.
 pub const RELINK: &[Need] = &[
     Need::Program("make", "make", ""),
     Need::Program("gcc", "gcc", ""),
@@ -92,12 +96,17 @@ impl Need {
     /// What is missing, and how to get it.
     pub fn attempt(self) -> Result<String> {
         match self {
-            Need::Qemu => Qemu::find().map(|qemu| format!("{} ({})", qemu.version, qemu.program.display())),
+            Need::Qemu => {
+                Qemu::find().map(|qemu| format!("{} ({})", qemu.version, qemu.program.display()))
+            }
             Need::Plugin => guest::plugin_library().map(|path| path.display().to_string()),
-            Need::Apt => guest::resolvable("busybox-static").map(|version| format!("busybox-static {version}")),
+            Need::Apt => guest::resolvable("busybox-static")
+                .map(|version| format!("busybox-static {version}")),
             Need::Cache => guest::writable_cache().map(|path| path.display().to_string()),
             Need::KernelMemory => kernel_memory(),
-            Need::Sampling => sample::sample(Duration::from_millis(1)).map(|_| "perf_event_open".to_owned()),
+            Need::Sampling => {
+                sample::sample(Duration::from_millis(1)).map(|_| "perf_event_open".to_owned())
+            }
             Need::Module => Device::open().map(|_| "loaded".to_owned()),
             Need::Program(name, package, _) => program(name, package),
         }
@@ -106,12 +115,15 @@ impl Need {
 
 fn kernel_memory() -> Result<String> {
     const CORE: &str = "/proc/kcore";
-    File::open(Path::new(CORE)).with_context(|| format!("opening {CORE}: this needs root, and a kernel with CONFIG_PROC_KCORE"))?;
+    File::open(Path::new(CORE)).with_context(|| {
+        format!("opening {CORE}: this needs root, and a kernel with CONFIG_PROC_KCORE")
+    })?;
     Ok(CORE.to_owned())
 }
 
 fn program(name: &str, package: &str) -> Result<String> {
-    let path = guest::in_path(name).with_context(|| format!("not in PATH (apt-get install {package})"))?;
+    let path =
+        guest::in_path(name).with_context(|| format!("not in PATH (apt-get install {package})"))?;
     Ok(path.display().to_string())
 }
 

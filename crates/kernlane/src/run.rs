@@ -1,15 +1,17 @@
-//! What the commands mean: the one road, record → attribute → order → place → emit → check → replay → report.
+//! What the commands mean: the one road, record → attribute → order → place → emit → check → replay
+//! → report.
 
 use crate::cli::{self, Cli, Command};
 use crate::command::{
-    check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import, layout, live, manual, objtool, optimize,
-    profile, record, relink, replay, report,
+    check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import,
+    layout, live, manual, objtool, optimize, profile, record, relink, replay, report,
 };
 use anyhow::Result;
 use clap::CommandFactory;
 use std::process::ExitCode;
 
-/// Runs one command. 0: done; 1: done, and the answer is "no" (a check that failed); 2: could not be done.
+/// Runs one command. 0: done; 1: done, and the answer is "no" (a check that failed); 2: could not
+/// be done.
 pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(&args),

@@ -1,18 +1,15 @@
-//! `kernlane dump` on a small recording, whole and cut off, against golden texts. `BLESS=1` writes them anew.
+//! `kernlane dump` on a small recording, whole and cut off, against golden texts. `BLESS=1` writes
+//! them anew.
 
 use report::dump::{Form, Sections, dump};
 use std::path::PathBuf;
 use std::process::Command;
 use trace::{
-    Event, FrameUse, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId,
-    UseChange, Writer,
+    Event, FrameUse, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId,
+    TaskPointer, Translation, TranslationId, UseChange, Writer,
 };
 
-const ALL: Sections = Sections {
-    translations: true,
-    stream: true,
-    limit: None,
-};
+const ALL: Sections = Sections { translations: true, stream: true, limit: None };
 
 fn recording() -> Vec<u8> {
     let header = Header {
@@ -48,12 +45,8 @@ fn recording() -> Vec<u8> {
         translation(1, 0xffff_ffff_8100_0040, &[4, 3, 1], &kernel_code),
     ];
     writer.translations(&translations).unwrap();
-    let first = [
-        Event::Task(TaskId(0)),
-        Event::Executed(user),
-        Event::Executed(kernel),
-        Event::Marker(9),
-    ];
+    let first =
+        [Event::Task(TaskId(0)), Event::Executed(user), Event::Executed(kernel), Event::Marker(9)];
     writer.stream(&stream(&first)).unwrap();
     writer.cut_stream().unwrap();
     writer.tasks(&[task(1, None, b"a\tname of 16 chr")]).unwrap();
@@ -65,10 +58,7 @@ fn recording() -> Vec<u8> {
             &[0xf3, 0x0f, 0x1e, 0xfa, 0x66, 0x90],
         )])
         .unwrap();
-    let left = Event::Left {
-        translation: kernel,
-        instructions: 2,
-    };
+    let left = Event::Left { translation: kernel, instructions: 2 };
     writer
         .stream(&stream(&[
             left,
@@ -91,7 +81,8 @@ fn compare_with_golden(name: &str, text: &str) {
     if std::env::var_os("BLESS").is_some_and(|value| value == "1") {
         std::fs::write(&path, text).unwrap();
     }
-    let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let golden = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert_eq!(text, golden, "{} differs; BLESS=1 writes it anew", path.display());
 }
 
@@ -108,7 +99,8 @@ fn a_whole_recording() {
     compare_with_golden("dump.jsonl", &json);
 }
 
-/// A recording with data accesses: a page that is first seen, a load and a store, and a string instruction that stores twice.
+/// A recording with data accesses: a page that is first seen, a load and a store, and a string
+/// instruction that stores twice.
 fn recording_with_data() -> Vec<u8> {
     let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
     let translation = |id, code: &[u8], lengths: &[u8]| Translation {
@@ -124,11 +116,7 @@ fn recording_with_data() -> Vec<u8> {
     ];
     writer.translations(&translations).unwrap();
     let (load, push, fill) = (Site::new(0, false, 3), Site::new(1, true, 3), Site::new(0, true, 3));
-    let mapping = |page: u64, frame, kind| Mapping {
-        page: page >> 12,
-        frame,
-        kind,
-    };
+    let mapping = |page: u64, frame, kind| Mapping { page: page >> 12, frame, kind };
     let used = |frame, frames, used| UseChange { frame, frames, used };
     let seen = SeenAccesses {
         addresses: vec![0x7000, 0x7ff8, 0x7008, 0x7ff0, 0x7100, 0x7108, 0x7200],

@@ -1,4 +1,5 @@
-//! What commands say of input that they cannot use, and what they leave behind: as typed, without a kernel.
+//! What commands say of input that they cannot use, and what they leave behind: as typed, without a
+//! kernel.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -103,7 +104,9 @@ fn export_says_as_json_what_it_wrote() {
     let path = directory.path();
     write_recording(&path.join("net.rec"), "00");
     for (format, amount) in [("folded", "lines"), ("perfetto", "events"), ("parquet", "tables")] {
-        let line = format!("export net.rec --kernel net.rec/System.map --format {format} -o out.{format} --json");
+        let line = format!(
+            "export net.rec --kernel net.rec/System.map --format {format} -o out.{format} --json"
+        );
         let output = kernlane(path, &line);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         let written: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -113,7 +116,8 @@ fn export_says_as_json_what_it_wrote() {
         );
         match &written[amount] {
             serde_json::Value::Array(tables) => tables.iter().for_each(|table| {
-                let file = path.join("out.parquet").join(format!("{}.parquet", table.as_str().unwrap()));
+                let file =
+                    path.join("out.parquet").join(format!("{}.parquet", table.as_str().unwrap()));
                 assert!(file.is_file(), "{}", file.display());
             }),
             count => assert!(count.as_u64().unwrap() > 0, "{written}"),

@@ -8,11 +8,7 @@ use std::process::{Command, Stdio};
 
 fn kernlane(arguments: &[&str], directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kernlane"));
-    command
-        .args(arguments)
-        .current_dir(directory)
-        .stdout(Stdio::null())
-        .env("TERM", "xterm");
+    command.args(arguments).current_dir(directory).stdout(Stdio::null()).env("TERM", "xterm");
     command
 }
 
@@ -48,10 +44,7 @@ fn long_commands_show_what_they_do_on_a_terminal_only() {
     for (arguments, shown) in [
         (&["check", "old", "new"][..], "reading the kernels"),
         (&["profile", "net.rec", "--kernel", "old"], "reading the kernel"),
-        (
-            &["relink", "--tree", "tree", "--layout", "net.kll", "--dry-run"],
-            "reading the kernel",
-        ),
+        (&["relink", "--tree", "tree", "--layout", "net.kll", "--dry-run"], "reading the kernel"),
     ] {
         let seen = on_terminal(kernlane(arguments, path));
         assert!(seen.contains(shown) && seen.contains("kernlane: "), "{arguments:?}: {seen:?}");

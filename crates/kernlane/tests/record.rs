@@ -1,4 +1,5 @@
-//! What `kernlane record` and `kernlane doctor` refuse before anything is booted: the message, the exit status, and that nothing is made.
+//! What `kernlane record` and `kernlane doctor` refuse before anything is booted: the message, the
+//! exit status, and that nothing is made.
 
 use std::path::Path;
 use std::process::Command;
@@ -43,7 +44,8 @@ fn bad_input_is_named_and_nothing_is_made() {
         assert_eq!(status, Some(2), "{message}");
         assert!(message.contains(said), "{arguments:?} said {message}");
     }
-    let mut names: Vec<_> = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["bzImage", "mine.toml", "tree"]);
 }
@@ -54,7 +56,8 @@ fn a_qemu_that_is_too_old_is_named_with_the_way_to_get_a_newer_one() {
     let (status, text, _) = kernlane(&["doctor"], directory.path());
     assert_eq!(status, Some(1));
     assert!(
-        text.contains("record: NOT ready") && text.contains("is QEMU 7.2.22; Kernlane needs 10.0.0 or later"),
+        text.contains("record: NOT ready")
+            && text.contains("is QEMU 7.2.22; Kernlane needs 10.0.0 or later"),
         "{text}"
     );
     assert!(text.contains("bookworm-backports"), "{text}");
@@ -62,12 +65,8 @@ fn a_qemu_that_is_too_old_is_named_with_the_way_to_get_a_newer_one() {
     let (status, json, _) = kernlane(&["doctor", "--json"], directory.path());
     assert_eq!(status, Some(1));
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let record = value
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|command| command["command"] == "record")
-        .unwrap();
+    let record =
+        value.as_array().unwrap().iter().find(|command| command["command"] == "record").unwrap();
     assert_eq!(record["ready"], false);
     assert!(
         record["needs"]

@@ -1,4 +1,5 @@
-//! `kernlane replay` and `kernlane report` as typed, on a small recording. `BLESS=1` writes the golden texts anew.
+//! `kernlane replay` and `kernlane report` as typed, on a small recording. `BLESS=1` writes the
+//! golden texts anew.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,14 +8,15 @@ use trace::{Event, Header, RunAddr, Translation, TranslationId, Writer};
 const BUILD_ID: &str = "00aea92ddb40c47d63853847ca25891e6796c7b0";
 const K: u64 = 0xffff_ffff_8100_0000;
 
-/// A user's loop makes system calls; in the kernel A branches to C in two of three rounds, else runs on into B, which jumps to C.
+/// A user's loop makes system calls; in the kernel A branches to C in two of three rounds, else
+/// runs on into B, which jumps to C.
 fn write_recording(directory: &Path) {
     let translations: [(u64, &[u8], &[u8]); 5] = [
-        (0x40_1000, &[1, 2], &[0x90, 0x0f, 0x05]),                     // nop; syscall
-        (K, &[4, 2], &[0x0f, 0x1f, 0x40, 0, 0x74, 0x7a]),              // A: nop; je C
-        (K + 6, &[4, 2], &[0x0f, 0x1f, 0x40, 0, 0xeb, 0x74]),          // B: nop; jmp C
+        (0x40_1000, &[1, 2], &[0x90, 0x0f, 0x05]), // nop; syscall
+        (K, &[4, 2], &[0x0f, 0x1f, 0x40, 0, 0x74, 0x7a]), // A: nop; je C
+        (K + 6, &[4, 2], &[0x0f, 0x1f, 0x40, 0, 0xeb, 0x74]), // B: nop; jmp C
         (K + 0x80, &[4, 3], &[0x0f, 0x1f, 0x40, 0, 0x48, 0x0f, 0x07]), // C: nop; sysret
-        (0x40_1003, &[2], &[0xeb, 0xfb]),                              // jmp back
+        (0x40_1003, &[2], &[0xeb, 0xfb]),          // jmp back
     ];
     let header = Header {
         build_id: BUILD_ID.into(),
@@ -47,7 +49,9 @@ fn write_map(path: &Path, build_id: &str) {
     let line = |old: u64, size: u32, new: u64, new_size: u32, ending: &str| {
         format!("{:016x} {size:x} {:016x} {new_size:x} 0 {ending}\n", K + old, K + new)
     };
-    let blocks = line(0, 6, 0x1000, 6, "inverted") + &line(6, 6, 0x1040, 6, "same") + &line(0x80, 7, 0x1006, 7, "same");
+    let blocks = line(0, 6, 0x1000, 6, "inverted")
+        + &line(6, 6, 0x1040, 6, "same")
+        + &line(0x80, 7, 0x1006, 7, "same");
     std::fs::write(path, format!("kernlane-map 1\nkernel {build_id}\n{blocks}end 3\n")).unwrap();
 }
 
@@ -112,7 +116,11 @@ fn json_is_what_report_reads() {
     golden("report.txt", &printed(at, &["report", "."]));
     assert_eq!(printed(at, &["report", "results.json", "-o", "page.html"]), "");
     let page = std::fs::read_to_string(at.join("page.html")).unwrap();
-    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n") && page.contains("\"workload\":\"loop\""));
+    assert!(
+        page.starts_with("<!doctype html>")
+            && page.ends_with("</html>\n")
+            && page.contains("\"workload\":\"loop\"")
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Standard output that takes nothing: a full disk is an error with a message and status 2, a reader that has gone ends the tool with status 141
-//! and without a message. No command panics, and no status depends on how much was printed.
+//! Standard output that takes nothing: a full disk is an error with a message and status 2, a
+//! reader that has gone ends the tool with status 141 and without a message. No command panics, and
+//! no status depends on how much was printed.
 
 use clap::CommandFactory;
 use std::fs::File;
@@ -36,7 +37,8 @@ fn ended(arguments: &[String], directory: &Path, stdout: impl Into<Stdio>) -> Ou
     child.wait_with_output().unwrap()
 }
 
-/// The help of every command, from the table of commands itself, and what prints without a kernel or a guest.
+/// The help of every command, from the table of commands itself, and what prints without a kernel
+/// or a guest.
 fn command_lines() -> Vec<Vec<String>> {
     fn helps(command: &clap::Command, path: &[String], all: &mut Vec<Vec<String>>) {
         all.push([path, &["--help".to_owned()]].concat());
@@ -78,7 +80,8 @@ fn a_full_disk_is_an_error_and_a_reader_that_has_gone_is_quiet() {
         let message = String::from_utf8_lossy(&full.stderr);
         assert_eq!(full.status.code(), Some(2), "{line:?}: {message}");
         assert_eq!(
-            message, "kernlane: standard output cannot be written: No space left on device (os error 28)\n",
+            message,
+            "kernlane: standard output cannot be written: No space left on device (os error 28)\n",
             "{line:?}"
         );
 

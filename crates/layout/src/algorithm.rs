@@ -52,7 +52,8 @@ pub enum Algorithm {
     ExtTspCdSort,
     /// ext-TSP for blocks, balanced partitioning for functions, cold code behind.
     BalancedPartitioning,
-    /// ext-TSP for blocks; functions aligned by Gloy and Smith so that those that alternate do not conflict.
+    /// ext-TSP for blocks; functions aligned by Gloy and Smith so that those that alternate do not
+    /// conflict.
     GloySmith,
     /// Codestitcher's chains across functions, collocated by page and large page.
     Codestitcher,
@@ -118,7 +119,11 @@ impl Algorithm {
     pub fn uses_counts(self) -> bool {
         !matches!(
             self,
-            Algorithm::Original | Algorithm::Reverse | Algorithm::ReverseFunctions | Algorithm::Random | Algorithm::RandomFunctions
+            Algorithm::Original
+                | Algorithm::Reverse
+                | Algorithm::ReverseFunctions
+                | Algorithm::Random
+                | Algorithm::RandomFunctions
         )
     }
 
@@ -154,22 +159,18 @@ impl FromStr for Algorithm {
 pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, InputError> {
     match algorithm {
         Algorithm::Original => reference::original(graph),
-        Algorithm::Reverse => reference::reverse(graph, &ReverseParameters { grain: Grain::Blocks }),
-        Algorithm::ReverseFunctions => reference::reverse(graph, &ReverseParameters { grain: Grain::Functions }),
-        Algorithm::Random => reference::random(
-            graph,
-            &RandomParameters {
-                grain: Grain::Blocks,
-                seed,
-            },
-        ),
-        Algorithm::RandomFunctions => reference::random(
-            graph,
-            &RandomParameters {
-                grain: Grain::Functions,
-                seed,
-            },
-        ),
+        Algorithm::Reverse => {
+            reference::reverse(graph, &ReverseParameters { grain: Grain::Blocks })
+        }
+        Algorithm::ReverseFunctions => {
+            reference::reverse(graph, &ReverseParameters { grain: Grain::Functions })
+        }
+        Algorithm::Random => {
+            reference::random(graph, &RandomParameters { grain: Grain::Blocks, seed })
+        }
+        Algorithm::RandomFunctions => {
+            reference::random(graph, &RandomParameters { grain: Grain::Functions, seed })
+        }
         Algorithm::PettisHansen => pettis_hansen(graph, &PettisHansenParameters::default()),
         Algorithm::ChangHwu => chang_hwu(graph, &ChangHwuParameters::default()),
         Algorithm::KernInst => kerninst(graph, &KernInstParameters::default()),
@@ -177,8 +178,12 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
         Algorithm::OptL => opts(graph, &with_loops(LoopArea::Behind)),
         Algorithm::Call => opts(graph, &with_loops(LoopArea::WithCallees)),
         Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
-        Algorithm::ExtTspCdSort => ext_tsp_cdsort(graph, &ExtTspParameters::default(), &CdSortParameters::default()),
-        Algorithm::BalancedPartitioning => balanced_partitioning(graph, &BalancedPartitioningParameters::default()),
+        Algorithm::ExtTspCdSort => {
+            ext_tsp_cdsort(graph, &ExtTspParameters::default(), &CdSortParameters::default())
+        }
+        Algorithm::BalancedPartitioning => {
+            balanced_partitioning(graph, &BalancedPartitioningParameters::default())
+        }
         Algorithm::GloySmith => gloy_smith(graph, &GloySmithParameters::default()),
         Algorithm::Codestitcher => codestitcher(graph, &CodestitcherParameters::default()),
         Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
@@ -188,10 +193,7 @@ pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, 
 }
 
 fn with_loops(loop_area: LoopArea) -> OptSParameters {
-    OptSParameters {
-        loop_area,
-        ..OptSParameters::default()
-    }
+    OptSParameters { loop_area, ..OptSParameters::default() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
-//! Balanced partitioning: an order of functions by recursive bisection, those that are used together in the same half.
+//! Balanced partitioning: an order of functions by recursive bisection, those that are used
+//! together in the same half.
 //!
-//! L. Dhulipala and others, "Compressing graphs and indexes with recursive graph bisection" (KDD 2016), algorithm 1; applied to functions by
-//! E. Hoag, K. Lee, J. Mestre, S. Pupyrev, "Optimizing function layout for mobile applications" (LCTES 2023), as in LLVM's
-//! `BalancedPartitioning.cpp`. Takes a graph; gives its order. `docs/algorithms/balanced-partitioning.md` tells the idea and what is ours.
+//! L. Dhulipala and others, "Compressing graphs and indexes with recursive graph bisection" (KDD
+//! 2016), algorithm 1; applied to functions by E. Hoag, K. Lee, J. Mestre, S. Pupyrev, "Optimizing
+//! function layout for mobile applications" (LCTES 2023), as in LLVM's `BalancedPartitioning.cpp`.
+//! Takes a graph; gives its order. `docs/algorithms/balanced-partitioning.md` tells the idea and
+//! what is ours.
 
 use crate::ext_tsp;
 use crate::ext_tsp_parameters::ExtTspParameters;
@@ -35,8 +38,12 @@ impl Default for BalancedPartitioningParameters {
     }
 }
 
-/// ext-TSP for the blocks of each function, balanced partitioning for the functions; what never ran goes behind, as it was.
-pub fn balanced_partitioning(graph: &Graph, parameters: &BalancedPartitioningParameters) -> Result<Ordered, InputError> {
+/// ext-TSP for the blocks of each function, balanced partitioning for the functions; what never ran
+/// goes behind, as it was.
+pub fn balanced_partitioning(
+    graph: &Graph,
+    parameters: &BalancedPartitioningParameters,
+) -> Result<Ordered, InputError> {
     validate(graph)?;
     at_least("skip_probability", parameters.skip_probability, 0.0)?;
     parameters.blocks.validate()?;
@@ -97,7 +104,8 @@ struct Bisection<'a> {
 }
 
 impl Bisection<'_> {
-    /// Algorithm 1. `bucket` numbers the parts like a heap, and is the seed of what is random in this one.
+    /// Algorithm 1. `bucket` numbers the parts like a heap, and is the seed of what is random in
+    /// this one.
     fn halve(&mut self, mut nodes: Vec<Node>, depth: u32, bucket: u64) {
         nodes.sort_by_key(|node| node.function);
         if nodes.len() <= 1 || depth >= self.parameters.split_depth {
@@ -135,8 +143,7 @@ impl Bisection<'_> {
         let all = nodes.len() as u32;
         for (node, counts) in nodes.iter_mut().zip(counts) {
             let mut counts = counts.into_iter();
-            node.utilities
-                .retain(|_| counts.next().is_some_and(|count| count > 1 && count < all));
+            node.utilities.retain(|_| counts.next().is_some_and(|count| count > 1 && count < all));
         }
     }
 
@@ -146,11 +153,14 @@ impl Bisection<'_> {
         }
     }
 
-    /// One round: the functions that gain most by changing sides do so, pair by pair, as long as a pair gains. Whether any did.
+    /// One round: the functions that gain most by changing sides do so, pair by pair, as long as a
+    /// pair gains. Whether any did.
     fn exchange(&mut self, nodes: &mut [Node], random: &mut SplitMix64) -> bool {
-        let mut gains: Vec<(f64, usize)> = nodes.iter().enumerate().map(|(at, node)| (self.gain(node), at)).collect();
+        let mut gains: Vec<(f64, usize)> =
+            nodes.iter().enumerate().map(|(at, node)| (self.gain(node), at)).collect();
         gains.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let (right, left): (Vec<_>, Vec<_>) = gains.into_iter().partition(|&(_, at)| nodes[at].right);
+        let (right, left): (Vec<_>, Vec<_>) =
+            gains.into_iter().partition(|&(_, at)| nodes[at].right);
         let mut moved = false;
         for (from_left, from_right) in left.into_iter().zip(right) {
             if from_left.0 + from_right.0 <= 0.0 {
@@ -211,11 +221,7 @@ mod tests {
     /// ```
     #[test]
     fn functions_that_share_a_caller_lie_together() {
-        let call = |from, to| Call {
-            from: BlockId(from),
-            to: BlockId(to),
-            count: 1,
-        };
+        let call = |from, to| Call { from: BlockId(from), to: BlockId(to), count: 1 };
         let graph = Graph {
             sizes: vec![8; 6],
             counts: vec![1; 6],

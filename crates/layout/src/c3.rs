@@ -1,7 +1,8 @@
 //! C3, call-chain clustering: an order of functions in which callees follow their likeliest caller.
 //!
-//! Ottoni and Maher, "Optimizing function placement for large-scale data-center applications" (CGO 2017), section 3, as in hfsort. Takes
-//! functions with their sizes, weights and calls; gives their order. `docs/algorithms/ext-tsp.md` tells more.
+//! Ottoni and Maher, "Optimizing function placement for large-scale data-center applications" (CGO
+//! 2017), section 3, as in hfsort. Takes functions with their sizes, weights and calls; gives their
+//! order. `docs/algorithms/ext-tsp.md` tells more.
 
 use crate::call_graph::CallGraph;
 use crate::graph::FunctionId;
@@ -12,19 +13,17 @@ use crate::validate::{InputError, at_least};
 pub struct C3Parameters {
     /// A cluster never grows beyond so many bytes: what one large page of the TLB covers.
     pub max_cluster_bytes: u64,
-    /// A caller's cluster takes in a callee's unless that would divide its density by more than this.
+    /// A caller's cluster takes in a callee's unless that would divide its density by more than
+    /// this.
     pub max_density_loss: f64,
-    /// A callee goes to its likeliest caller only when more than this share of its calls comes from there.
+    /// A callee goes to its likeliest caller only when more than this share of its calls comes from
+    /// there.
     pub min_call_share: f64,
 }
 
 impl Default for C3Parameters {
     fn default() -> Self {
-        C3Parameters {
-            max_cluster_bytes: 1 << 20,
-            max_density_loss: 8.0,
-            min_call_share: 0.1,
-        }
+        C3Parameters { max_cluster_bytes: 1 << 20, max_density_loss: 8.0, min_call_share: 0.1 }
     }
 }
 
@@ -47,33 +46,36 @@ impl Cluster {
     }
 }
 
-/// The functions of which a block ran, clustered; only the bytes that ran count, and a function weighs the bytes fetched from it.
+/// The functions of which a block ran, clustered; only the bytes that ran count, and a function
+/// weighs the bytes fetched from it.
 pub(crate) fn order(hot: &Hot, parameters: &C3Parameters) -> Vec<FunctionId> {
     let (graph, functions) = CallGraph::of(hot);
     let weights: Vec<f64> = functions.iter().map(|&f| hot.work(&[f])).collect();
-    arrange(&graph, &weights, parameters)
-        .into_iter()
-        .map(|f| functions[f as usize])
-        .collect()
+    arrange(&graph, &weights, parameters).into_iter().map(|f| functions[f as usize]).collect()
 }
 
-/// All functions of a call graph, clustered. `weights` tells how much time each takes, in any unit: hfsort takes samples, lld the calls
-/// that enter it.
+/// All functions of a call graph, clustered. `weights` tells how much time each takes, in any unit:
+/// hfsort takes samples, lld the calls that enter it.
 pub fn arrange(graph: &CallGraph, weights: &[f64], parameters: &C3Parameters) -> Vec<u32> {
     let cluster = |(number, (&bytes, &weight)): (usize, (&u64, &f64))| Cluster {
         functions: vec![number as u32],
         bytes,
         weight,
     };
-    let mut clusters: Vec<Cluster> = graph.sizes.iter().zip(weights).enumerate().map(cluster).collect();
+    let mut clusters: Vec<Cluster> =
+        graph.sizes.iter().zip(weights).enumerate().map(cluster).collect();
     let mut cluster_of: Vec<usize> = (0..clusters.len()).collect();
     let callers = likeliest_callers(graph);
     let mut callees: Vec<usize> = (0..clusters.len()).collect();
-    callees.sort_by(|&a, &b| clusters[b].density().total_cmp(&clusters[a].density()).then(a.cmp(&b)));
+    callees
+        .sort_by(|&a, &b| clusters[b].density().total_cmp(&clusters[a].density()).then(a.cmp(&b)));
     for callee in callees {
         let Some((caller, share)) = callers[callee] else { continue };
         let (into, from) = (cluster_of[caller as usize], cluster_of[callee]);
-        if share > parameters.min_call_share && into != from && worthwhile(&clusters[into], &clusters[from], parameters) {
+        if share > parameters.min_call_share
+            && into != from
+            && worthwhile(&clusters[into], &clusters[from], parameters)
+        {
             let moved = std::mem::take(&mut clusters[from].functions);
             moved.iter().for_each(|&f| cluster_of[f as usize] = into);
             clusters[into].functions.extend(moved);
@@ -82,12 +84,14 @@ pub fn arrange(graph: &CallGraph, weights: &[f64], parameters: &C3Parameters) ->
         }
     }
     clusters.retain(|c| !c.functions.is_empty());
-    clusters.sort_by(|a, b| b.density().total_cmp(&a.density()).then(a.functions[0].cmp(&b.functions[0])));
+    clusters.sort_by(|a, b| {
+        b.density().total_cmp(&a.density()).then(a.functions[0].cmp(&b.functions[0]))
+    });
     clusters.into_iter().flat_map(|c| c.functions).collect()
 }
 
-/// The caller that each function is entered from most often, with its share of all entries; the first among equals. A function's calls of
-/// itself are entries, but itself is no caller.
+/// The caller that each function is entered from most often, with its share of all entries; the
+/// first among equals. A function's calls of itself are entries, but itself is no caller.
 fn likeliest_callers(graph: &CallGraph) -> Vec<Option<(u32, f64)>> {
     let mut between: Vec<(u32, u32)> = Vec::new();
     let mut sums: std::collections::BTreeMap<(u32, u32), u128> = std::collections::BTreeMap::new();

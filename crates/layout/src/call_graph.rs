@@ -1,6 +1,7 @@
 //! Functions as wholes, with the calls between them: what the algorithms that order functions take.
 //!
-//! Takes the part of a graph that ran; gives sizes, weights and arcs of its functions. Orders nothing, and knows no blocks.
+//! Takes the part of a graph that ran; gives sizes, weights and arcs of its functions. Orders
+//! nothing, and knows no blocks.
 
 use crate::graph::FunctionId;
 use crate::hot::Hot;
@@ -36,7 +37,8 @@ impl CallGraph {
         self.sizes.is_empty()
     }
 
-    /// The functions that ran, the lowest first, and their calls; only bytes that ran count, in their original order.
+    /// The functions that ran, the lowest first, and their calls; only bytes that ran count, in
+    /// their original order.
     pub(crate) fn of(hot: &Hot) -> (CallGraph, Vec<FunctionId>) {
         let functions: Vec<FunctionId> = (0..hot.functions.len())
             .filter(|&f| !hot.functions[f].is_empty())
@@ -56,7 +58,8 @@ impl CallGraph {
             let (caller, callee) = (hot.function_of(transfer.from), hot.function_of(transfer.to));
             if caller != callee {
                 let offset = offsets[transfer.from.index()] + transfer.from_end;
-                *sums.entry((number(caller), number(callee), offset)).or_insert(0) += u128::from(transfer.count);
+                *sums.entry((number(caller), number(callee), offset)).or_insert(0) +=
+                    u128::from(transfer.count);
             }
         }
         let arc = |((from, to, offset), count): ((u32, u32, u64), u128)| CallArc {

@@ -1,8 +1,10 @@
-//! CDSort, cache-directed sort: an order of functions that keeps callers near callees and what is hot on few pages.
+//! CDSort, cache-directed sort: an order of functions that keeps callers near callees and what is
+//! hot on few pages.
 //!
-//! S. Pupyrev, "Optimizing function layout for mobile and data-center applications" as in LLVM's `CodeLayout.cpp` (class `CDSortImpl`,
-//! LLVM 17 and later) and lld. Takes functions with sizes, counts and calls; gives their order. `docs/algorithms/ext-tsp-cdsort.md` tells
-//! the idea and the parameters.
+//! S. Pupyrev, "Optimizing function layout for mobile and data-center applications" as in LLVM's
+//! `CodeLayout.cpp` (class `CDSortImpl`, LLVM 17 and later) and lld. Takes functions with sizes,
+//! counts and calls; gives their order. `docs/algorithms/ext-tsp-cdsort.md` tells the idea and the
+//! parameters.
 
 use crate::call_graph::CallGraph;
 use crate::ext_tsp;
@@ -46,8 +48,13 @@ impl CdSortParameters {
     }
 }
 
-/// ext-TSP for the blocks of each function, CDSort for the functions; what never ran goes behind, as it was.
-pub fn ext_tsp_cdsort(graph: &Graph, blocks: &ExtTspParameters, functions: &CdSortParameters) -> Result<Ordered, InputError> {
+/// ext-TSP for the blocks of each function, CDSort for the functions; what never ran goes behind,
+/// as it was.
+pub fn ext_tsp_cdsort(
+    graph: &Graph,
+    blocks: &ExtTspParameters,
+    functions: &CdSortParameters,
+) -> Result<Ordered, InputError> {
     validate(graph)?;
     blocks.validate()?;
     functions.validate()?;
@@ -104,7 +111,8 @@ struct Edge {
     join: Join,
 }
 
-/// A place in the queue: the largest gain first, as the bits of a positive number, then the lowest chains.
+/// A place in the queue: the largest gain first, as the bits of a positive number, then the lowest
+/// chains.
 type Place = (std::cmp::Reverse<u64>, u32, u32, u32);
 
 struct Chains<'a> {
@@ -175,7 +183,8 @@ impl<'a> Chains<'a> {
     fn join_best(&mut self) {
         (0..self.edges.len() as u32).for_each(|edge| self.enqueue(edge));
         while let Some((_, _, _, edge)) = self.queue.pop_first() {
-            let (source, target) = (self.edges[edge as usize].source, self.edges[edge as usize].target);
+            let (source, target) =
+                (self.edges[edge as usize].source, self.edges[edge as usize].target);
             let stale: Vec<u32> = [source, target]
                 .iter()
                 .flat_map(|&c| self.chains[c as usize].edges.values())
@@ -217,9 +226,12 @@ impl<'a> Chains<'a> {
 
     /// Among equals the join that keeps the original order.
     fn best(&self, edge: &Edge) -> (f64, Join) {
-        let in_order = self.chains[edge.source as usize].id() < self.chains[edge.target as usize].id();
+        let in_order =
+            self.chains[edge.source as usize].id() < self.chains[edge.target as usize].id();
         let (mut gain, mut join) = (-1.0, Join::SourceFirst);
-        for (attempt, keeps_order) in [(Join::SourceFirst, in_order), (Join::TargetFirst, !in_order)] {
+        for (attempt, keeps_order) in
+            [(Join::SourceFirst, in_order), (Join::TargetFirst, !in_order)]
+        {
             let found = self.gain(edge, attempt);
             let equal = (found - gain).abs() < LEAST_GAIN;
             if (equal && keeps_order) || (!equal && found > gain + LEAST_GAIN) {
@@ -231,20 +243,18 @@ impl<'a> Chains<'a> {
 
     /// What a join gains, for each byte of the smaller chain: small chains first.
     fn gain(&self, edge: &Edge, join: Join) -> f64 {
-        let (source, target) = (&self.chains[edge.source as usize], &self.chains[edge.target as usize]);
+        let (source, target) =
+            (&self.chains[edge.source as usize], &self.chains[edge.target as usize]);
         let misses = |count: u128, density: f64| count as f64 * self.miss_probability(density);
         let both = source.count + target.count;
         let apart = misses(source.count, source.density()) + misses(target.count, target.density());
         let joined = misses(both, both as f64 / (source.size + target.size) as f64);
         let gain = self.nearness(edge, join) + self.parameters.frequency_scale * (apart - joined);
-        if gain >= 0.0 {
-            gain / source.size.min(target.size) as f64
-        } else {
-            gain
-        }
+        if gain >= 0.0 { gain / source.size.min(target.size) as f64 } else { gain }
     }
 
-    /// The probability that none of the cache's entries holds a chain: its share of all executions is that of one entry.
+    /// The probability that none of the cache's entries holds a chain: its share of all executions
+    /// is that of one entry.
     fn miss_probability(&self, density: f64) -> f64 {
         let in_entry = density * self.parameters.entry_bytes as f64;
         if in_entry >= self.all_counts {
@@ -253,7 +263,8 @@ impl<'a> Chains<'a> {
         (1.0 - in_entry / self.all_counts).powf(f64::from(self.parameters.cache_entries))
     }
 
-    /// What the arcs between two chains are worth side by side, over what they are worth as far apart as can be.
+    /// What the arcs between two chains are worth side by side, over what they are worth as far
+    /// apart as can be.
     fn nearness(&self, edge: &Edge, join: Join) -> f64 {
         let (mut near, mut far) = (0.0, 0.0);
         let shift = |function: u32| {
@@ -301,7 +312,8 @@ impl<'a> Chains<'a> {
         self.join_edges(source, target);
     }
 
-    /// Hands the edges of the target to the source. The one between the two is gone: it gains nothing any more.
+    /// Hands the edges of the target to the source. The one between the two is gone: it gains
+    /// nothing any more.
     fn join_edges(&mut self, source: u32, target: u32) {
         self.chains[source as usize].edges.remove(&target);
         for (other, edge) in std::mem::take(&mut self.chains[target as usize].edges) {
@@ -315,11 +327,7 @@ impl<'a> Chains<'a> {
                 continue;
             }
             let moved = &mut self.edges[edge as usize];
-            let end = if moved.source == target {
-                &mut moved.source
-            } else {
-                &mut moved.target
-            };
+            let end = if moved.source == target { &mut moved.source } else { &mut moved.target };
             *end = source;
             self.chains[source as usize].edges.insert(other, edge);
             self.chains[other as usize].edges.insert(source, edge);
@@ -328,7 +336,8 @@ impl<'a> Chains<'a> {
 
     /// The densest chain first.
     fn concatenate(self) -> Vec<u32> {
-        let mut chains: Vec<Chain> = self.chains.into_iter().filter(|c| !c.functions.is_empty()).collect();
+        let mut chains: Vec<Chain> =
+            self.chains.into_iter().filter(|c| !c.functions.is_empty()).collect();
         chains.sort_by(|a, b| b.density().total_cmp(&a.density()).then(a.id().cmp(&b.id())));
         chains.into_iter().flat_map(|c| c.functions).collect()
     }
@@ -356,12 +365,7 @@ mod tests {
     /// ```
     #[test]
     fn callers_and_callees_come_together_the_hottest_first() {
-        let arc = |from, to, count| CallArc {
-            from,
-            to,
-            count,
-            offset: 16,
-        };
+        let arc = |from, to, count| CallArc { from, to, count, offset: 16 };
         let graph = CallGraph {
             sizes: vec![64; 4],
             counts: vec![100, 1, 1, 100],
@@ -372,21 +376,9 @@ mod tests {
 
     #[test]
     fn chains_end_at_their_greatest_length() {
-        let arcs = (0..9).map(|f| CallArc {
-            from: f,
-            to: f + 1,
-            count: 10,
-            offset: 8,
-        });
-        let graph = CallGraph {
-            sizes: vec![16; 10],
-            counts: vec![10; 10],
-            arcs: arcs.collect(),
-        };
-        let pairs = CdSortParameters {
-            max_chain: 2,
-            ..CdSortParameters::default()
-        };
+        let arcs = (0..9).map(|f| CallArc { from: f, to: f + 1, count: 10, offset: 8 });
+        let graph = CallGraph { sizes: vec![16; 10], counts: vec![10; 10], arcs: arcs.collect() };
+        let pairs = CdSortParameters { max_chain: 2, ..CdSortParameters::default() };
         let chains = Chains::new(&graph, &pairs);
         let mut joined = chains;
         joined.join_best();

@@ -1,14 +1,18 @@
-//! The engine of ext-TSP: joins nodes into chains, always the pair of chains that raises the score most.
+//! The engine of ext-TSP: joins nodes into chains, always the pair of chains that raises the score
+//! most.
 //!
-//! Takes nodes with sizes and counts, and the jumps between them; gives a permutation of the nodes. Knows nothing of blocks or functions.
+//! Takes nodes with sizes and counts, and the jumps between them; gives a permutation of the nodes.
+//! Knows nothing of blocks or functions.
 //!
-//! Newell and Pupyrev, "Improved basic block reordering" (IEEE Transactions on Computers 2020), section 4. Two chains X and Y join as
-//! X Y, or, X being cut into X1 and X2, as X1 Y X2, Y X2 X1 or X2 X1 Y. The gain of a pair changes only when one of the two does, so gains
-//! wait in a heap. Before its gain, a pair waits there with a bound of it, which seldom changes; the gain is computed when no pair has a
-//! higher bound, which most pairs never come to. Merging shifts whole segments: of the jumps
-//! within X only those that cross the cut change their distance, by the same amount wherever the cut is. What that does to the score is summed
-//! once for each version of a chain, not for each pair. The jumps between X and Y add no more than when all of them are as short as can be: where
-//! that does not make up for the cut, they are not looked at.
+//! Newell and Pupyrev, "Improved basic block reordering" (IEEE Transactions on Computers 2020),
+//! section 4. Two chains X and Y join as X Y, or, X being cut into X1 and X2, as X1 Y X2, Y X2 X1
+//! or X2 X1 Y. The gain of a pair changes only when one of the two does, so gains wait in a heap.
+//! Before its gain, a pair waits there with a bound of it, which seldom changes; the gain is
+//! computed when no pair has a higher bound, which most pairs never come to. Merging shifts whole
+//! segments: of the jumps within X only those that cross the cut change their distance, by the same
+//! amount wherever the cut is. What that does to the score is summed once for each version of a
+//! chain, not for each pair. The jumps between X and Y add no more than when all of them are as
+//! short as can be: where that does not make up for the cut, they are not looked at.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::forced::forced;
@@ -31,11 +35,13 @@ struct Chain {
     jumps: Vec<u32>,
     /// The pair that it is with each other chain that jumps lead to or come from.
     neighbours: BTreeMap<u32, u32>,
-    /// What each cut does to the jumps within, by the position behind it; empty for a chain that is not cut everywhere.
+    /// What each cut does to the jumps within, by the position behind it; empty for a chain that is
+    /// not cut everywhere.
     cuts: Vec<Cut>,
     /// The first and the last cut that each of the jumps within crosses; empty like `cuts`.
     spans: Vec<(u32, u32)>,
-    /// The most that a cut raises the score of the jumps within; of a chain that is not cut everywhere it is taken to be 0.
+    /// The most that a cut raises the score of the jumps within; of a chain that is not cut
+    /// everywhere it is taken to be 0.
     slack: f64,
     /// The pairs whose gains were computed since they or it changed.
     computed: Vec<u32>,
@@ -43,7 +49,8 @@ struct Chain {
     count: f64,
 }
 
-/// Two chains, and the jumps between them; none when they were joined, or became the same pair as others.
+/// Two chains, and the jumps between them; none when they were joined, or became the same pair as
+/// others.
 #[derive(Default)]
 struct Pair {
     jumps: Vec<u32>,
@@ -112,7 +119,8 @@ struct Join {
 const LEAST_GAIN: f64 = 1e-8;
 
 impl Ord for Gain {
-    /// The largest gain first; among equals bounds, for the gain may be as high, then the pair whose first nodes are the lowest.
+    /// The largest gain first; among equals bounds, for the gain may be as high, then the pair
+    /// whose first nodes are the lowest.
     fn cmp(&self, other: &Self) -> Ordering {
         let fronts = |gain: &Gain| gain.join.as_ref().map(|join| join.fronts);
         self.gain.total_cmp(&other.gain).then(fronts(other).cmp(&fronts(self)))
@@ -134,7 +142,12 @@ impl PartialEq for Gain {
 impl Eq for Gain {}
 
 /// The order of `nodes` that greedy merging finds. When there is an `entry`, it comes first.
-pub(crate) fn arrange(nodes: &[Node], jumps: &[Jump], entry: Option<u32>, parameters: &ExtTspParameters) -> Vec<u32> {
+pub(crate) fn arrange(
+    nodes: &[Node],
+    jumps: &[Jump],
+    entry: Option<u32>,
+    parameters: &ExtTspParameters,
+) -> Vec<u32> {
     let mut chains = Chains::new(nodes, jumps, entry, parameters);
     chains.join_forced();
     chains.join_best();
@@ -159,7 +172,12 @@ struct Chains<'a> {
 }
 
 impl<'a> Chains<'a> {
-    fn new(nodes: &'a [Node], jumps: &'a [Jump], entry: Option<u32>, parameters: &'a ExtTspParameters) -> Self {
+    fn new(
+        nodes: &'a [Node],
+        jumps: &'a [Jump],
+        entry: Option<u32>,
+        parameters: &'a ExtTspParameters,
+    ) -> Self {
         let chain = |(number, node): (usize, &Node)| Chain {
             nodes: vec![number as u32],
             jumps: Vec::new(),
@@ -174,7 +192,8 @@ impl<'a> Chains<'a> {
         let mut chains: Vec<Chain> = nodes.iter().enumerate().map(chain).collect();
         let mut pairs: Vec<Pair> = Vec::new();
         for (number, jump) in jumps.iter().enumerate() {
-            let pair = *chains[jump.from as usize].neighbours.entry(jump.to).or_insert(pairs.len() as u32);
+            let pair =
+                *chains[jump.from as usize].neighbours.entry(jump.to).or_insert(pairs.len() as u32);
             chains[jump.to as usize].neighbours.insert(jump.from, pair);
             if pair as usize == pairs.len() {
                 pairs.push(Pair::default());
@@ -246,7 +265,8 @@ impl<'a> Chains<'a> {
         });
     }
 
-    /// Lets those pairs of a chain wait whose gains, or bounds, are others since it changed; none of a chain that may not grow.
+    /// Lets those pairs of a chain wait whose gains, or bounds, are others since it changed; none
+    /// of a chain that may not grow.
     fn wait_again(&mut self, chain: u32) {
         let changed = &mut self.chains[chain as usize];
         let mut pairs = std::mem::take(&mut changed.computed);
@@ -268,11 +288,14 @@ impl<'a> Chains<'a> {
         (self.chain_of[jump.from as usize], self.chain_of[jump.to as usize])
     }
 
-    /// Joins what greedy merging left apart because the densities differ too much, but where one chain's last node goes on at the first
-    /// of another: that costs nothing and saves a jump (LLVM's pass 3). Of several ways on the last named is taken.
+    /// Joins what greedy merging left apart because the densities differ too much, but where one
+    /// chain's last node goes on at the first of another: that costs nothing and saves a jump
+    /// (LLVM's pass 3). Of several ways on the last named is taken.
     fn join_ends(&mut self) {
         let mut ways_on: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
-        for jump in self.jumps.iter().filter(|jump| self.may_fall(jump) && Some(jump.to) != self.entry) {
+        for jump in
+            self.jumps.iter().filter(|jump| self.may_fall(jump) && Some(jump.to) != self.entry)
+        {
             ways_on[jump.from as usize].push(jump.to);
         }
         for (from, ways_on) in ways_on.into_iter().enumerate() {
@@ -288,10 +311,13 @@ impl<'a> Chains<'a> {
 
     /// Whether a jump becomes a fall-through when its target is placed behind its source.
     fn may_fall(&self, jump: &Jump) -> bool {
-        jump.may_fall() && jump.from_end == self.nodes[jump.from as usize].size && jump.to_start == 0
+        jump.may_fall()
+            && jump.from_end == self.nodes[jump.from as usize].size
+            && jump.to_start == 0
     }
 
-    /// The entry's chain, then the others by density; among equals in the order of their first node.
+    /// The entry's chain, then the others by density; among equals in the order of their first
+    /// node.
     fn concatenate(self) -> Vec<u32> {
         let entry = self.entry.map(|node| self.chain_of[node as usize]);
         let mut order: Vec<u32> = (0..self.chains.len() as u32)
@@ -303,13 +329,11 @@ impl<'a> Chains<'a> {
             let first = |c: u32| self.chains[c as usize].nodes[0];
             entry_first.then(density(b).total_cmp(&density(a))).then(first(a).cmp(&first(b)))
         });
-        order
-            .into_iter()
-            .flat_map(|c| self.chains[c as usize].nodes.iter().copied())
-            .collect()
+        order.into_iter().flat_map(|c| self.chains[c as usize].nodes.iter().copied()).collect()
     }
 
-    /// Puts a pair into the heap with the better of the two ways to join it (either may be cut), if that gains anything.
+    /// Puts a pair into the heap with the better of the two ways to join it (either may be cut), if
+    /// that gains anything.
     fn compute(&mut self, pair: u32) {
         let (x, y) = self.chains_of(pair);
         let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
@@ -318,7 +342,8 @@ impl<'a> Chains<'a> {
         }
         self.chains[x as usize].computed.push(pair);
         self.chains[y as usize].computed.push(pair);
-        let (density_x, density_y) = (self.chains[x as usize].density(), self.chains[y as usize].density());
+        let (density_x, density_y) =
+            (self.chains[x as usize].density(), self.chains[y as usize].density());
         if density_x.max(density_y) > density_x.min(density_y) * self.parameters.max_density_ratio {
             return;
         }
@@ -340,9 +365,13 @@ impl<'a> Chains<'a> {
         let (chain_x, chain_y) = (&self.chains[x as usize], &self.chains[y as usize]);
         let across = self.across(x, pair);
         let mut best: Option<(f64, Merge)> = None;
-        let better = |gain: f64, best: Option<(f64, Merge)>| gain > best.map_or(0.0, |(gain, _)| gain) + LEAST_GAIN;
+        let better = |gain: f64, best: Option<(f64, Merge)>| {
+            gain > best.map_or(0.0, |(gain, _)| gain) + LEAST_GAIN
+        };
         let mut attempt = |merge: Merge, most_within: f64, within: &dyn Fn() -> f64| {
-            if better(pair.most + most_within, best) && self.entry_stays(chain_x.nodes[0], chain_y.nodes[0], merge) {
+            if better(pair.most + most_within, best)
+                && self.entry_stays(chain_x.nodes[0], chain_y.nodes[0], merge)
+            {
                 let between = self.between(chain_x, chain_y, merge, &across);
                 if better(between + most_within, best) {
                     let gain = between + within();
@@ -364,7 +393,8 @@ impl<'a> Chains<'a> {
                 attempt(Merge::X2X1Y(at), swapped, &|| swapped);
             }
         };
-        // A short chain is cut everywhere; a long one only where a jump to the front or from the back of y would become a fall-through.
+        // A short chain is cut everywhere; a long one only where a jump to the front or from the
+        // back of y would become a fall-through.
         match self.cut_everywhere(chain_x) {
             true => (1..chain_x.nodes.len()).for_each(attempt_cut),
             false => self.cuts_at_jumps(chain_x, chain_y, pair).into_iter().for_each(attempt_cut),
@@ -392,7 +422,8 @@ impl<'a> Chains<'a> {
         let mut cuts: Vec<usize> = between
             .filter_map(|&jump| {
                 let jump = &self.jumps[jump as usize];
-                let behind_source = (jump.to == first).then(|| self.positions[jump.from as usize] + 1);
+                let behind_source =
+                    (jump.to == first).then(|| self.positions[jump.from as usize] + 1);
                 let before_target = (jump.from == last).then(|| self.positions[jump.to as usize]);
                 behind_source.or(before_target)
             })
@@ -415,13 +446,7 @@ impl<'a> Chains<'a> {
                 true => (from, from_place, to_place),
                 false => (to, to_place, from_place),
             };
-            Across {
-                jump,
-                leaves_x,
-                position_x: self.positions[node_x],
-                place_x,
-                place_y,
-            }
+            Across { jump, leaves_x, position_x: self.positions[node_x], place_x, place_y }
         });
         jumps.collect()
     }
@@ -434,7 +459,9 @@ impl<'a> Chains<'a> {
         let (cut, to_x1, to_x2, to_y) = match merge {
             Merge::XY => (usize::MAX, 0, 0, size_x),
             Merge::X1YX2(cut) => (cut, 0, size_y, bytes_before(cut)),
-            Merge::YX2X1(cut) => (cut, size_y + size_x - bytes_before(cut), size_y - bytes_before(cut), 0),
+            Merge::YX2X1(cut) => {
+                (cut, size_y + size_x - bytes_before(cut), size_y - bytes_before(cut), 0)
+            }
             Merge::X2X1Y(cut) => (cut, size_x - bytes_before(cut), -bytes_before(cut), size_x),
         };
         let scores = across.iter().map(|across| {
@@ -452,7 +479,8 @@ impl<'a> Chains<'a> {
             Some(&(first, last)) => first as usize <= at && at <= last as usize,
             None => self.crossed(jump).contains(&at),
         };
-        let crossing = chain.jumps.iter().enumerate().filter(|&(number, &jump)| crosses(number, jump));
+        let crossing =
+            chain.jumps.iter().enumerate().filter(|&(number, &jump)| crosses(number, jump));
         crossing
             .map(|(_, &jump)| self.jump_score(jump, parted(self.distance_now(jump), size)))
             .sum()
@@ -517,9 +545,12 @@ impl<'a> Chains<'a> {
         self.jumps[jump as usize].score(distance, self.parameters)
     }
 
-    /// Joins two chains to one, which has the number of that with more neighbours, so that a chain with many is never gone through again.
+    /// Joins two chains to one, which has the number of that with more neighbours, so that a chain
+    /// with many is never gone through again.
     fn join(&mut self, x: u32, y: u32, merge: Merge) -> u32 {
-        let more = |a: u32, b: u32| self.chains[a as usize].neighbours.len() >= self.chains[b as usize].neighbours.len();
+        let more = |a: u32, b: u32| {
+            self.chains[a as usize].neighbours.len() >= self.chains[b as usize].neighbours.len()
+        };
         let (kept, gone) = if more(x, y) { (x, y) } else { (y, x) };
         let nodes_y = std::mem::take(&mut self.chains[y as usize].nodes);
         let nodes_x = std::mem::take(&mut self.chains[x as usize].nodes);
@@ -574,8 +605,8 @@ impl<'a> Chains<'a> {
         jumps
     }
 
-    /// Makes the neighbours of a chain those of another; gives the pairs that have become one with another. `behind`: whether the jumps that come
-    /// are named behind those that are there.
+    /// Makes the neighbours of a chain those of another; gives the pairs that have become one with
+    /// another. `behind`: whether the jumps that come are named behind those that are there.
     fn join_neighbours(&mut self, kept: u32, gone: u32, behind: bool) -> Vec<u32> {
         let mut merged = Vec::new();
         self.chains[kept as usize].neighbours.remove(&gone);
@@ -604,11 +635,7 @@ impl<'a> Chains<'a> {
 
 /// A distance when `size` bytes come between.
 fn parted(distance: i64, size: u64) -> i64 {
-    if distance >= 0 {
-        distance + size as i64
-    } else {
-        distance - size as i64
-    }
+    if distance >= 0 { distance + size as i64 } else { distance - size as i64 }
 }
 
 #[cfg(test)]

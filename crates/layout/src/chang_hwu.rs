@@ -1,8 +1,10 @@
-//! Chang and Hwu's layout: traces of blocks, functions laid trace by trace, functions in the order of a weighted depth-first search.
+//! Chang and Hwu's layout: traces of blocks, functions laid trace by trace, functions in the order
+//! of a weighted depth-first search.
 //!
-//! W. W. Hwu, P. P. Chang, "Achieving high instruction cache performance with an optimizing compiler" (ISCA 1989), steps 3 to 5; the
-//! layout that Torrellas (1998, section 5) compares with as C-H. Takes a graph; gives its order. `docs/algorithms/chang-hwu.md` tells the
-//! idea and what is ours.
+//! W. W. Hwu, P. P. Chang, "Achieving high instruction cache performance with an optimizing
+//! compiler" (ISCA 1989), steps 3 to 5; the layout that Torrellas (1998, section 5) compares with
+//! as C-H. Takes a graph; gives its order. `docs/algorithms/chang-hwu.md` tells the idea and what
+//! is ours.
 
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{Flow, Hot};
@@ -12,8 +14,8 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangHwuParameters {
-    /// A trace grows along an arc only when it has at least this share of what leaves its source and of what enters its target
-    /// (MIN_PROB).
+    /// A trace grows along an arc only when it has at least this share of what leaves its source
+    /// and of what enters its target (MIN_PROB).
     pub min_probability: f64,
 }
 
@@ -23,7 +25,8 @@ impl Default for ChangHwuParameters {
     }
 }
 
-/// Arranges the blocks of each function in traces, then the functions by their calls. What never ran goes behind, as it was.
+/// Arranges the blocks of each function in traces, then the functions by their calls. What never
+/// ran goes behind, as it was.
 pub fn chang_hwu(graph: &Graph, parameters: &ChangHwuParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     at_least("min_probability", parameters.min_probability, 0.0)?;
@@ -45,11 +48,17 @@ struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    fn new(hot: &'a Hot<'a>, function: FunctionId, flows: &[Flow], parameters: &'a ChangHwuParameters) -> Self {
+    fn new(
+        hot: &'a Hot<'a>,
+        function: FunctionId,
+        flows: &[Flow],
+        parameters: &'a ChangHwuParameters,
+    ) -> Self {
         let pieces = &hot.functions[function.index()];
         let mut arcs: BTreeMap<(usize, usize), u128> = BTreeMap::new();
         for flow in flows.iter().filter(|flow| flow.may_fall && hot.adjoining(flow)) {
-            *arcs.entry((hot.local(flow.from), hot.local(flow.to))).or_insert(0) += u128::from(flow.count);
+            *arcs.entry((hot.local(flow.from), hot.local(flow.to))).or_insert(0) +=
+                u128::from(flow.count);
         }
         let mut out = vec![Vec::new(); pieces.len()];
         let mut into = vec![Vec::new(); pieces.len()];
@@ -58,29 +67,19 @@ impl<'a> Function<'a> {
             into[to].push((from, count));
         }
         let entry_first = hot.entry_ran(function);
-        Function {
-            hot,
-            pieces,
-            entry_first,
-            out,
-            into,
-            parameters,
-        }
+        Function { hot, pieces, entry_first, out, into, parameters }
     }
 
     fn count(&self, node: usize) -> f64 {
         self.hot.count(self.pieces[node]) as f64
     }
 
-    /// "Function layout": the entry's trace, then always the one whose head the last trace's tail reaches most; where it reaches none, the
-    /// one that ran most.
+    /// "Function layout": the entry's trace, then always the one whose head the last trace's tail
+    /// reaches most; where it reaches none, the one that ran most.
     fn lay_out(&self) -> Vec<PieceId> {
         let traces = self.traces();
         let mut led_by = vec![None; self.pieces.len()];
-        traces
-            .iter()
-            .enumerate()
-            .for_each(|(number, trace)| led_by[trace[0]] = Some(number));
+        traces.iter().enumerate().for_each(|(number, trace)| led_by[trace[0]] = Some(number));
         let mut placed = vec![false; traces.len()];
         let mut order: Vec<usize> = Vec::with_capacity(self.pieces.len());
         let mut next = led_by.first().copied().flatten().filter(|_| self.entry_first);
@@ -90,7 +89,8 @@ impl<'a> Function<'a> {
             order.extend(&traces[number]);
             let tail = traces[number].last().copied();
             let reached = tail.iter().flat_map(|&tail| &self.out[tail]);
-            let reached = reached.filter_map(|&(to, count)| Some((count, led_by[to].filter(|&n| !placed[n])?)));
+            let reached = reached
+                .filter_map(|&(to, count)| Some((count, led_by[to].filter(|&n| !placed[n])?)));
             next = reached
                 .max_by_key(|&(count, number)| (count, std::cmp::Reverse(number)))
                 .map(|(_, number)| number);
@@ -98,7 +98,8 @@ impl<'a> Function<'a> {
         order.into_iter().map(|node| self.pieces[node]).collect()
     }
 
-    /// "Trace selection": from the piece that ran most, forward and backward along likely arcs; then from the next that is in no trace.
+    /// "Trace selection": from the piece that ran most, forward and backward along likely arcs;
+    /// then from the next that is in no trace.
     fn traces(&self) -> Vec<Vec<usize>> {
         let mut by_count: Vec<usize> = (0..self.pieces.len()).collect();
         by_count.sort_by(|&a, &b| self.count(b).total_cmp(&self.count(a)).then(a.cmp(&b)));
@@ -110,7 +111,9 @@ impl<'a> Function<'a> {
             }
             let mut trace = std::collections::VecDeque::from([seed]);
             let mut end = seed;
-            while let Some(next) = self.likely(&self.out[end], end, &taken).filter(|&n| !(self.entry_first && n == 0)) {
+            while let Some(next) =
+                self.likely(&self.out[end], end, &taken).filter(|&n| !(self.entry_first && n == 0))
+            {
                 taken[next] = true;
                 trace.push_back(next);
                 end = next;
@@ -129,7 +132,8 @@ impl<'a> Function<'a> {
         traces
     }
 
-    /// The other end of a node's heaviest arc, if the arc is likely for both and the other is in no trace.
+    /// The other end of a node's heaviest arc, if the arc is likely for both and the other is in no
+    /// trace.
     fn likely(&self, arcs: &[(usize, u128)], node: usize, taken: &[bool]) -> Option<usize> {
         let heaviest = arcs.iter().map(|&(_, count)| count).max()?;
         let &(other, count) = arcs.iter().find(|&&(_, count)| count == heaviest)?;
@@ -138,16 +142,17 @@ impl<'a> Function<'a> {
     }
 }
 
-/// "Global layout": a depth-first search of the call graph that follows the most frequent calls first, each function where it is reached
-/// first. It begins at the functions that the kernel is entered at, the most frequent first, then at what these do not reach.
+/// "Global layout": a depth-first search of the call graph that follows the most frequent calls
+/// first, each function where it is reached first. It begins at the functions that the kernel is
+/// entered at, the most frequent first, then at what these do not reach.
 fn functions(hot: &Hot) -> Vec<FunctionId> {
     let mut callees: Vec<Vec<(FunctionId, u128)>> = vec![Vec::new(); hot.functions.len()];
     for ((caller, callee), count) in hot.arcs() {
         callees[caller.index()].push((callee, count));
     }
-    callees
-        .iter_mut()
-        .for_each(|callees| callees.sort_by_key(|&(callee, count)| (std::cmp::Reverse(count), callee)));
+    callees.iter_mut().for_each(|callees| {
+        callees.sort_by_key(|&(callee, count)| (std::cmp::Reverse(count), callee))
+    });
     let mut placed = vec![false; hot.functions.len()];
     let mut order = Vec::new();
     for root in hot.roots() {
@@ -187,7 +192,13 @@ mod tests {
             glued: vec![false; 5],
             alignments: vec![1; 5],
             functions: std::iter::once(0..5).collect(),
-            edges: vec![edge(0, 1, 10), edge(0, 2, 90), edge(2, 3, 60), edge(2, 4, 30), edge(4, 3, 30)],
+            edges: vec![
+                edge(0, 1, 10),
+                edge(0, 2, 90),
+                edge(2, 3, 60),
+                edge(2, 4, 30),
+                edge(4, 3, 30),
+            ],
             ..Graph::default()
         };
         let hot = Hot::new(&graph);

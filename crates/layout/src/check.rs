@@ -1,4 +1,5 @@
-//! Takes a graph and an order; says whether the order may be placed: every block once, glued blocks behind the one they follow.
+//! Takes a graph and an order; says whether the order may be placed: every block once, glued blocks
+//! behind the one they follow.
 //!
 //! The independent checker: it shares no code with the algorithms, and never changes an order.
 
@@ -13,22 +14,18 @@ pub enum OrderError {
     NoSuchBlock { position: usize, block: BlockId, blocks: usize },
     #[error("block {block:?} stands at positions {first} and {second}")]
     Twice { block: BlockId, first: usize, second: usize },
-    #[error("block {block:?} is glued to the one before it, but stands at position {position} behind {before:?}")]
-    Unglued {
-        block: BlockId,
-        position: usize,
-        before: Option<BlockId>,
-    },
+    #[error(
+        "block {block:?} is glued to the one before it, but stands at position {position} behind {before:?}"
+    )]
+    Unglued { block: BlockId, position: usize, before: Option<BlockId> },
 }
 
-/// Whether `order` is a permutation of the blocks of `graph` in which every glued block follows its predecessor.
+/// Whether `order` is a permutation of the blocks of `graph` in which every glued block follows its
+/// predecessor.
 pub fn check(graph: &Graph, order: &Order) -> Result<(), OrderError> {
     let blocks = graph.sizes.len();
     if order.0.len() != blocks {
-        return Err(OrderError::Length {
-            found: order.0.len(),
-            blocks,
-        });
+        return Err(OrderError::Length { found: order.0.len(), blocks });
     }
     let mut seen: Vec<Option<usize>> = vec![None; blocks];
     for (position, &block) in order.0.iter().enumerate() {
@@ -37,11 +34,7 @@ pub fn check(graph: &Graph, order: &Order) -> Result<(), OrderError> {
                 return Err(OrderError::NoSuchBlock { position, block, blocks });
             }
             Some(Some(first)) => {
-                return Err(OrderError::Twice {
-                    block,
-                    first: *first,
-                    second: position,
-                });
+                return Err(OrderError::Twice { block, first: *first, second: position });
             }
             Some(place) => *place = Some(position),
         }
@@ -59,11 +52,7 @@ mod tests {
     use super::*;
 
     fn three_blocks_the_last_glued() -> Graph {
-        Graph {
-            sizes: vec![1; 3],
-            glued: vec![false, false, true],
-            ..Graph::default()
-        }
+        Graph { sizes: vec![1; 3], glued: vec![false, false, true], ..Graph::default() }
     }
 
     fn verdict(order: &[u32]) -> Result<(), OrderError> {
@@ -81,35 +70,19 @@ mod tests {
         assert_eq!(verdict(&[0, 1]), Err(OrderError::Length { found: 2, blocks: 3 }));
         assert_eq!(
             verdict(&[0, 1, 3]),
-            Err(OrderError::NoSuchBlock {
-                position: 2,
-                block: BlockId(3),
-                blocks: 3
-            })
+            Err(OrderError::NoSuchBlock { position: 2, block: BlockId(3), blocks: 3 })
         );
         assert_eq!(
             verdict(&[0, 1, 1]),
-            Err(OrderError::Twice {
-                block: BlockId(1),
-                first: 1,
-                second: 2
-            })
+            Err(OrderError::Twice { block: BlockId(1), first: 1, second: 2 })
         );
         assert_eq!(
             verdict(&[1, 0, 2]),
-            Err(OrderError::Unglued {
-                block: BlockId(2),
-                position: 2,
-                before: Some(BlockId(0))
-            })
+            Err(OrderError::Unglued { block: BlockId(2), position: 2, before: Some(BlockId(0)) })
         );
         assert_eq!(
             verdict(&[2, 0, 1]),
-            Err(OrderError::Unglued {
-                block: BlockId(2),
-                position: 0,
-                before: None
-            })
+            Err(OrderError::Unglued { block: BlockId(2), position: 0, before: None })
         );
     }
 }

@@ -1,7 +1,8 @@
 //! "Closest is best": which two groups of nodes are joined next.
 //!
-//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990), section 3. Takes weights between nodes; gives, one after the other, the
-//! two groups with the heaviest weight between them, until no weight is left between groups. What joining does is the caller's part.
+//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990), section 3. Takes weights
+//! between nodes; gives, one after the other, the two groups with the heaviest weight between them,
+//! until no weight is left between groups. What joining does is the caller's part.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,7 +11,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 pub(crate) struct Closest {
     /// Weights to each other group.
     neighbours: Vec<BTreeMap<usize, u128>>,
-    /// Weights between groups, and the groups, the lower one first. A weight that is no longer true is skipped.
+    /// Weights between groups, and the groups, the lower one first. A weight that is no longer true
+    /// is skipped.
     heap: BinaryHeap<(u128, Reverse<(usize, usize)>)>,
     /// The lowest node of each group: which of two groups comes first.
     lowest: Vec<usize>,
@@ -28,15 +30,11 @@ impl Closest {
             neighbours[b].insert(a, weight);
             heap.push((weight, Reverse((a, b))));
         }
-        Closest {
-            neighbours,
-            heap,
-            lowest: (0..nodes).collect(),
-            kept_in: (0..nodes).collect(),
-        }
+        Closest { neighbours, heap, lowest: (0..nodes).collect(), kept_in: (0..nodes).collect() }
     }
 
-    /// The two closest groups, the one with the lowest node first. A group bears the number of one of its nodes.
+    /// The two closest groups, the one with the lowest node first. A group bears the number of one
+    /// of its nodes.
     pub fn pair(&mut self) -> Option<(usize, usize)> {
         while let Some((weight, Reverse((a, b)))) = self.heap.pop() {
             let (a, b) = (self.kept_in[a], self.kept_in[b]);
@@ -47,13 +45,11 @@ impl Closest {
         None
     }
 
-    /// Makes the two groups one; its number is that of the one with more neighbours, so that a group that grows large is never gone through again.
+    /// Makes the two groups one; its number is that of the one with more neighbours, so that a
+    /// group that grows large is never gone through again.
     pub fn join(&mut self, a: usize, b: usize) -> usize {
-        let (kept, gone) = if self.neighbours[a].len() >= self.neighbours[b].len() {
-            (a, b)
-        } else {
-            (b, a)
-        };
+        let (kept, gone) =
+            if self.neighbours[a].len() >= self.neighbours[b].len() { (a, b) } else { (b, a) };
         self.kept_in[gone] = kept;
         self.kept_in[self.lowest[gone]] = kept;
         self.lowest[kept] = self.lowest[a].min(self.lowest[b]);

@@ -1,7 +1,9 @@
-//! Codestitcher: blocks of all functions in chains, collocated level by level: within a page, then within a large page.
+//! Codestitcher: blocks of all functions in chains, collocated level by level: within a page, then
+//! within a large page.
 //!
-//! R. Lavaee, J. Criswell, C. Ding, "Codestitcher: inter-procedural basic block layout optimization" (CC 2019), section 2. Takes a graph;
-//! gives its order. `docs/algorithms/codestitcher.md` tells the idea and what is ours.
+//! R. Lavaee, J. Criswell, C. Ding, "Codestitcher: inter-procedural basic block layout
+//! optimization" (CC 2019), section 2. Takes a graph; gives its order.
+//! `docs/algorithms/codestitcher.md` tells the idea and what is ours.
 
 use crate::graph::{Graph, Ordered};
 use crate::hot::{Flow, Hot};
@@ -21,15 +23,16 @@ pub struct CodestitcherParameters {
 
 impl Default for CodestitcherParameters {
     fn default() -> Self {
-        CodestitcherParameters {
-            distances: vec![4096, 2 << 20],
-            graded: 4096,
-        }
+        CodestitcherParameters { distances: vec![4096, 2 << 20], graded: 4096 }
     }
 }
 
-/// Chains the blocks of all functions, collocates the chains, and lays them by executions per byte. What never ran goes behind, as it was.
-pub fn codestitcher(graph: &Graph, parameters: &CodestitcherParameters) -> Result<Ordered, InputError> {
+/// Chains the blocks of all functions, collocates the chains, and lays them by executions per byte.
+/// What never ran goes behind, as it was.
+pub fn codestitcher(
+    graph: &Graph,
+    parameters: &CodestitcherParameters,
+) -> Result<Ordered, InputError> {
     validate(graph)?;
     let hot = Hot::new(graph);
     let pieces: Vec<PieceId> = hot.pieces.all().filter(|&p| hot.ran(p)).collect();
@@ -59,17 +62,20 @@ fn transfers(graph: &Graph, hot: &Hot) -> Vec<Flow> {
     hot.flows().into_iter().chain(calls).collect()
 }
 
-/// Section 2.1: a path cover of each function's flow graph, heaviest arcs first; then tail calls join the paths of different functions.
+/// Section 2.1: a path cover of each function's flow graph, heaviest arcs first; then tail calls
+/// join the paths of different functions.
 fn paths(hot: &Hot, pieces: &[PieceId], transfers: &[Flow]) -> Vec<Vec<usize>> {
     let number = |piece: PieceId| pieces.partition_point(|&p| p < piece);
-    let aligned = |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize] > 1;
+    let aligned =
+        |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize] > 1;
     let (mut within, mut tail_calls) = (BTreeMap::new(), BTreeMap::new());
     for flow in transfers.iter().filter(|flow| flow.may_fall && hot.adjoining(flow)) {
         let same = hot.function_of(flow.from) == hot.function_of(flow.to);
         // An aligned block begins behind padding, which nothing may run into.
         if same || !aligned(flow.to) {
             let arcs = if same { &mut within } else { &mut tail_calls };
-            *arcs.entry((number(flow.from), number(flow.to))).or_insert(0u128) += u128::from(flow.count);
+            *arcs.entry((number(flow.from), number(flow.to))).or_insert(0u128) +=
+                u128::from(flow.count);
         }
     }
     let paths = chains(pieces.len(), within);
@@ -78,12 +84,12 @@ fn paths(hot: &Hot, pieces: &[PieceId], transfers: &[Flow]) -> Vec<Vec<usize>> {
         head.insert(nodes[0], path);
         tail.insert(nodes[nodes.len() - 1], path);
     }
-    let ends = |((from, to), count): ((usize, usize), u128)| Some(((*tail.get(&from)?, *head.get(&to)?), count));
+    let ends = |((from, to), count): ((usize, usize), u128)| {
+        Some(((*tail.get(&from)?, *head.get(&to)?), count))
+    };
     let joins: BTreeMap<(usize, usize), u128> = tail_calls.into_iter().filter_map(ends).collect();
     let joined = chains(paths.len(), joins).into_iter();
-    joined
-        .map(|row| row.into_iter().flat_map(|path| paths[path].clone()).collect())
-        .collect()
+    joined.map(|row| row.into_iter().flat_map(|path| paths[path].clone()).collect()).collect()
 }
 
 struct Chain {
@@ -198,9 +204,7 @@ impl<'a> Level<'a> {
         self.heap.clear();
         for left in 0..self.chains.len() {
             let neighbours: Vec<usize> = self.chains[left].neighbours.keys().copied().collect();
-            neighbours
-                .into_iter()
-                .for_each(|right| self.consider(left, right, distance, graded));
+            neighbours.into_iter().for_each(|right| self.consider(left, right, distance, graded));
         }
         while let Some(join) = self.heap.pop() {
             let (left, right) = (join.left, join.right);
@@ -208,7 +212,8 @@ impl<'a> Level<'a> {
                 continue;
             }
             if join.versions != (self.chains[left].version, self.chains[right].version) {
-                // A chain that grew is worth less for each byte, unless it gained transfers; those pairs were considered when it did.
+                // A chain that grew is worth less for each byte, unless it gained transfers; those
+                // pairs were considered when it did.
                 if !graded {
                     self.consider(left, right, distance, graded);
                 }
@@ -247,10 +252,9 @@ impl<'a> Level<'a> {
     /// What a transfer is worth when its chain other than `left` is placed behind that.
     fn worth(&self, transfer: usize, left: usize, distance: u64, graded: bool) -> f64 {
         let (from, to) = self.ends[transfer];
-        let Flow {
-            from_end, to_start, count, ..
-        } = self.transfers[transfer];
-        let shift = |node: usize| if self.chain_of[node] == left { 0 } else { self.chains[left].size };
+        let Flow { from_end, to_start, count, .. } = self.transfers[transfer];
+        let shift =
+            |node: usize| if self.chain_of[node] == left { 0 } else { self.chains[left].size };
         let source = self.offsets[from] + shift(from) + from_end;
         let target = self.offsets[to] + shift(to) + to_start;
         match distance.checked_sub(source.abs_diff(target)) {
@@ -290,12 +294,9 @@ impl<'a> Level<'a> {
     /// The chains, those with most executions per byte first.
     fn by_density(self) -> Vec<PieceId> {
         let density = |chain: &Chain| chain.count / chain.size.max(1) as f64;
-        let mut chains: Vec<&Chain> = self.chains.iter().filter(|chain| !chain.nodes.is_empty()).collect();
+        let mut chains: Vec<&Chain> =
+            self.chains.iter().filter(|chain| !chain.nodes.is_empty()).collect();
         chains.sort_by(|a, b| density(b).total_cmp(&density(a)).then(a.nodes[0].cmp(&b.nodes[0])));
-        chains
-            .into_iter()
-            .flat_map(|chain| &chain.nodes)
-            .map(|&node| self.pieces[node])
-            .collect()
+        chains.into_iter().flat_map(|chain| &chain.nodes).map(|&node| self.pieces[node]).collect()
     }
 }

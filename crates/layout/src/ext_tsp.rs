@@ -1,7 +1,7 @@
 //! ext-TSP for the blocks of a function, C3 for the functions, cold blocks behind: what BOLT does.
 //!
-//! Takes a graph; gives its order. `docs/algorithms/ext-tsp.md` tells the idea, the sources of the parameters and the failure cases; the
-//! greedy merging itself stands in `chains.rs`.
+//! Takes a graph; gives its order. `docs/algorithms/ext-tsp.md` tells the idea, the sources of the
+//! parameters and the failure cases; the greedy merging itself stands in `chains.rs`.
 
 use crate::c3;
 use crate::chains::arrange;
@@ -13,7 +13,8 @@ use crate::pieces::PieceId;
 use crate::segments::improve;
 use crate::validate::{InputError, validate};
 
-/// Arranges the blocks of each function by ext-TSP, then the functions by C3. What never ran goes behind, as it was.
+/// Arranges the blocks of each function by ext-TSP, then the functions by C3. What never ran goes
+/// behind, as it was.
 pub fn ext_tsp(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.validate()?;
@@ -25,16 +26,16 @@ pub fn ext_tsp(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, 
 }
 
 /// The pieces of one function that ran, arranged; its entry first, if that ran.
-pub(crate) fn within(hot: &Hot, function: FunctionId, flows: &[Flow], parameters: &ExtTspParameters) -> Vec<PieceId> {
+pub(crate) fn within(
+    hot: &Hot,
+    function: FunctionId,
+    flows: &[Flow],
+    parameters: &ExtTspParameters,
+) -> Vec<PieceId> {
     let pieces = &hot.functions[function.index()];
     let entry = hot.entry_ran(function).then_some(0);
-    let nodes: Vec<Node> = pieces
-        .iter()
-        .map(|&p| Node {
-            size: hot.sizes[p.index()],
-            count: hot.count(p),
-        })
-        .collect();
+    let nodes: Vec<Node> =
+        pieces.iter().map(|&p| Node { size: hot.sizes[p.index()], count: hot.count(p) }).collect();
     let jumps: Vec<Jump> = flows.iter().map(|flow| jump(hot, flow)).collect();
     improve(arrange(&nodes, &jumps, entry, parameters), &nodes, &jumps, entry, parameters)
         .into_iter()
@@ -49,9 +50,6 @@ fn jump(hot: &Hot, flow: &Flow) -> Jump {
         from_end: flow.from_end,
         to_start: flow.to_start,
         count: flow.count,
-        kind: JumpKind::Control {
-            may_fall: flow.may_fall,
-            conditional: flow.conditional,
-        },
+        kind: JumpKind::Control { may_fall: flow.may_fall, conditional: flow.conditional },
     }
 }

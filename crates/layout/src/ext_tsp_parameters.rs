@@ -5,12 +5,15 @@
 use crate::c3::C3Parameters;
 use crate::validate::{InputError, at_least};
 
-/// Newell and Pupyrev 2020, section 3 and table 1; the limits on chains are those of LLVM's implementation.
+/// Newell and Pupyrev 2020, section 3 and table 1; the limits on chains are those of LLVM's
+/// implementation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExtTspParameters {
-    /// Worth of a fall-through whose block has another successor. In executions, like the two that follow.
+    /// Worth of a fall-through whose block has another successor. In executions, like the two that
+    /// follow.
     pub fall_through_conditional: f64,
-    /// Worth of a fall-through that is its block's only way out. More than 1, or rotated loops come apart.
+    /// Worth of a fall-through that is its block's only way out. More than 1, or rotated loops come
+    /// apart.
     pub fall_through_unconditional: f64,
     /// Worth of a jump over no distance.
     pub jump: f64,
@@ -24,7 +27,8 @@ pub struct ExtTspParameters {
     pub max_chain: usize,
     /// Chains whose densities (executions per byte) differ by more than this factor are not joined.
     pub max_density_ratio: f64,
-    /// In functions of at most so many pieces that ran, short segments are moved after the merging; 0 for never. Ours.
+    /// In functions of at most so many pieces that ran, short segments are moved after the merging;
+    /// 0 for never. Ours.
     pub improve_up_to: usize,
     pub functions: C3Parameters,
 }
@@ -48,7 +52,13 @@ impl Default for ExtTspParameters {
 
 impl ExtTspParameters {
     /// What a jump over `distance` bytes adds to the score (section 3, equation 1).
-    pub(crate) fn jump_score(&self, distance: i64, count: f64, may_fall: bool, conditional: bool) -> f64 {
+    pub(crate) fn jump_score(
+        &self,
+        distance: i64,
+        count: f64,
+        may_fall: bool,
+        conditional: bool,
+    ) -> f64 {
         if distance == 0 && may_fall {
             return count
                 * if conditional {
@@ -57,11 +67,7 @@ impl ExtTspParameters {
                     self.fall_through_unconditional
                 };
         }
-        let reach = if distance >= 0 {
-            self.forward_distance
-        } else {
-            self.backward_distance
-        };
+        let reach = if distance >= 0 { self.forward_distance } else { self.backward_distance };
         if distance.unsigned_abs() >= reach {
             return 0.0;
         }

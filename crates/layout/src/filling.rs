@@ -1,7 +1,9 @@
-//! An order whose addresses matter: pieces one behind the other, and gaps filled with what never ran.
+//! An order whose addresses matter: pieces one behind the other, and gaps filled with what never
+//! ran.
 //!
-//! Takes pieces to put and addresses to reach; gives the order. Addresses are counted from 0 with the graph's sizes and alignments; where 0 comes to
-//! lie does not matter, as long as it starts a cache line.
+//! Takes pieces to put and addresses to reach; gives the order. Addresses are counted from 0 with
+//! the graph's sizes and alignments; where 0 comes to lie does not matter, as long as it starts a
+//! cache line.
 
 use crate::hot::Hot;
 use crate::pieces::PieceId;
@@ -35,8 +37,8 @@ impl<'a> Filling<'a> {
         self.order.push(piece);
     }
 
-    /// Puts seldom executed pieces, in the original order, until `end` is reached or none is left. One that would reach more than `beyond` bytes
-    /// behind it stays in the cold part.
+    /// Puts seldom executed pieces, in the original order, until `end` is reached or none is left.
+    /// One that would reach more than `beyond` bytes behind it stays in the cold part.
     pub fn fill(&mut self, end: u64, beyond: u64) {
         while self.address < end {
             let (hot, address, limit) = (self.hot, self.address, end.saturating_add(beyond));

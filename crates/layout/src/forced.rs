@@ -4,8 +4,9 @@
 
 use crate::jumps::{Jump, JumpKind, Node};
 
-/// Pairs of nodes that every best order keeps together: the first has no other successor, the second no other predecessor (section 4,
-/// "forced" pairs). In a cycle of such pairs the one that leads back to the smallest node is given up.
+/// Pairs of nodes that every best order keeps together: the first has no other successor, the
+/// second no other predecessor (section 4, "forced" pairs). In a cycle of such pairs the one that
+/// leads back to the smallest node is given up.
 pub(crate) fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<Option<u32>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Only {
@@ -32,7 +33,13 @@ pub(crate) fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<
     }
     let mut forced: Vec<Option<u32>> = (0..nodes.len())
         .map(|node| match successor[node] {
-            Only::One(to) if predecessor[to as usize] == Only::One(node as u32) && falls[node] && Some(to) != entry => Some(to),
+            Only::One(to)
+                if predecessor[to as usize] == Only::One(node as u32)
+                    && falls[node]
+                    && Some(to) != entry =>
+            {
+                Some(to)
+            }
             _ => None,
         })
         .collect();
@@ -40,13 +47,14 @@ pub(crate) fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<
     forced
 }
 
-/// Gives up one pair of every cycle. A node is the second of one pair at most, so what is not reached from the node that begins a row of
-/// pairs lies on a cycle.
+/// Gives up one pair of every cycle. A node is the second of one pair at most, so what is not
+/// reached from the node that begins a row of pairs lies on a cycle.
 fn break_cycles(forced: &mut [Option<u32>]) {
     let mut follows = vec![false; forced.len()];
     forced.iter().flatten().for_each(|&to| follows[to as usize] = true);
     let mut reached = vec![false; forced.len()];
-    let (beginnings, others): (Vec<usize>, Vec<usize>) = (0..forced.len()).partition(|&node| !follows[node]);
+    let (beginnings, others): (Vec<usize>, Vec<usize>) =
+        (0..forced.len()).partition(|&node| !follows[node]);
     for start in beginnings.into_iter().chain(others) {
         let mut node = start;
         while !std::mem::replace(&mut reached[node], true) {
@@ -75,28 +83,27 @@ mod tests {
             to_start: if random.below(12) == 0 { 8 } else { 0 },
             count: 1,
             kind: match random.below(12) {
-                0 => JumpKind::Together {
-                    bytes: 32,
-                    worth: 0.3,
-                    reach: 64,
-                },
-                kind => JumpKind::Control {
-                    may_fall: kind > 1,
-                    conditional: false,
-                },
+                0 => JumpKind::Together { bytes: 32, worth: 0.3, reach: 64 },
+                kind => JumpKind::Control { may_fall: kind > 1, conditional: false },
             },
         };
         let jumps = (0..1 + random.below(NODES + 2)).map(|_| jump(random)).collect::<Vec<_>>();
         (nodes, jumps.into_iter().filter(|jump| jump.from != jump.to).collect())
     }
 
-    /// Each pair by its definition, then each cycle followed from its smallest node; and how many cycles there were.
+    /// Each pair by its definition, then each cycle followed from its smallest node; and how many
+    /// cycles there were.
     fn by_definition(jumps: &[Jump], entry: Option<u32>) -> (Vec<Option<u32>>, usize) {
-        let control: Vec<&Jump> = jumps.iter().filter(|j| matches!(j.kind, JumpKind::Control { .. })).collect();
-        let alone = |jump: &Jump| control.iter().all(|other| (other.from == jump.from) == (other.to == jump.to));
+        let control: Vec<&Jump> =
+            jumps.iter().filter(|j| matches!(j.kind, JumpKind::Control { .. })).collect();
+        let alone = |jump: &Jump| {
+            control.iter().all(|other| (other.from == jump.from) == (other.to == jump.to))
+        };
         let falls = |jump: &Jump| jump.may_fall() && jump.from_end == 16 && jump.to_start == 0;
         let (mut pairs, mut cycles) = (vec![None; NODES as usize], 0);
-        for jump in control.iter().filter(|jump| alone(jump) && falls(jump) && Some(jump.to) != entry) {
+        for jump in
+            control.iter().filter(|jump| alone(jump) && falls(jump) && Some(jump.to) != entry)
+        {
             pairs[jump.from as usize] = Some(jump.to);
         }
         for smallest in 0..NODES as u32 {

@@ -1,6 +1,7 @@
 //! ext-TSP over the whole graph at once: blocks of all functions, with calls and returns as jumps.
 //!
-//! Takes a graph; gives its order. `docs/algorithms/ext-tsp-global.md` tells the idea; the merging stands in `chains.rs`.
+//! Takes a graph; gives its order. `docs/algorithms/ext-tsp-global.md` tells the idea; the merging
+//! stands in `chains.rs`.
 
 use crate::chains::arrange;
 use crate::ext_tsp_parameters::ExtTspParameters;
@@ -11,7 +12,8 @@ use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
 use crate::validate::{InputError, validate};
 
-/// Arranges all blocks that ran in one ext-TSP. What never ran goes behind, as it was. The parameters for functions are not used.
+/// Arranges all blocks that ran in one ext-TSP. What never ran goes behind, as it was. The
+/// parameters for functions are not used.
 pub fn ext_tsp_global(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.validate()?;
@@ -46,7 +48,8 @@ impl<'g> Whole<'g> {
     /// Edges, calls and returns between them.
     pub fn transfers(&self) -> Vec<Jump> {
         let hot = &self.hot;
-        let alignment = |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize];
+        let alignment =
+            |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize];
         let edges = hot.flows().into_iter().map(|flow| Jump {
             from: self.node(flow.from),
             to: self.node(flow.to),
@@ -67,10 +70,7 @@ impl<'g> Whole<'g> {
                 from_end: hot.end_in_piece(from),
                 to_start: hot.start_in_piece(to),
                 count,
-                kind: JumpKind::Control {
-                    may_fall: false,
-                    conditional: true,
-                },
+                kind: JumpKind::Control { may_fall: false, conditional: true },
             })
         });
         edges.chain(calls).collect()
@@ -78,10 +78,8 @@ impl<'g> Whole<'g> {
 
     /// The order that merging along `jumps` gives.
     pub fn arrange(&self, jumps: &[Jump], parameters: &ExtTspParameters) -> Vec<PieceId> {
-        let node = |&p: &PieceId| Node {
-            size: self.hot.sizes[p.index()],
-            count: self.hot.count(p),
-        };
+        let node =
+            |&p: &PieceId| Node { size: self.hot.sizes[p.index()], count: self.hot.count(p) };
         let nodes: Vec<Node> = self.pieces.iter().map(node).collect();
         let order = arrange(&nodes, jumps, None, parameters);
         order.into_iter().map(|node| self.pieces[node as usize]).collect()

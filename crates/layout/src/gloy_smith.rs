@@ -1,8 +1,10 @@
-//! Gloy and Smith's procedure placement by temporal ordering: procedures that alternate do not share cache lines.
+//! Gloy and Smith's procedure placement by temporal ordering: procedures that alternate do not
+//! share cache lines.
 //!
-//! N. Gloy, T. Blackwell, M. D. Smith, B. Calder, "Procedure placement using temporal ordering information" (MICRO 1997); N. Gloy, M. D. Smith,
-//! "Procedure placement using temporal-ordering information" (TOPLAS 1999). Takes a graph with alternations (its temporal relationship graph); gives its
-//! order. `docs/algorithms/gloy-smith.md` tells the idea and what is ours.
+//! N. Gloy, T. Blackwell, M. D. Smith, B. Calder, "Procedure placement using temporal ordering
+//! information" (MICRO 1997); N. Gloy, M. D. Smith, "Procedure placement using temporal-ordering
+//! information" (TOPLAS 1999). Takes a graph with alternations (its temporal relationship graph);
+//! gives its order. `docs/algorithms/gloy-smith.md` tells the idea and what is ours.
 
 use crate::chunks::first_of_chunk;
 use crate::closest::Closest;
@@ -21,7 +23,8 @@ pub struct GloySmithParameters {
     pub cache_bytes: u64,
     /// Bytes of a cache line. Procedures are aligned to lines.
     pub line_bytes: u64,
-    /// The procedures that together make this share of the bytes fetched are popular; the others fill gaps.
+    /// The procedures that together make this share of the bytes fetched are popular; the others
+    /// fill gaps.
     pub popular_share: f64,
     /// The order of each function's blocks.
     pub blocks: ExtTspParameters,
@@ -55,8 +58,9 @@ impl GloySmithParameters {
     }
 }
 
-/// ext-TSP for the blocks of each function; the popular functions aligned so that what alternates does not conflict, gaps between them filled with
-/// unpopular ones and with what never ran. The rest goes behind.
+/// ext-TSP for the blocks of each function; the popular functions aligned so that what alternates
+/// does not conflict, gaps between them filled with unpopular ones and with what never ran. The
+/// rest goes behind.
 pub fn gloy_smith(graph: &Graph, parameters: &GloySmithParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.validate()?;
@@ -79,8 +83,13 @@ struct Procedure {
     pieces: Vec<PieceId>,
 }
 
-/// The most popular procedures, as many as it takes for `share` of all bytes fetched; and the others.
-fn by_popularity(hot: &Hot, mut procedures: Vec<Procedure>, share: f64) -> (Vec<Procedure>, Vec<Procedure>) {
+/// The most popular procedures, as many as it takes for `share` of all bytes fetched; and the
+/// others.
+fn by_popularity(
+    hot: &Hot,
+    mut procedures: Vec<Procedure>,
+    share: f64,
+) -> (Vec<Procedure>, Vec<Procedure>) {
     let work = |procedure: &Procedure| hot.work(&[procedure.function]);
     let all: f64 = procedures.iter().map(work).sum();
     procedures.sort_by(|a, b| work(b).total_cmp(&work(a)).then(a.function.cmp(&b.function)));
@@ -127,18 +136,19 @@ impl Alignment {
         let mut part_of_chunk: BTreeMap<u32, usize> = BTreeMap::new();
         for (number, procedure) in procedures.iter().enumerate() {
             let first = parts.len();
-            for (chunk, used) in lines_of_chunks(hot, procedure, &chunks, parameters.line_bytes, lines) {
-                // A block glued to another function is that function's, and its chunk's number is not: the first keeps it.
+            for (chunk, used) in
+                lines_of_chunks(hot, procedure, &chunks, parameters.line_bytes, lines)
+            {
+                // A block glued to another function is that function's, and its chunk's number is
+                // not: the first keeps it.
                 part_of_chunk.entry(chunk).or_insert(parts.len());
-                parts.push(Part {
-                    procedure: number,
-                    lines: used.into_iter().collect(),
-                });
+                parts.push(Part { procedure: number, lines: used.into_iter().collect() });
             }
             parts_of.push((first..parts.len()).collect());
         }
         let mut alternating = vec![Vec::new(); parts.len()];
-        for alternation in hot.graph.alternations.iter().filter(|alternation| alternation.count > 0) {
+        for alternation in hot.graph.alternations.iter().filter(|alternation| alternation.count > 0)
+        {
             let part = |block: BlockId| part_of_chunk.get(&chunks[block.index()]).copied();
             if let (Some(a), Some(b)) = (part(alternation.a), part(alternation.b))
                 && parts[a].procedure != parts[b].procedure
@@ -158,8 +168,9 @@ impl Alignment {
         }
     }
 
-    /// Joins the two groups of procedures that alternate most, the second shifted against the first to where it conflicts least, until no two
-    /// alternate; gives the line on which each procedure begins.
+    /// Joins the two groups of procedures that alternate most, the second shifted against the first
+    /// to where it conflicts least, until no two alternate; gives the line on which each procedure
+    /// begins.
     fn search(mut self) -> Vec<usize> {
         let mut weights: BTreeMap<(usize, usize), u128> = BTreeMap::new();
         for (part, alternating) in self.parts.iter().zip(&self.alternating) {
@@ -185,8 +196,8 @@ impl Alignment {
         self.offsets
     }
 
-    /// By how many lines the second group is to be shifted so that it conflicts least with the first; the first such, so that without any
-    /// conflict it follows closely.
+    /// By how many lines the second group is to be shifted so that it conflicts least with the
+    /// first; the first such, so that without any conflict it follows closely.
     fn least_conflict(&self, first: usize, second: usize) -> usize {
         let mut conflicts = vec![0u128; self.lines];
         // From the smaller one: a group that grows large is never gone through again.
@@ -205,7 +216,8 @@ impl Alignment {
         conflicts.iter().position(|conflict| Some(conflict) == least).unwrap_or(0)
     }
 
-    /// For each shift of one part, the lines that it then shares with the other one that stays, `count` times.
+    /// For each shift of one part, the lines that it then shares with the other one that stays,
+    /// `count` times.
     fn add_conflicts(&self, still: usize, shifted: usize, count: u64, conflicts: &mut [u128]) {
         let (still, shifted) = (&self.parts[still], &self.parts[shifted]);
         // What takes up every line conflicts the same wherever it lies.
@@ -215,7 +227,8 @@ impl Alignment {
         let apart = self.lines + self.offsets[still.procedure] - self.offsets[shifted.procedure];
         for &line in &still.lines {
             for &other in &shifted.lines {
-                conflicts[(apart + self.lines + line as usize - other as usize) % self.lines] += u128::from(count);
+                conflicts[(apart + self.lines + line as usize - other as usize) % self.lines] +=
+                    u128::from(count);
             }
         }
     }
@@ -232,7 +245,13 @@ fn chunks(graph: &Graph) -> Vec<u32> {
 }
 
 /// By chunk, the cache lines that its blocks take up in a procedure that begins with line 0.
-fn lines_of_chunks(hot: &Hot, procedure: &Procedure, chunks: &[u32], line: u64, lines: u64) -> BTreeMap<u32, BTreeSet<u32>> {
+fn lines_of_chunks(
+    hot: &Hot,
+    procedure: &Procedure,
+    chunks: &[u32],
+    line: u64,
+    lines: u64,
+) -> BTreeMap<u32, BTreeSet<u32>> {
     let mut used: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     let mut address = 0;
     for &piece in &procedure.pieces {
@@ -242,19 +261,29 @@ fn lines_of_chunks(hot: &Hot, procedure: &Procedure, chunks: &[u32], line: u64, 
             let begin = start + hot.start_in_piece(BlockId(block));
             let (first, last) = (begin / line, (begin + size - 1) / line);
             let of_chunk = used.entry(chunks[block as usize]).or_default();
-            of_chunk.extend((first..=last.min(first + lines - 1)).map(|line| (line % lines) as u32));
+            of_chunk
+                .extend((first..=last.min(first + lines - 1)).map(|line| (line % lines) as u32));
         }
         address = hot.range_from(piece, address).1;
     }
     used
 }
 
-/// One list: the popular procedures, always the one next whose place comes soonest; in the gaps unpopular ones, the largest that fits first, then
-/// pieces that never ran. The unpopular ones that are left follow.
-fn linear(hot: &Hot, popular: Vec<Procedure>, offsets: &[usize], others: Vec<Procedure>, parameters: &GloySmithParameters) -> Vec<PieceId> {
+/// One list: the popular procedures, always the one next whose place comes soonest; in the gaps
+/// unpopular ones, the largest that fits first, then pieces that never ran. The unpopular ones that
+/// are left follow.
+fn linear(
+    hot: &Hot,
+    popular: Vec<Procedure>,
+    offsets: &[usize],
+    others: Vec<Procedure>,
+    parameters: &GloySmithParameters,
+) -> Vec<PieceId> {
     let (line, lines) = (parameters.line_bytes, parameters.lines());
-    let mut waiting: BTreeSet<(u64, usize)> = offsets.iter().enumerate().map(|(number, &at)| (at as u64, number)).collect();
-    let bytes = |procedure: &Procedure| procedure.pieces.iter().map(|&piece| hot.most_bytes(piece)).sum();
+    let mut waiting: BTreeSet<(u64, usize)> =
+        offsets.iter().enumerate().map(|(number, &at)| (at as u64, number)).collect();
+    let bytes =
+        |procedure: &Procedure| procedure.pieces.iter().map(|&piece| hot.most_bytes(piece)).sum();
     let mut fitting: BTreeMap<(u64, FunctionId), Procedure> = BTreeMap::new();
     for other in others {
         fitting.insert((bytes(&other), other.function), other);
@@ -272,19 +301,14 @@ fn linear(hot: &Hot, popular: Vec<Procedure>, offsets: &[usize], others: Vec<Pro
             .map(|(key, _)| key)
         {
             let other = fitting.remove(&largest);
-            other
-                .into_iter()
-                .flat_map(|other| other.pieces)
-                .for_each(|piece| filling.put(piece));
+            other.into_iter().flat_map(|other| other.pieces).for_each(|piece| filling.put(piece));
         }
         filling.fill(place, 0);
         popular[number].pieces.iter().for_each(|&piece| filling.put(piece));
     }
     let mut rest: Vec<Procedure> = fitting.into_values().collect();
     rest.sort_by_key(|procedure| procedure.function);
-    rest.into_iter()
-        .flat_map(|procedure| procedure.pieces)
-        .for_each(|piece| filling.put(piece));
+    rest.into_iter().flat_map(|procedure| procedure.pieces).for_each(|piece| filling.put(piece));
     filling.order
 }
 
@@ -309,7 +333,10 @@ mod tests {
                 parts,
                 alternating: vec![vec![(1, 3)], vec![(0, 3)]],
                 parts_of: vec![vec![0], vec![1]],
-                offsets: vec![random.below(lines as u64) as usize, random.below(lines as u64) as usize],
+                offsets: vec![
+                    random.below(lines as u64) as usize,
+                    random.below(lines as u64) as usize,
+                ],
                 group_of: vec![0, 1],
                 groups: vec![vec![0], vec![1]],
             };

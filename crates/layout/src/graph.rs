@@ -1,4 +1,5 @@
-//! What every algorithm takes: the blocks of an image with their sizes, counts, edges and calls; and what it gives: an order.
+//! What every algorithm takes: the blocks of an image with their sizes, counts, edges and calls;
+//! and what it gives: an order.
 //!
 //! Only data. `validate.rs` says which graphs are well formed.
 
@@ -12,11 +13,13 @@ pub struct BlockId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionId(pub u32);
 
-/// How control gets from one block to another within a function (or by a jump between functions). Calls and returns are no edges: a
-/// block that ends in a call has a `FallThrough` edge to the block behind the call, counted as often as the call returned.
+/// How control gets from one block to another within a function (or by a jump between functions).
+/// Calls and returns are no edges: a block that ends in a call has a `FallThrough` edge to the
+/// block behind the call, counted as often as the call returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeKind {
-    /// The block ends without a branch or with a call, or its conditional branch was not taken; the successor is the next block.
+    /// The block ends without a branch or with a call, or its conditional branch was not taken; the
+    /// successor is the next block.
     FallThrough,
     /// A conditional branch that was taken.
     Branch,
@@ -26,7 +29,8 @@ pub enum EdgeKind {
     Indirect,
 }
 
-/// A transfer of control, with how often it was taken. Several edges may join the same two blocks; their counts add up.
+/// A transfer of control, with how often it was taken. Several edges may join the same two blocks;
+/// their counts add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     pub from: BlockId,
@@ -35,7 +39,8 @@ pub struct Edge {
     pub kind: EdgeKind,
 }
 
-/// A call as executed: from the block that ends in (or contains) the call to the callee's entry block.
+/// A call as executed: from the block that ends in (or contains) the call to the callee's entry
+/// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     pub from: BlockId,
@@ -60,8 +65,9 @@ pub struct Seed {
     pub count: u64,
 }
 
-/// Two different blocks that missed one directly after the other, in either order, in an ideal cache of the size of a real one: code that
-/// would have come with one miss instead of two, had it shared a line.
+/// Two different blocks that missed one directly after the other, in either order, in an ideal
+/// cache of the size of a real one: code that would have come with one miss instead of two, had it
+/// shared a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JointMiss {
     pub a: BlockId,
@@ -69,8 +75,9 @@ pub struct JointMiss {
     pub count: u64,
 }
 
-/// Two different chunks of code (`chunks.rs`) that alternate: how often one ran between two runs of the other, both within the code that ran last and
-/// fills a cache twice (Gloy and Smith's temporal relationship graph). Each is named by one of its blocks.
+/// Two different chunks of code (`chunks.rs`) that alternate: how often one ran between two runs of
+/// the other, both within the code that ran last and fills a cache twice (Gloy and Smith's temporal
+/// relationship graph). Each is named by one of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alternation {
     pub a: BlockId,
@@ -78,38 +85,46 @@ pub struct Alternation {
     pub count: u64,
 }
 
-/// In which *turnovers* a block ran: stretches of the execution in each of which an ideal cache of the size of a real one fetched as many bytes
-/// as it holds.
+/// In which *turnovers* a block ran: stretches of the execution in each of which an ideal cache of
+/// the size of a real one fetched as many bytes as it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Presence {
     pub block: BlockId,
-    /// Bit n % 64 of word n / 64 is set when it ran in turnover n. Words that are missing at the end are 0.
+    /// Bit n % 64 of word n / 64 is set when it ran in turnover n. Words that are missing at the
+    /// end are 0.
     pub turnovers: Vec<u64>,
 }
 
 /// An image and its profile, as arrays indexed by `BlockId` and `FunctionId`.
 ///
-/// Counts need not balance: a profile may know of a block what it does not know of its edges, and the other way round.
+/// Counts need not balance: a profile may know of a block what it does not know of its edges, and
+/// the other way round.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     /// Bytes of each block, its branches included, in the original encoding; at least 1.
     pub sizes: Vec<u32>,
     /// How often each block ran.
     pub counts: Vec<u64>,
-    /// `glued[b]`: block b must directly follow block b-1 (code that could not be fully understood). `glued[0]` is false.
+    /// `glued[b]`: block b must directly follow block b-1 (code that could not be fully
+    /// understood). `glued[0]` is false.
     pub glued: Vec<bool>,
-    /// Required alignment of each block's start in bytes, a power of two; 1 for most, 16 for function entries.
+    /// Required alignment of each block's start in bytes, a power of two; 1 for most, 16 for
+    /// function entries.
     pub alignments: Vec<u32>,
-    /// The blocks of each function; ascending, disjoint, not empty, covering all blocks. The first is the entry.
+    /// The blocks of each function; ascending, disjoint, not empty, covering all blocks. The first
+    /// is the entry.
     pub functions: Vec<Range<u32>>,
     pub edges: Vec<Edge>,
     pub calls: Vec<Call>,
     pub seeds: Vec<Seed>,
-    /// Several may name the same two blocks; their counts add up. May be empty: only `joint` uses them.
+    /// Several may name the same two blocks; their counts add up. May be empty: only `joint` uses
+    /// them.
     pub joint_misses: Vec<JointMiss>,
-    /// Several may name the same two chunks; their counts add up. May be empty: only `gloy-smith` uses them.
+    /// Several may name the same two chunks; their counts add up. May be empty: only `gloy-smith`
+    /// uses them.
     pub alternations: Vec<Alternation>,
-    /// Several may name the same block: it ran in the turnovers of each. May be empty: only `packed` uses them.
+    /// Several may name the same block: it ran in the turnovers of each. May be empty: only
+    /// `packed` uses them.
     pub presences: Vec<Presence>,
 }
 
@@ -146,7 +161,8 @@ pub struct Order(pub Vec<BlockId>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ordered {
     pub order: Order,
-    /// How many leading blocks the algorithm arranged; behind them comes the cold part: blocks that never ran, in their original
-    /// order. An algorithm that does not tell hot from cold arranges all blocks.
+    /// How many leading blocks the algorithm arranged; behind them comes the cold part: blocks that
+    /// never ran, in their original order. An algorithm that does not tell hot from cold arranges
+    /// all blocks.
     pub hot: usize,
 }

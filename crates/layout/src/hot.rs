@@ -1,7 +1,8 @@
-//! The part of a graph that ran, in pieces: what every algorithm that splits hot from cold starts from.
+//! The part of a graph that ran, in pieces: what every algorithm that splits hot from cold starts
+//! from.
 //!
-//! Takes a valid graph; gives the pieces that ran, function by function, and the flows between them. Orders nothing but the cold part,
-//! which keeps its original order.
+//! Takes a valid graph; gives the pieces that ran, function by function, and the flows between
+//! them. Orders nothing but the cold part, which keeps its original order.
 
 use crate::graph::{BlockId, EdgeKind, FunctionId, Graph, Ordered};
 use crate::pieces::{PieceId, Pieces};
@@ -60,15 +61,7 @@ impl<'g> Hot<'g> {
             range.clone().for_each(|p| function_of[p as usize] = FunctionId(index as u32));
             functions.push(range.map(PieceId).filter(|p| counts[p.index()] > 0).collect());
         }
-        Hot {
-            graph,
-            pieces,
-            sizes,
-            functions,
-            counts,
-            function_of,
-            offsets,
-        }
+        Hot { graph, pieces, sizes, functions, counts, function_of, offsets }
     }
 
     pub fn count(&self, piece: PieceId) -> u64 {
@@ -86,7 +79,9 @@ impl<'g> Hot<'g> {
     /// Where a piece starts and ends when it is placed behind `address`, alignments honoured.
     pub fn range_from(&self, piece: PieceId, address: u64) -> (u64, u64) {
         let blocks = self.pieces.blocks(piece);
-        let aligned = |address: u64, block: u32| address.next_multiple_of(u64::from(self.graph.alignments[block as usize]));
+        let aligned = |address: u64, block: u32| {
+            address.next_multiple_of(u64::from(self.graph.alignments[block as usize]))
+        };
         let start = aligned(address, blocks.start);
         (
             start,
@@ -96,7 +91,8 @@ impl<'g> Hot<'g> {
         )
     }
 
-    /// The most bytes that a piece takes up, wherever it is placed: what is lost to alignment included.
+    /// The most bytes that a piece takes up, wherever it is placed: what is lost to alignment
+    /// included.
     pub fn most_bytes(&self, piece: PieceId) -> u64 {
         let padding = self
             .pieces
@@ -106,7 +102,8 @@ impl<'g> Hot<'g> {
         self.sizes[piece.index()] + padding
     }
 
-    /// Whether a flow leads from the very end of a piece to the very start of another: the two side by side need no jump.
+    /// Whether a flow leads from the very end of a piece to the very start of another: the two side
+    /// by side need no jump.
     pub fn adjoining(&self, flow: &Flow) -> bool {
         flow.from_end == self.sizes[flow.from.index()] && flow.to_start == 0
     }
@@ -116,7 +113,8 @@ impl<'g> Hot<'g> {
         self.functions[self.function_of(piece).index()].partition_point(|&p| p < piece)
     }
 
-    /// Whether the function's entry starts a piece of its own, and ran; it is then the first of the function's pieces.
+    /// Whether the function's entry starts a piece of its own, and ran; it is then the first of the
+    /// function's pieces.
     pub fn entry_ran(&self, function: FunctionId) -> bool {
         let entry = self.graph.functions[function.index()].start;
         self.functions[function.index()]
@@ -171,7 +169,8 @@ impl<'g> Hot<'g> {
         by_function
     }
 
-    /// The edges between different pieces that ran, in the order of the graph's edges, without those that were never taken.
+    /// The edges between different pieces that ran, in the order of the graph's edges, without
+    /// those that were never taken.
     pub fn flows(&self) -> Vec<Flow> {
         let forks = forks(self.graph);
         let executed = self.graph.edges.iter().filter(|e| e.count > 0);
@@ -193,25 +192,23 @@ impl<'g> Hot<'g> {
     pub fn transfers(&self) -> impl Iterator<Item = Flow> {
         let calls = self.graph.calls.iter().map(|c| (c.from, c.to, c.count));
         let jumps = self.graph.edges.iter().map(|e| (e.from, e.to, e.count));
-        calls
-            .chain(jumps)
-            .filter(|&(_, _, count)| count > 0)
-            .filter_map(|(from, to, count)| {
-                let (from_piece, to_piece) = (self.pieces.of_block(from), self.pieces.of_block(to));
-                let both = from_piece != to_piece && self.ran(from_piece) && self.ran(to_piece);
-                both.then(|| Flow {
-                    from: from_piece,
-                    to: to_piece,
-                    from_end: self.end_in_piece(from),
-                    to_start: self.start_in_piece(to),
-                    count,
-                    may_fall: false,
-                    conditional: true,
-                })
+        calls.chain(jumps).filter(|&(_, _, count)| count > 0).filter_map(|(from, to, count)| {
+            let (from_piece, to_piece) = (self.pieces.of_block(from), self.pieces.of_block(to));
+            let both = from_piece != to_piece && self.ran(from_piece) && self.ran(to_piece);
+            both.then(|| Flow {
+                from: from_piece,
+                to: to_piece,
+                from_end: self.end_in_piece(from),
+                to_start: self.start_in_piece(to),
+                count,
+                may_fall: false,
+                conditional: true,
             })
+        })
     }
 
-    /// How often each function entered another, by calls and by jumps, as far as both ran. Ascending by caller, then callee.
+    /// How often each function entered another, by calls and by jumps, as far as both ran.
+    /// Ascending by caller, then callee.
     pub fn arcs(&self) -> BTreeMap<(FunctionId, FunctionId), u128> {
         let mut arcs = BTreeMap::new();
         for transfer in self.transfers() {
@@ -228,8 +225,8 @@ impl<'g> Hot<'g> {
         self.graph.counts[self.graph.functions[function.index()].start as usize]
     }
 
-    /// Every function that ran: first those that the kernel is entered at, the most often entered first; then the others, those that ran
-    /// most first.
+    /// Every function that ran: first those that the kernel is entered at, the most often entered
+    /// first; then the others, those that ran most first.
     pub fn roots(&self) -> Vec<FunctionId> {
         let mut entered: BTreeMap<FunctionId, u128> = BTreeMap::new();
         for seed in &self.graph.seeds {
@@ -238,7 +235,8 @@ impl<'g> Hot<'g> {
                 *entered.entry(self.function_of(piece)).or_insert(0) += u128::from(seed.count);
             }
         }
-        let mut roots: Vec<(FunctionId, u128)> = entered.iter().map(|(&function, &count)| (function, count)).collect();
+        let mut roots: Vec<(FunctionId, u128)> =
+            entered.iter().map(|(&function, &count)| (function, count)).collect();
         roots.sort_by_key(|&(function, count)| (std::cmp::Reverse(count), function));
         let mut others: Vec<FunctionId> = (0..self.functions.len())
             .filter(|&f| !self.functions[f].is_empty())
@@ -250,7 +248,8 @@ impl<'g> Hot<'g> {
         roots.into_iter().map(|(function, _)| function).chain(others).collect()
     }
 
-    /// The whole order: `hot`, which names every piece that ran exactly once, and behind it the rest as it was.
+    /// The whole order: `hot`, which names every piece that ran exactly once, and behind it the
+    /// rest as it was.
     pub fn finish(&self, mut hot: Vec<PieceId>) -> Ordered {
         let arranged = hot.len();
         let mut placed = vec![false; self.pieces.len()];

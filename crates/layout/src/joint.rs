@@ -1,6 +1,8 @@
-//! Joint misses: code that misses together is laid together, apart from code that misses less often.
+//! Joint misses: code that misses together is laid together, apart from code that misses less
+//! often.
 //!
-//! Takes a graph with joint misses; gives its order. `docs/algorithms/joint.md` tells the idea; the merging stands in `chains.rs`.
+//! Takes a graph with joint misses; gives its order. `docs/algorithms/joint.md` tells the idea; the
+//! merging stands in `chains.rs`.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::global::Whole;
@@ -13,13 +15,16 @@ use std::collections::BTreeMap;
 /// The defaults are measured: `docs/algorithms/joint.md`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JointParameters {
-    /// How transfers of control are scored, and the limits on chains. The parameters for functions are not used.
+    /// How transfers of control are scored, and the limits on chains. The parameters for functions
+    /// are not used.
     pub transfers: ExtTspParameters,
-    /// Worth of two pieces that touch, for each time they missed together. In executions, like the worths of `transfers`.
+    /// Worth of two pieces that touch, for each time they missed together. In executions, like the
+    /// worths of `transfers`.
     pub miss: f64,
     /// Bytes of a cache line: pieces as far apart as this share none.
     pub line_bytes: u64,
-    /// Neighbours stay neighbours if control runs from one into the other, or they miss together, in at least this share of all times.
+    /// Neighbours stay neighbours if control runs from one into the other, or they miss together,
+    /// in at least this share of all times.
     pub cut_share: f64,
     /// Code of one class misses at most so many times as often as other code of the class.
     pub class_factor: f64,
@@ -41,7 +46,8 @@ impl Default for JointParameters {
     }
 }
 
-/// Arranges all blocks that ran, by their transfers of control and by their joint misses. What never ran goes behind, as it was.
+/// Arranges all blocks that ran, by their transfers of control and by their joint misses. What
+/// never ran goes behind, as it was.
 pub fn joint(graph: &Graph, parameters: &JointParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.transfers.validate()?;
@@ -56,7 +62,8 @@ pub fn joint(graph: &Graph, parameters: &JointParameters) -> Result<Ordered, Inp
     let order = whole.arrange(&jumps, &parameters.transfers);
     let bonds = Bonds::new(&whole, graph, pairs, &order);
     let mut segments = segments(&order, &bonds, parameters);
-    // The sort is stable: within a class the segments keep the order that the chains gave them, which keeps near what runs at one time.
+    // The sort is stable: within a class the segments keep the order that the chains gave them,
+    // which keeps near what runs at one time.
     segments.sort_by_key(|segment| std::cmp::Reverse(class(&whole, segment, &bonds, parameters)));
     Ok(whole.hot.finish(segments.concat()))
 }
@@ -73,7 +80,12 @@ fn pairs(whole: &Whole, graph: &Graph) -> BTreeMap<(PieceId, PieceId), u64> {
     counts
 }
 
-fn together(whole: &Whole, (a, b): (PieceId, PieceId), count: u64, parameters: &JointParameters) -> Jump {
+fn together(
+    whole: &Whole,
+    (a, b): (PieceId, PieceId),
+    count: u64,
+    parameters: &JointParameters,
+) -> Jump {
     let size = |piece: PieceId| whole.hot.sizes[piece.index()];
     Jump {
         from: whole.node(a),
@@ -101,7 +113,12 @@ struct Bonds {
 }
 
 impl Bonds {
-    fn new(whole: &Whole, graph: &Graph, joint: BTreeMap<(PieceId, PieceId), u64>, order: &[PieceId]) -> Bonds {
+    fn new(
+        whole: &Whole,
+        graph: &Graph,
+        joint: BTreeMap<(PieceId, PieceId), u64>,
+        order: &[PieceId],
+    ) -> Bonds {
         let hot = &whole.hot;
         // A miss is in two pairs: with the one before and with the one behind.
         let mut of_block = vec![0.0; graph.len()];
@@ -109,7 +126,9 @@ impl Bonds {
             of_block[joint.a.index()] += joint.count as f64 / 2.0;
             of_block[joint.b.index()] += joint.count as f64 / 2.0;
         }
-        let most = |piece: PieceId| hot.pieces.blocks(piece).map(|b| of_block[b as usize]).fold(0.0, f64::max);
+        let most = |piece: PieceId| {
+            hot.pieces.blocks(piece).map(|b| of_block[b as usize]).fold(0.0, f64::max)
+        };
         let mut behind = vec![None; hot.pieces.len()];
         order.windows(2).for_each(|pair| behind[pair[0].index()] = Some(pair[1]));
         let mut falls = vec![0u64; hot.pieces.len()];
@@ -126,7 +145,8 @@ impl Bonds {
         }
     }
 
-    /// The larger of two shares: of the executions of either that run from one into the other, of the misses of either that are joint ones.
+    /// The larger of two shares: of the executions of either that run from one into the other, of
+    /// the misses of either that are joint ones.
     fn strength(&self, a: PieceId, b: PieceId) -> f64 {
         let (x, y) = (a.index(), b.index());
         let executions = self.counts[x].max(self.counts[y]).max(1) as f64;
@@ -142,7 +162,8 @@ fn segments(order: &[PieceId], bonds: &Bonds, parameters: &JointParameters) -> V
     chunks.map(<[PieceId]>::to_vec).collect()
 }
 
-/// The class of a segment by how often a byte of it misses: 0 for never, each further one begins at `class_factor` times the one before.
+/// The class of a segment by how often a byte of it misses: 0 for never, each further one begins at
+/// `class_factor` times the one before.
 fn class(whole: &Whole, segment: &[PieceId], bonds: &Bonds, parameters: &JointParameters) -> u32 {
     let size = |piece: &PieceId| whole.hot.sizes[piece.index()] as f64;
     let bytes: f64 = segment.iter().map(size).sum();

@@ -1,7 +1,8 @@
-//! KernInst's code positioning: groups of functions, each the hot part of what a root function calls; hot chunks of chained blocks.
+//! KernInst's code positioning: groups of functions, each the hot part of what a root function
+//! calls; hot chunks of chained blocks.
 //!
-//! A. Tamches, B. P. Miller, "Dynamic kernel code optimization" (2001), sections 2.1 and 2.2. Takes a graph; gives its order.
-//! `docs/algorithms/kerninst.md` tells the idea and what is ours.
+//! A. Tamches, B. P. Miller, "Dynamic kernel code optimization" (2001), sections 2.1 and 2.2. Takes
+//! a graph; gives its order. `docs/algorithms/kerninst.md` tells the idea and what is ours.
 
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{Flow, Hot};
@@ -12,8 +13,8 @@ use std::collections::VecDeque;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernInstParameters {
-    /// The root functions, in the order of their groups; when empty, the functions that the kernel is entered at, the most often entered
-    /// first.
+    /// The root functions, in the order of their groups; when empty, the functions that the kernel
+    /// is entered at, the most often entered first.
     pub roots: Vec<FunctionId>,
     /// A block is hot when it ran more often than this share of its group's root (section 2.2).
     pub hot_share: f64,
@@ -21,14 +22,12 @@ pub struct KernInstParameters {
 
 impl Default for KernInstParameters {
     fn default() -> Self {
-        KernInstParameters {
-            roots: Vec::new(),
-            hot_share: 0.05,
-        }
+        KernInstParameters { roots: Vec::new(), hot_share: 0.05 }
     }
 }
 
-/// Lays group behind group. Behind all groups come the blocks that ran but are hot in none; what never ran goes behind, as it was.
+/// Lays group behind group. Behind all groups come the blocks that ran but are hot in none; what
+/// never ran goes behind, as it was.
 pub fn kerninst(graph: &Graph, parameters: &KernInstParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     at_least("hot_share", parameters.hot_share, 0.0)?;
@@ -57,7 +56,8 @@ pub fn kerninst(graph: &Graph, parameters: &KernInstParameters) -> Result<Ordere
 
 /// The blocks of a chunk in chains; the entry, if it is one of them, first.
 fn chunk(hot: &Hot, function: FunctionId, pieces: &[PieceId], flows: &[Flow]) -> Vec<PieceId> {
-    let holds_entry = hot.entry_ran(function) && pieces.first() == hot.functions[function.index()].first();
+    let holds_entry =
+        hot.entry_ran(function) && pieces.first() == hot.functions[function.index()].first();
     chained(pieces, hot, holds_entry, flows)
 }
 
@@ -72,9 +72,7 @@ struct Groups<'a> {
 impl<'a> Groups<'a> {
     fn new(hot: &'a Hot<'a>) -> Self {
         let mut callees = vec![Vec::new(); hot.functions.len()];
-        hot.arcs()
-            .into_keys()
-            .for_each(|(caller, callee)| callees[caller.index()].push(callee));
+        hot.arcs().into_keys().for_each(|(caller, callee)| callees[caller.index()].push(callee));
         Groups {
             hot,
             callees,
@@ -83,8 +81,9 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The group of a root: breadth first, every function that is called and has a hot block, with its hot chunk. The search goes on only
-    /// behind functions of the group: what is called from blocks that are not hot is hardly hot itself.
+    /// The group of a root: breadth first, every function that is called and has a hot block, with
+    /// its hot chunk. The search goes on only behind functions of the group: what is called from
+    /// blocks that are not hot is hardly hot itself.
     fn group(&mut self, root: FunctionId, hot_share: f64) -> Vec<(FunctionId, Vec<PieceId>)> {
         let threshold = hot_share * self.frequency(root);
         let mut group = Vec::new();
@@ -111,7 +110,8 @@ impl<'a> Groups<'a> {
     /// How often a root was called: entries by calls and from outside alike.
     fn frequency(&self, root: FunctionId) -> f64 {
         let seeds = self.hot.graph.seeds.iter();
-        let entered = seeds.filter(|seed| self.hot.function_of(self.hot.pieces.of_block(seed.block)) == root);
+        let entered =
+            seeds.filter(|seed| self.hot.function_of(self.hot.pieces.of_block(seed.block)) == root);
         let entered: u128 = entered.map(|seed| u128::from(seed.count)).sum();
         (self.hot.entries(root) as f64).max(entered as f64)
     }
@@ -119,7 +119,8 @@ impl<'a> Groups<'a> {
     /// What ran and is in no hot chunk, function by function.
     fn rest(&self) -> Vec<(FunctionId, Vec<PieceId>)> {
         let unplaced = |(number, pieces): (usize, &Vec<PieceId>)| {
-            let pieces = pieces.iter().copied().filter(|piece| !self.placed[piece.index()]).collect();
+            let pieces =
+                pieces.iter().copied().filter(|piece| !self.placed[piece.index()]).collect();
             (FunctionId(number as u32), pieces)
         };
         self.hot.functions.iter().enumerate().map(unplaced).collect()
@@ -136,11 +137,7 @@ mod tests {
     /// ```
     #[test]
     fn a_group_is_what_is_hot_under_its_root() {
-        let call = |from, to, count| Call {
-            from: BlockId(from),
-            to: BlockId(to),
-            count,
-        };
+        let call = |from, to, count| Call { from: BlockId(from), to: BlockId(to), count };
         let graph = Graph {
             sizes: vec![8; 5],
             counts: vec![100, 100, 90, 5, 5],
@@ -148,11 +145,7 @@ mod tests {
             alignments: vec![1; 5],
             functions: vec![0..2, 2..4, 4..5],
             calls: vec![call(1, 2, 90), call(0, 4, 5)],
-            seeds: vec![Seed {
-                block: BlockId(0),
-                class: SeedClass::SystemCall,
-                count: 100,
-            }],
+            seeds: vec![Seed { block: BlockId(0), class: SeedClass::SystemCall, count: 100 }],
             ..Graph::default()
         };
         let hot = Hot::new(&graph);
@@ -167,10 +160,8 @@ mod tests {
             kerninst(&graph, &KernInstParameters::default()).unwrap().order.0,
             [0, 1, 2, 4, 3].map(BlockId)
         );
-        let nowhere = KernInstParameters {
-            roots: vec![FunctionId(3)],
-            ..KernInstParameters::default()
-        };
+        let nowhere =
+            KernInstParameters { roots: vec![FunctionId(3)], ..KernInstParameters::default() };
         assert!(kerninst(&graph, &nowhere).is_err());
     }
 }

@@ -1,10 +1,12 @@
-//! The layout algorithms: arrays in, a permutation out. Pure; knows nothing of ELF, kernels or files.
+//! The layout algorithms: arrays in, a permutation out. Pure; knows nothing of ELF, kernels or
+//! files.
 //!
-//! Takes a [`Graph`]: the blocks of an image with their sizes, counts, edges and calls. Gives an [`Ordered`]: the blocks in their new
-//! order. Never gives addresses: that is the placer's part.
+//! Takes a [`Graph`]: the blocks of an image with their sizes, counts, edges and calls. Gives an
+//! [`Ordered`]: the blocks in their new order. Never gives addresses: that is the placer's part.
 //!
-//! To add an algorithm: a file with `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a line in
-//! [`Algorithm`], and a page in `docs/algorithms/`. The tests in `tests/` then fuzz it with all the others.
+//! To add an algorithm: a file with
+//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a line in [`Algorithm`],
+//! and a page in `docs/algorithms/`. The tests in `tests/` then fuzz it with all the others.
 //!
 //! * [`validate`] says whether a graph keeps the rules that every algorithm relies on.
 //! * [`check`] says whether an order is one; it shares no code with the algorithms.
@@ -48,6 +50,9 @@ pub mod validate;
 
 pub use algorithm::{Algorithm, order};
 pub use check::{OrderError, check};
-pub use graph::{Alternation, BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered, Presence, Seed, SeedClass};
+pub use graph::{
+    Alternation, BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered,
+    Presence, Seed, SeedClass,
+};
 pub use score::{Score, score};
 pub use validate::{InputError, validate};

@@ -1,6 +1,7 @@
 //! Packed by time: code that is needed in the same stretches of time shares cache lines.
 //!
-//! Takes a graph with presences; gives its order. `docs/algorithms/packed.md` tells the idea; what an order costs stands in `packing.rs`.
+//! Takes a graph with presences; gives its order. `docs/algorithms/packed.md` tells the idea; what
+//! an order costs stands in `packing.rs`.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::global::{Whole, ext_tsp_global};
@@ -12,13 +13,16 @@ use crate::validate::{InputError, at_least, at_most, validate};
 /// The defaults are measured: `docs/algorithms/packed.md`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackedParameters {
-    /// How the chains are made that segments are cut from. The parameters for functions are not used.
+    /// How the chains are made that segments are cut from. The parameters for functions are not
+    /// used.
     pub transfers: ExtTspParameters,
     /// Bytes of a cache line: pieces as far apart as this share none.
     pub line_bytes: u64,
-    /// Neighbours in a chain stay neighbours if control runs from one into the other in at least this share of the executions of either.
+    /// Neighbours in a chain stay neighbours if control runs from one into the other in at least
+    /// this share of the executions of either.
     pub cut_share: f64,
-    /// For how many others, those that are most often needed with its end, it is considered that they follow a segment.
+    /// For how many others, those that are most often needed with its end, it is considered that
+    /// they follow a segment.
     pub candidates: usize,
     /// How many moves the search tries, for each segment.
     pub moves: u64,
@@ -39,11 +43,13 @@ impl Default for PackedParameters {
     }
 }
 
-/// Each end of a segment is compared with each beginning. A distribution's kernel of which 118 000 blocks ran has fewer.
+/// Each end of a segment is compared with each beginning. A distribution's kernel of which 118 000
+/// blocks ran has fewer.
 const MOST_SEGMENTS: usize = 200_000;
 
-/// Arranges all blocks that ran: segments of the chains of one ext-TSP, in the order that wastes least of the lines. What never ran goes behind, as it
-/// was. A graph without presences is arranged by [`ext_tsp_global`].
+/// Arranges all blocks that ran: segments of the chains of one ext-TSP, in the order that wastes
+/// least of the lines. What never ran goes behind, as it was. A graph without presences is arranged
+/// by [`ext_tsp_global`].
 pub fn packed(graph: &Graph, parameters: &PackedParameters) -> Result<Ordered, InputError> {
     parameters.transfers.validate()?;
     at_least("line_bytes", parameters.line_bytes as f64, 1.0)?;
@@ -74,7 +80,8 @@ fn stay_together(whole: &Whole, a: PieceId, b: PieceId, falls: u64, cut_share: f
     !entry && falls > 0 && falls as f64 >= cut_share * executions as f64
 }
 
-/// How many segments there are at the least, whatever the chains are: a piece that leads nowhere often enough ends one.
+/// How many segments there are at the least, whatever the chains are: a piece that leads nowhere
+/// often enough ends one.
 fn fewest_segments(whole: &Whole, cut_share: f64) -> usize {
     let mut flows = whole.hot.flows();
     flows.retain(|flow| flow.may_fall);
@@ -82,7 +89,8 @@ fn fewest_segments(whole: &Whole, cut_share: f64) -> usize {
     let mut goes_on = vec![false; whole.hot.pieces.len()];
     for same in flows.chunk_by(|a, b| (a.from, a.to) == (b.from, b.to)) {
         let falls = same.iter().fold(0u64, |sum, flow| sum.saturating_add(flow.count));
-        goes_on[same[0].from.index()] |= stay_together(whole, same[0].from, same[0].to, falls, cut_share);
+        goes_on[same[0].from.index()] |=
+            stay_together(whole, same[0].from, same[0].to, falls, cut_share);
     }
     whole.pieces.iter().filter(|piece| !goes_on[piece.index()]).count()
 }
@@ -101,7 +109,8 @@ fn segments(whole: &Whole, chains: &[PieceId], cut_share: f64) -> Vec<Vec<u32>> 
         let fall = &mut falls[flow.from.index()];
         *fall = fall.saturating_add(flow.count);
     }
-    let together = |&a: &PieceId, &b: &PieceId| stay_together(whole, a, b, falls[a.index()], cut_share);
+    let together =
+        |&a: &PieceId, &b: &PieceId| stay_together(whole, a, b, falls[a.index()], cut_share);
     let nodes = |chunk: &[PieceId]| chunk.iter().map(|&piece| whole.node(piece)).collect();
     chains.chunk_by(together).map(nodes).collect()
 }
@@ -112,7 +121,8 @@ mod tests {
     use crate::graph::{BlockId, Edge, EdgeKind};
     use crate::random::SplitMix64;
 
-    /// One function of thirty blocks that all ran; jumps lead anywhere, about as often as blocks run.
+    /// One function of thirty blocks that all ran; jumps lead anywhere, about as often as blocks
+    /// run.
     fn graph(random: &mut SplitMix64) -> Graph {
         let blocks = 30;
         let jump = |random: &mut SplitMix64| Edge {

@@ -1,10 +1,13 @@
 //! What an order of segments costs a cache, and an order that costs little.
 //!
-//! Takes pieces with sizes and the turnovers in which they ran, in segments that stay whole; gives an order of the segments.
+//! Takes pieces with sizes and the turnovers in which they ran, in segments that stay whole; gives
+//! an order of the segments.
 //!
-//! In each turnover a cache has to fetch every line of which a byte is needed. How many these are depends on where lines begin, which an order does not say: on
-//! the average over all beginnings it is the bytes needed plus the *waste*, in lines. The waste is, for each stretch of bytes that are not needed
-//! between two that are, its length, but at most a line less one byte; for a longer stretch is fetched only at its ends.
+//! In each turnover a cache has to fetch every line of which a byte is needed. How many these are
+//! depends on where lines begin, which an order does not say: on the average over all beginnings it
+//! is the bytes needed plus the *waste*, in lines. The waste is, for each stretch of bytes that are
+//! not needed between two that are, its length, but at most a line less one byte; for a longer
+//! stretch is fetched only at its ends.
 //!
 //! ```text
 //! piece     a     b     c         needed in a turnover: a, c
@@ -37,13 +40,8 @@ impl Packing {
     /// `segments`: of the nodes of `whole`, each in one.
     pub fn new(whole: &Whole, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
         let hot = &whole.hot;
-        let words = hot
-            .graph
-            .presences
-            .iter()
-            .map(|presence| presence.turnovers.len())
-            .max()
-            .unwrap_or(0);
+        let words =
+            hot.graph.presences.iter().map(|presence| presence.turnovers.len()).max().unwrap_or(0);
         let mut turnovers = vec![0; words * whole.pieces.len()];
         for presence in &hot.graph.presences {
             let piece = hot.pieces.of_block(presence.block);
@@ -57,19 +55,18 @@ impl Packing {
     }
 
     /// `turnovers`: `words` for each node, node by node.
-    fn of_nodes(sizes: Vec<u64>, words: usize, turnovers: Vec<u64>, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
+    fn of_nodes(
+        sizes: Vec<u64>,
+        words: usize,
+        turnovers: Vec<u64>,
+        segments: Vec<Vec<u32>>,
+        line_bytes: u64,
+    ) -> Packing {
         let bytes = segments
             .iter()
             .map(|nodes| nodes.iter().map(|&node| sizes[node as usize]).sum())
             .collect();
-        Packing {
-            sizes,
-            words,
-            turnovers,
-            segments,
-            bytes,
-            reach: line_bytes - 1,
-        }
+        Packing { sizes, words, turnovers, segments, bytes, reach: line_bytes - 1 }
     }
 
     /// The nodes of a segment.
@@ -81,8 +78,9 @@ impl Packing {
         &self.turnovers[self.words * node as usize..][..self.words]
     }
 
-    /// Joins segments to paths, always the end and the beginning that save most waste (greedy matching, as for a travelling salesman); each end is
-    /// offered to its likeliest beginnings only. The paths whose bytes are needed most often come first.
+    /// Joins segments to paths, always the end and the beginning that save most waste (greedy
+    /// matching, as for a travelling salesman); each end is offered to its likeliest beginnings
+    /// only. The paths whose bytes are needed most often come first.
     pub fn paths(&self, candidates: usize) -> Vec<u32> {
         let count = self.segments.len();
         let mut joins = self.joins(candidates);
@@ -102,7 +100,9 @@ impl Packing {
             (first[end as usize], last[begin as usize]) = (begin, end);
         }
         let begins = (0..count as u32).filter(|&segment| !has_previous[segment as usize]);
-        let path = |begin| std::iter::successors(Some(begin), |&segment: &u32| next[segment as usize]).collect();
+        let path = |begin| {
+            std::iter::successors(Some(begin), |&segment: &u32| next[segment as usize]).collect()
+        };
         let mut paths: Vec<Vec<u32>> = begins.map(path).collect();
         paths.sort_by(|a, b| self.need(b).total_cmp(&self.need(a)));
         paths.concat()
@@ -111,14 +111,17 @@ impl Packing {
     /// How often a byte of some segments is needed, on the average.
     fn need(&self, segments: &[u32]) -> f64 {
         let nodes = segments.iter().flat_map(|&segment| self.segment(segment));
-        let needed: u64 = nodes.map(|&node| self.sizes[node as usize] * ones(self.turnovers(node))).sum();
+        let needed: u64 =
+            nodes.map(|&node| self.sizes[node as usize] * ones(self.turnovers(node))).sum();
         let bytes: u64 = segments.iter().map(|&segment| self.bytes[segment as usize]).sum();
         needed as f64 / bytes.max(1) as f64
     }
 
-    /// What it saves to lay one segment behind another, for the likeliest pairs: (bytes of waste saved, the first, the second).
+    /// What it saves to lay one segment behind another, for the likeliest pairs: (bytes of waste
+    /// saved, the first, the second).
     fn joins(&self, candidates: usize) -> Vec<(u64, u32, u32)> {
-        let heads: Vec<Vec<u64>> = self.segments.iter().map(|nodes| self.any(nodes.iter())).collect();
+        let heads: Vec<Vec<u64>> =
+            self.segments.iter().map(|nodes| self.any(nodes.iter())).collect();
         let mut joins = Vec::new();
         for (from, nodes) in self.segments.iter().enumerate() {
             let tail = self.any(nodes.iter().rev());
@@ -126,10 +129,14 @@ impl Packing {
             let shared = others.map(|to| (both(&tail, &heads[to]), to));
             let mut shared: Vec<(u64, usize)> = shared.filter(|&(both, _)| both > 0).collect();
             if shared.len() > candidates {
-                shared.select_nth_unstable_by_key(candidates, |&(both, to)| (std::cmp::Reverse(both), to));
+                shared.select_nth_unstable_by_key(candidates, |&(both, to)| {
+                    (std::cmp::Reverse(both), to)
+                });
                 shared.truncate(candidates);
             }
-            let saved = |(_, to): (u64, usize)| (self.saved(nodes, &self.segments[to]), from as u32, to as u32);
+            let saved = |(_, to): (u64, usize)| {
+                (self.saved(nodes, &self.segments[to]), from as u32, to as u32)
+            };
             joins.extend(shared.into_iter().map(saved).filter(|&(saved, ..)| saved > 0));
         }
         joins
@@ -162,7 +169,8 @@ impl Packing {
                 break;
             }
             let ran = self.turnovers(node);
-            let mut waiting: Vec<u64> = ran.iter().zip(&nearer).map(|(ran, nearer)| ran & !nearer).collect();
+            let mut waiting: Vec<u64> =
+                ran.iter().zip(&nearer).map(|(ran, nearer)| ran & !nearer).collect();
             let mut gap = behind;
             for &node in to {
                 if gap >= self.reach {
@@ -195,7 +203,8 @@ impl Packing {
         (0..nodes.len()).map(from).sum()
     }
 
-    /// Tries `moves` moves for each segment: to another place, or to change places with another. Those stay that waste less.
+    /// Tries `moves` moves for each segment: to another place, or to change places with another.
+    /// Those stay that waste less.
     pub fn improve(&self, order: &mut [u32], moves: u64, seed: u64) {
         let count = order.len() as u64;
         let mut random = SplitMix64::new(seed);
@@ -217,7 +226,8 @@ impl Packing {
     fn attempt(&self, order: &mut [u32], from: usize, to: usize, swap: bool) {
         let (low, high) = (from.min(to), from.max(to));
         let (near_low, near_high) = (self.around(order, low), self.around(order, high));
-        // What lies between two places far apart stays as it was; it only gives way by one place when a segment moves past it.
+        // What lies between two places far apart stays as it was; it only gives way by one place
+        // when a segment moves past it.
         let apart = near_low.end < near_high.start;
         let stretches = match apart {
             true => [near_low.clone(), near_high.clone()],

@@ -1,7 +1,8 @@
-//! Pettis and Hansen's code positioning: chains of blocks, procedure splitting, and procedures by "closest is best".
+//! Pettis and Hansen's code positioning: chains of blocks, procedure splitting, and procedures by
+//! "closest is best".
 //!
-//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990). Takes a graph; gives its order. `docs/algorithms/pettis-hansen.md`
-//! tells the idea and what is ours.
+//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990). Takes a graph; gives its
+//! order. `docs/algorithms/pettis-hansen.md` tells the idea and what is ours.
 
 use crate::closest::Closest;
 use crate::graph::{FunctionId, Graph, Ordered};
@@ -15,7 +16,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PettisHansenParameters {}
 
-/// Arranges the blocks of each function in chains, then the functions by their calls. What never ran ("fluff") goes behind, as it was.
+/// Arranges the blocks of each function in chains, then the functions by their calls. What never
+/// ran ("fluff") goes behind, as it was.
 pub fn pettis_hansen(graph: &Graph, _: &PettisHansenParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     let hot = Hot::new(graph);
@@ -30,12 +32,19 @@ fn blocks(hot: &Hot, function: FunctionId, flows: &[Flow]) -> Vec<PieceId> {
     chained(&hot.functions[function.index()], hot, hot.entry_ran(function), flows)
 }
 
-/// Some pieces of one function, ascending, in chains; the first of them comes first if it is the entry.
-pub(crate) fn chained(pieces: &[PieceId], hot: &Hot, entry_first: bool, flows: &[Flow]) -> Vec<PieceId> {
+/// Some pieces of one function, ascending, in chains; the first of them comes first if it is the
+/// entry.
+pub(crate) fn chained(
+    pieces: &[PieceId],
+    hot: &Hot,
+    entry_first: bool,
+    flows: &[Flow],
+) -> Vec<PieceId> {
     let mut arcs: BTreeMap<(usize, usize), u128> = BTreeMap::new();
     let mut chainable: BTreeMap<(usize, usize), u128> = BTreeMap::new();
     for flow in flows {
-        let (Ok(from), Ok(to)) = (pieces.binary_search(&flow.from), pieces.binary_search(&flow.to)) else {
+        let (Ok(from), Ok(to)) = (pieces.binary_search(&flow.from), pieces.binary_search(&flow.to))
+        else {
             continue;
         };
         *arcs.entry((from, to)).or_insert(0) += u128::from(flow.count);
@@ -47,7 +56,8 @@ pub(crate) fn chained(pieces: &[PieceId], hot: &Hot, entry_first: bool, flows: &
     chain_order(chains, &arcs).into_iter().map(|node| pieces[node]).collect()
 }
 
-/// Section 4.2, "bottom-up": from the heaviest arc down, an arc from the tail of one chain to the head of another joins the two.
+/// Section 4.2, "bottom-up": from the heaviest arc down, an arc from the tail of one chain to the
+/// head of another joins the two.
 pub(crate) fn chains(nodes: usize, arcs: BTreeMap<(usize, usize), u128>) -> Vec<Vec<usize>> {
     let mut by_weight: Vec<((usize, usize), u128)> = arcs.into_iter().collect();
     by_weight.sort_by_key(|&(arc, weight)| (Reverse(weight), arc));
@@ -68,8 +78,9 @@ pub(crate) fn chains(nodes: usize, arcs: BTreeMap<(usize, usize), u128>) -> Vec<
     (0..nodes).filter(|&node| is_head[node]).map(chain).collect()
 }
 
-/// The entry's chain first (it holds the lowest node), then always the chain that control most often reaches from what is placed, so that
-/// branches between chains lead forward. A chain that nothing placed reaches waits; the one with the lowest first node then goes on.
+/// The entry's chain first (it holds the lowest node), then always the chain that control most
+/// often reaches from what is placed, so that branches between chains lead forward. A chain that
+/// nothing placed reaches waits; the one with the lowest first node then goes on.
 fn chain_order(chains: Vec<Vec<usize>>, arcs: &BTreeMap<(usize, usize), u128>) -> Vec<usize> {
     let mut chain_of = vec![0; chains.iter().map(Vec::len).sum()];
     for (number, chain) in chains.iter().enumerate() {
@@ -81,7 +92,8 @@ fn chain_order(chains: Vec<Vec<usize>>, arcs: &BTreeMap<(usize, usize), u128>) -
     }
     let mut reached = vec![0u128; chains.len()];
     let mut placed = vec![false; chains.len()];
-    let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..chains.len()).map(|chain| (0, Reverse(chain))).collect();
+    let mut heap: BinaryHeap<(u128, Reverse<usize>)> =
+        (0..chains.len()).map(|chain| (0, Reverse(chain))).collect();
     let mut order = Vec::with_capacity(chain_of.len());
     while let Some((weight, Reverse(chain))) = heap.pop() {
         if placed[chain] || weight != reached[chain] {
@@ -97,8 +109,8 @@ fn chain_order(chains: Vec<Vec<usize>>, arcs: &BTreeMap<(usize, usize), u128>) -
     order
 }
 
-/// Section 3, "closest is best": the two groups of functions that call each other most become one, until no calls are left between
-/// groups. The ends that call each other most come together.
+/// Section 3, "closest is best": the two groups of functions that call each other most become one,
+/// until no calls are left between groups. The ends that call each other most come together.
 fn procedures(hot: &Hot) -> Vec<FunctionId> {
     let mut calls: BTreeMap<(FunctionId, FunctionId), u128> = BTreeMap::new();
     for ((caller, callee), count) in hot.arcs() {
@@ -124,16 +136,9 @@ struct Groups {
 impl Groups {
     fn new(hot: &Hot, calls: BTreeMap<(FunctionId, FunctionId), u128>) -> Self {
         let alone = |f: usize| {
-            if hot.functions[f].is_empty() {
-                Vec::new()
-            } else {
-                vec![FunctionId(f as u32)]
-            }
+            if hot.functions[f].is_empty() { Vec::new() } else { vec![FunctionId(f as u32)] }
         };
-        Groups {
-            calls,
-            functions: (0..hot.functions.len()).map(alone).collect(),
-        }
+        Groups { calls, functions: (0..hot.functions.len()).map(alone).collect() }
     }
 
     /// Takes two groups out and makes them one.
@@ -145,14 +150,18 @@ impl Groups {
         joined
     }
 
-    /// Turns one or both of two groups around, so that of the four pairs of ends the one with most calls meets: last of the first with
-    /// first of the second. Among equals, the least is turned.
+    /// Turns one or both of two groups around, so that of the four pairs of ends the one with most
+    /// calls meets: last of the first with first of the second. Among equals, the least is turned.
     fn turn(&self, first: &mut [FunctionId], second: &mut [FunctionId]) {
         let ends = |group: &[FunctionId]| Some((*group.first()?, *group.last()?));
-        let (Some((first_head, first_tail)), Some((second_head, second_tail))) = (ends(first), ends(second)) else {
+        let (Some((first_head, first_tail)), Some((second_head, second_tail))) =
+            (ends(first), ends(second))
+        else {
             return;
         };
-        let weight = |a: FunctionId, b: FunctionId| self.calls.get(&(a.min(b), a.max(b))).copied().unwrap_or(0);
+        let weight = |a: FunctionId, b: FunctionId| {
+            self.calls.get(&(a.min(b), a.max(b))).copied().unwrap_or(0)
+        };
         let ways = [
             (weight(first_tail, second_head), false, false),
             (weight(first_tail, second_tail), false, true),
@@ -201,7 +210,10 @@ mod tests {
 
     #[test]
     fn chains_follow_the_one_that_reaches_them_most() {
-        let order = chain_order(vec![vec![0, 1], vec![2], vec![3]], &arcs(&[(0, 1, 50), (1, 2, 5), (1, 3, 9)]));
+        let order = chain_order(
+            vec![vec![0, 1], vec![2], vec![3]],
+            &arcs(&[(0, 1, 50), (1, 2, 5), (1, 3, 9)]),
+        );
         assert_eq!(order, [0, 1, 3, 2]);
     }
 

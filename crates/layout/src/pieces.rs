@@ -58,23 +58,23 @@ impl Pieces {
         self.of_block[block.index()]
     }
 
-    /// The pieces that start in each function, in the original order. A function whose entry is glued to the function before it owns
-    /// only what starts in itself.
+    /// The pieces that start in each function, in the original order. A function whose entry is
+    /// glued to the function before it owns only what starts in itself.
     pub fn by_function(&self, graph: &Graph) -> Vec<Range<u32>> {
-        let first_from = |block: u32| self.starts[..self.len()].partition_point(|&start| start < block) as u32;
+        let first_from =
+            |block: u32| self.starts[..self.len()].partition_point(|&start| start < block) as u32;
         graph.functions.iter().map(|f| first_from(f.start)..first_from(f.end)).collect()
     }
 
     /// The order of blocks that an order of pieces stands for; `hot` of the pieces are arranged.
     pub fn expand(&self, pieces: &[PieceId], hot: usize) -> Ordered {
-        let blocks = |pieces: &[PieceId]| pieces.iter().flat_map(|&p| self.blocks(p)).map(BlockId).collect::<Vec<_>>();
+        let blocks = |pieces: &[PieceId]| {
+            pieces.iter().flat_map(|&p| self.blocks(p)).map(BlockId).collect::<Vec<_>>()
+        };
         let mut order = blocks(&pieces[..hot]);
         let hot_blocks = order.len();
         order.extend(blocks(&pieces[hot..]));
-        Ordered {
-            order: Order(order),
-            hot: hot_blocks,
-        }
+        Ordered { order: Order(order), hot: hot_blocks }
     }
 }
 

@@ -1,6 +1,8 @@
-//! A small generator of pseudo-random numbers whose output never changes between releases, so that a seed always names the same order.
+//! A small generator of pseudo-random numbers whose output never changes between releases, so that
+//! a seed always names the same order.
 //!
-//! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 17). Not for secrets.
+//! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014,
+//! figure 17). Not for secrets.
 
 /// The state of a generator; every seed gives a different sequence.
 #[derive(Clone, Debug)]
@@ -19,7 +21,8 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (which is at least 1), each equally likely: values from the incomplete last stretch are drawn again.
+    /// A number below `bound` (which is at least 1), each equally likely: values from the
+    /// incomplete last stretch are drawn again.
     pub fn below(&mut self, bound: u64) -> u64 {
         let bound = bound.max(1);
         let whole = u64::MAX - u64::MAX % bound;

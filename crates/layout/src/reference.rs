@@ -1,7 +1,8 @@
-//! Orders to compare with: the original, reversed, random. They look at no count; `docs/algorithms/reference.md` says what each is good
-//! for.
+//! Orders to compare with: the original, reversed, random. They look at no count;
+//! `docs/algorithms/reference.md` says what each is good for.
 //!
-//! Each arranges all blocks (`Ordered::hot` is the number of blocks). Glued blocks stay behind the one they follow.
+//! Each arranges all blocks (`Ordered::hot` is the number of blocks). Glued blocks stay behind the
+//! one they follow.
 
 use crate::graph::{Graph, Ordered};
 use crate::pieces::{PieceId, Pieces};

@@ -4,7 +4,8 @@
 
 use crate::graph::{BlockId, EdgeKind, Graph};
 
-/// Every call, from the calling block to the callee's entry, and every return, from the callee's last blocks to the one behind the call.
+/// Every call, from the calling block to the callee's entry, and every return, from the callee's
+/// last blocks to the one behind the call.
 pub(crate) fn calls_and_returns(graph: &Graph) -> Vec<(BlockId, BlockId, u64)> {
     let exits = exits(graph);
     let mut returned = vec![0; graph.len()];
@@ -28,17 +29,15 @@ pub(crate) fn calls_and_returns(graph: &Graph) -> Vec<(BlockId, BlockId, u64)> {
     transfers
 }
 
-/// The blocks of each function that control leaves otherwise than by an edge, with how often: returns, as far as the profile tells.
+/// The blocks of each function that control leaves otherwise than by an edge, with how often:
+/// returns, as far as the profile tells.
 fn exits(graph: &Graph) -> Vec<Vec<(BlockId, u64)>> {
     let mut left = graph.counts.clone();
     for edge in &graph.edges {
         left[edge.from.index()] = left[edge.from.index()].saturating_sub(edge.count);
     }
     let blocks = |f: &std::ops::Range<u32>| {
-        f.clone()
-            .map(|b| (BlockId(b), left[b as usize]))
-            .filter(|&(_, count)| count > 0)
-            .collect()
+        f.clone().map(|b| (BlockId(b), left[b as usize])).filter(|&(_, count)| count > 0).collect()
     };
     graph.functions.iter().map(blocks).collect()
 }

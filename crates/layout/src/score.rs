@@ -1,7 +1,9 @@
-//! Takes a graph and an order; gives how good the order is by static measures. Independent of the algorithms, and never changes an order.
+//! Takes a graph and an order; gives how good the order is by static measures. Independent of the
+//! algorithms, and never changes an order.
 //!
-//! Blocks are laid at consecutive addresses from 0 with their original sizes, alignments honoured. What a rewriter adds or saves (a jump
-//! appended where a fall-through was broken, a longer branch) is not in the addresses, but is in the counts of taken jumps.
+//! Blocks are laid at consecutive addresses from 0 with their original sizes, alignments honoured.
+//! What a rewriter adds or saves (a jump appended where a fall-through was broken, a longer branch)
+//! is not in the addresses, but is in the counts of taken jumps.
 
 use crate::graph::{BlockId, Edge, EdgeKind, Graph, Order};
 
@@ -13,11 +15,13 @@ pub const PAGE: u64 = 4096;
 /// How good an order is. Executions are summed over the edges, so they may exceed 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
-    /// Newell and Pupyrev's ext-TSP (2020, section 3): higher is better. Edges between functions count too.
+    /// Newell and Pupyrev's ext-TSP (2020, section 3): higher is better. Edges between functions
+    /// count too.
     pub ext_tsp: f64,
     /// Conditional branches that were taken.
     pub taken_branches: u128,
-    /// Direct unconditional jumps: those of the original that remain, and those appended where a fall-through was broken.
+    /// Direct unconditional jumps: those of the original that remain, and those appended where a
+    /// fall-through was broken.
     pub taken_jumps: u128,
     /// Indirect jumps; no order changes them.
     pub indirect_jumps: u128,
@@ -69,7 +73,8 @@ fn addresses(graph: &Graph, order: &Order) -> Vec<u64> {
     addresses
 }
 
-/// How many stretches of `granule` bytes hold a byte of a block that ran. Blocks come in ascending addresses.
+/// How many stretches of `granule` bytes hold a byte of a block that ran. Blocks come in ascending
+/// addresses.
 fn touched(graph: &Graph, order: &Order, addresses: &[u64], granule: u64) -> u64 {
     let mut touched = 0;
     let mut from = 0;
@@ -125,9 +130,16 @@ impl Endings {
     }
 }
 
-/// What one edge adds to ext-TSP: a fall-through its count (5 % more when the source has no other successor), a jump a tenth of it, less
-/// with the distance, nothing beyond 1024 bytes forward and 640 backward.
-fn ext_tsp(graph: &Graph, edge: &Edge, behind: Option<BlockId>, addresses: &[u64], conditional: bool) -> f64 {
+/// What one edge adds to ext-TSP: a fall-through its count (5 % more when the source has no other
+/// successor), a jump a tenth of it, less with the distance, nothing beyond 1024 bytes forward and
+/// 640 backward.
+fn ext_tsp(
+    graph: &Graph,
+    edge: &Edge,
+    behind: Option<BlockId>,
+    addresses: &[u64],
+    conditional: bool,
+) -> f64 {
     let count = edge.count as f64;
     if edge.kind != EdgeKind::Indirect && behind == Some(edge.to) {
         return if conditional { count } else { 1.05 * count };
@@ -153,12 +165,8 @@ mod tests {
     ///        1 ──10──▶ 3
     /// ```
     fn diamond() -> Graph {
-        let edge = |from, to, count, kind| Edge {
-            from: BlockId(from),
-            to: BlockId(to),
-            count,
-            kind,
-        };
+        let edge =
+            |from, to, count, kind| Edge { from: BlockId(from), to: BlockId(to), count, kind };
         Graph {
             sizes: vec![32; 4],
             counts: vec![100, 10, 90, 100],
@@ -183,7 +191,10 @@ mod tests {
     fn original_order_of_a_diamond() {
         let s = scored(&diamond(), &[0, 1, 2, 3]);
         assert_eq!((s.taken_branches, s.taken_jumps, s.fall_throughs), (90, 10, 100));
-        let expected = 10.0 + 0.1 * 90.0 * (1.0 - 32.0 / 1024.0) + 0.1 * 10.0 * (1.0 - 32.0 / 1024.0) + 1.05 * 90.0;
+        let expected = 10.0
+            + 0.1 * 90.0 * (1.0 - 32.0 / 1024.0)
+            + 0.1 * 10.0 * (1.0 - 32.0 / 1024.0)
+            + 1.05 * 90.0;
         assert!((s.ext_tsp - expected).abs() < 1e-9);
         assert_eq!((s.lines, s.pages), (2, 1));
     }
@@ -191,9 +202,13 @@ mod tests {
     #[test]
     fn inverting_the_branch_of_a_diamond_saves_it() {
         let s = scored(&diamond(), &[0, 2, 3, 1]);
-        // 0 falls to 2 (inverted), its old fall-through to 1 is a taken branch, 1 keeps its jump back to 3.
+        // 0 falls to 2 (inverted), its old fall-through to 1 is a taken branch, 1 keeps its jump
+        // back to 3.
         assert_eq!((s.taken_branches, s.taken_jumps, s.fall_throughs), (10, 10, 180));
-        let expected = 90.0 + 0.1 * 10.0 * (1.0 - 64.0 / 1024.0) + 0.1 * 10.0 * (1.0 - 64.0 / 640.0) + 1.05 * 90.0;
+        let expected = 90.0
+            + 0.1 * 10.0 * (1.0 - 64.0 / 1024.0)
+            + 0.1 * 10.0 * (1.0 - 64.0 / 640.0)
+            + 1.05 * 90.0;
         assert!((s.ext_tsp - expected).abs() < 1e-9);
     }
 

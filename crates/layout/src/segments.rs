@@ -1,7 +1,8 @@
 //! Local search over a finished order: short segments move where the ext-TSP score rises.
 //!
-//! Takes the nodes of one function in an order, and the jumps between them; gives an order that scores at least as much. Greedy merging
-//! decides between equals by chance; this takes back what chance got wrong.
+//! Takes the nodes of one function in an order, and the jumps between them; gives an order that
+//! scores at least as much. Greedy merging decides between equals by chance; this takes back what
+//! chance got wrong.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::jumps::{Jump, Node};
@@ -10,9 +11,16 @@ use std::ops::Range;
 /// Segments of up to so many nodes are moved.
 const LONGEST: usize = 3;
 
-/// Moves segments until no move raises the score. Orders of more than `parameters.improve_up_to` nodes stay as they are: the time grows
-/// with the third power of their number. The node `entry` stays first.
-pub(crate) fn improve(order: Vec<u32>, nodes: &[Node], jumps: &[Jump], entry: Option<u32>, parameters: &ExtTspParameters) -> Vec<u32> {
+/// Moves segments until no move raises the score. Orders of more than `parameters.improve_up_to`
+/// nodes stay as they are: the time grows with the third power of their number. The node `entry`
+/// stays first.
+pub(crate) fn improve(
+    order: Vec<u32>,
+    nodes: &[Node],
+    jumps: &[Jump],
+    entry: Option<u32>,
+    parameters: &ExtTspParameters,
+) -> Vec<u32> {
     if order.len() < 3 || order.len() > parameters.improve_up_to {
         return order;
     }
@@ -65,7 +73,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Moves each segment that does not begin before `first` to where it raises the score most; whether any did.
+    /// Moves each segment that does not begin before `first` to where it raises the score most;
+    /// whether any did.
     fn improve_each(&mut self, order: &mut Vec<u32>, first: usize) -> bool {
         let mut best = self.begin(order);
         let mut improved = false;
@@ -74,7 +83,9 @@ impl<'a> Search<'a> {
             for from in first..=order.len().saturating_sub(length) {
                 self.raise(order, from..from + length, first, &mut raised);
                 let places = (first..=order.len() - length).filter(|&to| to != from);
-                let Some(to) = places.reduce(|to, other| if raised[other] > raised[to] { other } else { to }) else {
+                let Some(to) =
+                    places.reduce(|to, other| if raised[other] > raised[to] { other } else { to })
+                else {
                     continue;
                 };
                 // The rounding of the steps comes to less than the difference.
@@ -104,8 +115,8 @@ impl<'a> Search<'a> {
         self.before.iter().sum()
     }
 
-    /// By how much the score rises, about, when a segment of the order moves to begin at each other position from `first` on. Step by step it passes
-    /// one node, and only their jumps change.
+    /// By how much the score rises, about, when a segment of the order moves to begin at each other
+    /// position from `first` on. Step by step it passes one node, and only their jumps change.
     fn raise(&mut self, order: &[u32], segment: Range<usize>, first: usize, raised: &mut [f64]) {
         let (from, nodes) = (segment.start, &order[segment.clone()]);
         let behind = order[segment.end..].iter().enumerate();
@@ -114,8 +125,15 @@ impl<'a> Search<'a> {
         self.pass(nodes, before.rev().map(|(passed, &node)| (first + passed, node)), false, raised);
     }
 
-    /// Lets a segment pass nodes, one after the other; with each comes the position where the segment then begins.
-    fn pass(&mut self, segment: &[u32], passed: impl Iterator<Item = (usize, u32)>, forward: bool, raised: &mut [f64]) {
+    /// Lets a segment pass nodes, one after the other; with each comes the position where the
+    /// segment then begins.
+    fn pass(
+        &mut self,
+        segment: &[u32],
+        passed: impl Iterator<Item = (usize, u32)>,
+        forward: bool,
+        raised: &mut [f64],
+    ) {
         let bytes: i64 = segment.iter().map(|&node| self.nodes[node as usize].size as i64).sum();
         let mut sum = 0.0;
         self.after.copy_from_slice(&self.before);
@@ -178,18 +196,12 @@ mod tests {
             from_end: 16,
             to_start: 0,
             count: 10,
-            kind: JumpKind::Control {
-                may_fall: true,
-                conditional: false,
-            },
+            kind: JumpKind::Control { may_fall: true, conditional: false },
         };
         let jumps = [jump(0, 1), jump(1, 2)];
         let parameters = ExtTspParameters::default();
         assert_eq!(improve(vec![0, 2, 1], &nodes, &jumps, Some(0), &parameters), [0, 1, 2]);
-        let off = ExtTspParameters {
-            improve_up_to: 2,
-            ..parameters
-        };
+        let off = ExtTspParameters { improve_up_to: 2, ..parameters };
         assert_eq!(improve(vec![0, 2, 1], &nodes, &jumps, Some(0), &off), [0, 2, 1]);
     }
 
@@ -234,7 +246,10 @@ mod tests {
                 let segment: Vec<u32> = moved.drain(from..from + length).collect();
                 moved.splice(to..to, segment);
                 let expected = search.begin(&moved) - base;
-                assert!((raised - expected).abs() < 1e-9 * (1.0 + base), "{raised}, not {expected}");
+                assert!(
+                    (raised - expected).abs() < 1e-9 * (1.0 + base),
+                    "{raised}, not {expected}"
+                );
                 rises += usize::from(expected > 0.0);
                 falls += usize::from(expected < 0.0);
             }

@@ -1,5 +1,5 @@
-//! Takes a graph; says whether it keeps the rules that every algorithm relies on, or names the first rule that is broken and where.
-//! Never repairs anything.
+//! Takes a graph; says whether it keeps the rules that every algorithm relies on, or names the
+//! first rule that is broken and where. Never repairs anything.
 
 use crate::graph::{BlockId, EdgeKind, FunctionId, Graph};
 
@@ -18,7 +18,9 @@ pub enum InputError {
     GluedFirst,
     #[error("function {0:?} has no blocks")]
     EmptyFunction(FunctionId),
-    #[error("function {function:?} starts at block {found}, but the one before it ends at block {expected}")]
+    #[error(
+        "function {function:?} starts at block {found}, but the one before it ends at block {expected}"
+    )]
     FunctionStart { function: FunctionId, expected: u32, found: u32 },
     #[error("the functions cover {covered} blocks of {blocks}")]
     FunctionsCover { covered: u32, blocks: usize },
@@ -38,13 +40,10 @@ pub enum InputError {
     AlternationBlock { alternation: usize, block: BlockId, blocks: usize },
     #[error("presence {presence} names block {block:?}, but there are {blocks} blocks")]
     PresenceBlock { presence: usize, block: BlockId, blocks: usize },
-    #[error("{found} {what}, but {algorithm} takes at most {most}: its time grows with their square")]
-    TooMany {
-        algorithm: &'static str,
-        what: &'static str,
-        found: usize,
-        most: usize,
-    },
+    #[error(
+        "{found} {what}, but {algorithm} takes at most {most}: its time grows with their square"
+    )]
+    TooMany { algorithm: &'static str, what: &'static str, found: usize, most: usize },
     #[error("parameter `{parameter}` is {value}, but must be a finite number of at least {least}")]
     Parameter { parameter: &'static str, value: f64, least: f64 },
 }
@@ -65,16 +64,16 @@ pub(crate) fn at_least(parameter: &'static str, value: f64, least: f64) -> Resul
 }
 
 /// Whether there are few enough of something for an algorithm whose time grows with their square.
-pub(crate) fn at_most(most: usize, algorithm: &'static str, what: &'static str, found: usize) -> Result<(), InputError> {
+pub(crate) fn at_most(
+    most: usize,
+    algorithm: &'static str,
+    what: &'static str,
+    found: usize,
+) -> Result<(), InputError> {
     if found <= most {
         return Ok(());
     }
-    Err(InputError::TooMany {
-        algorithm,
-        what,
-        found,
-        most,
-    })
+    Err(InputError::TooMany { algorithm, what, found, most })
 }
 
 fn blocks(graph: &Graph) -> Result<(), InputError> {
@@ -93,7 +92,8 @@ fn blocks(graph: &Graph) -> Result<(), InputError> {
     if let Some(block) = graph.sizes.iter().position(|&size| size == 0) {
         return Err(InputError::EmptyBlock(BlockId(block as u32)));
     }
-    if let Some(block) = graph.alignments.iter().position(|alignment| !alignment.is_power_of_two()) {
+    if let Some(block) = graph.alignments.iter().position(|alignment| !alignment.is_power_of_two())
+    {
         return Err(InputError::Alignment {
             block: BlockId(block as u32),
             alignment: graph.alignments[block],
@@ -136,11 +136,7 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
             return Err(InputError::EdgeBlock { edge, block, blocks });
         }
         if e.kind == EdgeKind::FallThrough && e.to.0 != e.from.0 + 1 {
-            return Err(InputError::FallThrough {
-                edge,
-                from: e.from,
-                to: e.to,
-            });
+            return Err(InputError::FallThrough { edge, from: e.from, to: e.to });
         }
     }
     for (call, c) in graph.calls.iter().enumerate() {
@@ -155,24 +151,17 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
     }
     for (alternation, a) in graph.alternations.iter().enumerate() {
         if let Some(block) = [a.a, a.b].into_iter().find(missing) {
-            return Err(InputError::AlternationBlock {
-                alternation,
-                block,
-                blocks,
-            });
+            return Err(InputError::AlternationBlock { alternation, block, blocks });
         }
     }
-    if let Some((presence, p)) = graph.presences.iter().enumerate().find(|(_, p)| missing(&p.block)) {
+    if let Some((presence, p)) = graph.presences.iter().enumerate().find(|(_, p)| missing(&p.block))
+    {
         let block = p.block;
         return Err(InputError::PresenceBlock { presence, block, blocks });
     }
     for (seed, s) in graph.seeds.iter().enumerate() {
         if missing(&s.block) {
-            return Err(InputError::SeedBlock {
-                seed,
-                block: s.block,
-                blocks,
-            });
+            return Err(InputError::SeedBlock { seed, block: s.block, blocks });
         }
     }
     Ok(())
@@ -196,30 +185,11 @@ mod tests {
                 count: 1,
                 kind: EdgeKind::FallThrough,
             }],
-            calls: vec![Call {
-                from: BlockId(1),
-                to: BlockId(2),
-                count: 1,
-            }],
-            seeds: vec![Seed {
-                block: BlockId(0),
-                class: SeedClass::Other,
-                count: 1,
-            }],
-            joint_misses: vec![JointMiss {
-                a: BlockId(0),
-                b: BlockId(2),
-                count: 1,
-            }],
-            alternations: vec![Alternation {
-                a: BlockId(0),
-                b: BlockId(2),
-                count: 1,
-            }],
-            presences: vec![Presence {
-                block: BlockId(2),
-                turnovers: vec![1],
-            }],
+            calls: vec![Call { from: BlockId(1), to: BlockId(2), count: 1 }],
+            seeds: vec![Seed { block: BlockId(0), class: SeedClass::Other, count: 1 }],
+            joint_misses: vec![JointMiss { a: BlockId(0), b: BlockId(2), count: 1 }],
+            alternations: vec![Alternation { a: BlockId(0), b: BlockId(2), count: 1 }],
+            presences: vec![Presence { block: BlockId(2), turnovers: vec![1] }],
         }
     }
 
@@ -239,12 +209,7 @@ mod tests {
     fn a_limit_is_the_most_that_is_taken() {
         assert_eq!(at_most(3, "opts", "loops", 3), Ok(()));
         let (algorithm, what, found, most) = ("opts", "loops", 4, 3);
-        let refused = InputError::TooMany {
-            algorithm,
-            what,
-            found,
-            most,
-        };
+        let refused = InputError::TooMany { algorithm, what, found, most };
         assert_eq!(at_most(most, algorithm, what, found), Err(refused));
     }
 
@@ -253,118 +218,58 @@ mod tests {
         use InputError::*;
         assert_eq!(
             broken(|g| g.counts.truncate(1)),
-            Length {
-                array: "counts",
-                found: 1,
-                blocks: 3
-            }
+            Length { array: "counts", found: 1, blocks: 3 }
         );
-        assert_eq!(
-            broken(|g| g.glued.push(false)),
-            Length {
-                array: "glued",
-                found: 4,
-                blocks: 3
-            }
-        );
+        assert_eq!(broken(|g| g.glued.push(false)), Length { array: "glued", found: 4, blocks: 3 });
         assert_eq!(
             broken(|g| g.alignments.clear()),
-            Length {
-                array: "alignments",
-                found: 0,
-                blocks: 3
-            }
+            Length { array: "alignments", found: 0, blocks: 3 }
         );
         assert_eq!(broken(|g| g.sizes[1] = 0), EmptyBlock(BlockId(1)));
         assert_eq!(
             broken(|g| g.alignments[2] = 12),
-            Alignment {
-                block: BlockId(2),
-                alignment: 12
-            }
+            Alignment { block: BlockId(2), alignment: 12 }
         );
-        assert_eq!(
-            broken(|g| g.alignments[2] = 0),
-            Alignment {
-                block: BlockId(2),
-                alignment: 0
-            }
-        );
+        assert_eq!(broken(|g| g.alignments[2] = 0), Alignment { block: BlockId(2), alignment: 0 });
         assert_eq!(broken(|g| g.glued[0] = true), GluedFirst);
         assert_eq!(broken(|g| g.functions[1] = 2..2), EmptyFunction(FunctionId(1)));
         assert_eq!(
             broken(|g| g.functions[1] = 1..3),
-            FunctionStart {
-                function: FunctionId(1),
-                expected: 2,
-                found: 1
-            }
+            FunctionStart { function: FunctionId(1), expected: 2, found: 1 }
         );
         assert_eq!(
             broken(|g| g.functions[0] = 1..2),
-            FunctionStart {
-                function: FunctionId(0),
-                expected: 0,
-                found: 1
-            }
+            FunctionStart { function: FunctionId(0), expected: 0, found: 1 }
         );
         assert_eq!(broken(|g| g.functions.truncate(1)), FunctionsCover { covered: 2, blocks: 3 });
         assert_eq!(broken(|g| g.functions[1].end = 9), FunctionsCover { covered: 9, blocks: 3 });
         assert_eq!(
             broken(|g| g.edges[0].to = BlockId(3)),
-            EdgeBlock {
-                edge: 0,
-                block: BlockId(3),
-                blocks: 3
-            }
+            EdgeBlock { edge: 0, block: BlockId(3), blocks: 3 }
         );
         assert_eq!(
             broken(|g| g.edges[0].to = BlockId(2)),
-            FallThrough {
-                edge: 0,
-                from: BlockId(0),
-                to: BlockId(2)
-            }
+            FallThrough { edge: 0, from: BlockId(0), to: BlockId(2) }
         );
         assert_eq!(
             broken(|g| g.calls[0].from = BlockId(7)),
-            CallBlock {
-                call: 0,
-                block: BlockId(7),
-                blocks: 3
-            }
+            CallBlock { call: 0, block: BlockId(7), blocks: 3 }
         );
         assert_eq!(
             broken(|g| g.joint_misses[0].b = BlockId(3)),
-            JointMissBlock {
-                joint_miss: 0,
-                block: BlockId(3),
-                blocks: 3
-            }
+            JointMissBlock { joint_miss: 0, block: BlockId(3), blocks: 3 }
         );
         assert_eq!(
             broken(|g| g.alternations[0].a = BlockId(4)),
-            AlternationBlock {
-                alternation: 0,
-                block: BlockId(4),
-                blocks: 3
-            }
+            AlternationBlock { alternation: 0, block: BlockId(4), blocks: 3 }
         );
         assert_eq!(
             broken(|g| g.presences[0].block = BlockId(3)),
-            PresenceBlock {
-                presence: 0,
-                block: BlockId(3),
-                blocks: 3
-            }
+            PresenceBlock { presence: 0, block: BlockId(3), blocks: 3 }
         );
         assert_eq!(
             broken(|g| g.seeds[0].block = BlockId(u32::MAX)),
-            SeedBlock {
-                seed: 0,
-                block: BlockId(u32::MAX),
-                blocks: 3
-            }
+            SeedBlock { seed: 0, block: BlockId(u32::MAX), blocks: 3 }
         );
     }
 }

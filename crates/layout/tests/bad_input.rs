@@ -12,7 +12,8 @@ use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, Presence, check, orde
 
 /// Changes one thing, which may or may not break a rule.
 fn damage(graph: &mut Graph, random: &mut SplitMix64) {
-    let number = [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next_u64() as u32][random.below(7) as usize];
+    let number =
+        [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next_u64() as u32][random.below(7) as usize];
     let pick = |length: usize, random: &mut SplitMix64| random.below(length.max(1) as u64) as usize;
     match random.below(14) {
         0 => graph.sizes.truncate(pick(graph.len(), random)),
@@ -43,7 +44,9 @@ fn damaged_graphs_are_refused_by_every_algorithm_or_by_none() {
             match (order(&graph, algorithm, seed), &verdict) {
                 (Ok(ordered), Ok(())) => check(&graph, &ordered.order).unwrap(),
                 (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected.to_string()),
-                (found, _) => panic!("{algorithm} on graph {seed}: {found:?} where validate says {verdict:?}"),
+                (found, _) => {
+                    panic!("{algorithm} on graph {seed}: {found:?} where validate says {verdict:?}")
+                }
             }
         }
         *if verdict.is_ok() { &mut taken } else { &mut refused } += 1;
@@ -54,13 +57,7 @@ fn damaged_graphs_are_refused_by_every_algorithm_or_by_none() {
 /// Loops within loops of a function without measure would take hours.
 #[test]
 fn what_looks_for_loops_refuses_a_function_without_measure_by_name() {
-    let graph = vast(
-        VastShape {
-            blocks: 17_000,
-            function: u32::MAX,
-        },
-        1,
-    );
+    let graph = vast(VastShape { blocks: 17_000, function: u32::MAX }, 1);
     for algorithm in [Algorithm::OptS, Algorithm::OptL, Algorithm::Call] {
         assert_eq!(
             order(&graph, algorithm, 1).unwrap_err().to_string(),
@@ -79,10 +76,7 @@ fn packed_refuses_segments_without_measure_by_name() {
         glued: vec![false; blocks],
         alignments: vec![1; blocks],
         functions: (0..blocks as u32).map(|block| block..block + 1).collect(),
-        presences: vec![Presence {
-            block: BlockId(0),
-            turnovers: vec![1],
-        }],
+        presences: vec![Presence { block: BlockId(0), turnovers: vec![1] }],
         ..Graph::default()
     };
     assert_eq!(
@@ -94,13 +88,7 @@ fn packed_refuses_segments_without_measure_by_name() {
 /// Calls in rings, thousands of which may be around a block.
 #[test]
 fn all_hot_code_that_calls_everywhere_is_laid_out() {
-    let graph = vast(
-        VastShape {
-            blocks: 4_000,
-            function: 50,
-        },
-        1,
-    );
+    let graph = vast(VastShape { blocks: 4_000, function: 50 }, 1);
     for algorithm in Algorithm::ALL {
         check(&graph, &order(&graph, algorithm, 1).unwrap().order).unwrap();
     }
@@ -110,41 +98,18 @@ fn all_hot_code_that_calls_everywhere_is_laid_out() {
 fn extreme_parameters_of_ext_tsp_give_an_order_or_are_refused() {
     let base = ExtTspParameters::default;
     let extremes = [
-        ExtTspParameters {
-            max_chain: 0,
-            split_threshold: 0,
-            ..base()
-        },
-        ExtTspParameters {
-            max_chain: usize::MAX,
-            split_threshold: usize::MAX,
-            ..base()
-        },
-        ExtTspParameters {
-            forward_distance: 0,
-            backward_distance: 0,
-            ..base()
-        },
-        ExtTspParameters {
-            forward_distance: u64::MAX,
-            backward_distance: u64::MAX,
-            ..base()
-        },
-        ExtTspParameters {
-            jump: f64::MAX,
-            fall_through_conditional: f64::MAX,
-            ..base()
-        },
+        ExtTspParameters { max_chain: 0, split_threshold: 0, ..base() },
+        ExtTspParameters { max_chain: usize::MAX, split_threshold: usize::MAX, ..base() },
+        ExtTspParameters { forward_distance: 0, backward_distance: 0, ..base() },
+        ExtTspParameters { forward_distance: u64::MAX, backward_distance: u64::MAX, ..base() },
+        ExtTspParameters { jump: f64::MAX, fall_through_conditional: f64::MAX, ..base() },
         ExtTspParameters {
             jump: 0.0,
             fall_through_conditional: 0.0,
             fall_through_unconditional: 0.0,
             ..base()
         },
-        ExtTspParameters {
-            max_density_ratio: 1.0,
-            ..base()
-        },
+        ExtTspParameters { max_density_ratio: 1.0, ..base() },
     ];
     for seed in 0..60 {
         let graph = wild(seed);
@@ -153,14 +118,13 @@ fn extreme_parameters_of_ext_tsp_give_an_order_or_are_refused() {
             check(&graph, &ext_tsp_global(&graph, parameters).unwrap().order).unwrap();
         }
     }
-    let refused = |parameters: ExtTspParameters| ext_tsp(&Graph::default(), &parameters).unwrap_err().to_string();
+    let refused = |parameters: ExtTspParameters| {
+        ext_tsp(&Graph::default(), &parameters).unwrap_err().to_string()
+    };
     assert!(refused(ExtTspParameters { jump: -0.1, ..base() }).contains("`jump`"));
     assert!(
-        refused(ExtTspParameters {
-            max_density_ratio: f64::NAN,
-            ..base()
-        })
-        .contains("`max_density_ratio`")
+        refused(ExtTspParameters { max_density_ratio: f64::NAN, ..base() })
+            .contains("`max_density_ratio`")
     );
     let mut parameters = base();
     parameters.functions.max_density_loss = 0.5;
@@ -171,18 +135,9 @@ fn extreme_parameters_of_ext_tsp_give_an_order_or_are_refused() {
 fn extreme_parameters_of_opts_give_an_order() {
     let base = OptSParameters::default;
     let extremes = [
-        OptSParameters {
-            schedule: Vec::new(),
-            ..base()
-        },
-        OptSParameters {
-            schedule: vec![Iteration::uniform(2.0, 2.0)],
-            ..base()
-        },
-        OptSParameters {
-            cache_bytes: u64::MAX,
-            ..base()
-        },
+        OptSParameters { schedule: Vec::new(), ..base() },
+        OptSParameters { schedule: vec![Iteration::uniform(2.0, 2.0)], ..base() },
+        OptSParameters { cache_bytes: u64::MAX, ..base() },
         OptSParameters {
             cache_bytes: u64::MAX,
             self_conf_free_bytes: u64::MAX / 2,
@@ -220,14 +175,8 @@ fn extreme_parameters_of_joint_give_an_order_or_are_refused() {
         JointParameters { miss: 1e300, ..base() },
         JointParameters { line_bytes: 1, ..base() },
         JointParameters { cut_share: 2.0, ..base() },
-        JointParameters {
-            class_factor: 1e300,
-            ..base()
-        },
-        JointParameters {
-            line_bytes: u64::MAX,
-            ..base()
-        },
+        JointParameters { class_factor: 1e300, ..base() },
+        JointParameters { line_bytes: u64::MAX, ..base() },
     ];
     for seed in 0..100 {
         let graph = wild(seed);
@@ -235,28 +184,12 @@ fn extreme_parameters_of_joint_give_an_order_or_are_refused() {
             check(&graph, &joint(&graph, parameters).unwrap().order).unwrap();
         }
     }
-    let refused = |parameters: JointParameters| joint(&Graph::default(), &parameters).unwrap_err().to_string();
+    let refused = |parameters: JointParameters| {
+        joint(&Graph::default(), &parameters).unwrap_err().to_string()
+    };
     assert!(refused(JointParameters { miss: -1.0, ..base() }).contains("`miss`"));
-    assert!(
-        refused(JointParameters {
-            miss: f64::INFINITY,
-            ..base()
-        })
-        .contains("`miss`")
-    );
-    assert!(
-        refused(JointParameters {
-            cut_share: f64::NAN,
-            ..base()
-        })
-        .contains("`cut_share`")
-    );
-    assert!(
-        refused(JointParameters {
-            class_factor: 1.0,
-            ..base()
-        })
-        .contains("`class_factor`")
-    );
+    assert!(refused(JointParameters { miss: f64::INFINITY, ..base() }).contains("`miss`"));
+    assert!(refused(JointParameters { cut_share: f64::NAN, ..base() }).contains("`cut_share`"));
+    assert!(refused(JointParameters { class_factor: 1.0, ..base() }).contains("`class_factor`"));
     assert!(refused(JointParameters { line_bytes: 0, ..base() }).contains("`line_bytes`"));
 }

@@ -3,7 +3,8 @@
 use kernlane_layout::random::SplitMix64;
 use kernlane_layout::{Algorithm, BlockId, Edge, EdgeKind, Graph, Order, order, score};
 
-/// One function whose counts come from walks: every block falls through, branches or jumps, and the last returns.
+/// One function whose counts come from walks: every block falls through, branches or jumps, and the
+/// last returns.
 fn function(seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let blocks = 3 + random.below(6) as u32;
@@ -12,7 +13,10 @@ fn function(seed: u64) -> Graph {
         .map(|_| match random.below(4) {
             0 => (None, 0),
             1 => (Some(random.below(u64::from(blocks)) as u32), 1000),
-            _ => (Some(random.below(u64::from(blocks)) as u32), likelihoods[random.below(7) as usize]),
+            _ => (
+                Some(random.below(u64::from(blocks)) as u32),
+                likelihoods[random.below(7) as usize],
+            ),
         })
         .collect();
     let mut graph = Graph {
@@ -48,12 +52,7 @@ fn function(seed: u64) -> Graph {
     for block in 0..blocks {
         let (target, likelihood) = targets[block as usize];
         let mut edge = |to, count, kind| {
-            graph.edges.push(Edge {
-                from: BlockId(block),
-                to: BlockId(to),
-                count,
-                kind,
-            })
+            graph.edges.push(Edge { from: BlockId(block), to: BlockId(to), count, kind })
         };
         if passed[block as usize] > 0 {
             edge(block + 1, passed[block as usize], EdgeKind::FallThrough);
@@ -69,11 +68,11 @@ fn function(seed: u64) -> Graph {
     graph
 }
 
-/// The best score of all orders in which the entry comes first and what never ran behind, as it was.
+/// The best score of all orders in which the entry comes first and what never ran behind, as it
+/// was.
 fn best(graph: &Graph) -> f64 {
-    let (hot, cold): (Vec<BlockId>, Vec<BlockId>) = (1..graph.sizes.len() as u32)
-        .map(BlockId)
-        .partition(|b| graph.counts[b.0 as usize] > 0);
+    let (hot, cold): (Vec<BlockId>, Vec<BlockId>) =
+        (1..graph.sizes.len() as u32).map(BlockId).partition(|b| graph.counts[b.0 as usize] > 0);
     let mut best = 0f64;
     permute(&mut hot.clone(), 0, &mut |hot| {
         let order = Order([BlockId(0)].iter().chain(hot).chain(&cold).copied().collect());

@@ -1,4 +1,5 @@
-//! Every algorithm of the registry over generated graphs: the order is one, is the same twice, and beats what it must beat.
+//! Every algorithm of the registry over generated graphs: the order is one, is the same twice, and
+//! beats what it must beat.
 
 mod generator;
 
@@ -19,8 +20,13 @@ fn every_order_passes_the_checker_and_is_the_same_twice() {
     for (number, graph) in graphs.enumerate() {
         for algorithm in Algorithm::ALL {
             let ordered = order(&graph, algorithm, 1).unwrap();
-            check(&graph, &ordered.order).unwrap_or_else(|error| panic!("{algorithm} on graph {number}: {error}"));
-            assert_eq!(ordered, order(&graph, algorithm, 1).unwrap(), "{algorithm} on graph {number}");
+            check(&graph, &ordered.order)
+                .unwrap_or_else(|error| panic!("{algorithm} on graph {number}: {error}"));
+            assert_eq!(
+                ordered,
+                order(&graph, algorithm, 1).unwrap(),
+                "{algorithm} on graph {number}"
+            );
             assert!(ordered.hot <= graph.len());
         }
     }
@@ -50,7 +56,10 @@ fn what_ran_stands_before_the_cold_part_and_the_cold_part_keeps_its_order() {
         for algorithm in Algorithm::ALL.into_iter().filter(|a| a.uses_counts()) {
             let ordered = order(&graph, algorithm, 0).unwrap();
             let cold = &ordered.order.0[ordered.hot..];
-            assert!(cold.iter().all(|b| graph.counts[b.0 as usize] == 0), "{algorithm} on graph {seed}");
+            assert!(
+                cold.iter().all(|b| graph.counts[b.0 as usize] == 0),
+                "{algorithm} on graph {seed}"
+            );
             assert!(cold.is_sorted(), "{algorithm} on graph {seed}");
         }
     }
@@ -79,10 +88,14 @@ fn real_algorithms_beat_the_original_and_the_controls_do_not() {
             straight as f64 / original.3 as f64
         );
         if matches!(algorithm, Algorithm::OptS | Algorithm::OptL | Algorithm::Call) {
-            // It follows calls, and pays with a jump at every return; what it is for is code in the order in which it runs.
+            // It follows calls, and pays with a jump at every return; what it is for is code in the
+            // order in which it runs.
             assert!(straight > original.3 && lines < original.2);
         } else if algorithm.uses_counts() {
-            assert!(ext_tsp > original.0 && taken < original.1 && lines < original.2, "{algorithm}");
+            assert!(
+                ext_tsp > original.0 && taken < original.1 && lines < original.2,
+                "{algorithm}"
+            );
         } else {
             assert!(ext_tsp <= original.0 * 1.01 && taken * 101 >= original.1 * 100, "{algorithm}");
         }

@@ -5,11 +5,8 @@ use kernlane_layout::{Alternation, BlockId, Edge, EdgeKind, Graph, check};
 
 /// Functions of one block each, by size and count; a block of 0 executions is cold.
 fn graph(blocks: &[(u32, u64)], alternations: &[(u32, u32, u64)]) -> Graph {
-    let alternation = |&(a, b, count): &(u32, u32, u64)| Alternation {
-        a: BlockId(a),
-        b: BlockId(b),
-        count,
-    };
+    let alternation =
+        |&(a, b, count): &(u32, u32, u64)| Alternation { a: BlockId(a), b: BlockId(b), count };
     Graph {
         sizes: blocks.iter().map(|block| block.0).collect(),
         counts: blocks.iter().map(|block| block.1).collect(),
@@ -22,12 +19,7 @@ fn graph(blocks: &[(u32, u64)], alternations: &[(u32, u32, u64)]) -> Graph {
 }
 
 fn fall_through(from: u32) -> Edge {
-    Edge {
-        from: BlockId(from),
-        to: BlockId(from + 1),
-        count: 9,
-        kind: EdgeKind::FallThrough,
-    }
+    Edge { from: BlockId(from), to: BlockId(from + 1), count: 9, kind: EdgeKind::FallThrough }
 }
 
 /// A cache of 8 lines; everything that ran is popular.
@@ -51,7 +43,8 @@ fn lines(graph: &Graph, parameters: &GloySmithParameters) -> Vec<u64> {
     let mut lines = vec![0; graph.len()];
     let mut address = 0;
     for block in numbers(graph, parameters) {
-        lines[block as usize] = address / parameters.line_bytes % (parameters.cache_bytes / parameters.line_bytes);
+        lines[block as usize] =
+            address / parameters.line_bytes % (parameters.cache_bytes / parameters.line_bytes);
         address += u64::from(graph.sizes[block as usize]);
     }
     lines
@@ -88,13 +81,11 @@ fn the_heaviest_pair_is_placed_first_and_the_least_conflict_is_chosen() {
 #[test]
 fn a_large_procedure_is_told_apart_by_chunks() {
     let line_of_other = |half: u32| {
-        let mut g = graph(&[(1, 9), (256, 9), (192, 9), (64, 9), (63, 0), (288, 0)], &[(half, 3, 5)]);
+        let mut g =
+            graph(&[(1, 9), (256, 9), (192, 9), (64, 9), (63, 0), (288, 0)], &[(half, 3, 5)]);
         g.functions = vec![0..3, 3..4, 4..5, 5..6];
         g.edges = [0, 1].map(fall_through).to_vec();
-        let parameters = GloySmithParameters {
-            cache_bytes: 512,
-            ..small()
-        };
+        let parameters = GloySmithParameters { cache_bytes: 512, ..small() };
         lines(&g, &parameters)[3]
     };
     assert_eq!(line_of_other(2), 0);
@@ -103,11 +94,9 @@ fn a_large_procedure_is_told_apart_by_chunks() {
 
 #[test]
 fn unpopular_procedures_fill_gaps_before_cold_code_does() {
-    let parameters = GloySmithParameters {
-        popular_share: 0.9,
-        ..small()
-    };
-    // As in the first drawing, with an unpopular procedure that fits the gap, and one that does not.
+    let parameters = GloySmithParameters { popular_share: 0.9, ..small() };
+    // As in the first drawing, with an unpopular procedure that fits the gap, and one that does
+    // not.
     let g = graph(
         &[(64, 900), (192, 900), (64, 900), (32, 0), (60, 1), (64, 0), (200, 1)],
         &[(0, 2, 10)],
@@ -118,17 +107,12 @@ fn unpopular_procedures_fill_gaps_before_cold_code_does() {
 #[test]
 fn a_cache_that_is_none_is_refused() {
     let g = graph(&[(64, 9)], &[]);
-    let refused = |parameters: GloySmithParameters| gloy_smith(&g, &parameters).unwrap_err().to_string();
+    let refused =
+        |parameters: GloySmithParameters| gloy_smith(&g, &parameters).unwrap_err().to_string();
     let message = refused(GloySmithParameters { line_bytes: 0, ..small() });
     assert!(message.starts_with("parameter `line_bytes` is 0"), "{message}");
-    let message = refused(GloySmithParameters {
-        cache_bytes: u64::MAX,
-        ..small()
-    });
+    let message = refused(GloySmithParameters { cache_bytes: u64::MAX, ..small() });
     assert!(message.starts_with("parameter `line_bytes` is 32"), "{message}");
-    let message = refused(GloySmithParameters {
-        popular_share: f64::NAN,
-        ..small()
-    });
+    let message = refused(GloySmithParameters { popular_share: f64::NAN, ..small() });
     assert!(message.starts_with("parameter `popular_share`"), "{message}");
 }

@@ -13,11 +13,7 @@ fn order(graph: &Graph) -> Vec<u32> {
 }
 
 fn together(a: u32, b: u32, count: u64) -> JointMiss {
-    JointMiss {
-        a: BlockId(a),
-        b: BlockId(b),
-        count,
-    }
+    JointMiss { a: BlockId(a), b: BlockId(b), count }
 }
 
 #[test]
@@ -30,7 +26,8 @@ fn what_misses_together_is_laid_together() {
     assert_eq!(distance(&order, 2, 3), 1, "{order:?}");
 }
 
-/// Three blocks that miss together with 0 in the middle: both neighbours share its line, whichever way round.
+/// Three blocks that miss together with 0 in the middle: both neighbours share its line, whichever
+/// way round.
 #[test]
 fn either_side_is_as_good() {
     let mut graph = apart();
@@ -39,28 +36,20 @@ fn either_side_is_as_good() {
     assert_eq!((distance(&order, 4, 0), distance(&order, 5, 0)), (1, 1), "{order:?}");
 }
 
-/// A fall-through that runs often is not broken for a line that misses seldom, but for one that misses as often it is.
+/// A fall-through that runs often is not broken for a line that misses seldom, but for one that
+/// misses as often it is.
 #[test]
 fn a_fall_through_is_worth_more_than_a_seldom_miss() {
     let mut graph = apart();
-    graph.edges = vec![Edge {
-        from: BlockId(0),
-        to: BlockId(1),
-        count: 80,
-        kind: EdgeKind::FallThrough,
-    }];
+    graph.edges =
+        vec![Edge { from: BlockId(0), to: BlockId(1), count: 80, kind: EdgeKind::FallThrough }];
     graph.joint_misses = vec![together(0, 3, 8), together(1, 3, 8)];
     let order_of = |graph: &Graph| order(graph);
     let order = order_of(&graph);
     let place = |block: u32| order.iter().position(|&b| b == block).unwrap();
     assert_eq!(place(1), place(0) + 1, "{order:?}");
     graph.edges[0].count = 1;
-    graph.edges.push(Edge {
-        from: BlockId(0),
-        to: BlockId(2),
-        count: 1,
-        kind: EdgeKind::Branch,
-    });
+    graph.edges.push(Edge { from: BlockId(0), to: BlockId(2), count: 1, kind: EdgeKind::Branch });
     let order = order_of(&graph);
     assert_eq!(distance(&order, 0, 1), 2, "{order:?}");
 }
@@ -70,20 +59,13 @@ fn a_fall_through_is_worth_more_than_a_seldom_miss() {
 fn what_misses_often_stands_apart_from_what_misses_seldom() {
     let mut graph = apart();
     graph.counts = vec![1000; 6];
-    graph.edges = vec![Edge {
-        from: BlockId(3),
-        to: BlockId(4),
-        count: 200,
-        kind: EdgeKind::FallThrough,
-    }];
+    graph.edges =
+        vec![Edge { from: BlockId(3), to: BlockId(4), count: 200, kind: EdgeKind::FallThrough }];
     graph.joint_misses = vec![together(4, 5, 400), together(0, 3, 2)];
     let order = order(&graph);
     assert_eq!(order[..2].iter().max(), Some(&5), "{order:?}");
     assert_eq!(order[..2].iter().min(), Some(&4), "{order:?}");
-    let uncut = JointParameters {
-        cut_share: 0.0,
-        ..JointParameters::default()
-    };
+    let uncut = JointParameters { cut_share: 0.0, ..JointParameters::default() };
     let kept = joint(&graph, &uncut).unwrap().order.0;
     let place = |block: u32| kept.iter().position(|b| b.0 == block).unwrap();
     assert_eq!(place(4), place(3) + 1);

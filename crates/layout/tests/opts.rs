@@ -1,4 +1,5 @@
-//! OptS beside the paper's own example, and its areas of the cache beside an accounting of their own.
+//! OptS beside the paper's own example, and its areas of the cache beside an accounting of their
+//! own.
 
 mod generator;
 
@@ -24,28 +25,15 @@ impl Builder {
 
     fn edge(&mut self, from: u32, to: u32, count: u64) {
         let kind = if to == from + 1 { EdgeKind::FallThrough } else { EdgeKind::Branch };
-        self.0.edges.push(Edge {
-            from: BlockId(from),
-            to: BlockId(to),
-            count,
-            kind,
-        });
+        self.0.edges.push(Edge { from: BlockId(from), to: BlockId(to), count, kind });
     }
 
     fn call(&mut self, from: u32, to: u32, count: u64) {
-        self.0.calls.push(Call {
-            from: BlockId(from),
-            to: BlockId(to),
-            count,
-        });
+        self.0.calls.push(Call { from: BlockId(from), to: BlockId(to), count });
     }
 
     fn seed(&mut self, block: u32, class: SeedClass, count: u64) {
-        self.0.seeds.push(Seed {
-            block: BlockId(block),
-            class,
-            count,
-        });
+        self.0.seeds.push(Seed { block: BlockId(block), class, count });
     }
 
     /// The numbers of the blocks in their new order, and how many are hot.
@@ -57,11 +45,7 @@ impl Builder {
 }
 
 fn sequences_only(schedule: Vec<Iteration>) -> OptSParameters {
-    OptSParameters {
-        schedule,
-        self_conf_free_bytes: 0,
-        ..OptSParameters::default()
-    }
+    OptSParameters { schedule, self_conf_free_bytes: 0, ..OptSParameters::default() }
 }
 
 /// ```text
@@ -79,33 +63,23 @@ fn sequences_only(schedule: Vec<Iteration>) -> OptSParameters {
 fn push_hrtimer_is_laid_out_as_in_figure_8() {
     let mut g = Builder::default();
     let push = g.function(&[
-        1000, 1000, 0, 0, 1000, 50, 0, 50, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 700, 300, 1000, 1000, 1000,
+        1000, 1000, 0, 0, 1000, 50, 0, 50, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 700, 300,
+        1000, 1000, 1000,
     ]);
     let read = g.function(&[1000; 4]);
     let check = g.function(&[1000, 1000, 1000, 0, 0, 1000]);
     let update = g.function(&[1000]);
-    for (from, to, count) in [
-        (0, 1, 1000),
-        (1, 4, 1000),
-        (4, 8, 950),
-        (4, 5, 50),
-        (5, 7, 50),
-        (7, 8, 50),
-        (8, 9, 1000),
-    ] {
+    for (from, to, count) in
+        [(0, 1, 1000), (1, 4, 1000), (4, 8, 950), (4, 5, 50), (5, 7, 50), (7, 8, 50), (8, 9, 1000)]
+    {
         g.edge(push + from, push + to, count);
     }
     for from in 9..14 {
         g.edge(push + from, push + from + 1, 1000);
     }
-    for (from, to, count) in [
-        (14, 15, 700),
-        (14, 16, 300),
-        (15, 17, 700),
-        (16, 17, 300),
-        (17, 18, 1000),
-        (18, 19, 1000),
-    ] {
+    for (from, to, count) in
+        [(14, 15, 700), (14, 16, 300), (15, 17, 700), (16, 17, 300), (17, 18, 1000), (18, 19, 1000)]
+    {
         g.edge(push + from, push + to, count);
     }
     (0..3).for_each(|block| g.edge(read + block, read + block + 1, 1000));
@@ -117,7 +91,8 @@ fn push_hrtimer_is_laid_out_as_in_figure_8() {
     g.call(push + 13, update, 1000);
     g.seed(push, SeedClass::Interrupt, 1000);
 
-    let (order, hot) = g.opts(&sequences_only(vec![Iteration::uniform(0.20, 0.1), Iteration::uniform(0.0, 0.0)]));
+    let (order, hot) =
+        g.opts(&sequences_only(vec![Iteration::uniform(0.20, 0.1), Iteration::uniform(0.0, 0.0)]));
     let expected = [
         // "We first place nodes 0, 1, 4, and 8 of push_hrtimer"
         vec![push, push + 1, push + 4, push + 8],
@@ -125,7 +100,8 @@ fn push_hrtimer_is_laid_out_as_in_figure_8() {
         vec![read, read + 1, read + 2, read + 3],
         // "then nodes 9, 10, 11, and 12 of push_hrtimer"
         vec![push + 9, push + 10, push + 11, push + 12],
-        // "nodes 0, 1, 2, and 5 of check_currtimer, node 13 of push_hrtimer, node 0 of update_hrtimer"
+        // "nodes 0, 1, 2, and 5 of check_currtimer, node 13 of push_hrtimer, node 0 of
+        // update_hrtimer"
         vec![check, check + 1, check + 2, check + 5, push + 13, update],
         // "and nodes 14, 15, 17, 18, and 19 of push_hrtimer"
         vec![push + 14, push + 15, push + 17, push + 18, push + 19],
@@ -153,10 +129,7 @@ fn classes_take_turns_as_in_table_4() {
     g.seed(page_fault, SeedClass::PageFault, 100);
     g.seed(rarer_interrupt, SeedClass::Interrupt, 50);
     g.seed(interrupt, SeedClass::Interrupt, 100);
-    let parameters = OptSParameters {
-        self_conf_free_bytes: 0,
-        ..OptSParameters::default()
-    };
+    let parameters = OptSParameters { self_conf_free_bytes: 0, ..OptSParameters::default() };
     assert_eq!(g.opts(&parameters).0, [interrupt, rarer_interrupt, page_fault, system_call, other]);
 }
 
@@ -179,18 +152,17 @@ fn a_loop_is_followed_once_and_then_left() {
     let once = sequences_only(vec![Iteration::uniform(0.5, 0.5)]);
     assert_eq!(g.opts(&once).0, [f, f + 1, f + 2, f + 3, callee]);
 
-    // The area holds what is popular without loops: the callee, and as the next the function's own blocks; 30 bytes hold one.
-    let area = OptSParameters {
-        self_conf_free_bytes: 30,
-        ..once
-    };
+    // The area holds what is popular without loops: the callee, and as the next the function's own
+    // blocks; 30 bytes hold one.
+    let area = OptSParameters { self_conf_free_bytes: 30, ..once };
     assert_eq!(g.opts(&area).0, [callee, f, f + 1, f + 2, f + 3]);
 }
 
 #[test]
 fn code_that_no_seed_reaches_is_placed_by_popularity_behind_the_sequences() {
     let mut g = Builder::default();
-    let (rare, seed, cold, popular) = (g.function(&[5]), g.function(&[1]), g.function(&[0]), g.function(&[9]));
+    let (rare, seed, cold, popular) =
+        (g.function(&[5]), g.function(&[1]), g.function(&[0]), g.function(&[9]));
     g.seed(seed, SeedClass::Other, 1);
     assert_eq!(
         g.opts(&sequences_only(OptSParameters::default().schedule)),
@@ -206,7 +178,9 @@ fn loops_of_many_iterations_follow_the_sequences() {
     let mut g = Builder::default();
     let f = g.function(&[10, 1000, 10]);
     let h = g.function(&[40, 10]);
-    for (from, to, count) in [(f, f + 1, 10), (f + 1, f + 1, 990), (f + 1, f + 2, 10), (h, h, 30), (h, h + 1, 10)] {
+    for (from, to, count) in
+        [(f, f + 1, 10), (f + 1, f + 1, 990), (f + 1, f + 2, 10), (h, h, 30), (h, h + 1, 10)]
+    {
         g.edge(from, to, count);
     }
     g.seed(f, SeedClass::Other, 10);
@@ -235,11 +209,13 @@ fn each_block_has_the_class_that_figure_12_gives_it() {
         g.seed(seed, SeedClass::Interrupt, count);
     }
     let (main, other) = (Some(BlockClass::MainSequence), Some(BlockClass::OtherSequence));
-    let expected = [Some(BlockClass::SelfConfFree), main, Some(BlockClass::Loop), main, other, None];
+    let expected =
+        [Some(BlockClass::SelfConfFree), main, Some(BlockClass::Loop), main, other, None];
     assert_eq!(classes(&g.0, &OptSParameters::default()).unwrap(), expected);
 }
 
-/// Two loops of ten iterations: the first calls r and s, the second r. Neither may share a cache line with a routine that it calls.
+/// Two loops of ten iterations: the first calls r and s, the second r. Neither may share a cache
+/// line with a routine that it calls.
 #[test]
 fn loops_and_the_routines_they_call_do_not_conflict() {
     let mut g = Builder::default();
@@ -266,17 +242,11 @@ fn loops_and_the_routines_they_call_do_not_conflict() {
     let addresses = addresses(&g.0, &ordered.order);
     let sets = |block: u32| {
         let start = addresses[block as usize];
-        (start..start + 20)
-            .map(|byte| byte % 512)
-            .collect::<std::collections::BTreeSet<_>>()
+        (start..start + 20).map(|byte| byte % 512).collect::<std::collections::BTreeSet<_>>()
     };
-    for (caller, callee) in [
-        (loops[0] + 1, r),
-        (loops[0] + 1, r + 1),
-        (loops[0] + 1, s),
-        (loops[1] + 1, r),
-        (r, s),
-    ] {
+    for (caller, callee) in
+        [(loops[0] + 1, r), (loops[0] + 1, r + 1), (loops[0] + 1, s), (loops[1] + 1, r), (r, s)]
+    {
         assert!(sets(caller).is_disjoint(&sets(callee)), "{caller} and {callee}");
     }
     // Both loops begin their logical caches.
@@ -299,14 +269,7 @@ fn addresses(graph: &Graph, order: &Order) -> Vec<u64> {
 #[test]
 fn nothing_that_ran_shares_lines_with_the_area_of_the_most_popular() {
     for seed in 0..20 {
-        let graph = kernel(
-            KernelShape {
-                functions: 300,
-                seeds: 4,
-                ..SMALL
-            },
-            seed,
-        );
+        let graph = kernel(KernelShape { functions: 300, seeds: 4, ..SMALL }, seed);
         let parameters = OptSParameters {
             cache_bytes: 2048,
             // Areas of one line, so that their size does not hang on how many blocks are popular.
@@ -317,14 +280,8 @@ fn nothing_that_ran_shares_lines_with_the_area_of_the_most_popular() {
         let ordered = opts(&graph, &parameters).unwrap();
         let addresses = addresses(&graph, &ordered.order);
         let ran = |b: &BlockId| graph.counts[b.index()] > 0;
-        let hot_bytes = ordered
-            .order
-            .0
-            .iter()
-            .filter(|b| ran(b))
-            .map(|b| addresses[b.index()])
-            .max()
-            .unwrap();
+        let hot_bytes =
+            ordered.order.0.iter().filter(|b| ran(b)).map(|b| addresses[b.index()]).max().unwrap();
         assert!(hot_bytes > 3 * 2048, "graph {seed} is too small to say anything");
         for block in ordered.order.0.iter().filter(|b| ran(b)) {
             let (start, end) = (
@@ -335,50 +292,36 @@ fn nothing_that_ran_shares_lines_with_the_area_of_the_most_popular() {
             assert!(!touches, "graph {seed}: {block:?} at {start}..{end} lies in an area");
         }
         // Without areas, many blocks that ran lie there: the test can fail.
-        let plain = opts(
-            &graph,
-            &OptSParameters {
-                self_conf_free_bytes: 0,
-                ..parameters
-            },
-        )
-        .unwrap();
+        let plain =
+            opts(&graph, &OptSParameters { self_conf_free_bytes: 0, ..parameters }).unwrap();
         let addresses = self::addresses(&graph, &plain.order);
         assert!(
-            plain
-                .order
-                .0
-                .iter()
-                .any(|b| ran(b) && addresses[b.index()] >= 2048 && addresses[b.index()] % 2048 < 256)
+            plain.order.0.iter().any(|b| ran(b)
+                && addresses[b.index()] >= 2048
+                && addresses[b.index()] % 2048 < 256)
         );
     }
 }
 
 #[test]
 fn parameters_without_sense_are_refused_by_name() {
-    let refused = |parameters: OptSParameters| opts(&Graph::default(), &parameters).unwrap_err().to_string();
+    let refused =
+        |parameters: OptSParameters| opts(&Graph::default(), &parameters).unwrap_err().to_string();
     let default = OptSParameters::default;
     assert_eq!(
-        refused(OptSParameters {
-            cache_bytes: 1024,
-            ..default()
-        }),
+        refused(OptSParameters { cache_bytes: 1024, ..default() }),
         "parameter `cache_bytes` is 1024, but must be a finite number of at least 1152"
     );
+    assert!(refused(OptSParameters { line_bytes: 0, ..default() }).contains("`line_bytes`"));
     assert!(
-        refused(OptSParameters {
-            line_bytes: 0,
-            ..default()
-        })
-        .contains("`line_bytes`")
+        refused(OptSParameters { self_conf_free_cutoff: f64::NAN, ..default() })
+            .contains("`self_conf_free_cutoff`")
     );
     assert!(
-        refused(OptSParameters {
-            self_conf_free_cutoff: f64::NAN,
-            ..default()
-        })
-        .contains("`self_conf_free_cutoff`")
+        refused(sequences_only(vec![Iteration::uniform(-1.0, 0.0)])).contains("`schedule.exec`")
     );
-    assert!(refused(sequences_only(vec![Iteration::uniform(-1.0, 0.0)])).contains("`schedule.exec`"));
-    assert!(refused(sequences_only(vec![Iteration::uniform(0.0, f64::INFINITY)])).contains("`schedule.branch`"));
+    assert!(
+        refused(sequences_only(vec![Iteration::uniform(0.0, f64::INFINITY)]))
+            .contains("`schedule.branch`")
+    );
 }

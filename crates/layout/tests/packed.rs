@@ -24,7 +24,8 @@ fn order(graph: &Graph) -> Vec<u32> {
 #[test]
 fn what_is_needed_together_is_laid_together() {
     let mut graph = apart();
-    graph.presences = present([0b000111, 0b111000, 0b010101 << 8, 0b111000, 0b010101 << 8, 0b000111]);
+    graph.presences =
+        present([0b000111, 0b111000, 0b010101 << 8, 0b111000, 0b010101 << 8, 0b000111]);
     let order = order(&graph);
     for (a, b) in [(0, 5), (1, 3), (2, 4)] {
         assert_eq!(distance(&order, a, b), 1, "{order:?}");
@@ -40,18 +41,15 @@ fn what_is_needed_most_often_comes_first() {
     assert!(order[2..4].contains(&0) && order[2..4].contains(&5), "{order:?}");
 }
 
-/// Blocks 0 and 1 are one segment as long as control runs from one into the other often enough, although 0 is needed with 3.
+/// Blocks 0 and 1 are one segment as long as control runs from one into the other often enough,
+/// although 0 is needed with 3.
 #[test]
 fn a_fall_through_that_runs_often_is_not_broken() {
     let mut graph = apart();
     graph.presences = present([0b11, 0b100, 0, 0b11, 0b100, 0]);
     let mut fall = |count| {
-        graph.edges = vec![Edge {
-            from: BlockId(0),
-            to: BlockId(1),
-            count,
-            kind: EdgeKind::FallThrough,
-        }];
+        graph.edges =
+            vec![Edge { from: BlockId(0), to: BlockId(1), count, kind: EdgeKind::FallThrough }];
         order(&graph)
     };
     let kept = fall(80);

@@ -5,7 +5,11 @@ use kernlane_layout::ext_tsp::{ExtTspParameters, ext_tsp};
 use kernlane_layout::{Algorithm, BlockId, Call, Edge, EdgeKind, Graph, check, order};
 
 /// Functions given by the counts of their blocks, each of 32 bytes.
-fn graph(functions: &[&[u64]], edges: &[(u32, u32, u64, EdgeKind)], calls: &[(u32, u32, u64)]) -> Graph {
+fn graph(
+    functions: &[&[u64]],
+    edges: &[(u32, u32, u64, EdgeKind)],
+    calls: &[(u32, u32, u64)],
+) -> Graph {
     let counts = functions.concat();
     let mut starts = 0;
     let ranges = functions.iter().map(|blocks| {
@@ -28,11 +32,7 @@ fn graph(functions: &[&[u64]], edges: &[(u32, u32, u64, EdgeKind)], calls: &[(u3
             .collect(),
         calls: calls
             .iter()
-            .map(|&(from, to, count)| Call {
-                from: BlockId(from),
-                to: BlockId(to),
-                count,
-            })
+            .map(|&(from, to, count)| Call { from: BlockId(from), to: BlockId(to), count })
             .collect(),
         counts,
         ..Graph::default()
@@ -82,19 +82,13 @@ fn two_arcs_outweigh_one_when_chains_may_be_cut() {
 /// ```
 #[test]
 fn a_rotated_loop_stays_rotated() {
-    let edges = [
-        (0, 2, 10, Jump),
-        (1, 2, 990, FallThrough),
-        (2, 1, 990, Branch),
-        (2, 3, 10, FallThrough),
-    ];
+    let edges =
+        [(0, 2, 10, Jump), (1, 2, 990, FallThrough), (2, 1, 990, Branch), (2, 3, 10, FallThrough)];
     let g = graph(&[&[10, 990, 1000, 10]], &edges, &[]);
     assert_eq!(numbers(&g, Algorithm::ExtTsp), [0, 1, 2, 3]);
-    // Without the bonus for what saves an unconditional jump, the body would no longer run on into the test.
-    let plain = ExtTspParameters {
-        fall_through_unconditional: 1.0,
-        ..ExtTspParameters::default()
-    };
+    // Without the bonus for what saves an unconditional jump, the body would no longer run on into
+    // the test.
+    let plain = ExtTspParameters { fall_through_unconditional: 1.0, ..ExtTspParameters::default() };
     let order: Vec<u32> = ext_tsp(&g, &plain).unwrap().order.0.iter().map(|b| b.0).collect();
     assert_eq!(order, [0, 2, 1, 3]);
 }

@@ -1,7 +1,9 @@
-//! Is the instruction cache a bottleneck? The question with which the paper begins (Tamches 2001, section 2.1.1).
+//! Is the instruction cache a bottleneck? The question with which the paper begins (Tamches 2001,
+//! section 2.1.1).
 //!
-//! Takes a time; gives what the CPUs' hardware counters counted in the kernel meanwhile, event by event or why not, and the answer as far as they
-//! give one. Many virtual machines have no such counters: then there is no answer here, and no guess.
+//! Takes a time; gives what the CPUs' hardware counters counted in the kernel meanwhile, event by
+//! event or why not, and the answer as far as they give one. Many virtual machines have no such
+//! counters: then there is no answer here, and no guess.
 
 use crate::sample::online_cpus;
 use anyhow::Result;
@@ -10,9 +12,11 @@ use perf_event::{Builder, Counter, ReadFormat};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Part of the kernel's cycles spent waiting for instructions from which code positioning is worth while (section 2.1.1's default).
+/// Part of the kernel's cycles spent waiting for instructions from which code positioning is worth
+/// while (section 2.1.1's default).
 const THRESHOLD: f64 = 0.10;
-/// Cycles of an L1I miss where the machine does not count the cycles that the front end waits: a hit in the L2. Assumed.
+/// Cycles of an L1I miss where the machine does not count the cycles that the front end waits: a
+/// hit in the L2. Assumed.
 const MISS_CYCLES: f64 = 14.0;
 
 /// An event, by the name that perf has for it.
@@ -24,7 +28,8 @@ enum Event {
     L1iMisses,
 }
 
-const EVENTS: [Event; 4] = [Event::Cycles, Event::Instructions, Event::FrontendStalls, Event::L1iMisses];
+const EVENTS: [Event; 4] =
+    [Event::Cycles, Event::Instructions, Event::FrontendStalls, Event::L1iMisses];
 
 impl Event {
     fn name(self) -> &'static str {
@@ -50,7 +55,8 @@ impl Event {
     }
 }
 
-/// What was counted in the kernel, on all CPUs together; in the order of `EVENTS`. An event that was not counted has the reason.
+/// What was counted in the kernel, on all CPUs together; in the order of `EVENTS`. An event that
+/// was not counted has the reason.
 pub struct Counts {
     time: Duration,
     events: [std::result::Result<u64, String>; 4],
@@ -59,7 +65,8 @@ pub struct Counts {
 /// What the counters answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Part of the kernel's cycles; whether it was counted as such, or follows from misses at an assumed cost.
+    /// Part of the kernel's cycles; whether it was counted as such, or follows from misses at an
+    /// assumed cost.
     Share { share: f64, counted: bool },
     /// The counters do not tell.
     Unknown,
@@ -68,7 +75,8 @@ pub enum Answer {
 /// Counts for a while.
 ///
 /// # Errors
-/// The CPUs are not known; the user has had enough (Ctrl-C). An event that the machine does not count is no error.
+/// The CPUs are not known; the user has had enough (Ctrl-C). An event that the machine does not
+/// count is no error.
 pub fn count(time: Duration) -> Result<Counts> {
     let cpus = online_cpus()?;
     let mut opened = EVENTS.map(|event| open(event, &cpus));
@@ -88,10 +96,7 @@ pub fn count(time: Duration) -> Result<Counts> {
         }
         Ok(sum)
     };
-    Ok(Counts {
-        time,
-        events: opened.map(read),
-    })
+    Ok(Counts { time, events: opened.map(read) })
 }
 
 fn open(event: Event, cpus: &[usize]) -> std::result::Result<Vec<Counter>, String> {
@@ -109,11 +114,14 @@ fn open(event: Event, cpus: &[usize]) -> std::result::Result<Vec<Counter>, Strin
     cpus.iter().map(open).collect()
 }
 
-/// Where there are more events than counters the kernel counts them by turns, and says for how long.
+/// Where there are more events than counters the kernel counts them by turns, and says for how
+/// long.
 fn scaled(counter: &mut Counter) -> std::result::Result<u64, String> {
     let read = counter.read_full().map_err(|error| error.to_string())?;
     match (read.time_enabled(), read.time_running()) {
-        (Some(enabled), Some(running)) if running.is_zero() && !enabled.is_zero() => Err("no counter was free".into()),
+        (Some(enabled), Some(running)) if running.is_zero() && !enabled.is_zero() => {
+            Err("no counter was free".into())
+        }
         (Some(enabled), Some(running)) if running < enabled => {
             Ok((read.count() as f64 * enabled.as_secs_f64() / running.as_secs_f64()) as u64)
         }
@@ -131,10 +139,7 @@ impl Counts {
         let Some(cycles) = self.of(Event::Cycles).filter(|&cycles| cycles > 0) else {
             return Answer::Unknown;
         };
-        let share = |waited: f64, counted| Answer::Share {
-            share: waited / cycles as f64,
-            counted,
-        };
+        let share = |waited: f64, counted| Answer::Share { share: waited / cycles as f64, counted };
         match (self.of(Event::FrontendStalls), self.of(Event::L1iMisses)) {
             (Some(stalls), _) => share(stalls as f64, true),
             (None, Some(misses)) => share(misses as f64 * MISS_CYCLES, false),
@@ -165,7 +170,9 @@ impl fmt::Display for Counts {
         let seconds = self.time.as_secs_f32();
         for (event, count) in EVENTS.iter().zip(&self.events) {
             match count {
-                Ok(count) => write!(f, "\n{count:>16}  {} in {seconds} s, kernel only", event.name())?,
+                Ok(count) => {
+                    write!(f, "\n{count:>16}  {} in {seconds} s, kernel only", event.name())?
+                }
                 Err(reason) => write!(f, "\n{:>16}  {}: {reason}", "-", event.name())?,
             }
         }
@@ -201,7 +208,9 @@ mod tests {
                 .contains("no: L1I misses, at 14 cycles each (assumed), keep it waiting for 7.0 %")
         );
         assert!(misses.to_string().contains("stalled-cycles-frontend: no such event"));
-        for none in [[None; 4], [None, Some(1), Some(1), Some(1)], [Some(0), Some(0), Some(0), Some(0)]] {
+        for none in
+            [[None; 4], [None, Some(1), Some(1), Some(1)], [Some(0), Some(0), Some(0), Some(0)]]
+        {
             assert_eq!(counts(none).answer(), Answer::Unknown);
             assert!(counts(none).to_string().contains("the hardware counters do not tell"));
         }

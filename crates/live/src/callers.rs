@@ -1,7 +1,8 @@
 //! The direct calls and jumps to some functions, all over the kernel's text.
 //!
-//! Takes the live text and the functions; gives the instructions of five bytes that go to one of their entries, each proven to be an instruction of
-//! the file with that target, and left out where the kernel patches it for reasons of its own.
+//! Takes the live text and the functions; gives the instructions of five bytes that go to one of
+//! their entries, each proven to be an instruction of the file with that target, and left out where
+//! the kernel patches it for reasons of its own.
 
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
@@ -27,7 +28,8 @@ pub struct Callers {
     pub entered: Vec<usize>,
 }
 
-/// Searches `live`, the bytes of the whole `.text` in memory. `functions`: the offset of each entry in `.text`, and bytes from there to the jump.
+/// Searches `live`, the bytes of the whole `.text` in memory. `functions`: the offset of each entry
+/// in `.text`, and bytes from there to the jump.
 pub fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) -> Callers {
     let mut targets: HashMap<u32, (usize, u32)> = HashMap::new();
     for (index, &(entry, patch_at)) in functions.iter().enumerate() {
@@ -49,17 +51,22 @@ pub fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) ->
         };
         let site = kernel.link_address(at as u32);
         let Some(owner) = kernel.function_at(site) else { continue };
-        let code = known.entry(owner).or_insert_with(|| kernel.instructions(&kernel.functions[owner]));
-        let Ok(instruction) = code.binary_search_by_key(&(at as u32), |i| i.at).map(|i| &code[i]) else {
+        let code =
+            known.entry(owner).or_insert_with(|| kernel.instructions(&kernel.functions[owner]));
+        let Ok(instruction) = code.binary_search_by_key(&(at as u32), |i| i.at).map(|i| &code[i])
+        else {
             continue;
         };
-        let same =
-            matches!(instruction.kind, Kind::Call | Kind::Jump) && usize::from(instruction.len) == SIZE && instruction.target == target;
+        let same = matches!(instruction.kind, Kind::Call | Kind::Jump)
+            && usize::from(instruction.len) == SIZE
+            && instruction.target == target;
         if !same {
             continue;
         }
         match inside {
-            0 if is_free(kernel, site) && !in_entry(functions, at as u32) => found.callers.push(Caller { site, function }),
+            0 if is_free(kernel, site) && !in_entry(functions, at as u32) => {
+                found.callers.push(Caller { site, function })
+            }
             0 => {}
             _ => found.entered.push(function),
         }

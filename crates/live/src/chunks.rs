@@ -1,6 +1,8 @@
-//! How the functions of a group are split: what is hot of each, in how many chains it lies, what is cold (Tamches 2001, figure 3).
+//! How the functions of a group are split: what is hot of each, in how many chains it lies, what is
+//! cold (Tamches 2001, figure 3).
 //!
-//! Takes where each block came to lie and which are hot; gives a row a function. A chain is a run of a function's hot blocks with nothing between.
+//! Takes where each block came to lie and which are hot; gives a row a function. A chain is a run
+//! of a function's hot blocks with nothing between.
 
 use crate::group::Group;
 use serde::{Deserialize, Serialize};
@@ -25,7 +27,11 @@ struct Placed {
 }
 
 /// The function with most hot bytes first. `places`: offset and size of each of the group's blocks.
-pub fn chunks(group: &Group<'_, '_>, places: &[(u32, u32)], is_hot: &dyn Fn(usize) -> bool) -> Vec<Chunks> {
+pub fn chunks(
+    group: &Group<'_, '_>,
+    places: &[(u32, u32)],
+    is_hot: &dyn Fn(usize) -> bool,
+) -> Vec<Chunks> {
     let pieces = group.original.pieces.iter().zip(places).enumerate();
     let placed = pieces.map(|(n, (piece, &(at, size)))| Placed {
         function: piece.function,
@@ -53,10 +59,7 @@ fn split<'a>(mut placed: Vec<Placed>, name: &dyn Fn(u32) -> &'a str) -> Vec<Chun
             false => row.cold_bytes += u64::from(block.size),
         }
     }
-    let named = found.into_iter().map(|(name, row)| Chunks {
-        function: name.to_owned(),
-        ..row
-    });
+    let named = found.into_iter().map(|(name, row)| Chunks { function: name.to_owned(), ..row });
     let mut rows: Vec<Chunks> = named.collect();
     rows.sort_by(|a, b| b.hot_bytes.cmp(&a.hot_bytes).then_with(|| a.function.cmp(&b.function)));
     rows
@@ -68,17 +71,18 @@ pub struct Table<'a>(pub &'a [Chunks]);
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:>9} {:>7} {:>10}  function", "hot bytes", "chains", "cold bytes")?;
-        let mut sum = Chunks {
-            function: "in all".into(),
-            ..Chunks::default()
-        };
+        let mut sum = Chunks { function: "in all".into(), ..Chunks::default() };
         for row in self.0 {
             sum.hot_bytes += row.hot_bytes;
             sum.chains += row.chains;
             sum.cold_bytes += row.cold_bytes;
         }
         for row in self.0.iter().chain([&sum]) {
-            writeln!(f, "{:>9} {:>7} {:>10}  {}", row.hot_bytes, row.chains, row.cold_bytes, row.function)?;
+            writeln!(
+                f,
+                "{:>9} {:>7} {:>10}  {}",
+                row.hot_bytes, row.chains, row.cold_bytes, row.function
+            )?;
         }
         let all = (sum.hot_bytes + sum.cold_bytes).max(1);
         write!(f, "  {:.1} % of the code is cold", 100.0 * sum.cold_bytes as f64 / all as f64)
@@ -91,12 +95,7 @@ mod tests {
 
     #[test]
     fn chains_end_where_something_lies_between() {
-        let block = |function, at, size, is_hot| Placed {
-            function,
-            at,
-            size,
-            is_hot,
-        };
+        let block = |function, at, size, is_hot| Placed { function, at, size, is_hot };
         let placed = vec![
             block(0, 40, 8, true), // behind the other function's block: a chain of its own
             block(0, 0, 16, true),

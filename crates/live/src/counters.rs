@@ -6,7 +6,8 @@ use image::address::LinkAddr;
 use image::linked::tables::within;
 use image::object::flow;
 
-/// Per block: the address of the instruction in front of which it can count; `None` where flags are needed all through it.
+/// Per block: the address of the instruction in front of which it can count; `None` where flags are
+/// needed all through it.
 pub fn places(group: &Group<'_, '_>) -> Vec<Option<LinkAddr>> {
     let original = &group.original;
     let alternative_at = |at: u64| {
@@ -35,6 +36,7 @@ pub fn places(group: &Group<'_, '_>) -> Vec<Option<LinkAddr>> {
     };
     let successors = Successors::of(edges.iter().map(|&(from, to, _)| (from, to)), &leaves, code);
     let places = flags::places(&steps, &successors);
-    let dead = |place: Option<flags::Place>| place.filter(|p| !p.flags_live).map(|p| LinkAddr(p.at));
+    let dead =
+        |place: Option<flags::Place>| place.filter(|p| !p.flags_live).map(|p| LinkAddr(p.at));
     places.into_iter().map(dead).collect()
 }

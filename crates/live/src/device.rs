@@ -1,6 +1,7 @@
 //! `/dev/kernlane`: what `kmod/kernlane.h` says, in Rust.
 //!
-//! Takes addresses of the running kernel; the module checks them itself and answers with an error and the address at fault.
+//! Takes addresses of the running kernel; the module checks them itself and answers with an error
+//! and the address at fault.
 
 use crate::owners;
 use anyhow::{Context, Result, bail, ensure};
@@ -75,7 +76,8 @@ pub struct Time {
 impl Time {
     /// Nanoseconds of an invocation with the task on a CPU; `None` without one that ended.
     pub fn mean_on_cpu(&self) -> Option<f64> {
-        (self.returned > 0).then(|| self.ns.saturating_sub(self.out_ns) as f64 / self.returned as f64)
+        (self.returned > 0)
+            .then(|| self.ns.saturating_sub(self.out_ns) as f64 / self.returned as f64)
     }
 
     /// Nanoseconds of an invocation from entry to return, switched out or not.
@@ -158,15 +160,17 @@ impl Device {
         group.calls = calls.as_ptr() as u64;
         group.nr_functions = u32::try_from(functions.len())?;
         group.nr_calls = u32::try_from(calls.len())?;
-        // SAFETY: the opcode belongs to this structure, and the arrays that it points to live until the call returns.
+        // SAFETY: the opcode belongs to this structure, and the arrays that it points to live until
+        // the call returns.
         let done = unsafe {
             ioctl::ioctl(
                 &self.0,
                 Updater::<{ opcode::read_write::<RawGroup>(GROUP, 1) }, RawGroup>::new(&mut group),
             )
         };
-        done.map_err(|error| refusal(error, group.bad_address))
-            .with_context(|| format!("the group {module} was not installed, and nothing was changed"))
+        done.map_err(|error| refusal(error, group.bad_address)).with_context(|| {
+            format!("the group {module} was not installed, and nothing was changed")
+        })
     }
 
     pub fn undo(&self, module: &str) -> Result<Undone> {
@@ -181,7 +185,8 @@ impl Device {
         match done {
             Ok(()) => Ok(Undone::Clean),
             Err(Errno::AGAIN) => Ok(Undone::Stays),
-            Err(error) => Err(refusal(error, group.bad_address)).with_context(|| format!("the group {module} was not undone")),
+            Err(error) => Err(refusal(error, group.bad_address))
+                .with_context(|| format!("the group {module} was not undone")),
         }
     }
 
@@ -198,15 +203,17 @@ impl Device {
         let done = unsafe {
             ioctl::ioctl(
                 &self.0,
-                Updater::<{ opcode::write::<RawCounters>(GROUP, 3) }, RawCounters>::new(&mut counters),
+                Updater::<{ opcode::write::<RawCounters>(GROUP, 3) }, RawCounters>::new(
+                    &mut counters,
+                ),
             )
         };
         done.with_context(|| format!("reading the counters of {module}"))?;
         Ok(sums)
     }
 
-    /// Measures for a while how long functions take, which are given by the addresses of their entries, ascending. Nothing stays behind, also
-    /// when this process is killed.
+    /// Measures for a while how long functions take, which are given by the addresses of their
+    /// entries, ascending. Nothing stays behind, also when this process is killed.
     pub fn time(&self, entries: &[u64], time: Duration) -> Result<Vec<Time>> {
         ensure!(
             entries.len() <= MOST_TIMED,
@@ -220,7 +227,8 @@ impl Device {
             nr: u32::try_from(entries.len())?,
             milliseconds: u32::try_from(time.as_millis())?,
         };
-        // SAFETY: the opcode belongs to this structure; `entries` holds and `times` has room for as many as it says.
+        // SAFETY: the opcode belongs to this structure; `entries` holds and `times` has room for as
+        // many as it says.
         let done = unsafe {
             ioctl::ioctl(
                 &self.0,

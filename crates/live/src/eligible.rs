@@ -1,6 +1,7 @@
 //! Which functions of the running kernel can be replaced by a copy, and why not the others.
 //!
-//! Takes a vmlinux and the live code of a function; gives the bytes to copy, or the reason for leaving the function alone.
+//! Takes a vmlinux and the live code of a function; gives the bytes to copy, or the reason for
+//! leaving the function alone.
 
 use crate::explain::{Unexplained, explain};
 use image::address::LinkAddr;
@@ -48,7 +49,9 @@ impl fmt::Display for Unfit {
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
             Unfit::TooShort => f.write_str("too short for a jump"),
-            Unfit::PatchedEntry => f.write_str("the kernel patches the bytes behind the tracer's site"),
+            Unfit::PatchedEntry => {
+                f.write_str("the kernel patches the bytes behind the tracer's site")
+            }
             Unfit::EnteredEntry => f.write_str("control enters the bytes behind the tracer's site"),
             Unfit::Changed(at) => write!(f, "memory differs from the file at {at}"),
         }
@@ -65,7 +68,8 @@ pub struct Fit {
     pub code: Vec<u8>,
 }
 
-/// Functions that writing to code, or waiting for it, goes through (arch/x86/kernel/alternative.c, kernel/smp.c, kernel/stop_machine.c).
+/// Functions that writing to code, or waiting for it, goes through (arch/x86/kernel/alternative.c,
+/// kernel/smp.c, kernel/stop_machine.c).
 const POKING: [&str; 12] = [
     "text_poke",
     "__text_poke",
@@ -98,7 +102,12 @@ const ON_EVERY_STACK: [&str; 9] = [
 ///
 /// # Errors
 /// Why it is left alone.
-pub fn decide(kernel: &LinkedKernel<'_>, index: usize, live: &[u8], slide: u64) -> Result<Fit, Unfit> {
+pub fn decide(
+    kernel: &LinkedKernel<'_>,
+    index: usize,
+    live: &[u8],
+    slide: u64,
+) -> Result<Fit, Unfit> {
     let function = &kernel.functions[index];
     let from = kernel.link_address(function.at);
     let name = kernel.function_name(function);
@@ -128,12 +137,9 @@ pub fn decide(kernel: &LinkedKernel<'_>, index: usize, live: &[u8], slide: u64) 
     if cut.pieces.iter().any(|p| entered(p.at)) || returns_into || from_cold.any(entered) {
         return Err(Unfit::EnteredEntry);
     }
-    let code = explain(kernel, function, live, slide).map_err(|Unexplained(at)| Unfit::Changed(at))?;
-    Ok(Fit {
-        function: index,
-        patch_at,
-        code,
-    })
+    let code =
+        explain(kernel, function, live, slide).map_err(|Unexplained(at)| Unfit::Changed(at))?;
+    Ok(Fit { function: index, patch_at, code })
 }
 
 /// Whether a part of a function that is not called itself can be copied with it.
@@ -161,13 +167,11 @@ pub fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<Cut, Unfit>
 pub fn tracer_site(kernel: &LinkedKernel<'_>, function: &Function) -> Option<u32> {
     let entry = kernel.link_address(function.at);
     let has = |at: u64| kernel.tables.tracer_sites.binary_search(&at).is_ok();
-    [0, ENDBR]
-        .into_iter()
-        .find(|&skip| has(entry.0 + u64::from(skip)))
-        .map(|skip| skip + JUMP)
+    [0, ENDBR].into_iter().find(|&skip| has(entry.0 + u64::from(skip))).map(|skip| skip + JUMP)
 }
 
-/// The parts of a function that the compiler put elsewhere (`f.cold`): functions of that name to which it branches.
+/// The parts of a function that the compiler put elsewhere (`f.cold`): functions of that name to
+/// which it branches.
 pub fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
     let function = &kernel.functions[index];
     let name = format!("{}.cold", kernel.function_name(function));
@@ -184,14 +188,18 @@ pub fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
 
 fn is_call(kernel: &LinkedKernel<'_>, at: u32, kind: Kind) -> bool {
     let addr = kernel.link_address(at).0;
-    kind == Kind::Call || kernel.tables.static_calls.binary_search_by_key(&addr, |e| e.site).is_ok() || is_indirect_call(kernel, at)
+    kind == Kind::Call
+        || kernel.tables.static_calls.binary_search_by_key(&addr, |e| e.site).is_ok()
+        || is_indirect_call(kernel, at)
 }
 
 /// `ff /2`, which the cutter takes for a plain instruction: control comes back behind it.
 fn is_indirect_call(kernel: &LinkedKernel<'_>, at: u32) -> bool {
     let bytes = kernel.text_bytes().get(at as usize..).unwrap_or_default();
     let opcode = bytes.iter().position(|b| !matches!(b, 0x2e | 0x3e | 0x40..=0x4f));
-    opcode.is_some_and(|n| bytes.get(n) == Some(&0xff) && bytes.get(n + 1).is_some_and(|m| m >> 3 & 7 == 2))
+    opcode.is_some_and(|n| {
+        bytes.get(n) == Some(&0xff) && bytes.get(n + 1).is_some_and(|m| m >> 3 & 7 == 2)
+    })
 }
 
 /// Whether a side table names an instruction that overlaps `[from, to)`.

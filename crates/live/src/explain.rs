@@ -1,7 +1,9 @@
-//! Whether the code of a function in memory is that of the file, but for what the kernel is known to change.
+//! Whether the code of a function in memory is that of the file, but for what the kernel is known
+//! to change.
 //!
-//! Takes a function's bytes in the file and in memory; gives the bytes to copy: those of the file, with the addresses and constants that the
-//! kernel has filled in for good. Every differing byte must be explained by a side table or by KASLR.
+//! Takes a function's bytes in the file and in memory; gives the bytes to copy: those of the file,
+//! with the addresses and constants that the kernel has filled in for good. Every differing byte
+//! must be explained by a side table or by KASLR.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use image::address::LinkAddr;
@@ -17,7 +19,12 @@ pub struct Unexplained(pub LinkAddr);
 ///
 /// # Errors
 /// The first instruction whose bytes in memory nothing explains.
-pub fn explain(kernel: &LinkedKernel<'_>, function: &Function, live: &[u8], slide: u64) -> Result<Vec<u8>, Unexplained> {
+pub fn explain(
+    kernel: &LinkedKernel<'_>,
+    function: &Function,
+    live: &[u8],
+    slide: u64,
+) -> Result<Vec<u8>, Unexplained> {
     let from = kernel.link_address(function.at);
     let file = &kernel.text_bytes()[function.at as usize..function.end as usize];
     let patched = patched(&kernel.tables, from, file.len());
@@ -31,13 +38,9 @@ pub fn explain(kernel: &LinkedKernel<'_>, function: &Function, live: &[u8], slid
         if patched[start..end].contains(&true) {
             slide_addresses(kernel, &addresses, start, slide, &mut code);
         } else if file[start..end] != live[start..end] {
-            let filled = Filled {
-                kernel,
-                slide,
-                file: &file[start..end],
-                live: &live[start..end],
-            };
-            let explained = filled.explain(&decoder, &instruction, &addresses, &mut code[start..end]);
+            let filled = Filled { kernel, slide, file: &file[start..end], live: &live[start..end] };
+            let explained =
+                filled.explain(&decoder, &instruction, &addresses, &mut code[start..end]);
             explained.ok_or(Unexplained(LinkAddr(from.0 + start as u64)))?;
         }
     }
@@ -45,7 +48,13 @@ pub fn explain(kernel: &LinkedKernel<'_>, function: &Function, live: &[u8], slid
 }
 
 /// In code that the kernel patches, memory does not show what KASLR made of the original.
-fn slide_addresses(kernel: &LinkedKernel<'_>, addresses: &[(usize, usize)], start: usize, slide: u64, code: &mut [u8]) {
+fn slide_addresses(
+    kernel: &LinkedKernel<'_>,
+    addresses: &[(usize, usize)],
+    start: usize,
+    slide: u64,
+    code: &mut [u8],
+) {
     for &(field, width) in addresses {
         let place = &mut code[start + field..start + field + width];
         let value = number(place);
@@ -65,7 +74,13 @@ struct Filled<'a> {
 
 impl Filled<'_> {
     /// `None` when a byte is left that nothing explains.
-    fn explain(&self, decoder: &Decoder<'_>, instruction: &Instruction, addresses: &[(usize, usize)], code: &mut [u8]) -> Option<()> {
+    fn explain(
+        &self,
+        decoder: &Decoder<'_>,
+        instruction: &Instruction,
+        addresses: &[(usize, usize)],
+        code: &mut [u8],
+    ) -> Option<()> {
         let mut expected = self.file.to_vec();
         for &(field, width) in addresses {
             let place = field..field + width;
@@ -84,9 +99,12 @@ impl Filled<'_> {
             }
         }
         // A distance to per-CPU data, which does not move: the copy's is computed from the file's.
-        if instruction.is_ip_rel_memory_operand() && !self.kernel.image.contains(&instruction.ip_rel_memory_address()) {
+        if instruction.is_ip_rel_memory_operand()
+            && !self.kernel.image.contains(&instruction.ip_rel_memory_address())
+        {
             let field = decoder.get_constant_offsets(instruction).displacement_offset();
-            let nearer = number(&self.file[field..field + 4]).wrapping_sub(self.slide).to_le_bytes();
+            let nearer =
+                number(&self.file[field..field + 4]).wrapping_sub(self.slide).to_le_bytes();
             expected[field..field + 4].copy_from_slice(&nearer[..4]);
         }
         (expected == self.live).then_some(())

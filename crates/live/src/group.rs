@@ -1,6 +1,8 @@
-//! A group: functions that are replaced together, in pieces, with their parts that the compiler put elsewhere.
+//! A group: functions that are replaced together, in pieces, with their parts that the compiler put
+//! elsewhere.
 //!
-//! Takes functions by number and the running kernel; gives what `emit::module` copies and what the layout algorithms order.
+//! Takes functions by number and the running kernel; gives what `emit::module` copies and what the
+//! layout algorithms order.
 
 use crate::eligible::{self, Fit, Unfit};
 use crate::explain::explain;
@@ -47,15 +49,21 @@ impl Memory for FileMemory<'_, '_> {
 /// A group, cut.
 pub struct Group<'k, 'd> {
     pub original: Original<'k, 'd>,
-    /// The replaced functions: index into `original.functions`, bytes from the entry to behind the tracer's site.
+    /// The replaced functions: index into `original.functions`, bytes from the entry to behind the
+    /// tracer's site.
     pub members: Vec<(u32, u32)>,
     /// What was asked for and is left alone: index into the kernel's functions, why.
     pub left_out: Vec<(usize, Unfit)>,
 }
 
 impl<'k, 'd> Group<'k, 'd> {
-    /// Cuts the functions of these numbers (and their cold parts). Those that cannot be replaced are left out, with the reason.
-    pub fn new(kernel: &'k LinkedKernel<'d>, memory: &dyn Memory, chosen: &[usize]) -> Result<Group<'k, 'd>> {
+    /// Cuts the functions of these numbers (and their cold parts). Those that cannot be replaced
+    /// are left out, with the reason.
+    pub fn new(
+        kernel: &'k LinkedKernel<'d>,
+        memory: &dyn Memory,
+        chosen: &[usize],
+    ) -> Result<Group<'k, 'd>> {
         let slide = memory.slide();
         let mut parts: BTreeMap<usize, (Vec<u8>, u32)> = BTreeMap::new();
         let mut left_out = Vec::new();
@@ -109,17 +117,15 @@ impl<'k, 'd> Group<'k, 'd> {
     /// Entry and offset of the jump of each member, by offsets in `.text`.
     pub fn entries(&self) -> Vec<(u32, u32)> {
         let functions = &self.original.functions;
-        self.members
-            .iter()
-            .map(|&(f, patch_at)| (functions[f as usize].at, patch_at))
-            .collect()
+        self.members.iter().map(|&(f, patch_at)| (functions[f as usize].at, patch_at)).collect()
     }
 
     pub fn name(&self, function: u32) -> &'d str {
         self.original.kernel.function_name(&self.original.functions[function as usize])
     }
 
-    /// The group as the layout algorithms see it, with the counts that a profile has for it; without one all counts are 0.
+    /// The group as the layout algorithms see it, with the counts that a profile has for it;
+    /// without one all counts are 0.
     pub fn graph(&self, profile: Option<&Profile>) -> Graph {
         let pieces = &self.original.pieces;
         let mut graph = Graph {
@@ -145,7 +151,8 @@ impl<'k, 'd> Group<'k, 'd> {
         let offset = u32::try_from(at.0.checked_sub(self.original.kernel.text.start)?).ok()?;
         let pieces = &self.original.pieces;
         let index = pieces.partition_point(|p| p.at <= offset).checked_sub(1)?;
-        (offset < pieces[index].end()).then_some((BlockId(index as u32), offset == pieces[index].at))
+        (offset < pieces[index].end())
+            .then_some((BlockId(index as u32), offset == pieces[index].at))
     }
 
     fn add_counts(&self, profile: &Profile, graph: &mut Graph) {
@@ -173,18 +180,29 @@ impl<'k, 'd> Group<'k, 'd> {
 }
 
 /// Decides about a function with its code in memory.
-pub fn decide(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize) -> Result<Result<Fit, Unfit>> {
+pub fn decide(
+    kernel: &LinkedKernel<'_>,
+    memory: &dyn Memory,
+    index: usize,
+) -> Result<Result<Fit, Unfit>> {
     let function = &kernel.functions[index];
-    let live = memory.read(kernel.link_address(function.at), (function.end - function.at) as usize)?;
+    let live =
+        memory.read(kernel.link_address(function.at), (function.end - function.at) as usize)?;
     Ok(eligible::decide(kernel, index, &live, memory.slide()))
 }
 
 /// The bytes of a part that can be copied; `None` where the original serves.
-fn copyable(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, slide: u64) -> Result<Option<Vec<u8>>> {
+fn copyable(
+    kernel: &LinkedKernel<'_>,
+    memory: &dyn Memory,
+    index: usize,
+    slide: u64,
+) -> Result<Option<Vec<u8>>> {
     if eligible::understood(kernel, index).is_err() {
         return Ok(None);
     }
     let function = &kernel.functions[index];
-    let live = memory.read(kernel.link_address(function.at), (function.end - function.at) as usize)?;
+    let live =
+        memory.read(kernel.link_address(function.at), (function.end - function.at) as usize)?;
     Ok(explain(kernel, function, &live, slide).ok())
 }

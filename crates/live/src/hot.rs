@@ -1,6 +1,8 @@
-//! Which functions belong to a group: the root and the hot ones among those that it leads to (Tamches 2001, section 2.2).
+//! Which functions belong to a group: the root and the hot ones among those that it leads to
+//! (Tamches 2001, section 2.2).
 //!
-//! Takes a profile's calls and tail jumps; gives functions. A function is hot when one of its blocks ran more than a part of the root's calls.
+//! Takes a profile's calls and tail jumps; gives functions. A function is hot when one of its
+//! blocks ran more than a part of the root's calls.
 
 use crate::group::Group;
 use image::address::LinkAddr;
@@ -9,7 +11,12 @@ use profile::Profile;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The root and its hot descendants, ascending by number.
-pub fn group(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshold: f64) -> Vec<usize> {
+pub fn group(
+    kernel: &LinkedKernel<'_>,
+    profile: &Profile,
+    root: usize,
+    threshold: f64,
+) -> Vec<usize> {
     let limit = limit(kernel, profile, root, threshold);
     let function = |at: &LinkAddr| kernel.function_at(*at);
     let mut callees: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
@@ -47,13 +54,23 @@ pub fn limit(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshol
 }
 
 /// The groups of several roots, together; ascending.
-pub fn groups(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize], threshold: f64) -> Vec<usize> {
+pub fn groups(
+    kernel: &LinkedKernel<'_>,
+    profile: &Profile,
+    roots: &[usize],
+    threshold: f64,
+) -> Vec<usize> {
     let groups = roots.iter().flat_map(|&root| group(kernel, profile, root, threshold));
     groups.collect::<BTreeSet<usize>>().into_iter().collect()
 }
 
 /// How often a block must have run to be hot for one of the roots.
-pub fn least_limit(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize], threshold: f64) -> f64 {
+pub fn least_limit(
+    kernel: &LinkedKernel<'_>,
+    profile: &Profile,
+    roots: &[usize],
+    threshold: f64,
+) -> f64 {
     let limits = roots.iter().map(|&root| limit(kernel, profile, root, threshold));
     limits.fold(f64::INFINITY, f64::min)
 }

@@ -1,7 +1,8 @@
 //! From an ordered group to one that is installed.
 //!
-//! Takes a group and an order of its pieces; emits the module, has it proven, finds the callers, loads the module and hands everything to
-//! `/dev/kernlane`. Where a step fails nothing has changed, and a module that was loaded is removed.
+//! Takes a group and an order of its pieces; emits the module, has it proven, finds the callers,
+//! loads the module and hands everything to `/dev/kernlane`. Where a step fails nothing has
+//! changed, and a module that was loaded is removed.
 
 use crate::callers::{self, Caller};
 use crate::device::{Call, Device, Function};
@@ -47,7 +48,8 @@ struct Member {
     copy: u32,
 }
 
-/// What prepares: the export that everything is reached through. Any would do; this one every kernel has.
+/// What prepares: the export that everything is reached through. Any would do; this one every
+/// kernel has.
 const BASE: &str = "_printk";
 
 /// What the loader wants to know of the kernel.
@@ -60,7 +62,8 @@ pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<Loading<'a>> {
     })
 }
 
-/// Bytes of no-ops that entries of copies need in front: those that call-depth tracking patches, where it is switched on.
+/// Bytes of no-ops that entries of copies need in front: those that call-depth tracking patches,
+/// where it is switched on.
 pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
     for &site in kernel.tables.calls.iter().take(64) {
         let (file, live) = (kernel.bytes(LinkAddr(site), 5), memory.read(LinkAddr(site), 5)?);
@@ -72,20 +75,22 @@ pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
 }
 
 /// Emits the module, proves it, and finds who calls the group's functions.
-pub fn prepare(group: &Group<'_, '_>, memory: &dyn Memory, order: &[u32], counters: &[Option<LinkAddr>], name: &str) -> Result<Prepared> {
+pub fn prepare(
+    group: &Group<'_, '_>,
+    memory: &dyn Memory,
+    order: &[u32],
+    counters: &[Option<LinkAddr>],
+    name: &str,
+) -> Result<Prepared> {
     let original = &group.original;
     let kernel = original.kernel;
     ensure!(!group.members.is_empty(), "no function is left that can be replaced");
-    let plan = Plan {
-        name,
-        order,
-        counters,
-        padding: padding(kernel, memory)?,
-    };
+    let plan = Plan { name, order, counters, padding: padding(kernel, memory)? };
     let loading = loading(kernel)?;
     let module = emit(original, &plan, &loading)?;
     prove(group, &module)?;
-    let text = memory.read(LinkAddr(kernel.text.start), (kernel.text.end - kernel.text.start) as usize)?;
+    let text =
+        memory.read(LinkAddr(kernel.text.start), (kernel.text.end - kernel.text.start) as usize)?;
     let found = callers::find(kernel, &text, &group.entries());
     if let Some(&member) = found.entered.first() {
         bail!(
@@ -93,20 +98,13 @@ pub fn prepare(group: &Group<'_, '_>, memory: &dyn Memory, order: &[u32], counte
             group.name(group.members[member].0)
         );
     }
-    let functions = group
-        .members
-        .iter()
-        .map(|&(f, patch_at)| member(group, &module, f, patch_at))
-        .collect();
-    Ok(Prepared {
-        name: name.into(),
-        module,
-        callers: found.callers,
-        functions,
-    })
+    let functions =
+        group.members.iter().map(|&(f, patch_at)| member(group, &module, f, patch_at)).collect();
+    Ok(Prepared { name: name.into(), module, callers: found.callers, functions })
 }
 
-/// Reads the module anew and compares it with the original, instruction by instruction and entry by entry.
+/// Reads the module anew and compares it with the original, instruction by instruction and entry by
+/// entry.
 pub fn prove(group: &Group<'_, '_>, module: &Module) -> Result<()> {
     let original = &group.original;
     check_module(original.kernel, original.slide, &module.bytes, &claims(group, module))
@@ -148,9 +146,11 @@ impl Prepared {
         self.functions.iter().map(|m| m.entry)
     }
 
-    /// Leaves the entries and callers of all but these functions of the kernel alone: the other copies are entered from copies only.
+    /// Leaves the entries and callers of all but these functions of the kernel alone: the other
+    /// copies are entered from copies only.
     pub fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
-        let entries: Vec<LinkAddr> = roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
+        let entries: Vec<LinkAddr> =
+            roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
         self.functions.retain(|member| entries.contains(&member.entry));
         ensure!(!self.functions.is_empty(), "no root is left that can be replaced");
         Ok(())
@@ -169,7 +169,12 @@ impl Prepared {
         installed
     }
 
-    fn install_loaded(&self, group: &Group<'_, '_>, device: &Device, loading: Duration) -> Result<Installed> {
+    fn install_loaded(
+        &self,
+        group: &Group<'_, '_>,
+        device: &Device,
+        loading: Duration,
+    ) -> Result<Installed> {
         let text = text_of(&self.name)?;
         let slide = group.original.slide;
         let functions: Vec<Function> = self
@@ -192,20 +197,12 @@ impl Prepared {
             .chain(inside)
             .filter_map(|(site, function)| {
                 let member = self.functions.iter().position(|m| m.function == function)?;
-                Some(Call {
-                    site,
-                    function: member as u32,
-                    reserved: 0,
-                })
+                Some(Call { site, function: member as u32, reserved: 0 })
             })
             .collect();
         let begun = processor_time();
         device.install(&self.name, &functions, &calls)?;
-        Ok(Installed {
-            text,
-            loading,
-            patching: processor_time() - begun,
-        })
+        Ok(Installed { text, loading, patching: processor_time() - begun })
     }
 }
 
@@ -258,7 +255,8 @@ pub enum Unloaded {
     Removed,
     /// In use: a later try may succeed.
     InUse,
-    /// The kernel removes no modules any more (sysctl kernel.modules_disabled). Nothing leads into the module.
+    /// The kernel removes no modules any more (sysctl kernel.modules_disabled). Nothing leads into
+    /// the module.
     UntilBoot,
 }
 
@@ -275,7 +273,8 @@ pub fn unload(name: &str) -> Result<Unloaded> {
 
 /// Whether the kernel takes and removes no modules until it boots again.
 pub fn modules_are_disabled() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/modules_disabled").is_ok_and(|text| text.trim() == "1")
+    std::fs::read_to_string("/proc/sys/kernel/modules_disabled")
+        .is_ok_and(|text| text.trim() == "1")
 }
 
 /// Where the loader put a module's `.text`.

@@ -1,7 +1,9 @@
-//! The kernel that is running: what it is, which of its functions can be replaced, and replacing them.
+//! The kernel that is running: what it is, which of its functions can be replaced, and replacing
+//! them.
 //!
-//! Takes the vmlinux of the running kernel; gives groups of functions in another layout, installed through `kmod/`, and undone. When in doubt it
-//! refuses, with the reason; nothing here writes to the kernel's memory itself.
+//! Takes the vmlinux of the running kernel; gives groups of functions in another layout, installed
+//! through `kmod/`, and undone. When in doubt it refuses, with the reason; nothing here writes to
+//! the kernel's memory itself.
 
 pub mod bottleneck;
 mod callers;

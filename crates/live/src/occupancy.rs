@@ -1,6 +1,8 @@
-//! Whether hot blocks fit into an instruction cache: how many of their lines fall into each set (Tamches 2001, figure 2).
+//! Whether hot blocks fit into an instruction cache: how many of their lines fall into each set
+//! (Tamches 2001, figure 2).
 //!
-//! Takes address ranges and a cache's geometry; gives lines per set. An estimate: what else runs, and how often each line is asked for, it does not know.
+//! Takes address ranges and a cache's geometry; gives lines per set. An estimate: what else runs,
+//! and how often each line is asked for, it does not know.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
@@ -16,20 +18,24 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The first CPU's first-level instruction cache, as the kernel tells it; `None` if it tells none.
+    /// The first CPU's first-level instruction cache, as the kernel tells it; `None` if it tells
+    /// none.
     ///
     /// # Errors
     /// A file under `/sys` cannot be read as a number.
     pub fn of_this_machine() -> Result<Option<Geometry>> {
         let caches = Path::new("/sys/devices/system/cpu/cpu0/cache");
-        let read = |index: u32, name: &str| std::fs::read_to_string(caches.join(format!("index{index}/{name}")));
+        let read = |index: u32, name: &str| {
+            std::fs::read_to_string(caches.join(format!("index{index}/{name}")))
+        };
         for index in 0.. {
             let Ok(kind) = read(index, "type") else { return Ok(None) };
             if kind.trim() != "Instruction" {
                 continue;
             }
             let number = |name: &str| -> Result<u64> {
-                let text = read(index, name).with_context(|| format!("{}: index{index}/{name}", caches.display()))?;
+                let text = read(index, name)
+                    .with_context(|| format!("{}: index{index}/{name}", caches.display()))?;
                 text.trim()
                     .parse()
                     .with_context(|| format!("{}: index{index}/{name}: {text:?}", caches.display()))
@@ -89,11 +95,13 @@ impl Occupancy {
 
     /// Lines for which their set has no way left.
     pub fn without_room(&self) -> u64 {
-        let over = self.lines.iter().map(|&count| u64::from(count).saturating_sub(self.geometry.ways));
+        let over =
+            self.lines.iter().map(|&count| u64::from(count).saturating_sub(self.geometry.ways));
         over.sum()
     }
 
-    /// Whether the blocks alone cannot be in the cache all at once, or leave less than half of it to everything else.
+    /// Whether the blocks alone cannot be in the cache all at once, or leave less than half of it
+    /// to everything else.
     pub fn is_tight(&self) -> bool {
         self.without_room() > 0 || self.total() * self.geometry.line * 2 > self.geometry.size()
     }
@@ -125,11 +133,7 @@ impl fmt::Display for Occupancy {
 mod tests {
     use super::*;
 
-    const SMALL: Geometry = Geometry {
-        sets: 4,
-        ways: 2,
-        line: 64,
-    };
+    const SMALL: Geometry = Geometry { sets: 4, ways: 2, line: 64 };
 
     #[test]
     fn blocks_take_all_lines_that_they_touch_once() {

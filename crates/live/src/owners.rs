@@ -1,6 +1,8 @@
-//! Who else has a hand in a function: kprobes, livepatches and other users of the function tracer that change where a function goes.
+//! Who else has a hand in a function: kprobes, livepatches and other users of the function tracer
+//! that change where a function goes.
 //!
-//! Takes what debugfs and tracefs tell; gives names. A file that is not there tells nothing; the kernel's own refusal stands behind this one.
+//! Takes what debugfs and tracefs tell; gives names. A file that is not there tells nothing; the
+//! kernel's own refusal stands behind this one.
 
 use std::collections::HashMap;
 
@@ -21,8 +23,9 @@ impl Owners {
         )
     }
 
-    /// `probes`: `ADDRESS k|r FUNCTION+0xOFFSET [FLAGS]`; `traced`: `FUNCTION (USERS) FLAGS …`, where I is a change of the instruction pointer and D a
-    /// direct call, of which the next line says whereto: `direct-->TRAMPOLINE+0xOFFSET/0xSIZE`; `livepatched`: patch and function.
+    /// `probes`: `ADDRESS k|r FUNCTION+0xOFFSET [FLAGS]`; `traced`: `FUNCTION (USERS) FLAGS …`,
+    /// where I is a change of the instruction pointer and D a direct call, of which the next line
+    /// says whereto: `direct-->TRAMPOLINE+0xOFFSET/0xSIZE`; `livepatched`: patch and function.
     fn parse(probes: &str, traced: &str, livepatched: &[(String, String)]) -> Owners {
         let mut named = HashMap::new();
         let mut lines = traced.lines().peekable();
@@ -36,7 +39,10 @@ impl Owners {
                 let target = lines.peek().and_then(|next| next.trim().strip_prefix("direct-->"));
                 named.insert(function.to_owned(), direct_user(target.unwrap_or_default()));
             } else if flags.contains(&"I") {
-                named.insert(function.to_owned(), "a user of ftrace that changes where it goes".to_owned());
+                named.insert(
+                    function.to_owned(),
+                    "a user of ftrace that changes where it goes".to_owned(),
+                );
             }
         }
         for line in probes.lines() {
@@ -56,7 +62,8 @@ impl Owners {
     }
 }
 
-/// An address of the kernel as `FUNCTION+0xOFFSET`, or as a number when /proc/kallsyms does not tell.
+/// An address of the kernel as `FUNCTION+0xOFFSET`, or as a number when /proc/kallsyms does not
+/// tell.
 pub fn place(address: u64) -> String {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     place_among(&symbols, address).unwrap_or_else(|| format!("{address:#x}"))
@@ -80,7 +87,9 @@ fn direct_user(target: &str) -> String {
     let symbol = target.split('+').next().unwrap_or(target);
     match symbol {
         "" => "a direct user of ftrace".into(),
-        bpf if bpf.starts_with("bpf_trampoline_") => format!("the BPF trampoline {bpf}: a BPF program is attached"),
+        bpf if bpf.starts_with("bpf_trampoline_") => {
+            format!("the BPF trampoline {bpf}: a BPF program is attached")
+        }
         other => format!("{other}, a direct user of ftrace"),
     }
 }

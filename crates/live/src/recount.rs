@@ -1,7 +1,9 @@
-//! Counts once more in the optimized code, as the paper does (Tamches 2001, section 2.1.3): only executions that a root leads to.
+//! Counts once more in the optimized code, as the paper does (Tamches 2001, section 2.1.3): only
+//! executions that a root leads to.
 //!
-//! Takes a group that has been laid out; gives a profile. Copies in their new order, with counters, are installed for a while, and only the roots are
-//! entered: what the group's other functions do when they are called from elsewhere is done by the originals, and not counted. There is not room
+//! Takes a group that has been laid out; gives a profile. Copies in their new order, with counters,
+//! are installed for a while, and only the roots are entered: what the group's other functions do
+//! when they are called from elsewhere is done by the originals, and not counted. There is not room
 //! for all counters at once: functions take turns, the whole group being there each time.
 
 use crate::counters;
@@ -14,7 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Watch<'_, '_> {
     /// Counts the blocks of a group in this order, entered by the roots alone.
-    pub fn again(&mut self, group: &Group<'_, '_>, order: &[u32], roots: &[usize]) -> Result<Watched> {
+    pub fn again(
+        &mut self,
+        group: &Group<'_, '_>,
+        order: &[u32],
+        roots: &[usize],
+    ) -> Result<Watched> {
         let mut places = counters::places(group);
         leave_out_derivable(group, &mut places);
         let rounds = rounds(group, &places)?;
@@ -29,7 +36,8 @@ impl Watch<'_, '_> {
             let places: Vec<Option<LinkAddr>> = pieces
                 .map(|(place, piece)| place.filter(|_| round.contains(&piece.function)))
                 .collect();
-            let mut prepared = install::prepare(group, self.running, order, &places, &install::free_name()?)?;
+            let mut prepared =
+                install::prepare(group, self.running, order, &places, &install::free_name()?)?;
             prepared.enter_only(self.kernel, roots)?;
             self.read(group, &prepared, &mut counts)?;
         }
@@ -40,7 +48,8 @@ impl Watch<'_, '_> {
     }
 }
 
-/// Functions whose counters have room together. The parts of a function count at one time, else its counts would not add up.
+/// Functions whose counters have room together. The parts of a function count at one time, else its
+/// counts would not add up.
 fn rounds(group: &Group<'_, '_>, places: &[Option<LinkAddr>]) -> Result<Vec<BTreeSet<u32>>> {
     let mut wanted: BTreeMap<&str, (BTreeSet<u32>, usize)> = BTreeMap::new();
     for (place, piece) in places.iter().zip(&group.original.pieces) {

@@ -1,7 +1,9 @@
-//! Which functions to begin with: those in which the kernel spends its time, and which no direct call leads to.
+//! Which functions to begin with: those in which the kernel spends its time, and which no direct
+//! call leads to.
 //!
-//! Takes sampled stacks; gives functions. What a root calls directly is found by counting (`live::watch`); what is called through a pointer is not, as
-//! the paper notes (Tamches 2001, sections 2.1.2 and 5.4). A sampled stack shows it: such a callee becomes a root of its own.
+//! Takes sampled stacks; gives functions. What a root calls directly is found by counting
+//! (`live::watch`); what is called through a pointer is not, as the paper notes (Tamches 2001,
+//! sections 2.1.2 and 5.4). A sampled stack shows it: such a callee becomes a root of its own.
 
 use anyhow::Result;
 use image::address::LinkAddr;
@@ -36,7 +38,8 @@ struct Frame {
     called_directly: bool,
 }
 
-/// The roots, the one with most samples first. `stacks`: link addresses, the innermost first. `fits` says whether a function can be replaced.
+/// The roots, the one with most samples first. `stacks`: link addresses, the innermost first.
+/// `fits` says whether a function can be replaced.
 ///
 /// # Errors
 /// Those of `fits`.
@@ -50,7 +53,9 @@ pub fn choose(
         (0..stack.len())
             .map(|depth| Frame {
                 function: function(kernel, stack, depth),
-                called_directly: stack.get(depth + 1).is_some_and(|&returns_to| is_direct(kernel, returns_to)),
+                called_directly: stack
+                    .get(depth + 1)
+                    .is_some_and(|&returns_to| is_direct(kernel, returns_to)),
             })
             .collect()
     };
@@ -58,7 +63,11 @@ pub fn choose(
     choose_from(&stacks, least_share, fits)
 }
 
-fn choose_from(stacks: &[Vec<Frame>], least_share: f64, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<Vec<Root>> {
+fn choose_from(
+    stacks: &[Vec<Frame>],
+    least_share: f64,
+    fits: &mut dyn FnMut(usize) -> Result<bool>,
+) -> Result<Vec<Root>> {
     let mut seen: HashMap<usize, Seen> = HashMap::new();
     let mut fit: HashMap<usize, bool> = HashMap::new();
     for stack in stacks {
@@ -81,7 +90,10 @@ fn choose_from(stacks: &[Vec<Frame>], least_share: f64, fits: &mut dyn FnMut(usi
     let mut roots = Vec::new();
     for (index, seen) in seen {
         let share = seen.stacks as f64 / stacks.len() as f64;
-        if share >= least_share && seen.entered_apart * 2 >= seen.stacks && known(&mut fit, index, fits)? {
+        if share >= least_share
+            && seen.entered_apart * 2 >= seen.stacks
+            && known(&mut fit, index, fits)?
+        {
             roots.push(Root { function: index, share });
         }
     }
@@ -89,7 +101,11 @@ fn choose_from(stacks: &[Vec<Frame>], least_share: f64, fits: &mut dyn FnMut(usi
     Ok(roots)
 }
 
-fn known(fit: &mut HashMap<usize, bool>, index: usize, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<bool> {
+fn known(
+    fit: &mut HashMap<usize, bool>,
+    index: usize,
+    fits: &mut dyn FnMut(usize) -> Result<bool>,
+) -> Result<bool> {
     if let Some(&known) = fit.get(&index) {
         return Ok(known);
     }
@@ -98,7 +114,8 @@ fn known(fit: &mut HashMap<usize, bool>, index: usize, fits: &mut dyn FnMut(usiz
     Ok(fits)
 }
 
-/// The function of a stack's frame. All frames but the innermost are returned to: the call lies before the address.
+/// The function of a stack's frame. All frames but the innermost are returned to: the call lies
+/// before the address.
 fn function(kernel: &LinkedKernel<'_>, stack: &[LinkAddr], depth: usize) -> Option<usize> {
     let before = u64::from(depth > 0);
     kernel.function_at(LinkAddr(stack[depth].0.checked_sub(before)?))
@@ -131,7 +148,8 @@ mod tests {
 
     /// All but the kernel's entry can be replaced.
     fn chosen(stacks: &[Vec<Frame>], least_share: f64) -> Vec<(usize, f64)> {
-        let roots = choose_from(stacks, least_share, &mut |index| Ok(index != ENTRY)).expect("nothing fails");
+        let roots = choose_from(stacks, least_share, &mut |index| Ok(index != ENTRY))
+            .expect("nothing fails");
         roots.into_iter().map(|root| (root.function, root.share)).collect()
     }
 
@@ -141,7 +159,8 @@ mod tests {
             stack(&[(CALLEE, true), (ROOT, true), (ENTRY, false)]),
             stack(&[(HANDLER, false), (CALLEE, true), (ROOT, true), (ENTRY, false)]),
         ];
-        // The entry cannot be replaced, so what it calls is a root; a callee of a root is none, but what that calls through a pointer is.
+        // The entry cannot be replaced, so what it calls is a root; a callee of a root is none, but
+        // what that calls through a pointer is.
         assert_eq!(chosen(&stacks, 0.0), [(ROOT, 1.0), (HANDLER, 0.5)]);
         assert_eq!(chosen(&stacks, 0.6), [(ROOT, 1.0)]);
     }

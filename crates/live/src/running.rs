@@ -47,7 +47,8 @@ impl RunningKernel {
             .segments
             .iter()
             .find(|&&(start, _, size)| start <= addr && end <= start.saturating_add(size));
-        let &(start, offset, _) = segment.with_context(|| format!("/proc/kcore has no memory at {addr:x}"))?;
+        let &(start, offset, _) =
+            segment.with_context(|| format!("/proc/kcore has no memory at {addr:x}"))?;
         let mut bytes = vec![0; len];
         self.core
             .read_exact_at(&mut bytes, offset + (addr - start))
@@ -70,7 +71,8 @@ pub fn build_id() -> Result<BuildId> {
     note_of_build_id(&notes).context("the running kernel tells no build id in /sys/kernel/notes")
 }
 
-/// A note is three words (sizes of name and description, type), the name, the description, each padded to four bytes.
+/// A note is three words (sizes of name and description, type), the name, the description, each
+/// padded to four bytes.
 fn note_of_build_id(notes: &[u8]) -> Option<BuildId> {
     const NT_GNU_BUILD_ID: u32 = 3;
     let mut rest = notes;
@@ -114,14 +116,14 @@ fn slide(kernel: &LinkedKernel<'_>) -> Result<u64> {
 fn segments(core: &File) -> Result<Vec<(u64, u64, u64)>> {
     let mut head = vec![0; 64];
     core.read_exact_at(&mut head, 0).context("cannot be read")?;
-    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice()).context("is no ELF file")?;
-    let (at, count) = (
-        elf.e_phoff.get(object::LittleEndian),
-        usize::from(elf.e_phnum.get(object::LittleEndian)),
-    );
+    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice())
+        .context("is no ELF file")?;
+    let (at, count) =
+        (elf.e_phoff.get(object::LittleEndian), usize::from(elf.e_phnum.get(object::LittleEndian)));
     head.resize(usize::try_from(at)?.saturating_add(count * 56).min(1 << 20), 0);
     core.read_exact_at(&mut head, 0).context("cannot be read")?;
-    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice()).context("is no ELF file")?;
+    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice())
+        .context("is no ELF file")?;
     let headers = elf
         .program_headers(object::LittleEndian, head.as_slice())
         .context("its segments cannot be read")?;
@@ -144,7 +146,9 @@ mod tests {
     #[test]
     fn the_build_id_is_found_among_other_notes() {
         let mut notes = Vec::new();
-        for (name, kind, description) in [("Linux\0", 7u32, &[1u8, 2, 3][..]), ("GNU\0", 3, &[0xab, 0x01][..])] {
+        for (name, kind, description) in
+            [("Linux\0", 7u32, &[1u8, 2, 3][..]), ("GNU\0", 3, &[0xab, 0x01][..])]
+        {
             for word in [name.len() as u32, description.len() as u32, kind] {
                 notes.extend(word.to_le_bytes());
             }

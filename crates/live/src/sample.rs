@@ -1,7 +1,9 @@
-//! Where the kernel is, some hundred times a second: stacks of the kernel's code, taken by the CPUs' clocks.
+//! Where the kernel is, some hundred times a second: stacks of the kernel's code, taken by the
+//! CPUs' clocks.
 //!
-//! Takes a time; gives stacks of running addresses, the innermost first. Uses `perf_event_open` with a software event, which every virtual machine
-//! has; good enough to choose functions, not blocks. Never asks the hardware.
+//! Takes a time; gives stacks of running addresses, the innermost first. Uses `perf_event_open`
+//! with a software event, which every virtual machine has; good enough to choose functions, not
+//! blocks. Never asks the hardware.
 
 use anyhow::{Context, Result, bail};
 use perf_event::data::Record;
@@ -11,13 +13,16 @@ use std::time::{Duration, Instant};
 
 /// A prime, so that sampling does not beat with the kernel's own clocks.
 const HERTZ: u64 = 997;
-/// Pages of each CPU's ring, which is read ten times a second: room for the hundred stacks of that time if each has 300 frames.
+/// Pages of each CPU's ring, which is read ten times a second: room for the hundred stacks of that
+/// time if each has 300 frames.
 const RING_PAGES: usize = 64;
 const PAGE: usize = 4096;
-/// Marks in a stack between its parts (PERF_CONTEXT_…, linux/perf_event.h) are the last page of addresses.
+/// Marks in a stack between its parts (PERF_CONTEXT_…, linux/perf_event.h) are the last page of
+/// addresses.
 const FIRST_MARK: u64 = -4095i64 as u64;
 
-/// One stack of the kernel, the innermost address first; all but the first are where calls return to.
+/// One stack of the kernel, the innermost address first; all but the first are where calls return
+/// to.
 pub type Stack = Vec<u64>;
 
 /// What sampling saw.
@@ -30,16 +35,14 @@ pub struct Samples {
 /// Samples all CPUs for a while.
 ///
 /// # Errors
-/// The kernel does not let this process sample it (root, `perf_event_paranoid`), or the user has had enough (Ctrl-C).
+/// The kernel does not let this process sample it (root, `perf_event_paranoid`), or the user has
+/// had enough (Ctrl-C).
 pub fn sample(time: Duration) -> Result<Samples> {
     let mut samplers = online_cpus()?.into_iter().map(open).collect::<Result<Vec<Sampler>>>()?;
     for sampler in &mut samplers {
         sampler.enable().context("starting the sampling")?;
     }
-    let mut samples = Samples {
-        stacks: Vec::new(),
-        lost: 0,
-    };
+    let mut samples = Samples { stacks: Vec::new(), lost: 0 };
     let begun = Instant::now();
     while begun.elapsed() < time {
         host::interrupt::check()?;
@@ -62,12 +65,10 @@ fn open(cpu: usize) -> Result<Sampler> {
         .exclude_callchain_user(true)
         .any_pid()
         .one_cpu(cpu);
-    let counter = builder
-        .build()
-        .with_context(|| format!("sampling CPU {cpu}: this needs root, and a kernel with perf events"))?;
-    counter
-        .sampled(RING_PAGES * PAGE)
-        .with_context(|| format!("mapping the samples of CPU {cpu}"))
+    let counter = builder.build().with_context(|| {
+        format!("sampling CPU {cpu}: this needs root, and a kernel with perf events")
+    })?;
+    counter.sampled(RING_PAGES * PAGE).with_context(|| format!("mapping the samples of CPU {cpu}"))
 }
 
 fn read(sampler: &mut Sampler, samples: &mut Samples) -> Result<()> {

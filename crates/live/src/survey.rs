@@ -1,7 +1,8 @@
 //! The whole kernel at once: its structure, and for every function whether it can be replaced.
 //!
-//! Takes a vmlinux and memory; gives numbers, reasons, and on request the proof that every function that can be replaced is copied right: emitted in its
-//! original order and compared instruction by instruction.
+//! Takes a vmlinux and memory; gives numbers, reasons, and on request the proof that every function
+//! that can be replaced is copied right: emitted in its original order and compared instruction by
+//! instruction.
 
 use crate::eligible::{self, Unfit};
 use crate::group::{Group, Memory};
@@ -52,8 +53,14 @@ struct Share {
     proof: Option<Result<(), String>>,
 }
 
-/// Surveys every function. `memory` is read at once; `told` is called a few thousand times with the number of functions done.
-pub fn survey(kernel: &LinkedKernel<'_>, memory: &(dyn Memory + Sync), prove: bool, told: &(dyn Fn(u64) + Sync)) -> Result<Survey> {
+/// Surveys every function. `memory` is read at once; `told` is called a few thousand times with the
+/// number of functions done.
+pub fn survey(
+    kernel: &LinkedKernel<'_>,
+    memory: &(dyn Memory + Sync),
+    prove: bool,
+    told: &(dyn Fn(u64) + Sync),
+) -> Result<Survey> {
     let loading = install::loading(kernel)?;
     let numbers: Vec<usize> = (0..kernel.functions.len()).collect();
     let shares: Vec<Share> = numbers
@@ -73,7 +80,12 @@ pub fn survey(kernel: &LinkedKernel<'_>, memory: &(dyn Memory + Sync), prove: bo
     Ok(sum(kernel, shares))
 }
 
-fn share(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, prove: Option<&Loading<'_>>) -> Result<Share> {
+fn share(
+    kernel: &LinkedKernel<'_>,
+    memory: &dyn Memory,
+    index: usize,
+    prove: Option<&Loading<'_>>,
+) -> Result<Share> {
     let mut share = Share::default();
     let function = &kernel.functions[index];
     let code = kernel.instructions(function);
@@ -81,7 +93,8 @@ fn share(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, prove: Op
     let from = kernel.link_address(function.at).0;
     let to = kernel.link_address(function.end).0;
     let retpolines = &kernel.tables.retpolines;
-    share.indirect_calls = retpolines.partition_point(|&s| s < to) - retpolines.partition_point(|&s| s < from);
+    share.indirect_calls =
+        retpolines.partition_point(|&s| s < to) - retpolines.partition_point(|&s| s < from);
     let cut = kernel.cut(&[index]);
     share.blocks = cut.pieces.len();
     share.edges = (cut.pieces.iter())
@@ -93,31 +106,32 @@ fn share(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, prove: Op
         .sum();
     match super::group::decide(kernel, memory, index)? {
         Err(reason) => share.unfit = Some(reason),
-        Ok(_) => share.proof = prove.map(|loading| proof(kernel, memory, index, loading).map_err(|error| format!("{error:#}"))),
+        Ok(_) => {
+            share.proof = prove.map(|loading| {
+                proof(kernel, memory, index, loading).map_err(|error| format!("{error:#}"))
+            })
+        }
     }
     Ok(share)
 }
 
 /// Copies one function in its original order and compares.
-fn proof(kernel: &LinkedKernel<'_>, memory: &dyn Memory, index: usize, loading: &Loading<'_>) -> Result<()> {
+fn proof(
+    kernel: &LinkedKernel<'_>,
+    memory: &dyn Memory,
+    index: usize,
+    loading: &Loading<'_>,
+) -> Result<()> {
     let group = Group::new(kernel, memory, &[index])?;
     let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
-    let plan = Plan {
-        name: "kernlane_proof",
-        order: &order,
-        counters: &[],
-        padding: 0,
-    };
+    let plan = Plan { name: "kernlane_proof", order: &order, counters: &[], padding: 0 };
     let module = emit(&group.original, &plan, loading)?;
     let claims: Vec<Claim> = install::claims(&group, &module);
     check_module(kernel, group.original.slide, &module.bytes, &claims)
 }
 
 fn sum(kernel: &LinkedKernel<'_>, shares: Vec<Share>) -> Survey {
-    let mut survey = Survey {
-        functions: shares.len(),
-        ..Survey::default()
-    };
+    let mut survey = Survey { functions: shares.len(), ..Survey::default() };
     for (function, share) in kernel.functions.iter().zip(shares) {
         let name = kernel.function_name(function).to_owned();
         survey.blocks += share.blocks;

@@ -1,7 +1,9 @@
-//! Counts blocks of the running kernel: copies in the original order with a per-CPU counter in each block, for a while.
+//! Counts blocks of the running kernel: copies in the original order with a per-CPU counter in each
+//! block, for a while.
 //!
-//! Takes functions; gives a profile. From a root it goes breadth first through the functions that were called (Tamches 2001, section 2.1.2): one
-//! that was counted is not counted again, one that is called only from blocks that did not run is not counted.
+//! Takes functions; gives a profile. From a root it goes breadth first through the functions that
+//! were called (Tamches 2001, section 2.1.2): one that was counted is not counted again, one that
+//! is called only from blocks that did not run is not counted.
 
 use crate::counters;
 use crate::device::{Device, Undone};
@@ -19,7 +21,8 @@ use profile::edges::{Counted, derive};
 use profile::{Profile, Source};
 use std::time::{Duration, Instant};
 
-/// Counters that fit into the room that the kernel keeps for the per-CPU data of modules (PERCPU_MODULE_RESERVE, 8 KB, shared with all others).
+/// Counters that fit into the room that the kernel keeps for the per-CPU data of modules
+/// (PERCPU_MODULE_RESERVE, 8 KB, shared with all others).
 pub(super) const MOST_COUNTERS: usize = 700;
 
 /// What counting found.
@@ -62,8 +65,14 @@ impl Watch<'_, '_> {
         Ok(watched)
     }
 
-    /// Counts the functions of one level, as many at a time as there is room for counters; gives what they called.
-    fn level(&mut self, functions: &[usize], distance: usize, watched: &mut Watched) -> Result<Vec<usize>> {
+    /// Counts the functions of one level, as many at a time as there is room for counters; gives
+    /// what they called.
+    fn level(
+        &mut self,
+        functions: &[usize],
+        distance: usize,
+        watched: &mut Watched,
+    ) -> Result<Vec<usize>> {
         let mut called = Vec::new();
         let mut counted = 0;
         let mut rest = functions;
@@ -111,7 +120,8 @@ impl Watch<'_, '_> {
             group.name(group.members[0].0)
         );
         let order: Vec<u32> = (0..places.len() as u32).collect();
-        let prepared = install::prepare(group, self.running, &order, &places, &install::free_name()?)?;
+        let prepared =
+            install::prepare(group, self.running, &order, &places, &install::free_name()?)?;
         let mut counts = vec![None; places.len()];
         self.read(group, &prepared, &mut counts)?;
         add(group, counts, watched);
@@ -119,7 +129,12 @@ impl Watch<'_, '_> {
     }
 
     /// Installs copies with counters for a while; what was counted goes to `counts`, by block.
-    pub(super) fn read(&self, group: &Group<'_, '_>, prepared: &Prepared, counts: &mut [Option<u64>]) -> Result<()> {
+    pub(super) fn read(
+        &self,
+        group: &Group<'_, '_>,
+        prepared: &Prepared,
+        counts: &mut [Option<u64>],
+    ) -> Result<()> {
         prepared.install(group, self.device)?;
         let counted = self.wait(&prepared.name, prepared.module.counted.len());
         undo(self.device, &prepared.name)?;
@@ -139,27 +154,34 @@ impl Watch<'_, '_> {
         self.device.counters(name, count)
     }
 
-    /// The functions that blocks which ran call or jump to, also by static calls as they are aimed now.
+    /// The functions that blocks which ran call or jump to, also by static calls as they are aimed
+    /// now.
     fn called(&self, group: &Group<'_, '_>, profile: &Profile) -> Vec<usize> {
         let calls = group.original.functions.iter().flat_map(|f| self.kernel.instructions(f));
-        let branches = calls.filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE);
+        let branches =
+            calls.filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE);
         let ran = branches.filter(|i| {
             let pieces = &group.original.pieces;
-            let piece = pieces.partition_point(|p| p.at <= i.at).checked_sub(1).map(|n| pieces[n].at);
-            piece.is_some_and(|at| profile.blocks.get(&self.kernel.link_address(at)).is_some_and(|&count| count > 0))
+            let piece =
+                pieces.partition_point(|p| p.at <= i.at).checked_sub(1).map(|n| pieces[n].at);
+            piece.is_some_and(|at| {
+                profile.blocks.get(&self.kernel.link_address(at)).is_some_and(|&count| count > 0)
+            })
         });
         ran.filter_map(|i| self.callee(i.at, i.target)).collect()
     }
 
     fn callee(&self, at: u32, target: u32) -> Option<usize> {
         let site = self.kernel.link_address(at);
-        let is_static = self.kernel.tables.static_calls.binary_search_by_key(&site.0, |e| e.site).is_ok();
+        let is_static =
+            self.kernel.tables.static_calls.binary_search_by_key(&site.0, |e| e.site).is_ok();
         let to = match is_static {
             false => self.kernel.link_address(target),
             true => {
                 let bytes = self.running.read(site, 5).ok()?;
                 let distance = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
-                matches!(bytes[0], 0xe8 | 0xe9).then(|| LinkAddr((site.0 + 5).wrapping_add_signed(i64::from(distance))))?
+                matches!(bytes[0], 0xe8 | 0xe9)
+                    .then(|| LinkAddr((site.0 + 5).wrapping_add_signed(i64::from(distance))))?
             }
         };
         let index = self.kernel.function_at(to)?;
@@ -185,7 +207,8 @@ pub(super) fn leave_out_derivable(group: &Group<'_, '_>, places: &mut [Option<Li
     }
 }
 
-/// Whether a block is entered by its edges only: it is no function's entry and no exception's fixup.
+/// Whether a block is entered by its edges only: it is no function's entry and no exception's
+/// fixup.
 fn is_closed_in(group: &Group<'_, '_>, block: usize) -> bool {
     let piece = &group.original.pieces[block];
     let kernel = group.original.kernel;
@@ -271,10 +294,7 @@ pub(super) fn empty(build_id: BuildId) -> Watched {
         part: None,
     };
     Watched {
-        profile: Profile {
-            sources: vec![source],
-            ..Profile::empty(build_id)
-        },
+        profile: Profile { sources: vec![source], ..Profile::empty(build_id) },
         edges: 0,
         exact_edges: 0,
         blocks: 0,

@@ -1,4 +1,5 @@
-//! What stands behind `-plugin libkernlane_plugin.so,`: takes the strings that QEMU split at the commas, gives them as values.
+//! What stands behind `-plugin libkernlane_plugin.so,`: takes the strings that QEMU split at the
+//! commas, gives them as values.
 
 use std::path::PathBuf;
 use thiserror::Error;
@@ -40,7 +41,8 @@ pub struct Arguments {
     /// The kernel's readings of the processor's clock are recorded, too.
     pub clock: bool,
     pub data: Option<Data>,
-    /// Variables of the kernel, eight bytes each, whose values are told as conditions when recording begins: name and address.
+    /// Variables of the kernel, eight bytes each, whose values are told as conditions when
+    /// recording begins: name and address.
     pub values: Vec<(String, u64)>,
 }
 
@@ -53,10 +55,12 @@ pub struct Data {
     pub frames: Option<FrameFacts>,
 }
 
-/// Where the kernel keeps what page frames are used for: `frames=` is these numbers, in this order, with + between them.
+/// Where the kernel keeps what page frames are used for: `frames=` is these numbers, in this order,
+/// with + between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameFacts {
-    /// The addresses of two variables: where the array of `struct page` begins, and how many frames there are.
+    /// The addresses of two variables: where the array of `struct page` begins, and how many frames
+    /// there are.
     pub array: u64,
     pub count: u64,
     /// Offsets in `struct page`, in bytes; it has 64.
@@ -116,11 +120,7 @@ pub enum ArgumentError {
     #[error("there is no argument {0:?}")]
     Unknown(String),
     #[error("{key}={value:?} is not {expected}")]
-    Value {
-        key: String,
-        value: String,
-        expected: &'static str,
-    },
+    Value { key: String, value: String, expected: &'static str },
     #[error("{0}= is missing")]
     Missing(&'static str),
     #[error("{0} is given twice")]
@@ -131,21 +131,21 @@ impl Arguments {
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, ArgumentError> {
         let mut given = Vec::new();
         let mut header = Header::default();
-        let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) = (None, None, None, None, None);
+        let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) =
+            (None, None, None, None, None);
         let mut wakes = [0; MOST_WAKES];
-        let (mut on_error, mut verify, mut clock, mut data, mut page_offset_base) = (OnError::Stop, false, false, false, None);
+        let (mut on_error, mut verify, mut clock, mut data, mut page_offset_base) =
+            (OnError::Stop, false, false, false, None);
         let (mut frames, mut values) = (None, Vec::new());
         for argument in arguments {
-            let (key, value) = argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
+            let (key, value) =
+                argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
             if given.contains(&key) {
                 return Err(ArgumentError::Twice(key.into()));
             }
             given.push(key);
-            let wrong = |expected| ArgumentError::Value {
-                key: key.into(),
-                value: value.into(),
-                expected,
-            };
+            let wrong =
+                |expected| ArgumentError::Value { key: key.into(), value: value.into(), expected };
             let number = || number(value).ok_or_else(|| wrong("a number"));
             let switch = || match value {
                 "on" => Ok(true),
@@ -155,7 +155,9 @@ impl Arguments {
             match key {
                 "out" if value.is_empty() => return Err(wrong("a file")),
                 "out" => out = Some(PathBuf::from(value)),
-                "build_id" if value.bytes().any(|byte| !byte.is_ascii_hexdigit()) => return Err(wrong("hexadecimal")),
+                "build_id" if value.bytes().any(|byte| !byte.is_ascii_hexdigit()) => {
+                    return Err(wrong("hexadecimal"));
+                }
                 "build_id" => header.build_id = value.to_ascii_lowercase(),
                 "workload" => header.workload = value.into(),
                 "seed" => header.seed = number()?,
@@ -181,22 +183,25 @@ impl Arguments {
                 "clock" => clock = switch()?,
                 "data" => data = switch()?,
                 "page_offset_base" => page_offset_base = Some(number()?),
-                "frames" => frames = Some(FrameFacts::parse(value).ok_or_else(|| wrong("eleven numbers with + between them"))?),
+                "frames" => {
+                    frames = Some(
+                        FrameFacts::parse(value)
+                            .ok_or_else(|| wrong("eleven numbers with + between them"))?,
+                    )
+                }
                 _ if key.starts_with("value.") => values.push((key.into(), number()?)),
                 _ => match key.strip_prefix("condition.") {
-                    Some(name) if !name.is_empty() => header.conditions.push((name.into(), value.into())),
+                    Some(name) if !name.is_empty() => {
+                        header.conditions.push((name.into(), value.into()))
+                    }
                     _ => return Err(ArgumentError::Unknown(key.into())),
                 },
             }
         }
         let tasks = match (switch_to, comm) {
-            (Some(switch_to), Some(comm)) => Some(TaskPlaces {
-                switch_to,
-                set_comm,
-                wakes,
-                comm,
-                pid,
-            }),
+            (Some(switch_to), Some(comm)) => {
+                Some(TaskPlaces { switch_to, set_comm, wakes, comm, pid })
+            }
             (None, None) if set_comm.is_none() && pid.is_none() => None,
             (None, _) => return Err(ArgumentError::Missing("switch_to")),
             (Some(_), None) => return Err(ArgumentError::Missing("comm")),
@@ -253,7 +258,10 @@ mod tests {
                 build_id: "00aeff".into(),
                 workload: "net".into(),
                 seed: 7,
-                conditions: vec![("qemu".into(), "10.0.2".into()), ("cpu".into(), "max,-erms".into())],
+                conditions: vec![
+                    ("qemu".into(), "10.0.2".into()),
+                    ("cpu".into(), "max,-erms".into()),
+                ],
             },
             tasks: Some(TaskPlaces {
                 switch_to: 0xffff_ffff_8102_c4f0,
@@ -285,7 +293,8 @@ mod tests {
 
     #[test]
     fn wrong_arguments_are_named() {
-        let error = |given: &[&str]| Arguments::parse(given.iter().copied()).unwrap_err().to_string();
+        let error =
+            |given: &[&str]| Arguments::parse(given.iter().copied()).unwrap_err().to_string();
         assert_eq!(error(&[]), "out= is missing");
         assert_eq!(error(&["out="]), r#"out="" is not a file"#);
         assert_eq!(error(&["out"]), r#""out" is not KEY=VALUE"#);
@@ -300,7 +309,10 @@ mod tests {
         assert!(error(&["out=a", "wakes=1+2+3+4+5+6+7+8+9"]).contains("a few numbers"));
         assert!(error(&["out=a", "frames=1+2"]).contains("eleven numbers"));
         assert_eq!(error(&["out=a", "data=2"]), r#"data="2" is not on or off"#);
-        assert_eq!(error(&["out=a", "on_error=panic"]), r#"on_error="panic" is not stop or continue"#);
+        assert_eq!(
+            error(&["out=a", "on_error=panic"]),
+            r#"on_error="panic" is not stop or continue"#
+        );
         assert_eq!(error(&["out=a", "comm=8"]), "switch_to= is missing");
         assert_eq!(error(&["out=a", "set_comm=8"]), "switch_to= is missing");
         assert_eq!(error(&["out=a", "switch_to=8"]), "comm= is missing");

@@ -1,7 +1,9 @@
-//! The guest's clock: what the kernel read from its processor's time stamp counter, and where in the execution.
+//! The guest's clock: what the kernel read from its processor's time stamp counter, and where in
+//! the execution.
 //!
-//! The plugin API has no clock. But where the guest's clock follows its instructions (`-icount`) the counter is that clock, and the kernel reads it on both
-//! sides of every halt. Takes the registers behind such an instruction; gives by how many ticks the clock went on.
+//! The plugin API has no clock. But where the guest's clock follows its instructions (`-icount`)
+//! the counter is that clock, and the kernel reads it on both sides of every halt. Takes the
+//! registers behind such an instruction; gives by how many ticks the clock went on.
 
 use crate::qemu::Register;
 use std::collections::HashSet;
@@ -11,7 +13,8 @@ use std::collections::HashSet;
 pub struct Clock {
     /// Addresses behind translations of the kernel that end with a reading.
     behind: HashSet<u64>,
-    /// Where a reading is found: its upper and lower half. Looked up when first needed: there are no registers before the vCPU runs.
+    /// Where a reading is found: its upper and lower half. Looked up when first needed: there are
+    /// no registers before the vCPU runs.
     halves: Option<[Register; 2]>,
     last: Option<u64>,
 }
@@ -27,7 +30,8 @@ impl Clock {
         self.behind.contains(&addr)
     }
 
-    /// In a callback that reads registers, at the first instruction behind a reading: how many ticks have passed since the reading before; 0 for the first.
+    /// In a callback that reads registers, at the first instruction behind a reading: how many
+    /// ticks have passed since the reading before; 0 for the first.
     pub fn ticks(&mut self) -> Option<u64> {
         let find = || Some([Register::find(c"rdx")?, Register::find(c"rax")?]);
         self.halves = self.halves.or_else(find);

@@ -1,7 +1,9 @@
-//! What the guest's page frames are used for: what `struct page` of each says, when recording begins and whenever the guest changes it.
+//! What the guest's page frames are used for: what `struct page` of each says, when recording
+//! begins and whenever the guest changes it.
 //!
-//! Takes the stores of the guest: one into the array of `struct page` is followed by a look at what stands there then. Gives changes of
-//! use. Does nothing to the guest. Linux 6.12: include/linux/mm_types.h, include/linux/page-flags.h, mm/slab.h.
+//! Takes the stores of the guest: one into the array of `struct page` is followed by a look at what
+//! stands there then. Gives changes of use. Does nothing to the guest. Linux 6.12:
+//! include/linux/mm_types.h, include/linux/page-flags.h, mm/slab.h.
 
 use crate::arguments::FrameFacts;
 use crate::qemu::read_memory;
@@ -42,7 +44,9 @@ impl Frames {
             .zip(variable(facts.count))
             .filter(|(base, count)| base >> 63 == 1 && (1..MOST_FRAMES).contains(count));
         let Some((base, count)) = found else {
-            say("the kernel's array of struct page is not where frames= says: what memory is used for will be missing in the recording");
+            say(
+                "the kernel's array of struct page is not where frames= says: what memory is used for will be missing in the recording",
+            );
             return None;
         };
         Some(Frames {
@@ -62,16 +66,15 @@ impl Frames {
             let read = read_memory::<4096>(self.base + (first * PAGE) as u64);
             for frame in first..self.told.len().min(first + AT_ONCE) {
                 // Where memory has a hole the array may have one, too.
-                let words = read.and_then(|read| read[(frame - first) * PAGE..].first_chunk().copied());
-                let used = words.map_or(FrameUse::Free, |words| self.caches.used(&self.facts, self.base, &words));
+                let words =
+                    read.and_then(|read| read[(frame - first) * PAGE..].first_chunk().copied());
+                let used = words.map_or(FrameUse::Free, |words| {
+                    self.caches.used(&self.facts, self.base, &words)
+                });
                 self.told[frame] = used;
                 match runs.last_mut() {
                     Some(run) if run.used == used => run.frames += 1,
-                    _ => runs.push(UseChange {
-                        frame: frame as u64,
-                        frames: 1,
-                        used,
-                    }),
+                    _ => runs.push(UseChange { frame: frame as u64, frames: 1, used }),
                 }
             }
         }
@@ -154,7 +157,9 @@ fn used(facts: &FrameFacts, base: u64, page: &Words) -> Used {
     };
     let head = u64_at(facts.compound_head);
     if head & 1 == 1 {
-        return Used::As(FrameUse::PartOf(((head - 1).wrapping_sub(base) / PAGE as u64) & (MOST_FRAMES - 1)));
+        return Used::As(FrameUse::PartOf(
+            ((head - 1).wrapping_sub(base) / PAGE as u64) & (MOST_FRAMES - 1),
+        ));
     }
     let kind = u64_at(facts.page_type) as u32 >> 24;
     if kind == facts.slab_type {

@@ -1,5 +1,6 @@
-//! What the recorder must know of one instruction: can it leave its translation, does it repeat, is it a marker. Takes bytes; knows
-//! nothing of QEMU. Whatever is not understood is taken for the case that costs time, never for the one that loses exactness.
+//! What the recorder must know of one instruction: can it leave its translation, does it repeat, is
+//! it a marker. Takes bytes; knows nothing of QEMU. Whatever is not understood is taken for the
+//! case that costs time, never for the one that loses exactness.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
@@ -23,8 +24,8 @@ pub struct Traits {
     pub may_leave: bool,
     /// A string instruction with a repeat prefix.
     pub repeats: bool,
-    /// It may drop mappings of pages: the only instructions after which the same address can lie elsewhere (Intel SDM volume 3,
-    /// section 4.10.4.1).
+    /// It may drop mappings of pages: the only instructions after which the same address can lie
+    /// elsewhere (Intel SDM volume 3, section 4.10.4.1).
     pub drops_mappings: bool,
     /// It reads the processor's clock (TSC).
     pub reads_clock: bool,
@@ -33,7 +34,8 @@ pub struct Traits {
 /// Decodes one instruction in 64-bit mode.
 pub fn traits(code: &[u8]) -> Traits {
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
-    let repeats = instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
+    let repeats = instruction.is_string_instruction()
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
     Traits {
         may_leave: !stays(&instruction),
         repeats,
@@ -50,8 +52,9 @@ fn drops_mappings(instruction: &Instruction) -> bool {
     }
 }
 
-/// Whether the instruction surely does nothing but compute from general registers and immediates, so that QEMU translates it to
-/// code that cannot leave. A list of what is known, because the rest of x86 is long.
+/// Whether the instruction surely does nothing but compute from general registers and immediates,
+/// so that QEMU translates it to code that cannot leave. A list of what is known, because the rest
+/// of x86 is long.
 fn stays(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     if instruction.has_lock_prefix() {
@@ -161,7 +164,8 @@ fn stays(instruction: &Instruction) -> bool {
     }
 }
 
-/// Something to do before an instruction so that, wherever a translation is left, the progress tells where.
+/// Something to do before an instruction so that, wherever a translation is left, the progress
+/// tells where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressStore {
     /// Before which instruction.
@@ -172,23 +176,17 @@ pub struct ProgressStore {
 
 /// Where to store progress in a translation whose instructions may or may not leave.
 ///
-/// Progress is 0 when a translation begins and must be 0 again when it ends with its last instruction reached. An instruction
-/// that may leave stores its number, counted from 1, before it begins; the one behind the last of these stores 0. The last
-/// instruction of all needs nothing for itself: once it has begun, all are reached.
+/// Progress is 0 when a translation begins and must be 0 again when it ends with its last
+/// instruction reached. An instruction that may leave stores its number, counted from 1, before it
+/// begins; the one behind the last of these stores 0. The last instruction of all needs nothing for
+/// itself: once it has begun, all are reached.
 pub fn progress_stores(may_leave: &[bool]) -> Vec<ProgressStore> {
     let inner = &may_leave[..may_leave.len().saturating_sub(1)];
     let leaving = inner.iter().enumerate().filter(|&(_, &leaves)| leaves).map(|(i, _)| i);
-    let mut stores: Vec<_> = leaving
-        .map(|i| ProgressStore {
-            before: i,
-            progress: i as u16 + 1,
-        })
-        .collect();
+    let mut stores: Vec<_> =
+        leaving.map(|i| ProgressStore { before: i, progress: i as u16 + 1 }).collect();
     if let Some(last) = stores.last() {
-        stores.push(ProgressStore {
-            before: last.before + 1,
-            progress: 0,
-        });
+        stores.push(ProgressStore { before: last.before + 1, progress: 0 });
     }
     stores
 }
@@ -267,7 +265,8 @@ mod tests {
         assert!(!traits(&[0xf3, 0x0f, 0x1e, 0xfa]).repeats, "endbr64");
     }
 
-    /// Runs every translation of up to eight instructions, leaving it at every instruction that may leave, and not at all.
+    /// Runs every translation of up to eight instructions, leaving it at every instruction that may
+    /// leave, and not at all.
     #[test]
     fn progress_tells_where_a_translation_was_left() {
         for size in 1..=8 {
@@ -276,7 +275,8 @@ mod tests {
                 let stores = progress_stores(&may_leave);
                 let run_to = |last: usize| {
                     let done = stores.iter().filter(|store| store.before <= last);
-                    done.max_by_key(|store| store.before).map_or(0, |store| usize::from(store.progress))
+                    done.max_by_key(|store| store.before)
+                        .map_or(0, |store| usize::from(store.progress))
                 };
                 for leave_at in (0..size - 1).filter(|&i| may_leave[i]) {
                     assert_eq!(run_to(leave_at), leave_at + 1, "{may_leave:?}");

@@ -1,7 +1,9 @@
-//! The library that QEMU loads: takes what QEMU runs, gives a recording (`docs/reference/recording-format.md`). Never analyses, never lets a
-//! panic unwind into QEMU, never changes what the guest does.
+//! The library that QEMU loads: takes what QEMU runs, gives a recording
+//! (`docs/reference/recording-format.md`). Never analyses, never lets a panic unwind into QEMU,
+//! never changes what the guest does.
 //!
-//! For QEMU 10.0 or later, x86-64 system emulation, one vCPU. Loaded as `-plugin libkernlane_plugin.so,out=FILE,…`:
+//! For QEMU 10.0 or later, x86-64 system emulation, one vCPU. Loaded as
+//! `-plugin libkernlane_plugin.so,out=FILE,…`:
 //!
 //! | argument | means |
 //! |---|---|
@@ -19,18 +21,22 @@
 //! | `on_error=stop\|continue` | when the recording cannot be written: end QEMU as SIGTERM would (the default), or let the guest run on |
 //! | `verify=on\|off` | also count every instruction and check every address, slowly, and report both at the end; `off` when not given. Instructions and their order stay the same; QEMU may cut very long translations differently |
 //!
-//! Numbers are decimal or begin with `0x`. An argument that is unknown, malformed or missing makes QEMU refuse to start.
+//! Numbers are decimal or begin with `0x`. An argument that is unknown, malformed or missing makes
+//! QEMU refuse to start.
 //!
-//! The workload executes markers in user code: `nopl MARK(%rax,%rax,1)`, bytes `0f 1f 84 00` and `0x4b4c0000 | n` little-endian.
+//! The workload executes markers in user code: `nopl MARK(%rax,%rax,1)`, bytes `0f 1f 84 00` and
+//! `0x4b4c0000 | n` little-endian.
 //!
 //! * n = 1: recording begins with the first translation after the one that holds the marker.
-//! * n = 2: recording ends with the marker; the clean end is written and the file closed, and the guest runs on without the plugin.
+//! * n = 2: recording ends with the marker; the clean end is written and the file closed, and the
+//!   guest runs on without the plugin.
 //! * n = 3: the workload failed; recording ends, *without* a clean end.
 //! * any other n while recording: an event of the stream.
 //!
-//! Outside of a recording only markers and task switches cost anything. When QEMU ends before marker 2, what was recorded is
-//! flushed and there is no clean end, so that readers say the recording is cut off. The plugin's messages go to standard error,
-//! each line beginning with `kernlane: `.
+//! Outside of a recording only markers and task switches cost anything. When QEMU ends before
+//! marker 2, what was recorded is flushed and there is no clean end, so that readers say the
+//! recording is cut off. The plugin's messages go to standard error, each line beginning with
+//! `kernlane: `.
 
 mod arguments;
 mod clock;
@@ -65,11 +71,15 @@ pub unsafe extern "C" fn qemu_plugin_install(
 ) -> c_int {
     let installed = std::panic::catch_unwind(|| {
         // SAFETY: QEMU keeps `info` and the `argc` strings of `argv` valid during this call.
-        let (info, argv) = unsafe { (&*info, std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0))) };
+        let (info, argv) = unsafe {
+            (&*info, std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)))
+        };
         // SAFETY: each of them ends with a zero byte, and none is null.
-        let argv: Vec<_> = argv.iter().map(|&text| unsafe { CStr::from_ptr(text) }.to_string_lossy()).collect();
+        let argv: Vec<_> =
+            argv.iter().map(|&text| unsafe { CStr::from_ptr(text) }.to_string_lossy()).collect();
         fits(info)?;
-        let arguments = Arguments::parse(argv.iter().map(AsRef::as_ref)).map_err(|error| error.to_string())?;
+        let arguments =
+            Arguments::parse(argv.iter().map(AsRef::as_ref)).map_err(|error| error.to_string())?;
         session::install(id, arguments)
     });
     match installed {
@@ -99,5 +109,6 @@ fn fits(info: &sys::qemu_info_t) -> Result<(), String> {
 /// Says something to whoever started QEMU.
 fn say(message: &str) {
     // Not eprintln!, which panics when standard error cannot take it (a full disk).
-    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("kernlane: {message}\n"));
+    let _ =
+        std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("kernlane: {message}\n"));
 }

@@ -1,8 +1,9 @@
-//! Where the guest's pages lie: takes the page of each access, asks QEMU or the guest's page tables only when the answer may be new.
+//! Where the guest's pages lie: takes the page of each access, asks QEMU or the guest's page tables
+//! only when the answer may be new.
 //!
-//! The processor's own rule says when that is: a mapping that was used stays as it is until the guest executes an instruction that
-//! drops it from the TLB (Intel SDM volume 3, section 4.10.4). Between two of these, a filter of the pages used last answers for nearly
-//! every access.
+//! The processor's own rule says when that is: a mapping that was used stays as it is until the
+//! guest executes an instruction that drops it from the TLB (Intel SDM volume 3, section 4.10.4).
+//! Between two of these, a filter of the pages used last answers for nearly every access.
 
 use crate::qemu::{self, AccessInfo, Register, read_memory};
 use std::collections::HashMap;
@@ -12,7 +13,8 @@ use trace::{Mapping, PageKind};
 const FILTER: usize = 1024;
 /// No page has this number.
 const NONE: u64 = u64::MAX;
-/// Bits 12 to 51 of an entry of a page table (Intel SDM volume 3, table 4-15 and those that follow).
+/// Bits 12 to 51 of an entry of a page table (Intel SDM volume 3, table 4-15 and those that
+/// follow).
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
 pub struct Mappings {
@@ -70,7 +72,8 @@ impl Mappings {
         self.code.clear();
     }
 
-    /// The physical addresses of code of `size` bytes: of its first byte, and of its first byte in a second page.
+    /// The physical addresses of code of `size` bytes: of its first byte, and of its first byte in
+    /// a second page.
     pub fn of_code(&mut self, addr: u64, size: u64) -> [Option<u64>; 2] {
         let last = addr.wrapping_add(size.saturating_sub(1)) & !0xfff;
         let first = self.code_page(addr & !0xfff).map(|frame| frame | addr & 0xfff);
@@ -122,7 +125,12 @@ impl PageTables {
 }
 
 /// Intel SDM volume 3, section 4.5. `read` gives an entry at a physical address.
-fn walk(cr3: u64, levels: u32, addr: u64, read: impl Fn(u64) -> Option<u64>) -> Option<(u64, PageKind)> {
+fn walk(
+    cr3: u64,
+    levels: u32,
+    addr: u64,
+    read: impl Fn(u64) -> Option<u64>,
+) -> Option<(u64, PageKind)> {
     const PRESENT: u64 = 1;
     const LARGE: u64 = 1 << 7;
     let mut table = cr3 & FRAME;
@@ -167,7 +175,8 @@ mod tests {
 
     #[test]
     fn every_size_of_page_is_found() {
-        let addr = |indices: [u64; 4]| indices.iter().fold(0, |addr, index| addr << 9 | index) << 12;
+        let addr =
+            |indices: [u64; 4]| indices.iter().fold(0, |addr, index| addr << 9 | index) << 12;
         let walked = |indices| walk(0x1fff, 4, addr(indices), read);
         assert_eq!(walked([1, 1, 1, 1]), Some((0xabc_d000, PageKind::Small)));
         assert_eq!(walked([1, 1, 1, 2]), None);

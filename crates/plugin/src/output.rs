@@ -1,5 +1,6 @@
-//! The recording's way to the disk: batches go through a bounded queue to a thread that packs and writes them. Memory is flat:
-//! when the thread does not keep up, the guest waits. What is written does not depend on when.
+//! The recording's way to the disk: batches go through a bounded queue to a thread that packs and
+//! writes them. Memory is flat: when the thread does not keep up, the guest waits. What is written
+//! does not depend on when.
 
 use crate::recorder::{Batch, Sink};
 use std::fs::File;
@@ -10,7 +11,8 @@ use trace::{Header, Totals, WriteError, Writer};
 /// Batches on their way. With the one being filled and the one being written: 1.5 MiB.
 const QUEUE: usize = 4;
 
-/// Few of them exist at once, and a batch holds its events elsewhere: boxing it would add an allocation a batch and save nothing.
+/// Few of them exist at once, and a batch holds its events elsewhere: boxing it would add an
+/// allocation a batch and save nothing.
 #[allow(clippy::large_enum_variant)]
 enum Message {
     Batch(Batch),
@@ -27,22 +29,25 @@ pub struct Output {
 }
 
 impl Output {
-    /// Begins a recording in `file`, of data accesses too when `data`. `failed` is called on the thread, once, when writing fails.
-    pub fn begin(file: File, header: Header, data: bool, failed: impl FnOnce(&WriteError) + Send + 'static) -> std::io::Result<Output> {
+    /// Begins a recording in `file`, of data accesses too when `data`. `failed` is called on the
+    /// thread, once, when writing fails.
+    pub fn begin(
+        file: File,
+        header: Header,
+        data: bool,
+        failed: impl FnOnce(&WriteError) + Send + 'static,
+    ) -> std::io::Result<Output> {
         let (to_thread, from_guest) = sync_channel(QUEUE);
         let (give_back, emptied) = sync_channel(QUEUE + 2);
-        let thread = std::thread::Builder::new().name("kernlane-writer".into()).spawn(move || {
-            let result = write(file, &header, data, &from_guest, &give_back);
-            if let Err(error) = &result {
-                failed(error);
-            }
-            result
-        })?;
-        Ok(Output {
-            to_thread,
-            emptied,
-            thread,
-        })
+        let thread =
+            std::thread::Builder::new().name("kernlane-writer".into()).spawn(move || {
+                let result = write(file, &header, data, &from_guest, &give_back);
+                if let Err(error) = &result {
+                    failed(error);
+                }
+                result
+            })?;
+        Ok(Output { to_thread, emptied, thread })
     }
 
     /// Waits until all is written: with the clean end, or cut off.

@@ -1,4 +1,5 @@
-//! QEMU's plugin API as the session uses it: the only module besides `lib.rs` with `unsafe` calls into QEMU and its glib.
+//! QEMU's plugin API as the session uses it: the only module besides `lib.rs` with `unsafe` calls
+//! into QEMU and its glib.
 //!
 //! Everything here must be called where QEMU allows it: in a callback, on a vCPU's thread.
 
@@ -19,7 +20,8 @@ unsafe extern "C" {
 }
 
 /// A callback at a data access.
-pub type AccessCallback = unsafe extern "C" fn(vcpu: c_uint, info: AccessInfo, addr: u64, data: *mut c_void);
+pub type AccessCallback =
+    unsafe extern "C" fn(vcpu: c_uint, info: AccessInfo, addr: u64, data: *mut c_void);
 
 /// QEMU's handle of a data access, during its callback.
 pub type AccessInfo = sys::qemu_plugin_meminfo_t;
@@ -63,7 +65,14 @@ impl Translating {
 
     pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
-        unsafe { sys::qemu_plugin_register_vcpu_tb_exec_cb(self.0, Some(callback), reads.flags(), data as *mut c_void) }
+        unsafe {
+            sys::qemu_plugin_register_vcpu_tb_exec_cb(
+                self.0,
+                Some(callback),
+                reads.flags(),
+                data as *mut c_void,
+            )
+        }
     }
 }
 
@@ -77,7 +86,8 @@ impl Instruction {
     pub fn append_code(self, code: &mut Vec<u8>) -> u8 {
         let mut bytes = [0_u8; 16];
         // SAFETY: as for `addr`; QEMU writes at most `bytes.len()` bytes to `bytes`.
-        let size = unsafe { sys::qemu_plugin_insn_data(self.0, bytes.as_mut_ptr().cast(), bytes.len()) };
+        let size =
+            unsafe { sys::qemu_plugin_insn_data(self.0, bytes.as_mut_ptr().cast(), bytes.len()) };
         let size = size.min(bytes.len());
         code.extend_from_slice(&bytes[..size]);
         size as u8
@@ -86,7 +96,12 @@ impl Instruction {
     pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         unsafe {
-            sys::qemu_plugin_register_vcpu_insn_exec_cb(self.0, Some(callback), reads.flags(), data as *mut c_void);
+            sys::qemu_plugin_register_vcpu_insn_exec_cb(
+                self.0,
+                Some(callback),
+                reads.flags(),
+                data as *mut c_void,
+            );
         }
     }
 
@@ -103,15 +118,29 @@ impl Instruction {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         let register = |callback, kind| unsafe {
             let flags = sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
-            sys::qemu_plugin_register_vcpu_mem_cb(self.0, Some(callback), flags, kind, data as *mut c_void);
+            sys::qemu_plugin_register_vcpu_mem_cb(
+                self.0,
+                Some(callback),
+                flags,
+                kind,
+                data as *mut c_void,
+            );
         };
         register(load, sys::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_R);
         register(store, sys::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_W);
     }
 
     fn inline(self, op: sys::qemu_plugin_op, cell: &Cell, value: u64) {
-        // SAFETY: as for `addr`; the cell's scoreboard is never freed, and has room for a `u64` at its entry.
-        unsafe { sys::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(self.0, op, cell.entry(), value) }
+        // SAFETY: as for `addr`; the cell's scoreboard is never freed, and has room for a `u64` at
+        // its entry.
+        unsafe {
+            sys::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
+                self.0,
+                op,
+                cell.entry(),
+                value,
+            )
+        }
     }
 }
 
@@ -122,29 +151,24 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The vCPU must exist; the cell is 0. Never freed: translated code may refer to it as long as QEMU runs.
+    /// The vCPU must exist; the cell is 0. Never freed: translated code may refer to it as long as
+    /// QEMU runs.
     pub fn new() -> Cell {
         // SAFETY: the vCPU exists, as `new` demands, so that the scoreboard has its entry 0.
         unsafe {
             let scoreboard = sys::qemu_plugin_scoreboard_new(size_of::<u64>());
-            Cell {
-                scoreboard,
-                place: sys::qemu_plugin_scoreboard_find(scoreboard, 0).cast(),
-            }
+            Cell { scoreboard, place: sys::qemu_plugin_scoreboard_find(scoreboard, 0).cast() }
         }
     }
 
     fn entry(&self) -> sys::qemu_plugin_u64 {
-        sys::qemu_plugin_u64 {
-            score: self.scoreboard,
-            offset: 0,
-        }
+        sys::qemu_plugin_u64 { score: self.scoreboard, offset: 0 }
     }
 
     #[inline]
     pub fn get(&self) -> u64 {
-        // Volatile: written by translated code, of which the compiler knows nothing.
-        // SAFETY: `place` is a `u64` of a scoreboard that is never freed; only the thread of the one vCPU
+        // Volatile: written by translated code, of which the compiler knows nothing. SAFETY:
+        // `place` is a `u64` of a scoreboard that is never freed; only the thread of the one vCPU
         // uses it.
         unsafe { self.place.read_volatile() }
     }
@@ -189,11 +213,12 @@ pub struct Register(*mut sys::qemu_plugin_register);
 impl Register {
     /// The register that gdb calls so.
     pub fn find(name: &CStr) -> Option<Register> {
-        // SAFETY: QEMU gives an array of `qemu_plugin_reg_descriptor` that is the caller's to free; names are
-        // strings that QEMU keeps.
+        // SAFETY: QEMU gives an array of `qemu_plugin_reg_descriptor` that is the caller's to free;
+        // names are strings that QEMU keeps.
         unsafe {
             let all = sys::qemu_plugin_get_registers();
-            let (data, count) = ((*all).data.cast::<sys::qemu_plugin_reg_descriptor>(), (*all).len as usize);
+            let (data, count) =
+                ((*all).data.cast::<sys::qemu_plugin_reg_descriptor>(), (*all).len as usize);
             let found = (0..count)
                 .map(|i| data.add(i).read_unaligned())
                 .find(|register| CStr::from_ptr(register.name) == name);
@@ -236,8 +261,8 @@ pub struct Physical {
 
 /// Where an address of an access lies.
 pub fn physical(info: AccessInfo, addr: u64) -> Option<Physical> {
-    // SAFETY: `info` is of the callback at hand; the handle is valid until the next call, and is used at
-    // once.
+    // SAFETY: `info` is of the callback at hand; the handle is valid until the next call, and is
+    // used at once.
     unsafe {
         let handle = sys::qemu_plugin_get_hwaddr(info, addr);
         (!handle.is_null()).then(|| Physical {
@@ -248,7 +273,10 @@ pub fn physical(info: AccessInfo, addr: u64) -> Option<Physical> {
 }
 
 /// Calls `callback` for every translation that QEMU makes from now on.
-pub fn at_translation(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut sys::qemu_plugin_tb)) {
+pub fn at_translation(
+    id: PluginId,
+    callback: unsafe extern "C" fn(PluginId, *mut sys::qemu_plugin_tb),
+) {
     // SAFETY: QEMU gave the id; the callback is a function of this library, which stays loaded.
     unsafe { sys::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(callback)) }
 }

@@ -1,12 +1,17 @@
-//! What runs becomes records: takes translations as they are made and executed, gives batches. Knows nothing of QEMU or threads.
+//! What runs becomes records: takes translations as they are made and executed, gives batches.
+//! Knows nothing of QEMU or threads.
 //!
-//! The caller tells, at each execution, how far the one before came (`progress`): QEMU only says that a translation is entered.
+//! The caller tells, at each execution, how far the one before came (`progress`): QEMU only says
+//! that a translation is entered.
 
 use std::collections::HashMap;
-use trace::{Event, Mapping, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId, UseChange};
+use trace::{
+    Event, Mapping, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation,
+    TranslationId, UseChange,
+};
 
-/// Words of a batch, short of the few that belong to its last translation: 256 kB, which the nearer caches hold on their way from the
-/// thread that fills it to the one that empties it.
+/// Words of a batch, short of the few that belong to its last translation: 256 kB, which the nearer
+/// caches hold on their way from the thread that fills it to the one that empties it.
 pub const BATCH: usize = 1 << 16;
 /// Room behind `BATCH` for those: its being left, and markers and a task switch in one translation.
 const SLACK: usize = 1024;
@@ -55,7 +60,8 @@ pub struct Recorder<S: Sink> {
     words: Vec<u32>,
     sink: Option<S>,
     known: Vec<Known>,
-    /// By address, physical addresses (unless data accesses are recorded, they are not known) and bytes.
+    /// By address, physical addresses (unless data accesses are recorded, they are not known) and
+    /// bytes.
     ids: HashMap<(u64, Physical, Box<[u8]>), TranslationId>,
     translations: Vec<Translation>,
     tasks: Vec<Task>,
@@ -83,9 +89,16 @@ impl<S: Sink> Recorder<S> {
         }
     }
 
-    /// The number of a translation, which is defined when it is new. `repeats`: its last instruction is a repeated string
-    /// instruction.
-    pub fn define(&mut self, addr: RunAddr, lengths: &[u8], code: &[u8], repeats: bool, physical: Physical) -> TranslationId {
+    /// The number of a translation, which is defined when it is new. `repeats`: its last
+    /// instruction is a repeated string instruction.
+    pub fn define(
+        &mut self,
+        addr: RunAddr,
+        lengths: &[u8],
+        code: &[u8],
+        repeats: bool,
+        physical: Physical,
+    ) -> TranslationId {
         let next = TranslationId(self.known.len() as u32);
         let id = *self.ids.entry((addr.0, physical, code.into())).or_insert(next);
         if id == next {
@@ -116,7 +129,8 @@ impl<S: Sink> Recorder<S> {
         }
     }
 
-    /// Whether the execution just before the one that is being recorded came to its end, and that is a reading of the clock.
+    /// Whether the execution just before the one that is being recorded came to its end, and that
+    /// is a reading of the clock.
     pub fn is_behind_reading(&self) -> bool {
         let (before, of_left) = match self.words[..] {
             [.., first, before, _] => (before, Event::is_left(first)),
@@ -167,7 +181,8 @@ impl<S: Sink> Recorder<S> {
         self.seen.mappings.push((self.seen.addresses.len() as u32, mapping));
     }
 
-    /// What frames are used for from the translation on that is being executed; and the names of slab caches that are new.
+    /// What frames are used for from the translation on that is being executed; and the names of
+    /// slab caches that are new.
     #[cold]
     pub fn used(&mut self, changes: &[UseChange], new_caches: Vec<String>) {
         let execution = self.seen.starts.len().saturating_sub(1) as u32;
@@ -175,7 +190,8 @@ impl<S: Sink> Recorder<S> {
         self.seen.slab_caches.extend(new_caches);
     }
 
-    /// As `executed`, for a translation that is nothing but a repeated string instruction: entered again, it only goes on.
+    /// As `executed`, for a translation that is nothing but a repeated string instruction: entered
+    /// again, it only goes on.
     pub fn executed_repeat(&mut self, id: TranslationId) {
         match self.goes_on(id) {
             true => self.folded += 1,
@@ -183,7 +199,8 @@ impl<S: Sink> Recorder<S> {
         }
     }
 
-    /// As `executed_repeat`, where data accesses are recorded: those of an execution that only goes on belong to the one before.
+    /// As `executed_repeat`, where data accesses are recorded: those of an execution that only goes
+    /// on belong to the one before.
     pub fn executed_repeat_with_data(&mut self, id: TranslationId) {
         match self.goes_on(id) {
             true => self.folded += 1,
@@ -203,11 +220,8 @@ impl<S: Sink> Recorder<S> {
         let Some(id) = self.words.pop_if(|&mut word| word < FIRST_EVENT) else {
             return;
         };
-        Event::Left {
-            translation: TranslationId(id),
-            instructions: progress as u32,
-        }
-        .append_to(&mut self.words);
+        Event::Left { translation: TranslationId(id), instructions: progress as u32 }
+            .append_to(&mut self.words);
     }
 
     /// In the translation that is being executed, the kernel switches to this task, or renames it.
@@ -243,7 +257,8 @@ impl<S: Sink> Recorder<S> {
         self.words.extend(current);
     }
 
-    /// Recording ends in the translation that is being executed, of whose instructions `reached` were reached.
+    /// Recording ends in the translation that is being executed, of whose instructions `reached`
+    /// were reached.
     pub fn end_within(&mut self, reached: u16) {
         let current = self.words.last().and_then(|&last| self.known.get(last as usize));
         if current.is_some_and(|current| reached < current.instructions) {
@@ -251,8 +266,8 @@ impl<S: Sink> Recorder<S> {
         }
     }
 
-    /// Sends what there is; then nothing is recorded any more. Gives the sink back, unless it took no more before, and the
-    /// number of folded executions.
+    /// Sends what there is; then nothing is recorded any more. Gives the sink back, unless it took
+    /// no more before, and the number of folded executions.
     pub fn finish(&mut self) -> (Option<S>, u64) {
         self.flush();
         (self.sink.take(), self.folded)
@@ -327,11 +342,8 @@ mod tests {
         ];
         assert_eq!(ids.map(|id| id.0), [0, 0, 1, 2, 3]);
         let (batches, _) = finish(recorder);
-        let defined: Vec<_> = batches[0]
-            .translations
-            .iter()
-            .map(|t| (t.id.0, t.addr.0, t.code.to_vec()))
-            .collect();
+        let defined: Vec<_> =
+            batches[0].translations.iter().map(|t| (t.id.0, t.addr.0, t.code.to_vec())).collect();
         let expected = [
             (0, A.0, vec![0x90, 0xc3]),
             (1, A.0, vec![0xcc, 0xc3]),
@@ -357,10 +369,7 @@ mod tests {
             Event::Task(TaskId(0)),
             Event::Marker(9),
             Event::Task(TaskId(1)),
-            Event::Left {
-                translation: id,
-                instructions: 2,
-            },
+            Event::Left { translation: id, instructions: 2 },
             Event::Task(TaskId(0)),
             Event::Executed(id),
         ];
@@ -397,7 +406,9 @@ mod tests {
     #[test]
     fn a_task_that_changed_its_name_is_another() {
         let mut recorder = recorder();
-        for (pointer, pid, name) in [(1, 5, b'a'), (1, 5, b'b'), (1, 6, b'b'), (2, 5, b'a'), (1, 5, b'a')] {
+        for (pointer, pid, name) in
+            [(1, 5, b'a'), (1, 5, b'b'), (1, 6, b'b'), (2, 5, b'a'), (1, 5, b'a')]
+        {
             recorder.switch(TaskPointer(pointer), Some(pid), [name; 16]);
         }
         let (batches, _) = finish(recorder);
@@ -408,10 +419,12 @@ mod tests {
     fn a_repeated_string_instruction_is_reached_once() {
         let mut recorder = recorder();
         // mov rcx, rax; rep stosq — then the rest of it alone, as QEMU makes it under icount.
-        let first = recorder.define(A, &[3, 3], &[0x48, 0x89, 0xc1, 0xf3, 0x48, 0xab], true, [None; 2]);
+        let first =
+            recorder.define(A, &[3, 3], &[0x48, 0x89, 0xc1, 0xf3, 0x48, 0xab], true, [None; 2]);
         let again = recorder.define(RunAddr(A.0 + 3), &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
         let other = recorder.define(RunAddr(A.0 + 0x100), &[1], &[0xc3], false, [None; 2]);
-        let elsewhere = recorder.define(RunAddr(A.0 + 0x200), &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
+        let elsewhere =
+            recorder.define(RunAddr(A.0 + 0x200), &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
         recorder.executed(first);
         for _ in 0..3 {
             recorder.executed_repeat(again);
@@ -431,10 +444,7 @@ mod tests {
             Event::Executed(other),
             Event::Executed(again),
             Event::Executed(elsewhere),
-            Event::Left {
-                translation: first,
-                instructions: 1,
-            },
+            Event::Left { translation: first, instructions: 1 },
             Event::Executed(again),
         ];
         assert_eq!(all_events(&batches), expected);
@@ -452,13 +462,7 @@ mod tests {
         let (batches, _) = finish(recorder);
         assert_eq!(
             all_events(&batches),
-            [
-                Event::Left {
-                    translation: id,
-                    instructions: 2
-                },
-                Event::Executed(id)
-            ]
+            [Event::Left { translation: id, instructions: 2 }, Event::Executed(id)]
         );
     }
 
@@ -473,23 +477,23 @@ mod tests {
         recorder.left(1);
         recorder.executed(late);
         let (batches, _) = finish(recorder);
-        assert_eq!(batches.iter().map(|batch| batch.words.len()).collect::<Vec<_>>(), [BATCH + 1, 1]);
-        assert_eq!(batches.iter().map(|batch| batch.translations.len()).collect::<Vec<_>>(), [2, 0]);
+        assert_eq!(
+            batches.iter().map(|batch| batch.words.len()).collect::<Vec<_>>(),
+            [BATCH + 1, 1]
+        );
+        assert_eq!(
+            batches.iter().map(|batch| batch.translations.len()).collect::<Vec<_>>(),
+            [2, 0]
+        );
         assert_eq!(
             events(&batches[0].words).last(),
-            Some(Event::Left {
-                translation: id,
-                instructions: 1
-            })
+            Some(Event::Left { translation: id, instructions: 1 })
         );
     }
 
     #[test]
     fn memory_stays_flat_when_nobody_takes_the_batches() {
-        let mut recorder = Recorder::new(Kept {
-            batches: Vec::new(),
-            room: Some(1),
-        });
+        let mut recorder = Recorder::new(Kept { batches: Vec::new(), room: Some(1) });
         let id = recorder.define(A, &[1], &[0x90], false, [None; 2]);
         for _ in 0..5 * BATCH {
             recorder.executed(id);

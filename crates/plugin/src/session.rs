@@ -1,7 +1,9 @@
-//! What happens when: waiting for marker 1, recording, over. Takes QEMU's callbacks; hands what they say to the recorder.
+//! What happens when: waiting for marker 1, recording, over. Takes QEMU's callbacks; hands what
+//! they say to the recorder.
 //!
-//! While waiting, only the first marker and task switches are instrumented. Marker 1 makes QEMU drop all translations, so that
-//! whatever runs from then on is translated anew, at its real address, with the recorder's callbacks in it. The end drops them again.
+//! While waiting, only the first marker and task switches are instrumented. Marker 1 makes QEMU
+//! drop all translations, so that whatever runs from then on is translated anew, at its real
+//! address, with the recorder's callbacks in it. The end drops them again.
 
 use crate::arguments::{Arguments, Data, OnError, TaskPlaces};
 use crate::clock::Clock;
@@ -22,9 +24,11 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use trace::{Header, Site, TranslationId, WriteError};
 
-/// The one session. Made by `install`, used by the vCPU's thread and, after that has stopped, at exit; never freed.
+/// The one session. Made by `install`, used by the vCPU's thread and, after that has stopped, at
+/// exit; never freed.
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(null_mut());
-/// What the callback of every execution needs, by itself so that it is one load away. Null when not recording.
+/// What the callback of every execution needs, by itself so that it is one load away. Null when not
+/// recording.
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(null_mut());
 
 struct Session {
@@ -63,30 +67,13 @@ struct Recording {
 
 /// Opens the output and begins to wait.
 pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
-    let Arguments {
-        out,
-        mut header,
-        tasks,
-        on_error,
-        verify,
-        clock,
-        data,
-        values,
-    } = arguments;
-    let file = File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
+    let Arguments { out, mut header, tasks, on_error, verify, clock, data, values } = arguments;
+    let file =
+        File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
     let (tasks, phase) = (tasks.map(TaskWatch::new), Phase::Waiting(file));
-    let session = Box::new(Session {
-        id,
-        header,
-        on_error,
-        verify,
-        clock,
-        data,
-        values,
-        tasks,
-        phase,
-    });
+    let session =
+        Box::new(Session { id, header, on_error, verify, clock, data, values, tasks, phase });
     SESSION.store(Box::into_raw(session), Ordering::Relaxed);
     qemu::at_translation(id, waiting::on_translation);
     qemu::at_exit(id, on_exit);
@@ -104,7 +91,9 @@ impl Session {
             }
         }
         let on_error = self.on_error;
-        let begun = Output::begin(file, self.header.clone(), self.data.is_some(), move |error| failed(on_error, error));
+        let begun = Output::begin(file, self.header.clone(), self.data.is_some(), move |error| {
+            failed(on_error, error)
+        });
         begun.map_err(|error| failed(on_error, &error.into())).ok()
     }
 
@@ -133,9 +122,8 @@ impl Session {
 }
 
 fn failed(on_error: OnError, error: &WriteError) {
-    let cause = std::error::Error::source(error)
-        .map(|cause| format!(": {cause}"))
-        .unwrap_or_default();
+    let cause =
+        std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
     say(&format!("{error}{cause}"));
     if on_error == OnError::Stop {
         say("stopping the guest");
@@ -144,7 +132,8 @@ fn failed(on_error: OnError, error: &WriteError) {
     }
 }
 
-/// Runs a callback that may not unwind into QEMU. A panic has printed itself; recording ends with it.
+/// Runs a callback that may not unwind into QEMU. A panic has printed itself; recording ends with
+/// it.
 fn guarded(callback: impl FnOnce(&mut Session)) {
     // SAFETY: as in `under_way`; no callback enters `guarded` twice.
     let Some(session) = (unsafe { SESSION.load(Ordering::Relaxed).as_mut() }) else {
@@ -163,9 +152,9 @@ fn guarded(callback: impl FnOnce(&mut Session)) {
 /// The recording that is under way.
 #[inline(always)]
 fn under_way() -> Option<&'static mut Recording> {
-    // SAFETY: the pointer comes from `Box::into_raw` and is never freed. Only one callback runs at a time: those of the one
-    // vCPU on its thread, and the one at exit after that thread has stopped. Each is done with the reference before it, or a
-    // function that it calls, asks again.
+    // SAFETY: the pointer comes from `Box::into_raw` and is never freed. Only one callback runs at
+    // a time: those of the one vCPU on its thread, and the one at exit after that thread has
+    // stopped. Each is done with the reference before it, or a function that it calls, asks again.
     unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }
 }
 
@@ -230,13 +219,16 @@ mod waiting {
 
     unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
         guarded(|session| {
-            // In a loop the marker may be executed once more before QEMU has dropped the translations.
+            // In a loop the marker may be executed once more before QEMU has dropped the
+            // translations.
             if let Phase::Waiting(_) = session.phase
                 && let Some(output) = session.begin_output()
             {
                 session.phase = Phase::Recording;
                 let mut recorder = Recorder::new(output);
-                if let Some((pointer, pid, comm)) = session.tasks.as_mut().and_then(TaskWatch::current) {
+                if let Some((pointer, pid, comm)) =
+                    session.tasks.as_mut().and_then(TaskWatch::current)
+                {
                     recorder.switch(pointer, pid, comm);
                 }
                 let mut frames = session.data.and_then(|data| data.frames).and_then(Frames::find);
@@ -303,14 +295,19 @@ mod recording {
                     }
                 }
                 if let Some(number) = instruction::marker(&self.code[start..]) {
-                    instruction.at_execution(on_marker, Reads::Nothing, usize::from(number) << 16 | (i + 1));
+                    instruction.at_execution(
+                        on_marker,
+                        Reads::Nothing,
+                        usize::from(number) << 16 | (i + 1),
+                    );
                 }
                 if let Some(entry) = places.and_then(|places| places.entry(instruction.addr())) {
                     instruction.at_execution(on_entry, Reads::Registers, entry as usize);
                 }
             }
             let size = self.code.len() as u64;
-            let physical = self.mappings.as_mut().map(|mappings| mappings.of_code(translation.addr().0, size));
+            let physical =
+                self.mappings.as_mut().map(|mappings| mappings.of_code(translation.addr().0, size));
             let id = self.recorder.define(
                 translation.addr(),
                 &self.lengths,
@@ -323,15 +320,15 @@ mod recording {
                     clock.read_before(translation.addr().0.wrapping_add(size));
                     self.recorder.reads_clock(id);
                 }
-                if let (Some(first), true) = (instructions.first(), clock.is_behind(translation.addr().0)) {
+                if let (Some(first), true) =
+                    (instructions.first(), clock.is_behind(translation.addr().0))
+                {
                     first.at_execution(on_clock, Reads::Registers, 0);
                 }
             }
             if self.verify.is_some() {
-                let checked = Checked {
-                    addr: translation.addr(),
-                    instructions: instructions.len() as u64,
-                };
+                let checked =
+                    Checked { addr: translation.addr(), instructions: instructions.len() as u64 };
                 let data = Box::into_raw(Box::new(checked)) as usize;
                 translation.at_execution(on_execution_to_verify, Reads::Registers, data);
             }
@@ -343,7 +340,8 @@ mod recording {
             };
             translation.at_execution(callback, Reads::Nothing, id.0 as usize);
             for store in instruction::progress_stores(&may_leave) {
-                instructions[store.before].store_at_execution(&self.progress, store.progress.into());
+                instructions[store.before]
+                    .store_at_execution(&self.progress, store.progress.into());
             }
         }
 
@@ -355,7 +353,8 @@ mod recording {
         }
     }
 
-    /// Every execution of every translation comes through here: some 50 million times a second. Nothing in it can panic.
+    /// Every execution of every translation comes through here: some 50 million times a second.
+    /// Nothing in it can panic.
     unsafe extern "C" fn on_execution(_: c_uint, id: *mut c_void) {
         let Some(recording) = under_way() else {
             return;
@@ -412,7 +411,12 @@ mod recording {
         access(info, addr, Site::new(instruction as u16, false, qemu::size_log2(info)));
     }
 
-    unsafe extern "C" fn on_store(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
+    unsafe extern "C" fn on_store(
+        _: c_uint,
+        info: AccessInfo,
+        addr: u64,
+        instruction: *mut c_void,
+    ) {
         access(info, addr, Site::new(instruction as u16, true, qemu::size_log2(info)));
         // Behind the store: what it stored is there to be read.
         if let Some(recording) = under_way()
@@ -466,7 +470,9 @@ mod recording {
     unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
         guarded_recording(|_, recording| {
             let progress = recording.progress.get();
-            if let (Some(verify), Some(checked)) = (&mut recording.verify, unsafe { checked.cast::<Checked>().as_ref() }) {
+            if let (Some(verify), Some(checked)) =
+                (&mut recording.verify, unsafe { checked.cast::<Checked>().as_ref() })
+            {
                 verify.entered(checked, progress);
             }
         });
@@ -474,16 +480,22 @@ mod recording {
 
     unsafe extern "C" fn on_entry(_: c_uint, entry: *mut c_void) {
         guarded_recording(|session, recording| {
-            let news = session.tasks.as_mut().and_then(|tasks| tasks.at(Entry::from_data(entry as usize)));
+            let news =
+                session.tasks.as_mut().and_then(|tasks| tasks.at(Entry::from_data(entry as usize)));
             match news {
-                Some(News::Runs((pointer, pid, comm))) => recording.recorder.switch(pointer, pid, comm),
-                Some(News::Woken((pointer, pid, comm))) => recording.recorder.woken(pointer, pid, comm),
+                Some(News::Runs((pointer, pid, comm))) => {
+                    recording.recorder.switch(pointer, pid, comm)
+                }
+                Some(News::Woken((pointer, pid, comm))) => {
+                    recording.recorder.woken(pointer, pid, comm)
+                }
                 None => {}
             }
         });
     }
 
-    /// `data`: the marker's number, and from bit 0 how many instructions of the translation are reached with it.
+    /// `data`: the marker's number, and from bit 0 how many instructions of the translation are
+    /// reached with it.
     unsafe extern "C" fn on_marker(_: c_uint, data: *mut c_void) {
         guarded_recording(|session, recording| {
             if let Phase::Recording = session.phase {

@@ -1,4 +1,5 @@
-//! Who is running: reads, at a task switch or when a task is renamed, which task it is and what it is called.
+//! Who is running: reads, at a task switch or when a task is renamed, which task it is and what it
+//! is called.
 
 use crate::arguments::TaskPlaces;
 use crate::qemu::{Register, read_memory};
@@ -55,8 +56,8 @@ impl TaskPlaces {
 /// Follows the guest's task switches, before a recording begins and while it lasts.
 pub struct TaskWatch {
     pub places: TaskPlaces,
-    /// Where a function finds its first two arguments (System V ABI, section 3.2.3). Looked up when first needed: there are no registers
-    /// before the vCPU runs.
+    /// Where a function finds its first two arguments (System V ABI, section 3.2.3). Looked up when
+    /// first needed: there are no registers before the vCPU runs.
     arguments: Option<[Register; 2]>,
     /// The task that runs now, once a switch was seen.
     current: Option<TaskPointer>,
@@ -65,12 +66,7 @@ pub struct TaskWatch {
 
 impl TaskWatch {
     pub fn new(places: TaskPlaces) -> TaskWatch {
-        TaskWatch {
-            places,
-            arguments: None,
-            current: None,
-            complained: false,
-        }
+        TaskWatch { places, arguments: None, current: None, complained: false }
     }
 
     /// At the entry of a function, in a callback that reads registers: gives what is news.
@@ -112,7 +108,8 @@ impl TaskWatch {
     fn arguments(&mut self) -> Option<[u64; 2]> {
         let find = || Some([Register::find(c"rdi")?, Register::find(c"rsi")?]);
         self.arguments = self.arguments.or_else(find);
-        let values = self.arguments.and_then(|[first, second]| Some([first.value()?, second.value()?]));
+        let values =
+            self.arguments.and_then(|[first, second]| Some([first.value()?, second.value()?]));
         if values.is_none() {
             self.complain("registers rdi and rsi cannot be read");
         }
@@ -170,10 +167,7 @@ mod tests {
             places.entry(RunAddr(0x40)).map(|entry| Entry::from_data(entry as usize)),
             Some(Entry::Wake)
         );
-        let places = TaskPlaces {
-            set_comm: Some(0x20),
-            ..places
-        };
+        let places = TaskPlaces { set_comm: Some(0x20), ..places };
         assert_eq!(places.entry(RunAddr(0x20)), Some(Entry::SetComm));
     }
 }

@@ -1,7 +1,9 @@
-//! The recorder's own audit (`verify=on`): counts every instruction by itself, inline, and reads the real address at every
-//! execution; compares both with what is recorded, execution by execution.
+//! The recorder's own audit (`verify=on`): counts every instruction by itself, inline, and reads
+//! the real address at every execution; compares both with what is recorded, execution by
+//! execution.
 //!
-//! It shares nothing with the recorder's scheme (progress stores, addresses at translation) but the translations themselves.
+//! It shares nothing with the recorder's scheme (progress stores, addresses at translation) but the
+//! translations themselves.
 
 use crate::qemu::{Cell, Instruction, Register};
 use crate::say;
@@ -50,7 +52,8 @@ impl Verify {
         instruction.add_at_execution(cell, 1);
     }
 
-    /// A translation is entered; `progress` is the recorder's of the one before. In a callback that reads registers.
+    /// A translation is entered; `progress` is the recorder's of the one before. In a callback that
+    /// reads registers.
     pub fn entered(&mut self, checked: &'static Checked, progress: u64) {
         let counted = self.kernel.get() + self.user.get();
         if let Some(before) = self.before {
@@ -80,7 +83,8 @@ impl Verify {
         }
     }
 
-    /// Says what came out. `folded`: instructions counted here that only went on with a string instruction.
+    /// Says what came out. `folded`: instructions counted here that only went on with a string
+    /// instruction.
     pub fn report(&self, totals: Option<&Totals>, folded: u64) {
         let (kernel, user) = (self.kernel.get(), self.user.get());
         let total = kernel + user;
@@ -97,7 +101,8 @@ impl Verify {
         let (executions, wrong) = (self.executions, self.wrong_counts);
         say(&format!("verify: {executions} executions compared, {wrong} with a wrong count"));
         let aliased = |kernel| {
-            let of_kind = self.aliases.iter().filter(|((taken_for, _), _)| taken_for.is_kernel() == kernel);
+            let of_kind =
+                self.aliases.iter().filter(|((taken_for, _), _)| taken_for.is_kernel() == kernel);
             of_kind.map(|(_, count)| count).sum::<u64>()
         };
         say(&format!(

@@ -1,8 +1,10 @@
-//! Which chunks of code alternate: Gloy and Smith's temporal relationship graph (TOPLAS 1999, section 3.1).
+//! Which chunks of code alternate: Gloy and Smith's temporal relationship graph (TOPLAS 1999,
+//! section 3.1).
 //!
-//! Takes what runs, translation by translation; gives for each pair of chunks of functions that may move how often one ran between two runs of the other,
-//! as long as no more than twice a cache of other code had run in between. Code that does not move (entry code, modules, user code) takes up its part of
-//! that, in lines of 64 bytes, and is in no pair. Never looks at an order.
+//! Takes what runs, translation by translation; gives for each pair of chunks of functions that may
+//! move how often one ran between two runs of the other, as long as no more than twice a cache of
+//! other code had run in between. Code that does not move (entry code, modules, user code) takes up
+//! its part of that, in lines of 64 bytes, and is in no pair. Never looks at an order.
 
 use crate::ideal::{IdealCache, Unit, Units};
 use image::Image;
@@ -34,7 +36,8 @@ impl Alternations {
     pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
         let known = self.units.count();
         self.units.define(image, start, lengths);
-        (known..self.units.count()).for_each(|unit| self.recent.add_unit(self.units.bytes(unit as Unit)));
+        (known..self.units.count())
+            .for_each(|unit| self.recent.add_unit(self.units.bytes(unit as Unit)));
     }
 
     /// The first `reached` instructions of a translation ran.
@@ -42,7 +45,8 @@ impl Alternations {
     pub fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
             if self.units.block(unit).is_some() {
-                let between = self.recent.since(unit).filter(|&other| self.units.block(other).is_some());
+                let between =
+                    self.recent.since(unit).filter(|&other| self.units.block(other).is_some());
                 for other in between {
                     *self.counts.entry((unit.min(other), unit.max(other))).or_insert(0) += 1;
                 }
@@ -62,7 +66,8 @@ mod tests {
     use super::*;
     use image::examples::row_of_blocks;
 
-    /// Each block is a translation of one instruction; a function of its own if `apart`, else all are one.
+    /// Each block is a translation of one instruction; a function of its own if `apart`, else all
+    /// are one.
     fn followed(sizes: &[u32], apart: bool, recent: u64, ran: &[u32]) -> Vec<(usize, usize, u64)> {
         let image = row_of_blocks(sizes, apart);
         let mut alternations = Alternations::new(recent, &image);
@@ -78,7 +83,8 @@ mod tests {
     /// The paper's example: what ran between two runs of the same is counted once for each time.
     #[test]
     fn what_ran_between_two_runs_alternates() {
-        // 0 1 0 2 0: 1 between the first two runs of 0, 2 between the next; 1 and 2 never come back.
+        // 0 1 0 2 0: 1 between the first two runs of 0, 2 between the next; 1 and 2 never come
+        // back.
         assert_eq!(followed(&[9, 9, 9], true, 1000, &[0, 1, 0, 2, 0]), [(0, 1, 1), (0, 2, 1)]);
         // 1 comes back: 0 and 2 each ran since, once each however often.
         let back = followed(&[9, 9, 9], true, 1000, &[0, 1, 0, 2, 0, 1]);

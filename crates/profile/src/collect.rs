@@ -1,7 +1,7 @@
 //! One recording becomes a profile.
 //!
-//! Takes the recording chunk by chunk and the image it ran; gives counts. Memory grows with the number of distinct translations and
-//! transitions, not with the length of the recording.
+//! Takes the recording chunk by chunk and the image it ran; gives counts. Memory grows with the
+//! number of distinct translations and transitions, not with the length of the recording.
 
 use crate::alternations::{Alternations, RECENT_BYTES};
 use crate::flow::{Flow, Known};
@@ -19,7 +19,8 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use trace::{Chunk, Event, Reader, Task, TaskId, Translation, TranslationId};
 
-/// Interrupted transitions that wait for the way back; beyond that the oldest is forgotten, and one edge with it.
+/// Interrupted transitions that wait for the way back; beyond that the oldest is forgotten, and one
+/// edge with it.
 const MOST_PENDING: usize = 64;
 
 /// What is counted besides what every profile has.
@@ -34,7 +35,12 @@ pub enum Besides {
 ///
 /// # Errors
 /// The recording is damaged, cut off, or of another kernel than `image`.
-pub fn collect<R: Read>(reader: &mut Reader<R>, image: &Image, cut: &mut Cut, besides: Besides) -> anyhow::Result<Profile> {
+pub fn collect<R: Read>(
+    reader: &mut Reader<R>,
+    image: &Image,
+    cut: &mut Cut,
+    besides: Besides,
+) -> anyhow::Result<Profile> {
     let header = reader.header().clone();
     if header.build_id != image.build_id.0 {
         anyhow::bail!(
@@ -114,7 +120,8 @@ impl<'a> Collector<'a> {
             entered: None,
             seeds: BTreeMap::new(),
             joint: JointMisses::new(joint::CACHE_BYTES, image.entry_padding.into()),
-            alternations: (besides == Besides::Alternations).then(|| Alternations::new(RECENT_BYTES, image)),
+            alternations: (besides == Besides::Alternations)
+                .then(|| Alternations::new(RECENT_BYTES, image)),
         }
     }
 
@@ -146,11 +153,12 @@ impl<'a> Collector<'a> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Executed(TranslationId(id)) => self.executed(id),
-            Event::Left {
-                translation: TranslationId(id),
-                instructions,
-            } => self.left(id, instructions),
-            Event::Task(TaskId(task)) => self.current = self.table_of_task.get(task as usize).copied().unwrap_or(0),
+            Event::Left { translation: TranslationId(id), instructions } => {
+                self.left(id, instructions)
+            }
+            Event::Task(TaskId(task)) => {
+                self.current = self.table_of_task.get(task as usize).copied().unwrap_or(0)
+            }
             Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
         }
     }
@@ -201,7 +209,8 @@ impl<'a> Collector<'a> {
         };
         if known.entry.is_some() {
             self.entered = known.entry;
-        } else if let (Some(class), true, Some(block)) = (self.entered, known.movable, known.first) {
+        } else if let (Some(class), true, Some(block)) = (self.entered, known.movable, known.first)
+        {
             *self.seeds.entry((self.image.block(block).addr, class)).or_insert(0) += 1;
             self.entered = None;
         }
@@ -209,7 +218,8 @@ impl<'a> Collector<'a> {
 
     fn transition(&mut self, from: u32, to: u32) {
         if self.count(from, to, 1) {
-            let leaves_for_anywhere = self.known[from as usize].as_ref().is_some_and(Known::leaves_for_anywhere);
+            let leaves_for_anywhere =
+                self.known[from as usize].as_ref().is_some_and(Known::leaves_for_anywhere);
             if leaves_for_anywhere {
                 self.resume(to);
             } else {
@@ -258,7 +268,8 @@ impl<'a> Collector<'a> {
         self.pending.push(from);
     }
 
-    /// The way back from an interrupt: the latest pending translation that goes on at `to` has its transition after all.
+    /// The way back from an interrupt: the latest pending translation that goes on at `to` has its
+    /// transition after all.
     fn resume(&mut self, to: u32) {
         let goes_on = |&from: &u32| !matches!(self.flow(from, to), Flow::Interrupted);
         if let Some(at) = self.pending.iter().rposition(goes_on) {
@@ -277,11 +288,8 @@ impl<'a> Collector<'a> {
             presences: self.joint.presences(self.image),
             ..Profile::empty(BuildId(header.build_id))
         };
-        let summing = Summing {
-            image: self.image,
-            known: &self.known,
-            instructions: &self.instructions,
-        };
+        let summing =
+            Summing { image: self.image, known: &self.known, instructions: &self.instructions };
         for (name, table) in self.names.into_iter().zip(&self.tables) {
             let process = summing.add(table, &mut profile);
             if process.kernel_instructions + process.user_instructions > 0 {
@@ -296,8 +304,16 @@ impl<'a> Collector<'a> {
         profile.sources.push(Source {
             workload: header.workload,
             seed: header.seed,
-            kernel_instructions: profile.processes.values().map(|process| process.kernel_instructions).sum(),
-            user_instructions: profile.processes.values().map(|process| process.user_instructions).sum(),
+            kernel_instructions: profile
+                .processes
+                .values()
+                .map(|process| process.kernel_instructions)
+                .sum(),
+            user_instructions: profile
+                .processes
+                .values()
+                .map(|process| process.user_instructions)
+                .sum(),
             part: None,
         });
         profile
@@ -308,12 +324,20 @@ impl<'a> Collector<'a> {
 ///
 /// # Errors
 /// There is no such part, or no recording; it is damaged or of another kernel.
-pub fn of_recording(recording: &Recording, image: &Image, part: &Part, besides: Besides) -> anyhow::Result<Profile> {
+pub fn of_recording(
+    recording: &Recording,
+    image: &Image,
+    part: &Part,
+    besides: Besides,
+) -> anyhow::Result<Profile> {
     let named = || recording.trace().display().to_string();
     let mut cut = part.cut(|| executed(recording)).with_context(named)?;
     let trace = recording.trace();
     let file = File::open(&trace).with_context(named)?;
-    let progress = Progress::of(file.metadata().with_context(named)?.len(), format!("counts of {}", trace.display()));
+    let progress = Progress::of(
+        file.metadata().with_context(named)?.len(),
+        format!("counts of {}", trace.display()),
+    );
     let from = progress.reading(BufReader::with_capacity(1 << 20, file));
     let mut reader = Reader::new(from).with_context(named)?.without_data();
     let mut profile = collect(&mut reader, image, &mut cut, besides).with_context(named)?;
@@ -348,7 +372,14 @@ impl Summing<'_> {
     }
 
     /// The first `reached` instructions of a translation ran, so many times.
-    fn ran(&self, id: usize, reached: u32, times: u64, process: &mut Process, profile: &mut Profile) {
+    fn ran(
+        &self,
+        id: usize,
+        reached: u32,
+        times: u64,
+        process: &mut Process,
+        profile: &mut Profile,
+    ) {
         let instructions = u64::from(reached) * times;
         let Some(known) = &self.known[id] else {
             process.user_instructions += instructions;
@@ -374,7 +405,9 @@ impl Summing<'_> {
             return;
         };
         match from.to(to, self.image) {
-            Flow::Edge(from, to, kind) => add_edge(profile, self.image, from, to, kind, successor.count),
+            Flow::Edge(from, to, kind) => {
+                add_edge(profile, self.image, from, to, kind, successor.count)
+            }
             Flow::Call(from, to) => {
                 let ends = (self.image.block(from).addr, self.image.block(to).addr);
                 *profile.calls.entry(ends).or_insert(0) += successor.count;
@@ -384,7 +417,14 @@ impl Summing<'_> {
     }
 }
 
-fn add_edge(profile: &mut Profile, image: &Image, from: image::BlockIndex, to: image::BlockIndex, kind: EdgeKind, count: u64) {
+fn add_edge(
+    profile: &mut Profile,
+    image: &Image,
+    from: image::BlockIndex,
+    to: image::BlockIndex,
+    kind: EdgeKind,
+    count: u64,
+) {
     let ends = (image.block(from).addr, image.block(to).addr);
     profile.edges.entry(ends).or_insert((kind, 0)).1 += count;
 }
@@ -450,12 +490,8 @@ mod tests {
     }
 
     fn profile_of(events: &[Event]) -> Profile {
-        let header = Header {
-            build_id: "5f3c".into(),
-            workload: "net".into(),
-            seed: 1,
-            conditions: vec![],
-        };
+        let header =
+            Header { build_id: "5f3c".into(), workload: "net".into(), seed: 1, conditions: vec![] };
         let mut writer = Writer::new(Vec::new(), &header).unwrap();
         writer.translations(&translations()).unwrap();
         let task = |id, name: &[u8]| {
@@ -473,7 +509,13 @@ mod tests {
         events.iter().for_each(|event| event.append_to(&mut words));
         writer.stream(&words).unwrap();
         let (bytes, _) = writer.end().unwrap();
-        collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole(), Besides::Nothing).unwrap()
+        collect(
+            &mut Reader::new(&bytes[..]).unwrap(),
+            &image(),
+            &mut Cut::whole(),
+            Besides::Nothing,
+        )
+        .unwrap()
     }
 
     fn run(id: u32) -> Event {
@@ -486,7 +528,8 @@ mod tests {
 
     #[test]
     fn a_call_and_its_return() {
-        let profile = profile_of(&[run(HEAD), run(CALL), run(G), run(TAIL), run(USER), run(HEAD), run(TAIL)]);
+        let profile =
+            profile_of(&[run(HEAD), run(CALL), run(G), run(TAIL), run(USER), run(HEAD), run(TAIL)]);
         assert_eq!(profile.blocks[&LinkAddr(BASE)], 2);
         assert_eq!(edge(&profile, 0, 4), Some((EdgeKind::FallThrough, 1)));
         assert_eq!(edge(&profile, 0, 9), Some((EdgeKind::Branch, 1)));
@@ -514,7 +557,10 @@ mod tests {
     #[test]
     fn an_entry_has_the_first_movable_block_as_its_seed() {
         let profile = profile_of(&[run(USER), run(INTERRUPT), run(G), run(TAIL)]);
-        assert_eq!(profile.seeds, BTreeMap::from([((LinkAddr(BASE + 0x20), SeedClass::Interrupt), 1)]));
+        assert_eq!(
+            profile.seeds,
+            BTreeMap::from([((LinkAddr(BASE + 0x20), SeedClass::Interrupt), 1)])
+        );
     }
 
     #[test]
@@ -540,12 +586,15 @@ mod tests {
 
     #[test]
     fn a_recording_of_another_kernel_is_refused() {
-        let header = Header {
-            build_id: "00ae".into(),
-            ..Header::default()
-        };
+        let header = Header { build_id: "00ae".into(), ..Header::default() };
         let (bytes, _) = Writer::new(Vec::new(), &header).unwrap().end().unwrap();
-        let error = collect(&mut Reader::new(&bytes[..]).unwrap(), &image(), &mut Cut::whole(), Besides::Nothing).unwrap_err();
+        let error = collect(
+            &mut Reader::new(&bytes[..]).unwrap(),
+            &image(),
+            &mut Cut::whole(),
+            Besides::Nothing,
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("build id 00ae"));
     }
 }

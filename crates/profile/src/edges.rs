@@ -1,7 +1,8 @@
 //! Counts of edges from counts of blocks (Tamches 2001, section 4.1).
 //!
-//! Takes a graph and the counts of its blocks; gives each edge's count and whether it is exact. An edge that is the only unknown one into or out of a
-//! block is the block's count less the known ones; what stays unknown is bounded by both its ends, and the smaller bound is taken.
+//! Takes a graph and the counts of its blocks; gives each edge's count and whether it is exact. An
+//! edge that is the only unknown one into or out of a block is the block's count less the known
+//! ones; what stays unknown is bounded by both its ends, and the smaller bound is taken.
 
 /// What is known of a block.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,8 @@ pub struct EdgeCount {
     pub exact: bool,
 }
 
-/// Derives the counts of `edges` (from, to). Blocks that were not counted get theirs where all edges on one side are known.
+/// Derives the counts of `edges` (from, to). Blocks that were not counted get theirs where all
+/// edges on one side are known.
 pub fn derive(blocks: &mut [Counted], edges: &[(u32, u32)]) -> Vec<EdgeCount> {
     let mut into: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
     let mut out_of: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
@@ -32,7 +34,9 @@ pub fn derive(blocks: &mut [Counted], edges: &[(u32, u32)]) -> Vec<EdgeCount> {
     loop {
         let mut changed = false;
         for b in 0..blocks.len() {
-            for (closed, side) in [(blocks[b].closed_in, &into[b]), (blocks[b].closed_out, &out_of[b])] {
+            for (closed, side) in
+                [(blocks[b].closed_in, &into[b]), (blocks[b].closed_out, &out_of[b])]
+            {
                 changed |= closed && settle(&mut blocks[b].count, side, &mut known);
             }
         }
@@ -49,15 +53,13 @@ pub fn derive(blocks: &mut [Counted], edges: &[(u32, u32)]) -> Vec<EdgeCount> {
         .enumerate()
         .map(|(n, &(from, to))| match known[n] {
             Some(count) => EdgeCount { count, exact: true },
-            None => EdgeCount {
-                count: rest(from, &out_of).min(rest(to, &into)),
-                exact: false,
-            },
+            None => EdgeCount { count: rest(from, &out_of).min(rest(to, &into)), exact: false },
         })
         .collect()
 }
 
-/// One step on one side of a block: its only unknown edge, or its own count. Gives whether something became known.
+/// One step on one side of a block: its only unknown edge, or its own count. Gives whether
+/// something became known.
 fn settle(count: &mut Option<u64>, side: &[usize], known: &mut [Option<u64>]) -> bool {
     let sum: u64 = side.iter().filter_map(|&n| known[n]).sum();
     let mut unknown = side.iter().filter(|&&n| known[n].is_none());
@@ -80,11 +82,7 @@ mod tests {
 
     fn blocks(counts: &[Option<u64>]) -> Vec<Counted> {
         let last = counts.len() - 1;
-        let of = |(n, &count)| Counted {
-            count,
-            closed_in: n > 0,
-            closed_out: n < last,
-        };
+        let of = |(n, &count)| Counted { count, closed_in: n > 0, closed_out: n < last };
         counts.iter().enumerate().map(of).collect()
     }
 

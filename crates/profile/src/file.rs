@@ -1,4 +1,5 @@
-//! The profile file (`*.klp`): JSON, rows of hexadecimal addresses and counts, sorted, so that equal profiles are equal bytes.
+//! The profile file (`*.klp`): JSON, rows of hexadecimal addresses and counts, sorted, so that
+//! equal profiles are equal bytes.
 
 use crate::{Merge, Presences, Process, Profile, Source};
 use image::BuildId;
@@ -11,11 +12,15 @@ use std::collections::BTreeMap;
 pub enum ProfileError {
     #[error("not a profile: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("a profile of format {0}; this version reads format {FORMAT}: make it again with `kernlane profile`")]
+    #[error(
+        "a profile of format {0}; this version reads format {FORMAT}: make it again with `kernlane profile`"
+    )]
     Format(u32),
     #[error("\"{0}\" is no hexadecimal address")]
     Address(String),
-    #[error("\"{0}\" are no turnovers in words of 16 hexadecimal digits, as many words in each row")]
+    #[error(
+        "\"{0}\" are no turnovers in words of 16 hexadecimal digits, as many words in each row"
+    )]
     Turnovers(String),
     #[error("\"{0}\" is neither a kind of edge nor a class of seed")]
     Name(String),
@@ -73,11 +78,15 @@ impl Profile {
             sources: self.sources.clone(),
             blocks: count_rows(&self.blocks),
             edges: (self.edges.iter())
-                .map(|((from, to), (kind, count))| (hex(*from), hex(*to), name_of(&EDGE_KINDS, *kind), *count))
+                .map(|((from, to), (kind, count))| {
+                    (hex(*from), hex(*to), name_of(&EDGE_KINDS, *kind), *count)
+                })
                 .collect(),
             calls: pair_rows(&self.calls),
             seeds: (self.seeds.iter())
-                .map(|((block, class), count)| (hex(*block), name_of(&SEED_CLASSES, *class), *count))
+                .map(|((block, class), count)| {
+                    (hex(*block), name_of(&SEED_CLASSES, *class), *count)
+                })
                 .collect(),
             joint_misses: pair_rows(&self.joint_misses),
             alternations: pair_rows(&self.alternations),
@@ -85,7 +94,8 @@ impl Profile {
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
         };
-        let mut text = serde_json::to_string(&document).expect("rows of strings and integers are always JSON");
+        let mut text =
+            serde_json::to_string(&document).expect("rows of strings and integers are always JSON");
         text.push('\n');
         text
     }
@@ -102,7 +112,9 @@ impl Profile {
         let edge = |(from, to, kind, count): (String, String, String, u64)| {
             Ok(((address(&from)?, address(&to)?), (named(&EDGE_KINDS, &kind)?, count)))
         };
-        let seed = |(block, class, count): (String, String, u64)| Ok(((address(&block)?, named(&SEED_CLASSES, &class)?), count));
+        let seed = |(block, class, count): (String, String, u64)| {
+            Ok(((address(&block)?, named(&SEED_CLASSES, &class)?), count))
+        };
         let process = |row: ProcessRow| {
             let process = Process {
                 kernel_instructions: row.kernel_instructions,
@@ -122,7 +134,11 @@ impl Profile {
             joint_misses: pairs(document.joint_misses)?,
             alternations: pairs(document.alternations)?,
             presences: presences(document.presences)?,
-            processes: document.processes.into_iter().map(process).collect::<Result<_, ProfileError>>()?,
+            processes: document
+                .processes
+                .into_iter()
+                .map(process)
+                .collect::<Result<_, ProfileError>>()?,
             outside: counts(document.outside)?,
         })
     }
@@ -145,10 +161,10 @@ fn pair_rows(counts: &BTreeMap<(LinkAddr, LinkAddr), u64>) -> Vec<(String, Strin
     counts.iter().map(|((a, b), count)| (hex(*a), hex(*b), *count)).collect()
 }
 
-fn pairs(rows: Vec<(String, String, u64)>) -> Result<BTreeMap<(LinkAddr, LinkAddr), u64>, ProfileError> {
-    rows.into_iter()
-        .map(|(a, b, count)| Ok(((address(&a)?, address(&b)?), count)))
-        .collect()
+fn pairs(
+    rows: Vec<(String, String, u64)>,
+) -> Result<BTreeMap<(LinkAddr, LinkAddr), u64>, ProfileError> {
+    rows.into_iter().map(|(a, b, count)| Ok(((address(&a)?, address(&b)?), count))).collect()
 }
 
 fn counts(rows: Vec<(String, u64)>) -> Result<BTreeMap<LinkAddr, u64>, ProfileError> {
@@ -181,9 +197,7 @@ fn hex(addr: LinkAddr) -> String {
 }
 
 fn address(text: &str) -> Result<LinkAddr, ProfileError> {
-    u64::from_str_radix(text, 16)
-        .map(LinkAddr)
-        .map_err(|_| ProfileError::Address(text.to_owned()))
+    u64::from_str_radix(text, 16).map(LinkAddr).map_err(|_| ProfileError::Address(text.to_owned()))
 }
 
 fn name_of<T: PartialEq>(names: &[(T, &str)], value: T) -> String {
@@ -212,7 +226,10 @@ pub(super) mod tests {
                 part: None,
             }],
             blocks: BTreeMap::from([(LinkAddr(0x1000), 7), (LinkAddr(0x1010), 5)]),
-            edges: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), (EdgeKind::FallThrough, 5))]),
+            edges: BTreeMap::from([(
+                (LinkAddr(0x1000), LinkAddr(0x1010)),
+                (EdgeKind::FallThrough, 5),
+            )]),
             calls: BTreeMap::from([((LinkAddr(0x1010), LinkAddr(0x1000)), 2)]),
             seeds: BTreeMap::from([((LinkAddr(0x1000), SeedClass::SystemCall), 3)]),
             joint_misses: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 4)]),
@@ -242,7 +259,9 @@ pub(super) mod tests {
 
     #[test]
     fn broken_rows_are_named() {
-        let broken = |from: &str, to: &str| Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string();
+        let broken = |from: &str, to: &str| {
+            Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string()
+        };
         assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
         assert!(broken("0000000000000005", "00000000000000g5").contains("are no turnovers"));
         assert!(broken("0000000000000005", "5").contains("are no turnovers"));

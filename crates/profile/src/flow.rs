@@ -1,7 +1,7 @@
 //! How control went from one translation to the next, in terms of blocks.
 //!
-//! What a translation's last instruction was is read from the bytes that ran, not from the image: the kernel patches static keys, static
-//! calls and alternatives at run time.
+//! What a translation's last instruction was is read from the bytes that ran, not from the image:
+//! the kernel patches static keys, static calls and alternatives at run time.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use image::address::LinkAddr;
@@ -60,13 +60,16 @@ impl Known {
         let mut blocks = Vec::new();
         let mut addr = start;
         for (n, &length) in translation.lengths.iter().enumerate() {
-            if let Some(block) = image.block_at(LinkAddr(addr)).filter(|&block| image.block(block).addr.0 == addr) {
+            if let Some(block) =
+                image.block_at(LinkAddr(addr)).filter(|&block| image.block(block).addr.0 == addr)
+            {
                 blocks.push((block, n as u32));
             }
             addr += u64::from(length);
         }
         let first = image.block_at(LinkAddr(start));
-        // A patched instruction may be shorter than what the image has there: `ret` for `jmp __x86_return_thunk`.
+        // A patched instruction may be shorter than what the image has there: `ret` for
+        // `jmp __x86_return_thunk`.
         let exit = exit(translation);
         let last = (end > start)
             .then(|| image.block_at(LinkAddr(end - 1)))
@@ -87,7 +90,8 @@ impl Known {
         }
     }
 
-    /// Whether the last instruction can go anywhere: a return (from a function or an interrupt) or an indirect jump.
+    /// Whether the last instruction can go anywhere: a return (from a function or an interrupt) or
+    /// an indirect jump.
     pub fn leaves_for_anywhere(&self) -> bool {
         matches!(self.exit, Exit::Return | Exit::Indirect | Exit::Resume)
     }
@@ -105,8 +109,12 @@ impl Known {
         };
         let to_entry = image.function_of(to).addr == next.start;
         match self.exit {
-            Exit::Next | Exit::Branch(_) if next.start == self.end => Flow::Edge(from, to, EdgeKind::FallThrough),
-            Exit::Branch(target) if next.start.0 == target => Flow::Edge(from, to, EdgeKind::Branch),
+            Exit::Next | Exit::Branch(_) if next.start == self.end => {
+                Flow::Edge(from, to, EdgeKind::FallThrough)
+            }
+            Exit::Branch(target) if next.start.0 == target => {
+                Flow::Edge(from, to, EdgeKind::Branch)
+            }
             Exit::Jump(target) if next.start.0 == target => Flow::Edge(from, to, EdgeKind::Jump),
             Exit::Call if to_entry => Flow::Call(from, to),
             Exit::Return | Exit::Indirect => left_by_register(image, from, to, to_entry),
@@ -115,7 +123,9 @@ impl Known {
     }
 }
 
-/// A return ends the call before `to` (one that an alternative put there is none in the image); with a return stack that was rewritten (a retpoline) it enters a function, like an indirect jump.
+/// A return ends the call before `to` (one that an alternative put there is none in the image);
+/// with a return stack that was rewritten (a retpoline) it enters a function, like an indirect
+/// jump.
 fn left_by_register(image: &Image, from: BlockIndex, to: BlockIndex, to_entry: bool) -> Flow {
     if to_entry {
         return if image.function_of(to).movable {
@@ -127,7 +137,8 @@ fn left_by_register(image: &Image, from: BlockIndex, to: BlockIndex, to_entry: b
     let before = to.0.checked_sub(1).map(BlockIndex);
     let call = before.filter(|&before| {
         let block = image.block(before);
-        matches!(block.end, End::Call(_) | End::FallThrough) && block.end_addr() == image.block(to).addr
+        matches!(block.end, End::Call(_) | End::FallThrough)
+            && block.end_addr() == image.block(to).addr
     });
     match call {
         Some(call) => Flow::Edge(call, to, EdgeKind::FallThrough),
@@ -139,24 +150,31 @@ fn exit(translation: &Translation) -> Exit {
     let length = translation.lengths.last().map_or(0, |&length| usize::from(length));
     let at = translation.code.len().saturating_sub(length);
     let ip = translation.addr.0 + at as u64;
-    let instruction = Decoder::with_ip(64, &translation.code[at..], ip, DecoderOptions::NONE).decode();
+    let instruction =
+        Decoder::with_ip(64, &translation.code[at..], ip, DecoderOptions::NONE).decode();
     match instruction.flow_control() {
         FlowControl::UnconditionalBranch => Exit::Jump(instruction.near_branch_target()),
         FlowControl::ConditionalBranch => Exit::Branch(instruction.near_branch_target()),
         FlowControl::Call if instruction.is_call_near() => Exit::Call,
         FlowControl::IndirectCall => Exit::Call,
         FlowControl::IndirectBranch => Exit::Indirect,
-        FlowControl::Return if matches!(instruction.mnemonic(), Mnemonic::Ret | Mnemonic::Retf) => Exit::Return,
+        FlowControl::Return if matches!(instruction.mnemonic(), Mnemonic::Ret | Mnemonic::Retf) => {
+            Exit::Return
+        }
         FlowControl::Return => Exit::Resume,
         _ => Exit::Next,
     }
 }
 
-/// Torrellas' classes of entry by the kernel's names of its entry points (arch/x86/entry/entry_64.S, asm/idtentry.h).
+/// Torrellas' classes of entry by the kernel's names of its entry points
+/// (arch/x86/entry/entry_64.S, asm/idtentry.h).
 fn seed_class(function: &str) -> Option<SeedClass> {
     match function {
         "asm_exc_page_fault" => Some(SeedClass::PageFault),
-        "entry_SYSCALL_64" | "entry_SYSENTER_compat" | "entry_SYSCALL_compat" | "asm_int80_emulation" => Some(SeedClass::SystemCall),
+        "entry_SYSCALL_64"
+        | "entry_SYSENTER_compat"
+        | "entry_SYSCALL_compat"
+        | "asm_int80_emulation" => Some(SeedClass::SystemCall),
         "asm_common_interrupt" | "asm_spurious_interrupt" => Some(SeedClass::Interrupt),
         "ret_from_fork_asm" => Some(SeedClass::Other),
         _ if function.starts_with("asm_sysvec_") => Some(SeedClass::Interrupt),

@@ -1,4 +1,5 @@
-//! A profile and its image become the arrays that the layout algorithms take, and an order of theirs becomes a layout.
+//! A profile and its image become the arrays that the layout algorithms take, and an order of
+//! theirs becomes a layout.
 
 use crate::Profile;
 use anyhow::{Context, Result, bail};
@@ -7,7 +8,8 @@ use image::order::{Layout, Run};
 use image::{BlockIndex, Function, Image};
 use layout::graph::{Alternation, BlockId, Call, Edge, Graph, JointMiss, Order, Presence, Seed};
 
-/// The code of an image, or that part of it which is movable, as the layout algorithms see it. Graph block n is image block `to_image[n]`.
+/// The code of an image, or that part of it which is movable, as the layout algorithms see it.
+/// Graph block n is image block `to_image[n]`.
 pub struct Movable {
     pub graph: Graph,
     to_image: Vec<BlockIndex>,
@@ -29,7 +31,9 @@ pub fn whole(image: &Image, profile: &Profile) -> Result<Movable> {
 fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) -> Result<Movable> {
     if image.build_id != profile.build_id {
         let (profile, image) = (&profile.build_id.0, &image.build_id.0);
-        bail!("the profile is of the kernel with build id {profile}, the image has build id {image}");
+        bail!(
+            "the profile is of the kernel with build id {profile}, the image has build id {image}"
+        );
     }
     let mut movable = without_counts(image, wanted);
     let mut from_image = vec![None; image.blocks.len()];
@@ -38,7 +42,9 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
     }
     let find = |addr: &LinkAddr| -> Result<Option<BlockId>> {
         let block = image.block_at(*addr).filter(|&block| image.block(block).addr == *addr);
-        let block = block.with_context(|| format!("the profile names a block at {addr}, where the image has none"))?;
+        let block = block.with_context(|| {
+            format!("the profile names a block at {addr}, where the image has none")
+        })?;
         Ok(from_image[block.0 as usize])
     };
     let graph = &mut movable.graph;
@@ -75,11 +81,7 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
     }
     for ((block, class), &count) in &profile.seeds {
         if let Some(block) = find(block)? {
-            graph.seeds.push(Seed {
-                block,
-                class: *class,
-                count,
-            });
+            graph.seeds.push(Seed { block, class: *class, count });
         }
     }
     Ok(movable)
@@ -112,7 +114,15 @@ impl Movable {
     }
 
     /// The layout file of an order, whose first `hot` blocks are hot.
-    pub fn layout(&self, image: &Image, order: &Order, hot: usize, algorithm: &str, seed: u64, profile: &str) -> Layout {
+    pub fn layout(
+        &self,
+        image: &Image,
+        order: &Order,
+        hot: usize,
+        algorithm: &str,
+        seed: u64,
+        profile: &str,
+    ) -> Layout {
         let mut layout = Layout {
             build_id: image.build_id.clone(),
             algorithm: algorithm.to_owned(),
@@ -135,7 +145,9 @@ impl Movable {
             let index = self.to_image[block as usize];
             let block = image.block(index);
             let function = image.function_of(index);
-            let follows = before.is_some_and(|before: BlockIndex| before.0 + 1 == index.0 && index.0 != function.blocks.start);
+            let follows = before.is_some_and(|before: BlockIndex| {
+                before.0 + 1 == index.0 && index.0 != function.blocks.start
+            });
             match runs.last_mut() {
                 Some(run) if follows => run.size += u64::from(block.size),
                 _ => runs.push(Run {

@@ -1,7 +1,8 @@
-//! What a cache would hold that wastes nothing: blocks that may move, each by itself, and lines of code that does not move.
+//! What a cache would hold that wastes nothing: blocks that may move, each by itself, and lines of
+//! code that does not move.
 //!
-//! Takes translations; says which units they fetch. The cache is fully associative, least recently used out first, and packed to the byte. Never looks at
-//! an order.
+//! Takes translations; says which units they fetch. The cache is fully associative, least recently
+//! used out first, and packed to the byte. Never looks at an order.
 
 use image::address::LinkAddr;
 use image::{BlockIndex, Image};
@@ -47,9 +48,12 @@ impl Units {
         let mut units = Units::new(line, 0);
         units.chunks = (0..image.blocks.len() as u32).map(BlockIndex).collect();
         for function in &image.functions {
-            let blocks = &image.blocks[function.blocks.start as usize..function.blocks.end as usize];
+            let blocks =
+                &image.blocks[function.blocks.start as usize..function.blocks.end as usize];
             let sizes: Vec<u32> = blocks.iter().map(|block| block.size).collect();
-            for (block, first) in function.blocks.clone().zip(layout::chunks::first_of_chunk(&sizes)) {
+            for (block, first) in
+                function.blocks.clone().zip(layout::chunks::first_of_chunk(&sizes))
+            {
                 units.chunks[block as usize] = BlockIndex(function.blocks.start + first);
             }
         }
@@ -117,8 +121,13 @@ impl Units {
         self.blocks[unit as usize]
     }
 
-    /// Counts of pairs of units that may move, by the addresses of their blocks, the lower one first.
-    pub fn by_address(&self, image: &Image, counts: &HashMap<(Unit, Unit), u64>) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
+    /// Counts of pairs of units that may move, by the addresses of their blocks, the lower one
+    /// first.
+    pub fn by_address(
+        &self,
+        image: &Image,
+        counts: &HashMap<(Unit, Unit), u64>,
+    ) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
         let address = |unit: Unit| self.block(unit).map(|block| image.block(block).addr);
         let pair = |(&(a, b), &count): (&(Unit, Unit), &u64)| {
             let (a, b) = (address(a)?, address(b)?);
@@ -197,7 +206,9 @@ impl IdealCache {
     #[inline]
     pub fn since(&self, unit: Unit) -> impl Iterator<Item = Unit> + '_ {
         let stop = if self.inside[unit as usize] { unit + 1 } else { self.older[HEAD] };
-        let later = std::iter::successors(Some(self.older[HEAD]), |&entry| Some(self.older[entry as usize]));
+        let later = std::iter::successors(Some(self.older[HEAD]), |&entry| {
+            Some(self.older[entry as usize])
+        });
         later.take_while(move |&entry| entry != stop).map(|entry| entry - 1)
     }
 

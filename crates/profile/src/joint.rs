@@ -1,9 +1,11 @@
 //! Which code misses together.
 //!
-//! Takes what runs, translation by translation; gives for each pair of blocks that may move how often they missed one directly after the
-//! other in an *ideal* cache: as large as a real one, fully associative, least recently used out first, and packed to the byte, so that it holds
-//! blocks and not lines. What misses in it misses because of what the program does, not because of where the code lies. Code that does not
-//! move (entry code, modules, user code) shares the cache, in lines of 64 bytes, and is in no pair. Never looks at an order.
+//! Takes what runs, translation by translation; gives for each pair of blocks that may move how
+//! often they missed one directly after the other in an *ideal* cache: as large as a real one,
+//! fully associative, least recently used out first, and packed to the byte, so that it holds
+//! blocks and not lines. What misses in it misses because of what the program does, not because of
+//! where the code lies. Code that does not move (entry code, modules, user code) shares the cache,
+//! in lines of 64 bytes, and is in no pair. Never looks at an order.
 
 use crate::Presences;
 use crate::ideal::{IdealCache, Unit, Units};
@@ -43,7 +45,8 @@ impl JointMisses {
     pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
         let known = self.units.count();
         self.units.define(image, start, lengths);
-        (known..self.units.count()).for_each(|unit| self.cache.add_unit(self.units.bytes(unit as Unit)));
+        (known..self.units.count())
+            .for_each(|unit| self.cache.add_unit(self.units.bytes(unit as Unit)));
     }
 
     /// The first `reached` instructions of a translation ran.
@@ -92,7 +95,8 @@ mod tests {
         let image = row_of_blocks(&[10, 10, 10], false);
         let at = |block: usize| image.blocks[block].addr;
         let ran: Vec<u32> = (0..30).map(|i| i % 3).collect();
-        let expected = BTreeMap::from([((at(0), at(1)), 10), ((at(1), at(2)), 10), ((at(0), at(2)), 9)]);
+        let expected =
+            BTreeMap::from([((at(0), at(1)), 10), ((at(1), at(2)), 10), ((at(0), at(2)), 9)]);
         assert_eq!(followed(&image, 29, &ran), expected);
         let once = BTreeMap::from([((at(0), at(1)), 1), ((at(1), at(2)), 1)]);
         assert_eq!(followed(&image, 30, &ran), once, "what fits misses once");

@@ -36,7 +36,8 @@ pub struct Source {
     pub part: Option<String>,
 }
 
-/// What one process did, by the name that the kernel has for it; threads and processes of one name are one row.
+/// What one process did, by the name that the kernel has for it; threads and processes of one name
+/// are one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     pub kernel_instructions: u64,
@@ -68,14 +69,16 @@ pub struct Profile {
     pub calls: BTreeMap<(LinkAddr, LinkAddr), u64>,
     /// How often the block was the first of the movable text that an entry of this class ran.
     pub seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
-    /// How often the two blocks missed one directly after the other in an ideal cache; the lower address first.
+    /// How often the two blocks missed one directly after the other in an ideal cache; the lower
+    /// address first.
     pub joint_misses: BTreeMap<(LinkAddr, LinkAddr), u64>,
-    /// How often one chunk of code ran between two runs of the other (`alternations.rs`); each by its first block, the lower address first. Empty where
-    /// they were not asked for.
+    /// How often one chunk of code ran between two runs of the other (`alternations.rs`); each by
+    /// its first block, the lower address first. Empty where they were not asked for.
     pub alternations: BTreeMap<(LinkAddr, LinkAddr), u64>,
     pub presences: Presences,
     pub processes: BTreeMap<String, Process>,
-    /// Kernel instructions that belong to no block of a named function, by the address of the translation.
+    /// Kernel instructions that belong to no block of a named function, by the address of the
+    /// translation.
     pub outside: BTreeMap<LinkAddr, u64>,
 }
 

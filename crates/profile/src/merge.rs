@@ -5,13 +5,15 @@ use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
 /// How profiles are put together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Merge {
     /// Counts are added: a longer recording weighs more
     Sum,
-    /// Every recording weighs the same: counts are scaled to equal sums of block counts, then added (Torrellas 1998, section 5: "the average
-    /// of the profiles of all the workloads")
+    /// Every recording weighs the same: counts are scaled to equal sums of block counts, then added
+    /// (Torrellas 1998, section 5: "the average of the profiles of all the workloads")
     Average,
 }
 
@@ -77,7 +79,8 @@ fn add(merged: &mut Profile, other: Profile) {
     }
 }
 
-/// Turnovers are no counts: those of each recording stand behind those of the ones before, whatever is done with the counts.
+/// Turnovers are no counts: those of each recording stand behind those of the ones before, whatever
+/// is done with the counts.
 fn append(to: &mut Presences, from: Presences) {
     let words = to.words + from.words;
     for (block, row) in from.blocks {

@@ -1,6 +1,8 @@
-//! Profiles as lesser instruments would give them, from exact ones: to see what a layout loses by them.
+//! Profiles as lesser instruments would give them, from exact ones: to see what a layout loses by
+//! them.
 //!
-//! Takes a profile; gives what sampling branches would have found of it, or counting blocks alone. Neither sees what misses together. Deterministic.
+//! Takes a profile; gives what sampling branches would have found of it, or counting blocks alone.
+//! Neither sees what misses together. Deterministic.
 
 use crate::Profile;
 use crate::edges::{Counted, derive};
@@ -10,12 +12,16 @@ use layout::graph::EdgeKind;
 use layout::random::SplitMix64;
 use std::collections::BTreeMap;
 
-/// Each time that something ran is seen with a chance of one in `rate`, independently of others, as by a processor that records branches at random
-/// moments; what is seen counts `rate` times. Counts stay exact for `rate` 1.
+/// Each time that something ran is seen with a chance of one in `rate`, independently of others, as
+/// by a processor that records branches at random moments; what is seen counts `rate` times. Counts
+/// stay exact for `rate` 1.
 pub fn sampled(profile: &Profile, rate: u64, seed: u64) -> Profile {
     let mut random = SplitMix64::new(seed);
     let mut seen = |count: u64| some_of(count, rate, &mut random).saturating_mul(rate);
-    fn keep<K: Ord + Copy>(counts: &BTreeMap<K, u64>, seen: &mut impl FnMut(u64) -> u64) -> BTreeMap<K, u64> {
+    fn keep<K: Ord + Copy>(
+        counts: &BTreeMap<K, u64>,
+        seen: &mut impl FnMut(u64) -> u64,
+    ) -> BTreeMap<K, u64> {
         let all = counts.iter().map(|(&key, &count)| (key, seen(count)));
         all.filter(|&(_, count)| count > 0).collect()
     }
@@ -31,7 +37,8 @@ pub fn sampled(profile: &Profile, rate: u64, seed: u64) -> Profile {
     }
 }
 
-/// How many of `count` are seen, each with a chance of one in `rate`: from one to the next as many are passed over as a geometric distribution says.
+/// How many of `count` are seen, each with a chance of one in `rate`: from one to the next as many
+/// are passed over as a geometric distribution says.
 fn some_of(count: u64, rate: u64, random: &mut SplitMix64) -> u64 {
     if rate <= 1 {
         return count;
@@ -50,8 +57,8 @@ fn some_of(count: u64, rate: u64, random: &mut SplitMix64) -> u64 {
     }
 }
 
-/// Counts of blocks, and edges that follow from them (Tamches 2001, section 4.1); calls run as often as the block that they end. Calls and jumps through
-/// pointers are not known.
+/// Counts of blocks, and edges that follow from them (Tamches 2001, section 4.1); calls run as
+/// often as the block that they end. Calls and jumps through pointers are not known.
 pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
     let edges = static_edges(image);
     let mut closed_in = vec![false; image.blocks.len()];
@@ -133,7 +140,12 @@ mod tests {
         let at = |offset: u64| LinkAddr(BASE + offset);
         let called = times - times / 4;
         Profile {
-            blocks: BTreeMap::from([(at(0), times), (at(4), called), (at(9), times), (at(0x20), called)]),
+            blocks: BTreeMap::from([
+                (at(0), times),
+                (at(4), called),
+                (at(9), times),
+                (at(0x20), called),
+            ]),
             edges: BTreeMap::from([
                 ((at(0), at(4)), (EdgeKind::FallThrough, called)),
                 ((at(0), at(9)), (EdgeKind::Branch, times / 4)),
@@ -141,10 +153,7 @@ mod tests {
             ]),
             calls: BTreeMap::from([((at(4), at(0x20)), called)]),
             joint_misses: BTreeMap::from([((at(0), at(4)), 9)]),
-            presences: Presences {
-                words: 1,
-                blocks: BTreeMap::from([(at(0), vec![9])]),
-            },
+            presences: Presences { words: 1, blocks: BTreeMap::from([(at(0), vec![9])]) },
             ..Profile::empty(image.build_id.clone())
         }
     }
@@ -171,7 +180,10 @@ mod tests {
         for (addr, &count) in &exact.blocks {
             let seen = found.blocks[addr];
             // Of 30 000 and more samples: six standard deviations are below 4 %.
-            assert!(seen.is_multiple_of(100) && seen.abs_diff(count) * 25 < count, "{seen} of {count}");
+            assert!(
+                seen.is_multiple_of(100) && seen.abs_diff(count) * 25 < count,
+                "{seen} of {count}"
+            );
         }
     }
 

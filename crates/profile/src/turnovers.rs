@@ -1,7 +1,9 @@
 //! What is needed at the same time.
 //!
-//! Takes what an *ideal* cache (`joint.rs`) was asked for and what it had to fetch; gives for each block that may move in which *turnovers* it ran: a
-//! turnover ends when the cache has fetched as many bytes as it holds. Of a long recording some are kept, from all of it. Never looks at an order.
+//! Takes what an *ideal* cache (`joint.rs`) was asked for and what it had to fetch; gives for each
+//! block that may move in which *turnovers* it ran: a turnover ends when the cache has fetched as
+//! many bytes as it holds. Of a long recording some are kept, from all of it. Never looks at an
+//! order.
 
 use crate::Presences;
 use crate::ideal::{Unit, Units};

@@ -1,12 +1,15 @@
-//! How few misses of an instruction cache any layout could have on a recording: a lower bound, printed beside what layouts come to.
+//! How few misses of an instruction cache any layout could have on a recording: a lower bound,
+//! printed beside what layouts come to.
 //!
-//! Takes a recording, the image that it ran and a machine; gives misses of a cache as large as the machine's L1I that wastes nothing: it is fully
-//! associative, and packed to the byte, so that it holds blocks and not lines, and a miss brings a whole line of bytes that are wanted. Code that no layout
-//! moves (entry code, modules, user code) shares it, in lines. Never looks at an order.
+//! Takes a recording, the image that it ran and a machine; gives misses of a cache as large as the
+//! machine's L1I that wastes nothing: it is fully associative, and packed to the byte, so that it
+//! holds blocks and not lines, and a miss brings a whole line of bytes that are wanted. Code that
+//! no layout moves (entry code, modules, user code) shares it, in lines. Never looks at an order.
 //!
-//! * *Belady*: what is needed again last goes first (Belady 1966, MIN; byte by byte, so that part of a block may go). No layout, and no policy of
-//!   replacement, misses less.
-//! * *LRU*: least recently used out first, as processors nearly do. A layout may come out below it, by luck or by serving LRU's weaknesses.
+//! * *Belady*: what is needed again last goes first (Belady 1966, MIN; byte by byte, so that part
+//!   of a block may go). No layout, and no policy of replacement, misses less.
+//! * *LRU*: least recently used out first, as processors nearly do. A layout may come out below it,
+//!   by luck or by serving LRU's weaknesses.
 //!
 //! What the bound leaves out: jumps that a layout adds or drops.
 
@@ -27,7 +30,12 @@ const MOST_FETCHES: usize = 1 << 28;
 ///
 /// # Errors
 /// The recording is damaged, or too long to be kept in memory.
-pub fn bound<R: Read>(mut reader: Reader<R>, image: &Image, cut: &mut Cut, machine: &Machine) -> Result<Bound> {
+pub fn bound<R: Read>(
+    mut reader: Reader<R>,
+    image: &Image,
+    cut: &mut Cut,
+    machine: &Machine,
+) -> Result<Bound> {
     let line = u64::from(machine.l1i_line);
     let mut units = Units::new(line, 0);
     let mut lengths = Vec::new();
@@ -45,11 +53,12 @@ pub fn bound<R: Read>(mut reader: Reader<R>, image: &Image, cut: &mut Cut, machi
                 for event in trace::events(&words).filter(|event| cut.keeps(event)) {
                     let (translation, reached) = match event {
                         Event::Executed(TranslationId(id)) => (id, lengths[id as usize]),
-                        Event::Left {
-                            translation: TranslationId(id),
-                            instructions,
-                        } => (id, instructions),
-                        Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
+                        Event::Left { translation: TranslationId(id), instructions } => {
+                            (id, instructions)
+                        }
+                        Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {
+                            continue;
+                        }
                     };
                     // The same again is no fetch.
                     let new = units.fetched(translation, reached);
@@ -158,7 +167,8 @@ mod tests {
         let units = Units::of_sizes(&[10, 10, 10]);
         let fetches: Vec<Unit> = (0..300).map(|at| at % 3).collect();
         assert_eq!(kernel(lru(&fetches, &units, 29)), 300 * 10);
-        // Two of three stay, and 9 bytes of the third: one byte of each round is missed, behind the first round of 30.
+        // Two of three stay, and 9 bytes of the third: one byte of each round is missed, behind the
+        // first round of 30.
         assert_eq!(kernel(belady(&fetches, &units, 29)), 30 + 99);
         assert_eq!(kernel(belady(&fetches, &units, 30)), 30);
         assert_eq!(kernel(lru(&fetches, &units, 30)), 30);
@@ -203,10 +213,14 @@ mod tests {
         let mut random = SplitMix64::new(11);
         let sizes: Vec<u64> = (0..40).map(|_| 1 + random.below(30)).collect();
         let units = Units::of_sizes(&sizes);
-        let fetches: Vec<Unit> = (0..5000).map(|_| (random.below(40) * random.below(40) / 40) as Unit).collect();
+        let fetches: Vec<Unit> =
+            (0..5000).map(|_| (random.below(40) * random.below(40) / 40) as Unit).collect();
         let mut last = u64::MAX;
         for capacity in [20, 50, 100, 200, 400, 800] {
-            let (best, lru) = (kernel(belady(&fetches, &units, capacity)), kernel(lru(&fetches, &units, capacity)));
+            let (best, lru) = (
+                kernel(belady(&fetches, &units, capacity)),
+                kernel(lru(&fetches, &units, capacity)),
+            );
             assert!(best <= lru && best <= last, "{capacity}: {best}, LRU {lru}");
             last = best;
         }

@@ -1,6 +1,8 @@
-//! Result rows side by side: for each workload and machine the original against every layout, predicted and recorded.
+//! Result rows side by side: for each workload and machine the original against every layout,
+//! predicted and recorded.
 //!
-//! Takes rows; gives what reports show. All shares, changes and differences that are shown are computed here.
+//! Takes rows; gives what reports show. All shares, changes and differences that are shown are
+//! computed here.
 
 use crate::results::{Counters, Kind, ORIGINAL, Row};
 use anyhow::{Context, Result, bail};
@@ -21,13 +23,15 @@ pub struct Comparison {
 pub struct ComparedLayout {
     pub layout: String,
     pub metrics: Vec<Metric>,
-    /// The original's most missing functions, most first, then those that miss most under the layout only.
+    /// The original's most missing functions, most first, then those that miss most under the
+    /// layout only.
     pub functions: Vec<ComparedFunction>,
     pub predicted: Option<Row>,
     pub recorded: Option<Row>,
 }
 
-/// One number of a layout beside the original's. Changes and differences are shares: −0.4 is 40 % fewer.
+/// One number of a layout beside the original's. Changes and differences are shares: −0.4 is 40 %
+/// fewer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
     pub name: &'static str,
@@ -40,7 +44,8 @@ pub struct Metric {
     pub difference: Option<f64>,
 }
 
-/// L1I misses of one kernel function. Missing where a row lists its most missing functions and this is not among them.
+/// L1I misses of one kernel function. Missing where a row lists its most missing functions and this
+/// is not among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ComparedFunction {
     pub name: String,
@@ -57,9 +62,7 @@ const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
     ("kernel L1I misses per 1000 instructions", |c| {
         per_thousand(c.l1i.kernel.total(), c.instructions.kernel)
     }),
-    ("kernel taken jumps (conditional and direct)", |c| {
-        Some(c.taken.kernel.of_layout() as f64)
-    }),
+    ("kernel taken jumps (conditional and direct)", |c| Some(c.taken.kernel.of_layout() as f64)),
     ("user L1I misses", |c| Some(c.l1i.user.total() as f64)),
     ("kernel iTLB misses", |c| c.itlb.map(|itlb| itlb.kernel as f64)),
     ("kernel instructions", |c| Some(c.instructions.kernel as f64)),
@@ -73,13 +76,12 @@ const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
     ("kernel branches predicted wrongly per 1000 instructions", |c| {
         c.branches.map(|branches| branches.kernel.per_thousand)
     }),
-    ("kernel misfetches", |c| {
-        c.branches.map(|branches| branches.kernel.misfetches as f64)
-    }),
+    ("kernel misfetches", |c| c.branches.map(|branches| branches.kernel.misfetches as f64)),
 ];
 
-/// Puts rows of the same workload, machine and seed together, in the order in which they first stand in `rows`. Rows that have no
-/// original beside them are an error, as are two rows for the same thing that differ.
+/// Puts rows of the same workload, machine and seed together, in the order in which they first
+/// stand in `rows`. Rows that have no original beside them are an error, as are two rows for the
+/// same thing that differ.
 pub fn compare(rows: &[Row]) -> Result<Vec<Comparison>> {
     let mut comparisons: Vec<Comparison> = Vec::new();
     for row in rows.iter().filter(|row| row.layout == ORIGINAL) {
@@ -99,7 +101,9 @@ pub fn compare(rows: &[Row]) -> Result<Vec<Comparison>> {
         let comparison = comparisons
             .iter_mut()
             .find(|known| same_conditions(&known.original, row))
-            .with_context(|| format!("{}: there is no row of the original to compare with", title(row)))?;
+            .with_context(|| {
+                format!("{}: there is no row of the original to compare with", title(row))
+            })?;
         let at = comparison.layouts.iter().position(|known| known.layout == row.layout);
         let at = at.unwrap_or_else(|| {
             let layout = row.layout.clone();
@@ -144,7 +148,8 @@ fn metrics(original: &Row, layout: &ComparedLayout) -> Vec<Metric> {
         .iter()
         .filter_map(|&(name, value)| {
             let of = |row: &Option<Row>| row.as_ref().and_then(|row| value(&row.counters));
-            let (original, predicted, recorded) = (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
+            let (original, predicted, recorded) =
+                (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
             Some(Metric {
                 name,
                 original,
@@ -237,7 +242,10 @@ mod tests {
         let message = |rows: &[Row]| format!("{:#}", compare(rows).unwrap_err());
         assert!(message(&[predicted()]).ends_with("no row of the original to compare with"));
         let other_seed = Row { seed: 2, ..predicted() };
-        assert!(message(&[original(), other_seed]).starts_with("net on server-32k, layout ext-tsp, seed 2"));
+        assert!(
+            message(&[original(), other_seed])
+                .starts_with("net on server-32k, layout ext-tsp, seed 2")
+        );
         let mut other = original();
         other.counters.breaks = 1;
         assert!(message(&[original(), other]).ends_with("two different originals"));

@@ -1,7 +1,8 @@
-//! Torrellas' evaluation of layouts of the kernel (1998, section 5, figures 11 to 17): levels of optimization on caches of many shapes.
+//! Torrellas' evaluation of layouts of the kernel (1998, section 5, figures 11 to 17): levels of
+//! optimization on caches of many shapes.
 //!
-//! Takes the counts of recordings, the image and a machine; says which layouts run on which caches, and turns what replay counted into trials. Reads no
-//! recording, prints nothing.
+//! Takes the counts of recordings, the image and a machine; says which layouts run on which caches,
+//! and turns what replay counted into trials. Reads no recording, prints nothing.
 
 mod plan;
 
@@ -110,7 +111,8 @@ pub struct Evaluated {
 }
 
 impl Evaluated {
-    /// Misses of kernel and user together under a layout, as a share of another's; `None` where one was not tried on this cache.
+    /// Misses of kernel and user together under a layout, as a share of another's; `None` where one
+    /// was not tried on this cache.
     pub fn share(&self, level: Level, area: Area, of: Level, cache: Shape) -> Option<f64> {
         let misses = |level, area| Some(self.trial(level, area, cache)?.total() as f64);
         Some(misses(level, area)? / misses(of, Area::Usual)?.max(1.0))
@@ -127,13 +129,11 @@ impl Evaluated {
         Some(misses as f64 / self.instructions.total().max(1) as f64)
     }
 
-    /// By which share OptS is faster than Base with a miss penalty in cycles, by the paper's model (section 5.2).
+    /// By which share OptS is faster than Base with a miss penalty in cycles, by the paper's model
+    /// (section 5.2).
     pub fn speed_increase(&self, cache: Shape, penalty: f64) -> Option<f64> {
-        let model = SimpleModel {
-            miss_penalty: penalty,
-            data_references: 0.30,
-            data_miss_rate: 0.05,
-        };
+        let model =
+            SimpleModel { miss_penalty: penalty, data_references: 0.30, data_miss_rate: 0.05 };
         let cycles = |level| {
             let misses = self.trial(level, Area::Usual, cache)?.total();
             Some(model.cycles(self.instructions.total(), misses))
@@ -211,20 +211,23 @@ pub struct Evaluator<'a> {
 }
 
 impl<'a> Evaluator<'a> {
-    /// `average`: the kernel's counts, `application`: user code and its counts, both of all recordings.
-    pub fn new(image: &'a Image, machine: &'a Machine, average: &'a Profile, application: &'a Application) -> Result<Evaluator<'a>> {
+    /// `average`: the kernel's counts, `application`: user code and its counts, both of all
+    /// recordings.
+    pub fn new(
+        image: &'a Image,
+        machine: &'a Machine,
+        average: &'a Profile,
+        application: &'a Application,
+    ) -> Result<Evaluator<'a>> {
         let movable = graph::movable(image, average)?;
-        let mut evaluator = Evaluator {
-            image,
-            machine,
-            average,
-            application,
-            movable,
-            classes: BTreeMap::new(),
-        };
-        let parameters = evaluator.parameters(Made::new(Level::OptL, Area::Usual, Shape::of(machine)));
-        let classes = opts::classes(&evaluator.movable.graph, &parameters).context("the counts make no graph")?;
-        let classes = classes.iter().enumerate().filter_map(|(block, &class)| Some((block, class?)));
+        let mut evaluator =
+            Evaluator { image, machine, average, application, movable, classes: BTreeMap::new() };
+        let parameters =
+            evaluator.parameters(Made::new(Level::OptL, Area::Usual, Shape::of(machine)));
+        let classes = opts::classes(&evaluator.movable.graph, &parameters)
+            .context("the counts make no graph")?;
+        let classes =
+            classes.iter().enumerate().filter_map(|(block, &class)| Some((block, class?)));
         evaluator.classes = classes
             .map(|(block, class)| (evaluator.movable.address(image, BlockId(block as u32)), class))
             .collect();
@@ -247,7 +250,12 @@ impl<'a> Evaluator<'a> {
             loop_area: match made.level {
                 Level::OptL => LoopArea::Behind,
                 Level::Call => LoopArea::WithCallees,
-                Level::Base | Level::ChangHwu | Level::OptS | Level::OptA | Level::Separate | Level::Reserved => LoopArea::InSequences,
+                Level::Base
+                | Level::ChangHwu
+                | Level::OptS
+                | Level::OptA
+                | Level::Separate
+                | Level::Reserved => LoopArea::InSequences,
             },
             ..defaults
         }
@@ -264,24 +272,23 @@ impl<'a> Evaluator<'a> {
 
     fn test(&self, made: Made, shapes: Vec<Shape>) -> Result<Test<'a>> {
         let mut layout = self.layout(made)?;
-        let machines = shapes.iter().map(|&shape| self.machine_with(shape)).collect::<Result<_>>()?;
+        let machines =
+            shapes.iter().map(|&shape| self.machine_with(shape)).collect::<Result<_>>()?;
         let division = match made.level {
             Level::Separate => Division::Halves,
             Level::Reserved => self.reserved(&layout.placement),
-            Level::Base | Level::ChangHwu | Level::OptS | Level::OptL | Level::OptA | Level::Call => Division::Whole,
+            Level::Base
+            | Level::ChangHwu
+            | Level::OptS
+            | Level::OptL
+            | Level::OptA
+            | Level::Call => Division::Whole,
         };
         let application = made.level.lays_out_the_application().then_some(&self.application.spaces);
         if application.is_some() {
             self.add_application(made, &mut layout.placement)?;
         }
-        Ok(Test {
-            made,
-            layout,
-            shapes,
-            machines,
-            division,
-            application,
-        })
+        Ok(Test { made, layout, shapes, machines, division, application })
     }
 
     /// The kernel's layout.
@@ -293,10 +300,16 @@ impl<'a> Evaluator<'a> {
             _ => opts::opts(graph, &self.parameters(made)),
         };
         let ordered = ordered.context("the counts make no graph")?;
-        layout::check(graph, &ordered.order).with_context(|| format!("{} gave an order that breaks a rule", made.level.name()))?;
-        let order = self
-            .movable
-            .layout(self.image, &ordered.order, ordered.hot, made.level.name(), 0, "none");
+        layout::check(graph, &ordered.order)
+            .with_context(|| format!("{} gave an order that breaks a rule", made.level.name()))?;
+        let order = self.movable.layout(
+            self.image,
+            &ordered.order,
+            ordered.hot,
+            made.level.name(),
+            0,
+            "none",
+        );
         Ok(Layout {
             name: made.level.name().to_owned(),
             kernel: Some(self.image.build_id.clone()),
@@ -304,7 +317,8 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// To the kernel's placement, that of the application, on the other side of the cache. All of it lies below the kernel's.
+    /// To the kernel's placement, that of the application, on the other side of the cache. All of
+    /// it lies below the kernel's.
     fn add_application(&self, made: Made, placement: &mut Placement) -> Result<()> {
         let kernel = placement.blocks.iter().map(|block| block.new).min().unwrap_or_default();
         let line = u64::from(self.machine.l1i_line);
@@ -313,7 +327,8 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// An eighth of the machine's cache for the lines of the laid out kernel from which most bytes are fetched, each in a place of its own.
+    /// An eighth of the machine's cache for the lines of the laid out kernel from which most bytes
+    /// are fetched, each in a place of its own.
     fn reserved(&self, placement: &Placement) -> Division {
         let own = Shape::of(self.machine);
         let mut fetched: BTreeMap<u64, u64> = BTreeMap::new();
@@ -338,7 +353,13 @@ impl<'a> Evaluator<'a> {
 
     /// The machine with another L1I, and nothing behind it.
     fn machine_with(&self, shape: Shape) -> Result<Machine> {
-        let l1i = CacheDescription::new(shape.bytes, shape.ways, shape.line, self.machine.l1i.replacement()).with_context(|| {
+        let l1i = CacheDescription::new(
+            shape.bytes,
+            shape.ways,
+            shape.line,
+            self.machine.l1i.replacement(),
+        )
+        .with_context(|| {
             format!(
                 "no cache can have {} bytes, {} ways and lines of {} bytes",
                 shape.bytes, shape.ways, shape.line
@@ -357,7 +378,10 @@ impl<'a> Evaluator<'a> {
     pub fn areas(&self) -> Result<Vec<(Area, u64)>> {
         let graph = &self.movable.graph;
         let bytes = |area: Area| {
-            let classes = opts::classes(graph, &self.parameters(Made::new(Level::OptS, area, Shape::of(self.machine))))?;
+            let classes = opts::classes(
+                graph,
+                &self.parameters(Made::new(Level::OptS, area, Shape::of(self.machine))),
+            )?;
             let inside = classes
                 .iter()
                 .zip(&graph.sizes)
@@ -368,7 +392,12 @@ impl<'a> Evaluator<'a> {
     }
 
     /// What replay counted of a recording; `profile`: its own counts.
-    pub fn evaluated(&self, tests: &[Test<'_>], replayed: &Replayed, profile: &Profile) -> Evaluated {
+    pub fn evaluated(
+        &self,
+        tests: &[Test<'_>],
+        replayed: &Replayed,
+        profile: &Profile,
+    ) -> Evaluated {
         let own = Shape::of(self.machine);
         let mut evaluated = Evaluated {
             workload: replayed.header.workload.clone(),
@@ -416,16 +445,15 @@ impl<'a> Evaluator<'a> {
     fn by_place(&self, counts: &LayoutCounts, machine: usize) -> (ByClass, Vec<Stretch>) {
         let mut classes = ByClass::default();
         let mut stretches: BTreeMap<u64, u64> = BTreeMap::new();
-        let of_kernel = counts.machines[machine].misses_at.iter().filter(|(addr, _)| addr.is_kernel());
+        let of_kernel =
+            counts.machines[machine].misses_at.iter().filter(|(addr, _)| addr.is_kernel());
         for &(addr, misses) in of_kernel {
-            let block = self.image.block_at(LinkAddr(addr.0)).map(|block| self.image.block(block).addr);
+            let block =
+                self.image.block_at(LinkAddr(addr.0)).map(|block| self.image.block(block).addr);
             classes.add(block.and_then(|block| self.classes.get(&block).copied()), misses);
             *stretches.entry(addr.0 >> 10 << 10).or_default() += misses;
         }
-        let stretch = |(start, misses)| Stretch {
-            start: LinkAddr(start),
-            misses,
-        };
+        let stretch = |(start, misses)| Stretch { start: LinkAddr(start), misses };
         (classes, stretches.into_iter().map(stretch).collect())
     }
 }
@@ -471,7 +499,8 @@ mod tests {
         assert_eq!(found.share(Level::OptS, Area::Cutoff(40), Level::Base, cache), Some(0.55));
         assert_eq!(found.miss_rate(Level::Base, cache), Some(0.02));
         assert_eq!(found.miss_rate(Level::Base, own(4 << 10, 32, 1)), None);
-        // 10 000 instructions, 0.015 data misses each; 200 and 100 misses; 30 cycles: 10 000 + 4 500 + 6 000 against 3 000.
+        // 10 000 instructions, 0.015 data misses each; 200 and 100 misses; 30 cycles: 10 000 + 4
+        // 500 + 6 000 against 3 000.
         let faster = found.speed_increase(cache, 30.0).unwrap();
         assert!((faster - (20_500.0 / 17_500.0 - 1.0)).abs() < 1e-9, "{faster}");
     }

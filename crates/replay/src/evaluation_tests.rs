@@ -17,17 +17,13 @@ const APART: u64 = 8192;
 const BYTES: u32 = 32;
 const ROUNDS: u64 = 300;
 
-/// Functions of a block each from `K` to `APART` behind it; the first jumps to the last, the others never run.
+/// Functions of a block each from `K` to `APART` behind it; the first jumps to the last, the others
+/// never run.
 fn image() -> Image {
     let count = APART as u32 / BYTES + 1;
     let at = |number: u32| LinkAddr(K + u64::from(number * BYTES));
     let end = |number| if number == 0 { End::Jump(at(count - 1)) } else { End::Stop };
-    let block = |number| Block {
-        addr: at(number),
-        size: BYTES,
-        end: end(number),
-        glued: false,
-    };
+    let block = |number| Block { addr: at(number), size: BYTES, end: end(number), glued: false };
     let function = |number| Function {
         name: format!("f{number}"),
         addr: at(number),
@@ -45,7 +41,8 @@ fn image() -> Image {
     }
 }
 
-/// A user's loop of two parts that conflict makes system calls, each of which runs the first function and the last.
+/// A user's loop of two parts that conflict makes system calls, each of which runs the first
+/// function and the last.
 fn recording() -> Vec<u8> {
     const NOP: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
     let mut memory = Memory::default();
@@ -70,19 +67,27 @@ fn recording() -> Vec<u8> {
 fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
     let (image, recording) = (image(), recording());
     let machine = machine::find("torrellas-8k").unwrap();
-    let profile = collect(&mut Reader::new(&*recording).unwrap(), &image, &mut Cut::whole(), Besides::Nothing).unwrap();
+    let profile = collect(
+        &mut Reader::new(&*recording).unwrap(),
+        &image,
+        &mut Cut::whole(),
+        Besides::Nothing,
+    )
+    .unwrap();
     let user_code = recorded(&mut Reader::new(&*recording).unwrap()).unwrap();
     let application = Application::new(&[user_code]).unwrap();
     let evaluator = Evaluator::new(&image, &machine, &profile, &application).unwrap();
     let tests = evaluator.tests().unwrap();
     let trials: Vec<Trials<'_>> = tests.iter().map(Test::trials).collect();
-    let replayed = replay_trials(Reader::new(&*recording).unwrap(), &trials, &mut Cut::whole()).unwrap();
+    let replayed =
+        replay_trials(Reader::new(&*recording).unwrap(), &trials, &mut Cut::whole()).unwrap();
     let found = evaluator.evaluated(&tests, &replayed, &profile);
 
     let own = Shape::of(&machine);
     let kernel = |level, cache| found.trial(level, Area::Usual, cache).unwrap().misses.kernel;
     assert_eq!(kernel(Level::Base, own).total(), 2 * ROUNDS);
-    // With as many ways as there are functions, and in a cache that holds what lies between them, each misses once.
+    // With as many ways as there are functions, and in a cache that holds what lies between them,
+    // each misses once.
     assert_eq!(kernel(Level::Base, own.with_ways(2)).total(), 2);
     assert_eq!(kernel(Level::Base, own.sized(2 * APART)).total(), 2);
     for level in [Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA, Level::Call] {
@@ -94,7 +99,8 @@ fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
         assert_eq!((user(level).total(), user(level).cold), (1, 1), "{level:?}");
     }
     assert_eq!(user(Level::OptS).total(), 2 * ROUNDS);
-    // In a half of its own, the kernel's small code conflicts with nothing; in the other the user's is alone. Lines with a place of their own miss once.
+    // In a half of its own, the kernel's small code conflicts with nothing; in the other the user's
+    // is alone. Lines with a place of their own miss once.
     for level in [Level::Separate, Level::Reserved] {
         let trial = found.trial(level, Area::Usual, own).unwrap();
         assert_eq!((trial.misses.kernel.total(), trial.misses.kernel.cold), (2, 2), "{level:?}");

@@ -7,22 +7,10 @@ use image::address::LinkAddr;
 use std::collections::BTreeMap;
 
 pub fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> Row {
-    let l1i = Sides {
-        kernel: Misses {
-            cold: 10,
-            own: misses - 30,
-            other: 20,
-        },
-        user: Misses::default(),
-    };
+    let l1i =
+        Sides { kernel: Misses { cold: 10, own: misses - 30, other: 20 }, user: Misses::default() };
     let taken = Sides {
-        kernel: Taken {
-            conditional: misses,
-            jump: 5,
-            call: 4,
-            ret: 3,
-            indirect: 2,
-        },
+        kernel: Taken { conditional: misses, jump: 5, call: 4, ret: 3, indirect: 2 },
         user: Taken::default(),
     };
     Row {
@@ -34,14 +22,8 @@ pub fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> 
         kind,
         conditions: BTreeMap::from([("qemu".to_owned(), "10.0.2".to_owned())]),
         counters: Counters {
-            instructions: Sides {
-                kernel: 90_000,
-                user: 10_000,
-            },
-            fetched_bytes: Sides {
-                kernel: 400_000,
-                user: 40_000,
-            },
+            instructions: Sides { kernel: 90_000, user: 10_000 },
+            fetched_bytes: Sides { kernel: 400_000, user: 40_000 },
             l1i,
             itlb: None,
             taken,
@@ -82,16 +64,8 @@ pub fn recorded() -> Row {
 
 pub fn evaluated() -> Evaluated {
     let misses = |kernel, user| Sides {
-        kernel: Misses {
-            cold: 1,
-            own: kernel,
-            other: 2,
-        },
-        user: Misses {
-            cold: 0,
-            own: user,
-            other: 3,
-        },
+        kernel: Misses { cold: 1, own: kernel, other: 2 },
+        user: Misses { cold: 0, own: user, other: 3 },
     };
     let trial = |level, area, cache, kernel, user| Trial {
         level,
@@ -99,18 +73,9 @@ pub fn evaluated() -> Evaluated {
         cache,
         misses: misses(kernel, user),
     };
-    let cache = Shape {
-        bytes: 8 << 10,
-        line: 32,
-        ways: 1,
-    };
-    let classes = |main_seq| ByClass {
-        self_conf_free: 5,
-        main_seq,
-        loops: 1,
-        other_seq: 20,
-        no_class: 4,
-    };
+    let cache = Shape { bytes: 8 << 10, line: 32, ways: 1 };
+    let classes =
+        |main_seq| ByClass { self_conf_free: 5, main_seq, loops: 1, other_seq: 20, no_class: 4 };
     Evaluated {
         workload: "net".into(),
         seed: 1,

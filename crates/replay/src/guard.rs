@@ -1,11 +1,13 @@
 //! Which layouts lose on the recordings that they are given.
 //!
-//! Takes result rows; names those that miss more, or jump more, than the original of the same kind on the same recording and machine. A layout
-//! made from other work can: what did not run then lies with the cold. Never refuses anything: saying it is all.
+//! Takes result rows; names those that miss more, or jump more, than the original of the same kind
+//! on the same recording and machine. A layout made from other work can: what did not run then lies
+//! with the cold. Never refuses anything: saying it is all.
 
 use crate::results::Row;
 
-/// A layout that is worse than the original by more than this share is said to lose: one line more or less is luck.
+/// A layout that is worse than the original by more than this share is said to lose: one line more
+/// or less is luck.
 const NOTABLE: f64 = 0.005;
 
 /// A sentence for each layout that loses, in the order of the rows.
@@ -15,7 +17,8 @@ pub fn losses(rows: &[Row]) -> Vec<String> {
 
 fn original_of<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
     let same = |other: &&Row| {
-        (&other.workload, &other.machine, other.seed, other.kind) == (&row.workload, &row.machine, row.seed, row.kind)
+        (&other.workload, &other.machine, other.seed, other.kind)
+            == (&row.workload, &row.machine, row.seed, row.kind)
             && other.layout == "original"
     };
     rows.iter().find(same).filter(|_| row.layout != "original")
@@ -33,7 +36,9 @@ fn loss(row: &Row, original: &Row) -> Option<String> {
     let lost: Vec<String> = lost
         .into_iter()
         .filter(|&(_, now, before)| now as f64 > before as f64 * (1.0 + NOTABLE))
-        .map(|(what, now, before)| format!("{:.1} % more {what}", 100.0 * (now as f64 / before.max(1) as f64 - 1.0)))
+        .map(|(what, now, before)| {
+            format!("{:.1} % more {what}", 100.0 * (now as f64 / before.max(1) as f64 - 1.0))
+        })
         .collect();
     (!lost.is_empty()).then(|| {
         format!(
@@ -62,7 +67,9 @@ mod tests {
         ];
         let losses = losses(&rows);
         assert_eq!(losses.len(), 1, "{losses:?}");
-        assert!(losses[0].starts_with("worse loses against the original on net (server-32k): 10.0 % more L1I misses"));
+        assert!(losses[0].starts_with(
+            "worse loses against the original on net (server-32k): 10.0 % more L1I misses"
+        ));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! A recorded execution runs again over any number of layouts and machines.
 //!
-//! Takes a recording, placements and machines; gives counters: L1I misses by cause, iTLB misses, taken branches, where it is asked for which of
-//! them are predicted wrongly, what was fetched and touched, and time by Torrellas' simple model; of a recording with data accesses also what the whole hierarchy of caches and TLBs
-//! missed, and time by SimOS' 1994 model. Reads the recording once. Never changes a layout, never looks at ELF.
+//! Takes a recording, placements and machines; gives counters: L1I misses by cause, iTLB misses,
+//! taken branches, where it is asked for which of them are predicted wrongly, what was fetched and
+//! touched, and time by Torrellas' simple model; of a recording with data accesses also what the
+//! whole hierarchy of caches and TLBs missed, and time by SimOS' 1994 model. Reads the recording
+//! once. Never changes a layout, never looks at ELF.
 //!
 //! ```text
 //! trace → flow: fragments ─┬→ moved: fetches of layout A → numbering → simulation on machines 1, 2, …
@@ -79,14 +81,25 @@ pub struct Replayed {
 }
 
 /// Runs a recording over `layouts` on the caches of `machines`.
-pub fn replay<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine]) -> Result<Replayed> {
+pub fn replay<R: Read>(
+    reader: Reader<R>,
+    layouts: &[Layout],
+    machines: &[Machine],
+) -> Result<Replayed> {
     replay_part(reader, layouts, machines, Asked::Caches, &mut Cut::whole())
 }
 
-/// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty where it begins. A reader of less than the
-/// whole leaves data accesses aside.
-pub fn replay_part<R: Read>(reader: Reader<R>, layouts: &[Layout], machines: &[Machine], asked: Asked, cut: &mut Cut) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
+/// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty
+/// where it begins. A reader of less than the whole leaves data accesses aside.
+pub fn replay_part<R: Read>(
+    reader: Reader<R>,
+    layouts: &[Layout],
+    machines: &[Machine],
+    asked: Asked,
+    cut: &mut Cut,
+) -> Result<Replayed> {
+    let trials: Vec<Trials<'_>> =
+        layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
     replay_trials(reader, &trials, cut)
 }
 
@@ -96,29 +109,26 @@ pub struct Trials<'a> {
     pub layout: &'a Layout,
     pub machines: &'a [Machine],
     pub asked: Asked,
-    /// How the sets of the L1I of all machines are divided. What is not whole is for machines of one number of sets, without data accesses.
+    /// How the sets of the L1I of all machines are divided. What is not whole is for machines of
+    /// one number of sets, without data accesses.
     pub division: &'a Division,
-    /// Where the layout's placement has user code, if that moves, too. Such a layout is for recordings without data accesses.
+    /// Where the layout's placement has user code, if that moves, too. Such a layout is for
+    /// recordings without data accesses.
     pub application: Option<&'a Spaces>,
 }
 
 impl<'a> Trials<'a> {
     /// On caches that are not divided.
     pub fn new(layout: &'a Layout, machines: &'a [Machine], asked: Asked) -> Trials<'a> {
-        Trials {
-            layout,
-            machines,
-            asked,
-            division: &Division::Whole,
-            application: None,
-        }
+        Trials { layout, machines, asked, division: &Division::Whole, application: None }
     }
 
     fn check(&self) -> Result<()> {
         let sets = || self.machines.iter().map(|machine| machine.l1i.sets());
         let same = sets().min() == sets().max();
         ensure!(
-            *self.division == Division::Whole || same && sets().all(|sets| self.division.fits(sets)),
+            *self.division == Division::Whole
+                || same && sets().all(|sets| self.division.fits(sets)),
             "the caches for the layout {} cannot be divided so",
             self.layout.name
         );
@@ -126,8 +136,13 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// As [`replay_part`], each layout on machines of its own. Only where all have the same, and no user code moves, are data accesses followed.
-pub fn replay_trials<R: Read>(mut reader: Reader<R>, trials: &[Trials<'_>], cut: &mut Cut) -> Result<Replayed> {
+/// As [`replay_part`], each layout on machines of its own. Only where all have the same, and no
+/// user code moves, are data accesses followed.
+pub fn replay_trials<R: Read>(
+    mut reader: Reader<R>,
+    trials: &[Trials<'_>],
+    cut: &mut Cut,
+) -> Result<Replayed> {
     trials.iter().try_for_each(Trials::check)?;
     let mut flow = Flow::default();
     let mut simulations: Vec<Simulation<'_>> = trials.iter().map(Simulation::new).collect();
@@ -149,7 +164,9 @@ pub fn replay_trials<R: Read>(mut reader: Reader<R>, trials: &[Trials<'_>], cut:
             Chunk::Translations(defined) => {
                 run.cut.define(&defined);
                 defined.iter().try_for_each(|translation| run.flow.define(translation))?;
-                run.simulations.iter_mut().try_for_each(|simulation| simulation.define(&defined))?;
+                run.simulations
+                    .iter_mut()
+                    .try_for_each(|simulation| simulation.define(&defined))?;
             }
             Chunk::Tasks(tasks) => run.data.define_tasks(&tasks),
             Chunk::Stream(words) => match reader.accesses() {
@@ -186,7 +203,12 @@ struct Run<'a, 'p> {
 }
 
 impl Run<'_, '_> {
-    fn words_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> Result<()> {
+    fn words_with_data(
+        &mut self,
+        words: &[u32],
+        accesses: &Accesses,
+        patterns: &Patterns,
+    ) -> Result<()> {
         let mut stream = Stream::new(accesses, patterns);
         for piece in trace::pieces(words, PIECE) {
             self.words(piece, Some(&mut stream))?;
@@ -212,13 +234,7 @@ impl Run<'_, '_> {
     }
 
     fn simulate(&mut self, ran: &[FragmentId]) -> Result<()> {
-        let Run {
-            flow,
-            data,
-            simulations,
-            patterns,
-            ..
-        } = self;
+        let Run { flow, data, simulations, patterns, .. } = self;
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, patterns.map(|patterns| (&mut **data, patterns)))?;
         }

@@ -1,5 +1,5 @@
-//! Result rows: what one layout did on one machine, with everything that the numbers depend on. `replay` and `optimize` write them,
-//! `report` reads them.
+//! Result rows: what one layout did on one machine, with everything that the numbers depend on.
+//! `replay` and `optimize` write them, `report` reads them.
 
 use anyhow::{Context, Result, bail};
 pub use execution::branches::Predictions;
@@ -27,15 +27,17 @@ impl Results {
 
     /// The rows in a file, or in `results.json` of a directory.
     pub fn read(path: &Path) -> Result<Results> {
-        let file = if path.is_dir() {
-            path.join("results.json")
-        } else {
-            path.to_owned()
-        };
-        let text = std::fs::read(&file).with_context(|| format!("{}: cannot read these results", file.display()))?;
-        let results: Results = serde_json::from_slice(&text).with_context(|| format!("{}: not a file of results", file.display()))?;
+        let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
+        let text = std::fs::read(&file)
+            .with_context(|| format!("{}: cannot read these results", file.display()))?;
+        let results: Results = serde_json::from_slice(&text)
+            .with_context(|| format!("{}: not a file of results", file.display()))?;
         if results.format != FORMAT {
-            bail!("{}: results of format {}, only {FORMAT} is known", file.display(), results.format);
+            bail!(
+                "{}: results of format {}, only {FORMAT} is known",
+                file.display(),
+                results.format
+            );
         }
         Ok(results)
     }
@@ -73,9 +75,11 @@ pub struct Row {
     /// What no layout can do better; of the original, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
-    /// The kernel functions with the most L1I misses, most first; empty when no kernel image was at hand to name them.
+    /// The kernel functions with the most L1I misses, most first; empty when no kernel image was at
+    /// hand to name them.
     pub functions: Vec<FunctionMisses>,
-    /// The kernel functions with the most data misses, most first; empty as above, or when there is nothing to count.
+    /// The kernel functions with the most data misses, most first; empty as above, or when there is
+    /// nothing to count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data_functions: Vec<FunctionDataMisses>,
 }
@@ -118,10 +122,7 @@ impl Sides<u64> {
 
 impl<T, U: From<T>> From<sim::PerSide<T>> for Sides<U> {
     fn from(sides: sim::PerSide<T>) -> Sides<U> {
-        Sides {
-            kernel: sides.kernel.into(),
-            user: sides.user.into(),
-        }
+        Sides { kernel: sides.kernel.into(), user: sides.user.into() }
     }
 }
 
@@ -129,7 +130,8 @@ impl<T, U: From<T>> From<sim::PerSide<T>> for Sides<U> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Misses {
     pub cold: u64,
-    /// The line had been evicted by who misses it now: the kernel, or, where data accesses were recorded, the same process, else any.
+    /// The line had been evicted by who misses it now: the kernel, or, where data accesses were
+    /// recorded, the same process, else any.
     #[serde(rename = "self")]
     pub own: u64,
     pub other: u64,
@@ -143,11 +145,7 @@ impl Misses {
 
 impl From<sim::Misses> for Misses {
     fn from(misses: sim::Misses) -> Misses {
-        Misses {
-            cold: misses.cold,
-            own: misses.own,
-            other: misses.other,
-        }
+        Misses { cold: misses.cold, own: misses.own, other: misses.other }
     }
 }
 
@@ -165,7 +163,8 @@ pub struct Memory {
     pub dtlb: u64,
     /// Of a single-issue machine with blocking caches (SimOS' 1994 model).
     pub cycles: f64,
-    /// Cycles of these for which it waited: for what the L1 lacked and the L2 had, for what the L2 lacked, for TLBs.
+    /// Cycles of these for which it waited: for what the L1 lacked and the L2 had, for what the L2
+    /// lacked, for TLBs.
     pub stall_l1i: f64,
     pub stall_l1d: f64,
     pub stall_l2i: f64,

@@ -1,6 +1,8 @@
 //! What replay counted becomes result rows.
 
-use crate::results::{Counters, FunctionDataMisses, FunctionMisses, Kind, Memory, ORIGINAL, Predictions, Row, Sides};
+use crate::results::{
+    Counters, FunctionDataMisses, FunctionMisses, Kind, Memory, ORIGINAL, Predictions, Row, Sides,
+};
 use crate::simulation::DataMisses;
 use crate::{Layout, Replayed};
 use image::address::LinkAddr;
@@ -12,18 +14,29 @@ use trace::RunAddr;
 /// So many functions stand in a row.
 const FUNCTIONS: usize = 30;
 
-/// One row for each layout and machine: all layouts on the first machine, then on the next. `image` names functions.
-pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image: Option<&Image>) -> Vec<Row> {
+/// One row for each layout and machine: all layouts on the first machine, then on the next. `image`
+/// names functions.
+pub fn rows(
+    replayed: &Replayed,
+    layouts: &[Layout],
+    machines: &[Machine],
+    image: Option<&Image>,
+) -> Vec<Row> {
     let mut rows = Vec::new();
     for (machine_at, machine) in machines.iter().enumerate() {
         for (layout, counts) in layouts.iter().zip(&replayed.layouts) {
             let on = &counts.machines[machine_at];
             let amounts = &counts.amounts;
             let instructions = amounts.instructions.kernel + amounts.instructions.user;
-            let branches = machine.branch.as_ref().zip(on.branches).map(|(prediction, counters)| Sides {
-                kernel: Predictions::new(prediction, &counters.kernel, amounts.instructions.kernel),
-                user: Predictions::new(prediction, &counters.user, amounts.instructions.user),
-            });
+            let branches =
+                machine.branch.as_ref().zip(on.branches).map(|(prediction, counters)| Sides {
+                    kernel: Predictions::new(
+                        prediction,
+                        &counters.kernel,
+                        amounts.instructions.kernel,
+                    ),
+                    user: Predictions::new(prediction, &counters.user, amounts.instructions.user),
+                });
             rows.push(Row {
                 workload: replayed.header.workload.clone(),
                 kernel: BuildId(replayed.header.build_id.clone()),
@@ -40,7 +53,9 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
                     taken: amounts.taken.into(),
                     touched_lines: on.touched_lines.into(),
                     touched_pages: amounts.touched_pages.into(),
-                    cycles: machine.time.cycles(instructions, on.l1i.kernel.total() + on.l1i.user.total()),
+                    cycles: machine
+                        .time
+                        .cycles(instructions, on.l1i.kernel.total() + on.l1i.user.total()),
                     interruptions: replayed.interruptions.seen,
                     unresolved_branches: replayed.interruptions.unresolved,
                     breaks: amounts.breaks,
@@ -56,7 +71,9 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
                 functions: image
                     .map(|image| top_functions(&on.misses_at, image, &replayed.kernel_code))
                     .unwrap_or_default(),
-                data_functions: image.map(|image| top_data_functions(&on.data_misses_at, image)).unwrap_or_default(),
+                data_functions: image
+                    .map(|image| top_data_functions(&on.data_misses_at, image))
+                    .unwrap_or_default(),
             });
         }
     }
@@ -64,34 +81,34 @@ pub fn rows(replayed: &Replayed, layouts: &[Layout], machines: &[Machine], image
 }
 
 /// The functions with the most misses; equals by name.
-fn top_functions(misses_at: &[(RunAddr, u64)], image: &Image, ran: &[(RunAddr, RunAddr)]) -> Vec<FunctionMisses> {
+fn top_functions(
+    misses_at: &[(RunAddr, u64)],
+    image: &Image,
+    ran: &[(RunAddr, RunAddr)],
+) -> Vec<FunctionMisses> {
     let mut by_function: BTreeMap<usize, u64> = BTreeMap::new();
     for &(addr, misses) in misses_at {
         if let Some(index) = function_at(addr, image) {
             *by_function.entry(index).or_insert(0) += misses;
         }
     }
-    let mut top: Vec<(&Function, u64)> = by_function
-        .into_iter()
-        .map(|(index, misses)| (&image.functions[index], misses))
-        .collect();
+    let mut top: Vec<(&Function, u64)> =
+        by_function.into_iter().map(|(index, misses)| (&image.functions[index], misses)).collect();
     top.sort_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.name.cmp(&b.name)));
     top.truncate(FUNCTIONS);
     top.into_iter()
         .map(|(function, misses)| {
             let (hot_bytes, cold_bytes) = hot_and_cold(function, image, ran);
-            FunctionMisses {
-                name: function.name.clone(),
-                misses,
-                hot_bytes,
-                cold_bytes,
-            }
+            FunctionMisses { name: function.name.clone(), misses, hot_bytes, cold_bytes }
         })
         .collect()
 }
 
 /// The functions with the most misses of the L1D; equals by name.
-fn top_data_functions(misses_at: &[(RunAddr, DataMisses)], image: &Image) -> Vec<FunctionDataMisses> {
+fn top_data_functions(
+    misses_at: &[(RunAddr, DataMisses)],
+    image: &Image,
+) -> Vec<FunctionDataMisses> {
     let mut by_function: BTreeMap<usize, DataMisses> = BTreeMap::new();
     for &(addr, misses) in misses_at {
         if let Some(index) = function_at(addr, image) {

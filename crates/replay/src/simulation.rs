@@ -1,7 +1,8 @@
-//! One layout on all machines: the fragments that ran become fetches, and the fetches hits and misses.
+//! One layout on all machines: the fragments that ran become fetches, and the fetches hits and
+//! misses.
 //!
-//! What a fragment fetches is worked out once for each layout and each size of line or page; the execution then is a walk through
-//! these lists.
+//! What a fragment fetches is worked out once for each layout and each size of line or page; the
+//! execution then is a walk through these lists.
 
 use crate::Trials;
 use crate::application::Spaces;
@@ -15,11 +16,15 @@ use execution::moved::{self, Moved};
 use execution::numbering::{Numbering, Unit};
 use image::place::Placement;
 use rayon::prelude::*;
-use sim::{BranchCounters, Counters, Hierarchy, InstructionCache, Line, Machine, Party, PerSide, PhysAddr, Side, TakenBranches, Tlb};
+use sim::{
+    BranchCounters, Counters, Hierarchy, InstructionCache, Line, Machine, Party, PerSide, PhysAddr,
+    Side, TakenBranches, Tlb,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use trace::{Patterns, RunAddr, Translation, TranslationId};
 
-/// The lines (or pages) that each fragment uses, in order; one directly behind the same one is left out.
+/// The lines (or pages) that each fragment uses, in order; one directly behind the same one is left
+/// out.
 #[derive(Clone, Debug)]
 struct Uses {
     numbering: Numbering,
@@ -47,8 +52,13 @@ impl Uses {
         }
     }
 
-    /// Appends the next fragment. `lies`: where an address of its code lies, if that is known at all.
-    fn push(&mut self, moved: &Moved, lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>) -> Result<()> {
+    /// Appends the next fragment. `lies`: where an address of its code lies, if that is known at
+    /// all.
+    fn push(
+        &mut self,
+        moved: &Moved,
+        lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
+    ) -> Result<()> {
         let first = self.lines.len();
         let mut units = Vec::new();
         for fetch in &moved.fetches {
@@ -58,8 +68,9 @@ impl Uses {
                 if self.lines.len() == first || self.lines.last() != Some(&line) {
                     self.lines.push(line);
                     self.physical.extend(lies(addr));
-                    self.origins
-                        .push(RunAddr(fetch.origin.0.wrapping_add(addr.0.wrapping_sub(fetch.start.0))));
+                    self.origins.push(RunAddr(
+                        fetch.origin.0.wrapping_add(addr.0.wrapping_sub(fetch.start.0)),
+                    ));
                 }
             }
         }
@@ -96,7 +107,8 @@ pub enum Asked {
 struct Running {
     l1i: InstructionCache,
     itlb: Option<Tlb>,
-    /// Takes the place of `l1i` and `itlb` where a recording has data accesses and the machine data caches.
+    /// Takes the place of `l1i` and `itlb` where a recording has data accesses and the machine data
+    /// caches.
     hierarchy: Option<Hierarchy>,
     /// Misses of the L1D and of the level behind it, by the instruction that missed.
     data_misses: HashMap<(TranslationId, u16), DataMisses>,
@@ -117,30 +129,16 @@ pub struct DataMisses {
 
 impl Running {
     fn run_with_data(&mut self, ran: &[FragmentId], uses: &[Uses], once: &[Once], data: &DataFlow) {
-        let Running {
-            hierarchy: Some(hierarchy),
-            data_misses,
-            ..
-        } = self
-        else {
+        let Running { hierarchy: Some(hierarchy), data_misses, .. } = self else {
             return self.run(ran, uses);
         };
         let (lines, pages) = (&uses[self.lines], self.pages.map(|pages| &uses[pages]));
         let mut executions = data.executions.iter();
         let mut accesses = data.accesses();
         for &fragment in ran {
-            let Once {
-                side,
-                instructions,
-                late,
-                translation,
-                ..
-            } = once[fragment.0 as usize];
-            let execution = if late {
-                Execution::NONE
-            } else {
-                *executions.next().unwrap_or(&Execution::NONE)
-            };
+            let Once { side, instructions, late, translation, .. } = once[fragment.0 as usize];
+            let execution =
+                if late { Execution::NONE } else { *executions.next().unwrap_or(&Execution::NONE) };
             hierarchy.runs(if side == Side::Kernel { Party::KERNEL } else { execution.process });
             hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
             if let Some(pages) = pages {
@@ -153,8 +151,7 @@ impl Running {
             }
             let (own, rest) = accesses.split_at((execution.accesses as usize).min(accesses.len()));
             accesses = rest;
-            own.iter()
-                .for_each(|access| access_data(hierarchy, access, translation, data_misses));
+            own.iter().for_each(|access| access_data(hierarchy, access, translation, data_misses));
         }
     }
 
@@ -190,7 +187,8 @@ fn access_data(
 ) {
     hierarchy.data_page(access.page);
     let log2 = hierarchy.data_line_log2();
-    let (first, last) = (access.physical.0 >> log2, (access.physical.0 + u64::from(access.size) - 1) >> log2);
+    let (first, last) =
+        (access.physical.0 >> log2, (access.physical.0 + u64::from(access.size) - 1) >> log2);
     for line in first..=last {
         if let Some(missed) = hierarchy.data(PhysAddr(line << log2)) {
             let misses = misses.entry((translation, access.instruction)).or_default();
@@ -232,7 +230,8 @@ pub struct MachineCounts {
     pub touched_lines: PerSide<u64>,
     /// Misses by the old address at which the missing fetch began; ascending, none with 0.
     pub misses_at: Vec<(RunAddr, u64)>,
-    /// What the whole hierarchy did; of a recording with data accesses, where the machine describes a data cache.
+    /// What the whole hierarchy did; of a recording with data accesses, where the machine describes
+    /// a data cache.
     pub memory: Option<PerSide<Counters>>,
     /// Data misses by the old address of the instruction; ascending.
     pub data_misses_at: Vec<(RunAddr, DataMisses)>,
@@ -284,7 +283,10 @@ impl<'a> Simulation<'a> {
             pages: BTreeSet::new(),
             branches: Branches::default(),
             running: running.collect(),
-            uses: sets.iter().map(|(&unit, &sets)| Uses::new(unit, sets, trials.division)).collect(),
+            uses: sets
+                .iter()
+                .map(|(&unit, &sets)| Uses::new(unit, sets, trials.division))
+                .collect(),
         }
     }
 
@@ -297,15 +299,21 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Learns the fragments that were first seen since the last call; of a recording with data accesses also where they lie.
-    pub fn learn(&mut self, flow: &Flow, mut data: Option<(&mut DataFlow, &Patterns)>) -> Result<()> {
+    /// Learns the fragments that were first seen since the last call; of a recording with data
+    /// accesses also where they lie.
+    pub fn learn(
+        &mut self,
+        flow: &Flow,
+        mut data: Option<(&mut DataFlow, &Patterns)>,
+    ) -> Result<()> {
         let predicts = self.running.iter().any(|running| running.predicting.is_some());
         for fragment in &flow.fragments[self.once.len()..] {
             let code = self.codes.get(&fragment.translation);
             let code = code.unwrap_or(&flow.codes[fragment.translation.0 as usize]);
             let moved = moved::run(code, fragment, self.placement);
             let id = fragment.translation;
-            let mut lies = |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
+            let mut lies =
+                |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
             self.uses.iter_mut().try_for_each(|uses| uses.push(&moved, &mut lies))?;
             if predicts {
                 self.branches.push(&moved);
@@ -330,7 +338,8 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Runs fragments, all of them learnt, on every machine; `data`: what their executions accessed.
+    /// Runs fragments, all of them learnt, on every machine; `data`: what their executions
+    /// accessed.
     pub fn run(&mut self, ran: &[FragmentId], data: Option<&DataFlow>) {
         let (uses, once, branches) = (&self.uses, &self.once, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
@@ -359,11 +368,7 @@ impl<'a> Simulation<'a> {
             amounts.breaks += once.breaks * times;
         }
         for &page in &self.pages {
-            let side = if RunAddr(page << 12).is_kernel() {
-                Side::Kernel
-            } else {
-                Side::User
-            };
+            let side = if RunAddr(page << 12).is_kernel() { Side::Kernel } else { Side::User };
             *amounts.touched_pages.get_mut(side) += 1;
         }
         amounts
@@ -376,7 +381,9 @@ impl<'a> Simulation<'a> {
             .map(|running| {
                 let lines = &self.uses[running.lines];
                 let mut misses_at = BTreeMap::new();
-                for (&origin, &misses) in lines.origins.iter().zip(&running.misses).filter(|(_, misses)| **misses > 0) {
+                for (&origin, &misses) in
+                    lines.origins.iter().zip(&running.misses).filter(|(_, misses)| **misses > 0)
+                {
                     *misses_at.entry(origin).or_insert(0) += misses;
                 }
                 let memory = running
@@ -411,7 +418,10 @@ impl<'a> Simulation<'a> {
 }
 
 /// By address, from by translation and instruction.
-fn data_misses_at(misses: &HashMap<(TranslationId, u16), DataMisses>, flow: &Flow) -> Vec<(RunAddr, DataMisses)> {
+fn data_misses_at(
+    misses: &HashMap<(TranslationId, u16), DataMisses>,
+    flow: &Flow,
+) -> Vec<(RunAddr, DataMisses)> {
     let mut at = BTreeMap::<RunAddr, DataMisses>::new();
     for (&(translation, instruction), misses) in misses {
         let sum = at.entry(flow.codes[translation.0 as usize].addr_of(instruction)).or_default();

@@ -3,13 +3,16 @@
 use crate::text::{Table, in_order};
 use replay::results::Tested;
 
-/// A table for each algorithm and machine: a line for what the layout was made from, a column for what it was tested on.
+/// A table for each algorithm and machine: a line for what the layout was made from, a column for
+/// what it was tested on.
 pub fn text(tested: &[Tested]) -> String {
     let mut text = String::new();
     let algorithms = in_order(tested, |it| &it.algorithm);
     let machines = in_order(tested, |it| &it.machine);
     let workloads = in_order(tested, |it| &it.tested);
-    for (algorithm, machine) in algorithms.iter().flat_map(|a| machines.iter().map(move |m| (*a, *m))) {
+    for (algorithm, machine) in
+        algorithms.iter().flat_map(|a| machines.iter().map(move |m| (*a, *m)))
+    {
         let of: Vec<&Tested> = tested
             .iter()
             .filter(|it| it.algorithm == *algorithm && it.machine == *machine)
@@ -27,7 +30,9 @@ pub fn text(tested: &[Tested]) -> String {
             }
             table.push(cells);
         }
-        text += &format!("{algorithm} on {machine}: L1I misses of kernel and user, and kernel jumps taken, against the original\n");
+        text += &format!(
+            "{algorithm} on {machine}: L1I misses of kernel and user, and kernel jumps taken, against the original\n"
+        );
         text += &table.to_text();
         text.push('\n');
     }
@@ -57,11 +62,11 @@ mod tests {
             tested("itself", "files", [100, 90]),
             tested("only files", "net", [200, 220]),
         ]);
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(
-            lines
-                .iter()
-                .any(|line| line[..] == ["itself", "-50.0", "%", "+50.0", "%", "-10.0", "%", "+50.0", "%"]),
+            lines.iter().any(|line| line[..]
+                == ["itself", "-50.0", "%", "+50.0", "%", "-10.0", "%", "+50.0", "%"]),
             "{text}"
         );
         assert!(

@@ -8,18 +8,18 @@ use std::fmt::Write as _;
 pub fn text(difference: &Difference, most: usize) -> String {
     let mut text = format!(
         "before: workload {}, kernel {}\nafter:  workload {}, kernel {}\n{}\n\n",
-        difference.workload_before, difference.kernel_before, difference.workload_after, difference.kernel_after, difference.unit
+        difference.workload_before,
+        difference.kernel_before,
+        difference.workload_after,
+        difference.kernel_after,
+        difference.unit
     );
     let mut services = table("service");
     services.push(row(&difference.total));
     difference.services.iter().take(most).for_each(|change| services.push(row(change)));
     text += &services.to_text();
     let mut functions = table("function");
-    difference
-        .functions
-        .iter()
-        .take(most)
-        .for_each(|change| functions.push(row(change)));
+    difference.functions.iter().take(most).for_each(|change| functions.push(row(change)));
     let [before, after] = difference.context_switches;
     let _ = write!(text, "\n{}\ncontext switches: {before}, {after}", functions.to_text());
     for (name, [before, after]) in &difference.counters {
@@ -31,17 +31,14 @@ pub fn text(difference: &Difference, most: usize) -> String {
 
 fn table(first: &str) -> Table {
     Table::new(&[
-        first, "before", "after", "change", "", "calls", "", "a call", "", "by calls", "instr.", "misses", "why",
+        first, "before", "after", "change", "", "calls", "", "a call", "", "by calls", "instr.",
+        "misses", "why",
     ])
 }
 
 fn row(change: &Change) -> Vec<String> {
     let mean = |cost: f64, calls: u64| {
-        if calls == 0 {
-            "-".to_owned()
-        } else {
-            format!("{:.0}", cost / calls as f64)
-        }
+        if calls == 0 { "-".to_owned() } else { format!("{:.0}", cost / calls as f64) }
     };
     let kind = change.kind.map_or(String::new(), |kind| format!("{} ", kind.title()));
     let parts = &change.parts;

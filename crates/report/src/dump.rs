@@ -1,19 +1,20 @@
 //! A recording as text: for people, or as JSON with one object a line.
 //!
-//! Takes a reader and somewhere to write; gives the damage that ended the reading, if any. What stands before the damage is printed.
+//! Takes a reader and somewhere to write; gives the damage that ended the reading, if any. What
+//! stands before the damage is printed.
 
 use serde_json::json;
 use std::io::{self, Read, Write};
 use trace::{
-    Accesses, Chunk, Event, FrameUse, Header, Mapping, PageKind, Patterns, ReadError, Reader, Site, Task, Totals, Translation,
-    TranslationId, UseChange, events,
+    Accesses, Chunk, Event, FrameUse, Header, Mapping, PageKind, Patterns, ReadError, Reader, Site,
+    Task, Totals, Translation, TranslationId, UseChange, events,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Text,
-    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`, `marker`, `woken`, `clock`, `use`, `mapping`,
-    /// `load`, `store`, `pattern`, last `totals`.
+    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`,
+    /// `marker`, `woken`, `clock`, `use`, `mapping`, `load`, `store`, `pattern`, last `totals`.
     Json,
 }
 
@@ -30,7 +31,12 @@ pub struct Sections {
 ///
 /// # Errors
 /// Writing fails. Damage of the recording is no error.
-pub fn dump<R: Read>(mut reader: Reader<R>, form: Form, sections: Sections, out: &mut impl Write) -> io::Result<Option<ReadError>> {
+pub fn dump<R: Read>(
+    mut reader: Reader<R>,
+    form: Form,
+    sections: Sections,
+    out: &mut impl Write,
+) -> io::Result<Option<ReadError>> {
     let mut printer = Printer {
         out,
         form,
@@ -66,14 +72,10 @@ struct Printer<'a, W: Write> {
 
 impl<W: Write> Printer<'_, W> {
     fn header(&mut self, format: u32, header: &Header) -> io::Result<()> {
-        let Header {
-            build_id,
-            workload,
-            seed,
-            conditions,
-        } = header;
+        let Header { build_id, workload, seed, conditions } = header;
         if self.form == Form::Json {
-            let conditions: Vec<_> = conditions.iter().map(|(key, value)| json!([key, value])).collect();
+            let conditions: Vec<_> =
+                conditions.iter().map(|(key, value)| json!([key, value])).collect();
             let header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
             return writeln!(self.out, "{}", json!({ "header": header }));
         }
@@ -84,7 +86,9 @@ impl<W: Write> Printer<'_, W> {
             ("seed", seed.to_string()),
         ];
         let own = own.iter().map(|(key, value)| (*key, value.as_str()));
-        for (key, value) in own.chain(conditions.iter().map(|(key, value)| (key.as_str(), value.as_str()))) {
+        for (key, value) in
+            own.chain(conditions.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+        {
             writeln!(self.out, "{key:<18} {}", value.escape_debug())?;
         }
         Ok(())
@@ -93,7 +97,9 @@ impl<W: Write> Printer<'_, W> {
     fn chunk(&mut self, chunk: Chunk, accesses: Option<(&Accesses, &Patterns)>) -> io::Result<()> {
         match chunk {
             Chunk::Tasks(tasks) => tasks.iter().try_for_each(|task| self.task(task)),
-            Chunk::Translations(translations) => translations.iter().try_for_each(|translation| self.translation(translation)),
+            Chunk::Translations(translations) => {
+                translations.iter().try_for_each(|translation| self.translation(translation))
+            }
             Chunk::Stream(words) if self.sections.stream => match accesses {
                 None => events(&words).try_for_each(|event| self.event(event)),
                 Some((accesses, patterns)) => self.stream_with_data(&words, accesses, patterns),
@@ -110,25 +116,33 @@ impl<W: Write> Printer<'_, W> {
                 let task = json!({"id": id, "pointer": format!("{pointer:016x}"), "pid": task.pid, "comm": name});
                 writeln!(self.out, "{}", json!({ "task": task }))?;
             }
-            Form::Text => writeln!(self.out, "task        {id:>8} {pointer:016x} pid {pid} {}", name.escape_debug())?,
+            Form::Text => writeln!(
+                self.out,
+                "task        {id:>8} {pointer:016x} pid {pid} {}",
+                name.escape_debug()
+            )?,
         }
         self.tasks.push(name.into_owned());
         Ok(())
     }
 
     fn translation(&mut self, translation: &Translation) -> io::Result<()> {
-        let (id, addr, instructions) = (translation.id.0, translation.addr, translation.instructions());
+        let (id, addr, instructions) =
+            (translation.id.0, translation.addr, translation.instructions());
         self.translations.push((addr, instructions));
         if !self.sections.translations {
             return Ok(());
         }
-        let code: Vec<String> = translation.code_by_instruction().map(|(_, code)| hex(code)).collect();
+        let code: Vec<String> =
+            translation.code_by_instruction().map(|(_, code)| hex(code)).collect();
         match self.form {
             Form::Json => {
                 let translation = json!({"id": id, "addr": addr.to_string(), "code": code});
                 writeln!(self.out, "{}", json!({ "translation": translation }))
             }
-            Form::Text => writeln!(self.out, "translation {id:>8} {addr} {instructions}: {}", code.join(" ")),
+            Form::Text => {
+                writeln!(self.out, "translation {id:>8} {addr} {instructions}: {}", code.join(" "))
+            }
         }
     }
 
@@ -141,7 +155,9 @@ impl<W: Write> Printer<'_, W> {
         if self.form == Form::Json {
             let event = match event {
                 Event::Executed(id) => json!({ "executed": id.0 }),
-                Event::Left { translation, instructions } => json!({"left": {"translation": translation.0, "instructions": instructions}}),
+                Event::Left { translation, instructions } => {
+                    json!({"left": {"translation": translation.0, "instructions": instructions}})
+                }
                 Event::Task(id) => json!({ "switch": id.0 }),
                 Event::Marker(number) => json!({ "marker": number }),
                 Event::Woken(id) => json!({ "woken": id.0 }),
@@ -158,15 +174,30 @@ impl<W: Write> Printer<'_, W> {
                 let (addr, of) = known(translation);
                 writeln!(self.out, "left        {:>8} {addr} {instructions} of {of}", translation.0)
             }
-            Event::Task(id) => writeln!(self.out, "switch      {:>8} {}", id.0, self.tasks[id.0 as usize].escape_debug()),
+            Event::Task(id) => writeln!(
+                self.out,
+                "switch      {:>8} {}",
+                id.0,
+                self.tasks[id.0 as usize].escape_debug()
+            ),
             Event::Marker(number) => writeln!(self.out, "marker      {number:>8}"),
-            Event::Woken(id) => writeln!(self.out, "woken       {:>8} {}", id.0, self.tasks[id.0 as usize].escape_debug()),
+            Event::Woken(id) => writeln!(
+                self.out,
+                "woken       {:>8} {}",
+                id.0,
+                self.tasks[id.0 as usize].escape_debug()
+            ),
             Event::Clock(ticks) => writeln!(self.out, "clock       {ticks:>8} ticks more"),
         }
     }
 
     /// Each execution, and then what it accessed; before it, what frames are used for from then on.
-    fn stream_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> io::Result<()> {
+    fn stream_with_data(
+        &mut self,
+        words: &[u32],
+        accesses: &Accesses,
+        patterns: &Patterns,
+    ) -> io::Result<()> {
         let mut walk = accesses.walk(patterns);
         let mut mappings = accesses.mappings.iter().peekable();
         let (mut uses, mut execution) = (accesses.uses.iter().peekable(), 0);
@@ -179,7 +210,8 @@ impl<W: Write> Printer<'_, W> {
             }
             self.event(event)?;
             let (sites, first) = walk.event(event);
-            for (at, (site, addr)) in (first..).zip(sites.iter().zip(&accesses.addresses[first..])) {
+            for (at, (site, addr)) in (first..).zip(sites.iter().zip(&accesses.addresses[first..]))
+            {
                 while let Some((_, mapping)) = mappings.next_if(|(from, _)| *from as usize <= at) {
                     self.mapping(mapping)?;
                 }
@@ -193,7 +225,8 @@ impl<W: Write> Printer<'_, W> {
     }
 
     fn access(&mut self, site: Site, addr: u64) -> io::Result<()> {
-        let (what, instruction, size) = (if site.is_store() { "store" } else { "load" }, site.instruction(), site.size());
+        let (what, instruction, size) =
+            (if site.is_store() { "store" } else { "load" }, site.instruction(), site.size());
         match self.form {
             Form::Json => {
                 let access = json!({"instruction": instruction, "addr": format!("{addr:016x}"), "size": size});
@@ -204,13 +237,16 @@ impl<W: Write> Printer<'_, W> {
     }
 
     fn mapping(&mut self, mapping: &Mapping) -> io::Result<()> {
-        let (page, frame, kind) = (mapping.page << 12, mapping.frame << 12, page_kind(mapping.kind));
+        let (page, frame, kind) =
+            (mapping.page << 12, mapping.frame << 12, page_kind(mapping.kind));
         match self.form {
             Form::Json => {
                 let mapping = json!({"page": format!("{page:016x}"), "physical": format!("{frame:012x}"), "kind": kind});
                 writeln!(self.out, "{}", json!({ "mapping": mapping }))
             }
-            Form::Text => writeln!(self.out, "mapping              {page:016x} {frame:012x} {kind}"),
+            Form::Text => {
+                writeln!(self.out, "mapping              {page:016x} {frame:012x} {kind}")
+            }
         }
     }
 
@@ -220,7 +256,9 @@ impl<W: Write> Printer<'_, W> {
         let used = match used {
             FrameUse::Free => "free".to_owned(),
             FrameUse::Unmarked => "held, no mark".to_owned(),
-            FrameUse::Slab(cache) => format!("slab {}", caches.get(cache as usize).map_or("?", String::as_str)),
+            FrameUse::Slab(cache) => {
+                format!("slab {}", caches.get(cache as usize).map_or("?", String::as_str))
+            }
             FrameUse::PageTable => "page table".to_owned(),
             FrameUse::File => "file".to_owned(),
             FrameUse::Anonymous => "anonymous".to_owned(),
@@ -228,8 +266,14 @@ impl<W: Write> Printer<'_, W> {
             FrameUse::PartOf(head) => format!("part of {:012x}", head << 12),
         };
         match self.form {
-            Form::Json => writeln!(self.out, "{}", json!({"use": {"physical": first, "frames": frames, "used": used}})),
-            Form::Text => writeln!(self.out, "use         {frames:>8} {first} {}", used.escape_debug()),
+            Form::Json => writeln!(
+                self.out,
+                "{}",
+                json!({"use": {"physical": first, "frames": frames, "used": used}})
+            ),
+            Form::Text => {
+                writeln!(self.out, "use         {frames:>8} {first} {}", used.escape_debug())
+            }
         }
     }
 

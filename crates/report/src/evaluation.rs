@@ -1,13 +1,15 @@
-//! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each, under what the paper says.
+//! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each, under what
+//! the paper says.
 
 use crate::text::Table;
-use replay::evaluation::{AREAS, Area, ByClass, Evaluated, Evaluation, LINES, Level, PENALTIES, SIZES, Shape, WAYS, figure_15, peaks};
+use replay::evaluation::{
+    AREAS, Area, ByClass, Evaluated, Evaluation, LINES, Level, PENALTIES, SIZES, Shape, WAYS,
+    figure_15, peaks,
+};
 use std::fmt::Write as _;
 
 pub fn text(evaluation: &Evaluation) -> String {
-    let Evaluation {
-        machine, cache, kernel, ..
-    } = evaluation;
+    let Evaluation { machine, cache, kernel, .. } = evaluation;
     let mut text = format!(
         "machine {machine}: {}; kernel {}\nlayouts from the average of all recordings given; simulated, not measured\n",
         name(*cache),
@@ -26,16 +28,8 @@ pub fn text(evaluation: &Evaluation) -> String {
             "misses for each 100 instructions by size; speed of OptS over Base",
             sizes(evaluation),
         ),
-        (
-            "15",
-            "misses by what lies in the SelfConfFree area, in % of Base's",
-            areas(evaluation),
-        ),
-        (
-            "16",
-            "misses for each 100 instructions by line and by ways",
-            lines_and_ways(evaluation),
-        ),
+        ("15", "misses by what lies in the SelfConfFree area, in % of Base's", areas(evaluation)),
+        ("16", "misses for each 100 instructions by line and by ways", lines_and_ways(evaluation)),
         (
             "17",
             "misses by cause with separate and reserved caches, and when loops lie with their callees, in % of all of Base's",
@@ -85,7 +79,10 @@ fn levels(evaluation: &Evaluation, levels: &[Level]) -> String {
     table.to_text()
 }
 
-fn rows<'a>(evaluation: &'a Evaluation, levels: &'a [Level]) -> impl Iterator<Item = (&'a Evaluated, &'a Level)> {
+fn rows<'a>(
+    evaluation: &'a Evaluation,
+    levels: &'a [Level],
+) -> impl Iterator<Item = (&'a Evaluated, &'a Level)> {
     let of = move |workload| levels.iter().map(move |level| (workload, level));
     evaluation.workloads.iter().flat_map(of)
 }
@@ -149,7 +146,9 @@ fn sizes(evaluation: &Evaluation) -> String {
         for shape in SIZES.map(|bytes| evaluation.cache.sized(bytes)) {
             let mut cells = rates(workload, shape);
             let faster = PENALTIES.map(|penalty| workload.speed_increase(shape, penalty));
-            cells.extend(faster.map(|increase| increase.map_or("-".to_owned(), |increase| format!("{:.1}", 100.0 * increase))));
+            cells.extend(faster.map(|increase| {
+                increase.map_or("-".to_owned(), |increase| format!("{:.1}", 100.0 * increase))
+            }));
             table.push(cells);
         }
     }
@@ -159,17 +158,16 @@ fn sizes(evaluation: &Evaluation) -> String {
 fn rates(workload: &Evaluated, shape: Shape) -> Vec<String> {
     let mut cells = vec![workload.workload.clone(), name(shape)];
     let rate = |level| workload.miss_rate(level, shape);
-    cells.extend(Level::SHAPED.map(|level| rate(level).map_or("-".to_owned(), |rate| format!("{:.2}", 100.0 * rate))));
+    cells
+        .extend(Level::SHAPED.map(|level| {
+            rate(level).map_or("-".to_owned(), |rate| format!("{:.2}", 100.0 * rate))
+        }));
     cells
 }
 
 fn areas(evaluation: &Evaluation) -> String {
     let bytes = |area: Area| {
-        evaluation
-            .areas
-            .iter()
-            .find(|(known, _)| *known == area)
-            .map_or(0, |(_, bytes)| *bytes)
+        evaluation.areas.iter().find(|(known, _)| *known == area).map_or(0, |(_, bytes)| *bytes)
     };
     let title = |area: Area| match area {
         Area::Cutoff(percent) => format!("{percent} % ({} B)", bytes(area)),
@@ -183,7 +181,9 @@ fn areas(evaluation: &Evaluation) -> String {
         for shape in figure_15(evaluation.cache) {
             let mut cells = vec![workload.workload.clone(), name(shape)];
             let shares = AREAS.map(|area| workload.share(Level::OptS, area, Level::Base, shape));
-            cells.extend(shares.map(|share| share.map_or("-".to_owned(), |share| format!("{:.1}", 100.0 * share))));
+            cells.extend(shares.map(|share| {
+                share.map_or("-".to_owned(), |share| format!("{:.1}", 100.0 * share))
+            }));
             table.push(cells);
         }
     }
@@ -223,11 +223,7 @@ mod tests {
     fn each_figure_stands_under_what_the_paper_says() {
         let evaluation = Evaluation {
             machine: "torrellas-8k".into(),
-            cache: Shape {
-                bytes: 8 << 10,
-                line: 32,
-                ways: 1,
-            },
+            cache: Shape { bytes: 8 << 10, line: 32, ways: 1 },
             kernel: BuildId("0a0b".into()),
             areas: vec![(Area::Cutoff(40), 1234)],
             workloads: vec![evaluated()],
@@ -237,12 +233,10 @@ mod tests {
         assert_eq!(text.matches("  paper: ").count(), 7, "{text}");
         // 200 misses of Base; OptS has 74 + 20 + 2 + 3 + 1.
         let row = |start: &str| {
-            text.lines()
-                .find(|line| line.trim_start().starts_with(start))
-                .unwrap_or("")
-                .to_owned()
+            text.lines().find(|line| line.trim_start().starts_with(start)).unwrap_or("").to_owned()
         };
-        let words = |start: &str| row(start).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let words =
+            |start: &str| row(start).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(words("net       OptS")[2..], ["37.0", "1.0", "1.5", "10.0", "0.5", "50.0"]);
         assert_eq!(words("net       fetched")[2..], ["5.0", "70.0", "1.0", "20.0", "4.0", "100.0"]);
         assert!(text.contains("40 % (1234 B)"), "{text}");

@@ -1,4 +1,5 @@
-//! Numbers become bytes: a text table, a page, a recording's text. One format a file; nothing here computes what is shown.
+//! Numbers become bytes: a text table, a page, a recording's text. One format a file; nothing here
+//! computes what is shown.
 //!
 //! To add one: a file that takes values of `results` and gives a `String`.
 

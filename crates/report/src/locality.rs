@@ -70,7 +70,11 @@ pub fn text(localities: &[Locality]) -> String {
         let _ = writeln!(text, "\n{}: most called", locality.workload);
         let mut table = Table::new(&["function", "calls", "share"]);
         for popular in &locality.popular {
-            table.push(vec![popular.name.clone(), popular.calls.to_string(), percent(popular.share)]);
+            table.push(vec![
+                popular.name.clone(),
+                popular.calls.to_string(),
+                percent(popular.share),
+            ]);
         }
         text += &table.to_text();
     }

@@ -97,17 +97,16 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
 
 fn by_function(table: &MissTable, top: usize, level: &str, out: &mut String) -> std::fmt::Result {
     let of = |levels: &Levels| {
-        named(levels)
-            .into_iter()
-            .find(|(name, _)| *name == level)
-            .map(|(_, causes)| *causes)
+        named(levels).into_iter().find(|(name, _)| *name == level).map(|(_, causes)| *causes)
     };
     let mut rows: Vec<(&str, Causes)> = table
         .functions
         .iter()
         .filter_map(|row| Some((row.name.as_str(), of(&row.misses)?)))
         .collect();
-    rows.sort_by(|(a, a_causes), (b, b_causes)| b_causes.total().cmp(&a_causes.total()).then_with(|| a.cmp(b)));
+    rows.sort_by(|(a, a_causes), (b, b_causes)| {
+        b_causes.total().cmp(&a_causes.total()).then_with(|| a.cmp(b))
+    });
     writeln!(
         out,
         "\n{:<28}{:>14}{:>14}{:>14}{:>14}",

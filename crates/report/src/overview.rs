@@ -1,6 +1,8 @@
-//! What a recording came to, as a page shows it: services, what went on over time, calls, functions, misses, and where in the kernel's code they are.
+//! What a recording came to, as a page shows it: services, what went on over time, calls,
+//! functions, misses, and where in the kernel's code they are.
 //!
-//! Takes what `services` and `replay` counted; gives numbers to be drawn, cut down to what can be seen. Draws nothing.
+//! Takes what `services` and `replay` counted; gives numbers to be drawn, cut down to what can be
+//! seen. Draws nothing.
 
 use attribution::Observed;
 use attribution::misses::table::{MissTable, StructureRow};
@@ -41,7 +43,8 @@ pub struct Overview {
     pub flame: Flame,
     pub maps: Vec<AddressMap>,
     pub sizes: Sizes,
-    /// Of the first machine with a data cache; `None`: the recording has no data accesses, or no machine such a cache.
+    /// Of the first machine with a data cache; `None`: the recording has no data accesses, or no
+    /// machine such a cache.
     pub data: Option<DataMisses>,
 }
 
@@ -86,8 +89,8 @@ pub struct FunctionRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Flame {
     pub names: Vec<String>,
-    /// Each before what it called: depth from 0, index of the name, instructions with all that it called. What is left out is too narrow to be
-    /// seen.
+    /// Each before what it called: depth from 0, index of the name, instructions with all that it
+    /// called. What is left out is too narrow to be seen.
     pub frames: Vec<(u32, u32, u64)>,
 }
 
@@ -146,11 +149,8 @@ impl Overview {
 pub fn functions(tree: &CallTree) -> Vec<FunctionRow> {
     let mut rows: BTreeMap<u32, FunctionRow> = BTreeMap::new();
     let mut inclusive = vec![0; tree.nodes.len()];
-    for (node, cost) in tree
-        .services
-        .iter()
-        .flat_map(|service| &service.costs)
-        .filter(|(node, _)| *node != ROOT)
+    for (node, cost) in
+        tree.services.iter().flat_map(|service| &service.costs).filter(|(node, _)| *node != ROOT)
     {
         let function = tree.nodes[node.0 as usize].function;
         let row = rows.entry(function).or_default();
@@ -192,7 +192,9 @@ fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
 }
 
 pub fn flame(tree: &CallTree) -> Flame {
-    let total = |service: &ServiceCalls| -> u64 { service.costs.iter().map(|(_, cost)| cost.instructions).sum() };
+    let total = |service: &ServiceCalls| -> u64 {
+        service.costs.iter().map(|(_, cost)| cost.instructions).sum()
+    };
     let all: u64 = tree.services.iter().map(total).sum();
     let least = (all as f64 * NARROWEST).ceil() as u64;
     let mut flame = Drawing::default();
@@ -202,8 +204,11 @@ pub fn flame(tree: &CallTree) -> Flame {
         ("idle", |kind| kind == Kind::Idle),
     ] {
         let services = tree.services.iter().filter(|service| wanted(service.kind));
-        let mut services: Vec<(u64, &ServiceCalls)> = services.map(|service| (total(service), service)).collect();
-        services.sort_by(|(a, of_a), (b, of_b)| b.cmp(a).then_with(|| (of_a.kind, &of_a.name).cmp(&(of_b.kind, &of_b.name))));
+        let mut services: Vec<(u64, &ServiceCalls)> =
+            services.map(|service| (total(service), service)).collect();
+        services.sort_by(|(a, of_a), (b, of_b)| {
+            b.cmp(a).then_with(|| (of_a.kind, &of_a.name).cmp(&(of_b.kind, &of_b.name)))
+        });
         let sum: u64 = services.iter().map(|(total, _)| total).sum();
         if sum < least.max(1) {
             continue;
@@ -214,10 +219,7 @@ pub fn flame(tree: &CallTree) -> Flame {
             flame.chains(tree, service, least);
         }
     }
-    Flame {
-        names: flame.names,
-        frames: flame.frames,
-    }
+    Flame { names: flame.names, frames: flame.frames }
 }
 
 #[derive(Default)]
@@ -238,9 +240,11 @@ impl Drawing {
     }
 
     fn chains(&mut self, tree: &CallTree, service: &ServiceCalls, least: u64) {
-        let mut totals: BTreeMap<NodeId, u64> = service.costs.iter().map(|(node, cost)| (*node, cost.instructions)).collect();
+        let mut totals: BTreeMap<NodeId, u64> =
+            service.costs.iter().map(|(node, cost)| (*node, cost.instructions)).collect();
         let mut called: BTreeMap<NodeId, Vec<(u64, NodeId)>> = BTreeMap::new();
-        // A parent has a smaller number: from the last on, each node's total is whole when it comes.
+        // A parent has a smaller number: from the last on, each node's total is whole when it
+        // comes.
         while let Some((node, total)) = totals.pop_last().filter(|(node, _)| *node != ROOT) {
             let parent = tree.nodes[node.0 as usize].parent;
             *totals.entry(parent).or_insert(0) += total;
@@ -255,7 +259,9 @@ impl Drawing {
                 self.frame(depth, name(node), total);
             }
             let mut below = called.remove(&node).unwrap_or_default();
-            below.sort_by(|(a, of_a), (b, of_b)| a.cmp(b).then_with(|| name(*of_b).cmp(name(*of_a))));
+            below.sort_by(|(a, of_a), (b, of_b)| {
+                a.cmp(b).then_with(|| name(*of_b).cmp(name(*of_a)))
+            });
             waiting.extend(below.into_iter().map(|(total, node)| (depth + 1, node, total)));
         }
     }
@@ -267,7 +273,9 @@ fn maps(layouts: &[LayoutMisses<'_>]) -> Vec<AddressMap> {
         .iter()
         .map(|layout| {
             let kernel = layout.misses_at.iter().filter(|(addr, _)| addr.is_kernel());
-            let new = |addr: RunAddr| layout.placement.new_address(LinkAddr(addr.0)).map_or(addr.0, |new| new.0);
+            let new = |addr: RunAddr| {
+                layout.placement.new_address(LinkAddr(addr.0)).map_or(addr.0, |new| new.0)
+            };
             kernel.map(|&(addr, misses)| (new(addr), misses)).collect()
         })
         .collect();
@@ -333,24 +341,13 @@ pub mod tests {
     use attribution::services::calls::{Cost, Node};
 
     fn cost(calls: u64, instructions: u64) -> Cost {
-        let misses = LevelMisses {
-            l1i: instructions / 10,
-            l1d: 0,
-            l2: 0,
-        };
-        Cost {
-            calls,
-            instructions,
-            misses,
-        }
+        let misses = LevelMisses { l1i: instructions / 10, l1d: 0, l2: 0 };
+        Cost { calls, instructions, misses }
     }
 
     /// read → f → g → f, and f → h, which is too narrow; user mode.
     pub fn tree() -> CallTree {
-        let node = |parent, function| Node {
-            parent: NodeId(parent),
-            function,
-        };
+        let node = |parent, function| Node { parent: NodeId(parent), function };
         let service = |kind, name: &str, costs: &[(u32, Cost)]| ServiceCalls {
             kind,
             name: name.to_owned(),
@@ -374,7 +371,8 @@ pub mod tests {
     fn the_flame_is_as_wide_as_the_whole_and_leaves_out_what_is_narrow() {
         let flame = flame(&tree());
         let name = |at: u32| flame.names[at as usize].as_str();
-        let frames: Vec<(u32, &str, u64)> = flame.frames.iter().map(|&(depth, at, total)| (depth, name(at), total)).collect();
+        let frames: Vec<(u32, &str, u64)> =
+            flame.frames.iter().map(|&(depth, at, total)| (depth, name(at), total)).collect();
         assert_eq!(
             frames,
             [

@@ -1,4 +1,5 @@
-//! Comparisons and recordings as one self-contained page: no script, style, font or image from elsewhere.
+//! Comparisons and recordings as one self-contained page: no script, style, font or image from
+//! elsewhere.
 
 use crate::overview::Overview;
 use crate::{services, text};
@@ -31,7 +32,9 @@ pub fn page(recordings: &[Overview], comparisons: &[Comparison]) -> Result<Strin
     let data = in_script(&serde_json::to_string(&Data { recordings, comparisons })?);
     let table = in_text(&tables(recordings, comparisons));
     let script = SCRIPTS.concat();
-    let mut page = String::with_capacity(TEMPLATE.len() + STYLE.len() + script.len() + data.len() + table.len());
+    let mut page = String::with_capacity(
+        TEMPLATE.len() + STYLE.len() + script.len() + data.len() + table.len(),
+    );
     // One pass over the template: what is put in is never looked through for places.
     let mut rest = TEMPLATE;
     while let Some((before, behind)) = rest.split_once("{{") {
@@ -62,8 +65,8 @@ fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
     text
 }
 
-/// JSON that cannot end its script element or open a comment in it: there is no `<` outside of JSON's strings, and in them `\u003c`
-/// is the same character.
+/// JSON that cannot end its script element or open a comment in it: there is no `<` outside of
+/// JSON's strings, and in them `\u003c` is the same character.
 fn in_script(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
@@ -105,7 +108,10 @@ mod tests {
     #[test]
     fn columns_and_captions_say_what_the_numbers_are() {
         let script = SCRIPTS.concat();
-        assert!(!script.contains("halted is not recorded") && script.contains("halts(recording.table.halted)"));
+        assert!(
+            !script.contains("halted is not recorded")
+                && script.contains("halts(recording.table.halted)")
+        );
         assert!(!script.contains("latency (instr.)") && script.contains("latency (ns)"));
         assert!(
             !script.contains(r#"["share of kernel", (row) => row.share"#),
@@ -120,7 +126,12 @@ mod tests {
     fn nothing_comes_from_elsewhere() {
         for part in [TEMPLATE, STYLE].iter().chain(&SCRIPTS) {
             let part = part.replace("http://www.w3.org/2000/svg", "");
-            assert!(!part.contains("http:") && !part.contains("https:") && !part.contains("url(") && !part.contains("src="));
+            assert!(
+                !part.contains("http:")
+                    && !part.contains("https:")
+                    && !part.contains("url(")
+                    && !part.contains("src=")
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What a profile amounts to, as text or JSON: instructions, coverage, the functions and processes that ran most.
+//! What a profile amounts to, as text or JSON: instructions, coverage, the functions and processes
+//! that ran most.
 //!
 //! Takes a profile and its image. Changes no count.
 
@@ -45,7 +46,9 @@ struct ProcessRow {
 impl Summary {
     /// `top`: the most functions, processes and addresses that are listed.
     pub fn new(image: &Image, profile: &Profile, top: usize) -> Self {
-        let count_of = |index: u32| profile.blocks.get(&image.blocks[index as usize].addr).copied().unwrap_or(0);
+        let count_of = |index: u32| {
+            profile.blocks.get(&image.blocks[index as usize].addr).copied().unwrap_or(0)
+        };
         let size_of = |index: u32| u64::from(image.blocks[index as usize].size);
         let mut functions: Vec<Row> = image
             .functions
@@ -69,16 +72,14 @@ impl Summary {
                 user_instructions: process.user_instructions,
             })
             .collect();
-        processes.sort_by_key(|row| std::cmp::Reverse(row.kernel_instructions + row.user_instructions));
+        processes
+            .sort_by_key(|row| std::cmp::Reverse(row.kernel_instructions + row.user_instructions));
         processes.truncate(top);
 
         let mut outside: Vec<Row> = profile
             .outside
             .iter()
-            .map(|(addr, &count)| Row {
-                name: addr.to_string(),
-                count,
-            })
+            .map(|(addr, &count)| Row { name: addr.to_string(), count })
             .collect();
         outside.sort_by_key(|row| std::cmp::Reverse(row.count));
         outside.truncate(top);
@@ -117,7 +118,8 @@ impl Summary {
             100.0 * self.kernel_instructions as f64 / all as f64
         );
         let _ = writeln!(text, "in named code   {:.4} % of the kernel's", 100.0 * self.coverage);
-        let _ = writeln!(text, "functions       {} of {} ran", self.functions_executed, self.functions);
+        let _ =
+            writeln!(text, "functions       {} of {} ran", self.functions_executed, self.functions);
         let _ = writeln!(text, "blocks          {} of {} ran", self.blocks_executed, self.blocks);
         let _ = writeln!(text, "bytes of code   {} of {} ran", self.bytes_executed, self.bytes);
         let _ = writeln!(text, "edges, calls    {} and {} ran", self.edges, self.calls);
@@ -127,7 +129,8 @@ impl Summary {
             let _ = writeln!(text, "{:<40} {:>16}", row.name, row.count);
         }
         let _ = writeln!(text, "{:<40} {bytes:>16}", "together");
-        let _ = writeln!(text, "\n{:<20} {:>16} {:>16}", "process", "in the kernel", "in user mode");
+        let _ =
+            writeln!(text, "\n{:<20} {:>16} {:>16}", "process", "in the kernel", "in user mode");
         for row in &self.top_processes {
             let _ = writeln!(
                 text,

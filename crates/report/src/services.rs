@@ -6,9 +6,9 @@ use attribution::services::table::{ServiceRow, ServiceTable};
 use replay::results::Predictions;
 use std::fmt::Write as _;
 
-/// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp): instructions in supervisor mode.
-const NELLANS: &str =
-    "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
+/// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp):
+/// instructions in supervisor mode.
+const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
 
 /// The largest `most` services, and user mode and idle.
 pub fn table(services: &ServiceTable, most: usize) -> String {
@@ -35,7 +35,9 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
                 all * 1e-9
             )
         }
-        None => "how long the processor was halted is not recorded, and in no latency\n\n".to_owned(),
+        None => {
+            "how long the processor was halted is not recorded, and in no latency\n\n".to_owned()
+        }
     };
     let mut titles = vec![
         "service",
@@ -92,15 +94,17 @@ fn branches(services: &ServiceTable, most: usize) -> String {
     let mut table = Table::new(&titles);
     let rows = services.rows.iter().take(most);
     for row in rows {
-        let mut cells = vec![format!("{} {}", row.kind.title(), row.name), row.instructions.to_string()];
+        let mut cells =
+            vec![format!("{} {}", row.kind.title(), row.name), row.instructions.to_string()];
         row.on
             .iter()
             .for_each(|on| cells.extend(predictions(on.branches.as_ref(), row.instructions)));
         table.push(cells);
     }
-    for (at, (name, instructions)) in [("all", services.instructions), ("the kernel", services.kernel_instructions)]
-        .into_iter()
-        .enumerate()
+    for (at, (name, instructions)) in
+        [("all", services.instructions), ("the kernel", services.kernel_instructions)]
+            .into_iter()
+            .enumerate()
     {
         let mut cells = vec![name.to_owned(), instructions.to_string()];
         for machine in &services.machines {
@@ -110,7 +114,8 @@ fn branches(services: &ServiceTable, most: usize) -> String {
     }
     text += &table.to_text();
     for machine in services.machines.iter().filter(|machine| machine.branches.is_none()) {
-        let _ = writeln!(text, "{}: not simulated, as its file has no table [branch]", machine.name);
+        let _ =
+            writeln!(text, "{}: not simulated, as its file has no table [branch]", machine.name);
     }
     text
 }
@@ -127,9 +132,7 @@ fn predictions(branches: Option<&Predictions>, instructions: u64) -> [String; 6]
         per_thousand(branches.wrong_returns),
         format!("{:.2}", branches.per_thousand),
         per_thousand(branches.misfetches),
-        branches
-            .stall
-            .map_or("?".to_owned(), |stall| format!("{:.2}", per_instruction(stall))),
+        branches.stall.map_or("?".to_owned(), |stall| format!("{:.2}", per_instruction(stall))),
     ]
 }
 
@@ -196,7 +199,8 @@ fn amounts(services: &ServiceTable) -> String {
 
 /// A line a recording, then the visits of each.
 pub fn shares(shares: &[OsShare], most: usize) -> String {
-    let mut titles = vec!["workload".to_owned(), "instructions".to_owned(), "in the kernel".to_owned()];
+    let mut titles =
+        vec!["workload".to_owned(), "instructions".to_owned(), "in the kernel".to_owned()];
     for machine in shares.first().map(|share| &share.machines).into_iter().flatten() {
         titles.push(format!("cycles ({})", machine.machine));
         titles.push("L1I misses".to_owned());
@@ -204,12 +208,16 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
     titles.extend(["interrupts", "median apart", "ninth decile"].map(str::to_owned));
     let mut table = Table::new(&titles.iter().map(String::as_str).collect::<Vec<_>>());
     for share in shares {
-        let mut cells = vec![share.workload.clone(), share.instructions.to_string(), percent(share.share)];
+        let mut cells =
+            vec![share.workload.clone(), share.instructions.to_string(), percent(share.share)];
         for machine in &share.machines {
             cells.extend([percent(machine.cycles), percent(machine.l1i_misses)]);
         }
         let interrupts = &share.interrupts;
-        cells.extend([interrupts.count, interrupts.median, interrupts.ninth_decile].map(|number| number.to_string()));
+        cells.extend(
+            [interrupts.count, interrupts.median, interrupts.ninth_decile]
+                .map(|number| number.to_string()),
+        );
         table.push(cells);
     }
     let mut text = format!("{}{NELLANS}\n", table.to_text());
@@ -223,7 +231,10 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
         for visits in share.visits.iter().take(most) {
             let lengths = &visits.lengths;
             let mut cells = vec![format!("{} {}", visits.kind.title(), visits.name)];
-            cells.extend([lengths.count, lengths.median, lengths.ninth_decile].map(|number| number.to_string()));
+            cells.extend(
+                [lengths.count, lengths.median, lengths.ninth_decile]
+                    .map(|number| number.to_string()),
+            );
             table.push(cells);
         }
         text += &table.to_text();
@@ -243,42 +254,24 @@ mod tests {
     use attribution::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, Times};
     use sim::{BranchCounters, BranchPrediction, Counters, Direction, Machine};
 
-    /// 1000 instructions of a read on a machine with data caches and prediction, and on one that has neither.
+    /// 1000 instructions of a read on a machine with data caches and prediction, and on one that
+    /// has neither.
     fn read() -> ServiceTable {
         let branch = BranchPrediction::new(Direction::Static, None, 16, Some(10.0), None).unwrap();
-        let first = Machine {
-            branch: Some(branch),
-            ..execution::machine::find("server-32k").unwrap()
-        };
+        let first =
+            Machine { branch: Some(branch), ..execution::machine::find("server-32k").unwrap() };
         let machines = [first, execution::machine::find("torrellas-8k").unwrap()];
-        let mut memory = Counters {
-            instructions: 1000,
-            itlb: 3,
-            dtlb: 7,
-            ..Counters::default()
-        };
+        let mut memory = Counters { instructions: 1000, itlb: 3, dtlb: 7, ..Counters::default() };
         memory.l1i.cold = 4;
-        let branches = BranchCounters {
-            wrong_directions: 6,
-            wrong_returns: 2,
-            ..BranchCounters::default()
-        };
+        let branches =
+            BranchCounters { wrong_directions: 6, wrong_returns: 2, ..BranchCounters::default() };
         let mut ledger = Ledger::default();
         let service = ledger.service(Kind::SystemCall, "read");
-        let counts = |memory, branches| MachineCounts {
-            l1i_misses: 4,
-            memory,
-            branches,
-        };
+        let counts = |memory, branches| MachineCounts { l1i_misses: 4, memory, branches };
         let invocation = Invocation {
             instructions: 1000,
             machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
-            times: Times {
-                latency: 2_001_000,
-                ran: 1000,
-                blocked: 2_000_000,
-                waiting: 0,
-            },
+            times: Times { latency: 2_001_000, ran: 1000, blocked: 2_000_000, waiting: 0 },
         };
         ledger.add(service, &invocation);
         let attributed = Attributed {
@@ -301,23 +294,13 @@ mod tests {
         let memory = machine.memory.as_ref().unwrap();
         assert!(memory.l2.is_none());
         let penalty = memory.latencies.memory;
-        let mut counters = Counters {
-            instructions: 1000,
-            ..Counters::default()
-        };
+        let mut counters = Counters { instructions: 1000, ..Counters::default() };
         (counters.l1i.cold, counters.l1d.cold) = (4, 6);
         let mut ledger = Ledger::default();
         let service = ledger.service(Kind::SystemCall, "read");
-        let counts = MachineCounts {
-            l1i_misses: 4,
-            memory: Some(counters),
-            branches: None,
-        };
-        let invocation = Invocation {
-            instructions: 1000,
-            machines: vec![counts],
-            times: Times::default(),
-        };
+        let counts = MachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
+        let invocation =
+            Invocation { instructions: 1000, machines: vec![counts], times: Times::default() };
         ledger.add(service, &invocation);
         let attributed = Attributed {
             ledger,
@@ -329,7 +312,8 @@ mod tests {
             wakes_seen: true,
             halted: None,
         };
-        let services = ServiceTable::new(&trace::Header::default(), &attributed, Vec::new(), &[machine]);
+        let services =
+            ServiceTable::new(&trace::Header::default(), &attributed, Vec::new(), &[machine]);
         let on = services.rows[0].on[0];
         assert_eq!(
             (on.l1i_stall, on.l1d_stall, on.l2_stall),
@@ -343,9 +327,7 @@ mod tests {
 
     fn words<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
         let line = text.lines().find(|line| line.trim_start().starts_with(start));
-        line.unwrap_or_else(|| panic!("no {start:?} in\n{text}"))
-            .split_whitespace()
-            .collect()
+        line.unwrap_or_else(|| panic!("no {start:?} in\n{text}")).split_whitespace().collect()
     }
 
     #[test]
@@ -353,7 +335,8 @@ mod tests {
         let text = table(&read(), 5);
         assert!(text.contains("the processor was halted for 0.001999 s of 0.002000 s"), "{text}");
         let row = words(&text, "system call read");
-        // What the first machine's file says of a TLB's miss: 7 cycles, 10 times, in 1000 instructions.
+        // What the first machine's file says of a TLB's miss: 7 cycles, 10 times, in 1000
+        // instructions.
         let expected = ["1", "1000000", "1000", "2001000", "1000", "0", "2000000", "2000000", "0"];
         assert_eq!(row[5..14], expected, "{text}");
         assert!(words(&text, "service").contains(&"TLB") && row.contains(&"0.07"), "{text}");

@@ -120,7 +120,12 @@ fn memory(rows: &[&Row]) -> String {
             ("kernel", memory.kernel, instructions.kernel),
             ("user", memory.user, instructions.user),
         ] {
-            let mut cells = vec![name(row), side.to_owned(), memory.loads.to_string(), memory.stores.to_string()];
+            let mut cells = vec![
+                name(row),
+                side.to_owned(),
+                memory.loads.to_string(),
+                memory.stores.to_string(),
+            ];
             cells.extend(by_cause(&memory.l1d));
             cells.push(memory.l2_instructions.total().to_string());
             cells.extend(by_cause(&memory.l2_data));
@@ -172,13 +177,8 @@ fn wrong(branches: &Predictions) -> [String; 7] {
 /// Cycles, cycles an instruction, and the share of the cycles that each kind of stall has.
 fn time(memory: &Memory, instructions: u64) -> Vec<String> {
     let cycles = memory.cycles.max(1.0);
-    let stalls = [
-        memory.stall_l1i,
-        memory.stall_l1d,
-        memory.stall_l2i,
-        memory.stall_l2d,
-        memory.stall_tlb,
-    ];
+    let stalls =
+        [memory.stall_l1i, memory.stall_l1d, memory.stall_l2i, memory.stall_l2d, memory.stall_tlb];
     let mut cells = vec![
         format!("{:.2}", memory.cycles / 1e6),
         format!("{:.3}", memory.cycles / instructions.max(1) as f64),
@@ -259,11 +259,11 @@ pub fn comparisons(comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     for comparison in comparisons {
         for layout in &comparison.layouts {
-            let Comparison {
-                workload, machine, seed, ..
-            } = comparison;
-            let _ = writeln!(text, "{workload} on {machine}, layout {}, seed {seed}", layout.layout);
-            let mut table = Table::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
+            let Comparison { workload, machine, seed, .. } = comparison;
+            let _ =
+                writeln!(text, "{workload} on {machine}, layout {}, seed {seed}", layout.layout);
+            let mut table =
+                Table::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
             for metric in &layout.metrics {
                 table.push(vec![
                     metric.name.to_owned(),
@@ -293,7 +293,8 @@ fn by_cause(misses: &Misses) -> [String; 4] {
 }
 
 fn by_kind(taken: &Taken) -> [String; 5] {
-    [taken.conditional, taken.jump, taken.call, taken.ret, taken.indirect].map(|count| count.to_string())
+    [taken.conditional, taken.jump, taken.call, taken.ret, taken.indirect]
+        .map(|count| count.to_string())
 }
 
 fn both(sides: Sides<u64>) -> [String; 2] {
@@ -315,7 +316,10 @@ fn percent(share: Option<f64>) -> String {
 
 /// Values of a field, each once, in the order of the rows.
 /// The values of a field, each once.
-pub(super) fn in_order<'a, T>(rows: &'a [T], field: impl Fn(&'a T) -> &'a String) -> Vec<&'a String> {
+pub(super) fn in_order<'a, T>(
+    rows: &'a [T],
+    field: impl Fn(&'a T) -> &'a String,
+) -> Vec<&'a String> {
     let mut found = Vec::new();
     for row in rows {
         if !found.contains(&field(row)) {
@@ -332,9 +336,7 @@ pub struct Table {
 
 impl Table {
     pub fn new(titles: &[&str]) -> Table {
-        Table {
-            rows: vec![titles.iter().map(|&title| title.to_owned()).collect()],
-        }
+        Table { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
     }
 
     pub fn push(&mut self, cells: Vec<String>) {

@@ -37,7 +37,9 @@ impl BranchCounters {
     pub fn count(&mut self, branch: &Branch, wrong: Option<Wrong>) {
         match branch.kind {
             BranchKind::Conditional => self.conditional += 1,
-            BranchKind::IndirectJump | BranchKind::IndirectCall => self.indirect += u64::from(branch.target.is_some()),
+            BranchKind::IndirectJump | BranchKind::IndirectCall => {
+                self.indirect += u64::from(branch.target.is_some())
+            }
             BranchKind::Return => self.returns += u64::from(branch.target.is_some()),
             BranchKind::Jump | BranchKind::Call => {}
         }

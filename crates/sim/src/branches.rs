@@ -1,5 +1,5 @@
-//! Branches as they are executed; and those that were taken, by kind. A branch that was not taken costs a fetch unit nothing that a layout
-//! could save.
+//! Branches as they are executed; and those that were taken, by kind. A branch that was not taken
+//! costs a fetch unit nothing that a layout could save.
 
 use std::ops::AddAssign;
 
@@ -13,7 +13,8 @@ pub struct Branch {
     pub kind: BranchKind,
     /// Of the instruction.
     pub at: CodeAddr,
-    /// Behind the instruction: where control goes when it is not taken, and what a call puts on the stack.
+    /// Behind the instruction: where control goes when it is not taken, and what a call puts on the
+    /// stack.
     pub end: CodeAddr,
     /// Where it goes when it is taken. `None`: it was taken, and nobody saw where to.
     pub target: Option<CodeAddr>,
@@ -104,13 +105,7 @@ mod tests {
         }
         assert_eq!(
             taken,
-            TakenBranches {
-                conditional: 1,
-                jump: 2,
-                call: 3,
-                ret: 4,
-                indirect: 5 + 6
-            }
+            TakenBranches { conditional: 1, jump: 2, call: 3, ret: 4, indirect: 5 + 6 }
         );
         assert_eq!((taken.of_layout(), taken.total()), (3, 21));
         taken += taken.times(2);

@@ -1,9 +1,11 @@
 //! A set-associative store of lines: what is in it, and what has to leave.
 //!
-//! Takes one line after the other; says hit or miss and which line was evicted. Knows no sides, no counters, no time.
+//! Takes one line after the other; says hit or miss and which line was evicted. Knows no sides, no
+//! counters, no time.
 //!
-//! Most accesses are to the line that was used last of its set. Using it again changes nothing, whatever the replacement, so these lines stand
-//! apart, a set a number, and all else is looked for only when the line is another.
+//! Most accesses are to the line that was used last of its set. Using it again changes nothing,
+//! whatever the replacement, so these lines stand apart, a set a number, and all else is looked for
+//! only when the line is another.
 
 use crate::access::{Access, occupied};
 use crate::geometry::{Geometry, Replacement};
@@ -26,7 +28,8 @@ pub struct Cache {
 /// How a set knows what has to leave.
 #[derive(Clone, Debug)]
 enum Order {
-    /// LRU: a set's ways stand in the order of their last use, the most recent first, so that the victim is always the last way.
+    /// LRU: a set's ways stand in the order of their last use, the most recent first, so that the
+    /// victim is always the last way.
     Sorted,
     /// LRU of many ways: too many to move.
     Wide(Wide),
@@ -53,7 +56,8 @@ impl Cache {
         }
     }
 
-    /// Whether `line` is the one used last of its set: then it is there, and using it changes nothing.
+    /// Whether `line` is the one used last of its set: then it is there, and using it changes
+    /// nothing.
     #[inline]
     pub fn used_last(&self, line: Line) -> bool {
         self.last[(line.index() & self.set_mask) as usize] == line
@@ -105,8 +109,8 @@ const UP_TO: [[u32; MOST_SORTED]; MOST_SORTED] = {
     masks
 };
 
-/// As [`sorted_by_steps`], for a number of ways that the compiler knows: all are compared and moved at once, without a branch on where the
-/// line is.
+/// As [`sorted_by_steps`], for a number of ways that the compiler knows: all are compared and moved
+/// at once, without a branch on where the line is.
 #[inline]
 fn sorted<const WAYS: usize>(ways: &mut [Line], line: Line) -> Access {
     let Some(ways) = ways.first_chunk_mut::<WAYS>() else {
@@ -125,16 +129,15 @@ fn sorted<const WAYS: usize>(ways: &mut [Line], line: Line) -> Access {
         ways[way] = Line::choose(moved[way], shifted[way], old[way]);
     }
     match found {
-        0 => Access::Miss {
-            evicted: occupied(old[WAYS - 1]),
-        },
+        0 => Access::Miss { evicted: occupied(old[WAYS - 1]) },
         _ => Access::Hit,
     }
 }
 
 /// Moves `line` to the front; if it was not there, the last way leaves.
 ///
-/// One pass does both: each way takes what its left neighbour held, until the line's old place is reached.
+/// One pass does both: each way takes what its left neighbour held, until the line's old place is
+/// reached.
 fn sorted_by_steps(ways: &mut [Line], line: Line) -> Access {
     let mut carried = line;
     for way in ways {
@@ -143,7 +146,5 @@ fn sorted_by_steps(ways: &mut [Line], line: Line) -> Access {
             return Access::Hit;
         }
     }
-    Access::Miss {
-        evicted: occupied(carried),
-    }
+    Access::Miss { evicted: occupied(carried) }
 }

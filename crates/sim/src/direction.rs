@@ -1,7 +1,9 @@
-//! Whether a conditional branch is taken: static, bimodal (Smith 1981, strategy 7), gshare (McFarling 1993, section 7).
+//! Whether a conditional branch is taken: static, bimodal (Smith 1981, strategy 7), gshare
+//! (McFarling 1993, section 7).
 //!
-//! Tables hold counters of two bits, which begin at "weakly not taken". Their index are the low bits of the branch's address; gshare's,
-//! xor'ed with the outcomes of the last conditional branches, which meet the index's high bits where they are fewer.
+//! Tables hold counters of two bits, which begin at "weakly not taken". Their index are the low
+//! bits of the branch's address; gshare's, xor'ed with the outcomes of the last conditional
+//! branches, which meet the index's high bits where they are fewer.
 
 use crate::branches::CodeAddr;
 use crate::prediction::Direction;
@@ -104,7 +106,8 @@ mod tests {
     fn history_tells_an_alternating_branch() {
         let branches: Vec<_> = (0..8).map(|time| (0, 9, time % 2 == 0)).collect();
         let gshare = Direction::Gshare { entries: 4, history: 1 };
-        // History 0 before each taken one: counter 0; 1 before each other: counter 2, as the history meets the index's high bit.
+        // History 0 before each taken one: counter 0; 1 before each other: counter 2, as the
+        // history meets the index's high bit.
         assert_eq!(
             predictions(gshare, &branches),
             [false, false, true, false, true, false, true, false]

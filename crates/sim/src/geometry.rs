@@ -40,8 +40,14 @@ impl Geometry {
     /// 64 MB of 64-byte lines; beyond any cache that holds instructions.
     pub const MAX_LINES: u64 = 1 << 20;
 
-    /// A cache of `size` bytes in lines of `line` bytes. The size need not be a power of two (48 KB in 12 ways), the number of sets must.
-    pub fn cache(size: u64, ways: u64, line: u64, replacement: Replacement) -> Result<Geometry, GeometryError> {
+    /// A cache of `size` bytes in lines of `line` bytes. The size need not be a power of two (48 KB
+    /// in 12 ways), the number of sets must.
+    pub fn cache(
+        size: u64,
+        ways: u64,
+        line: u64,
+        replacement: Replacement,
+    ) -> Result<Geometry, GeometryError> {
         if !line.is_power_of_two() || !(16..=256).contains(&line) {
             return Err(GeometryError::LineSize(line));
         }
@@ -55,7 +61,11 @@ impl Geometry {
     }
 
     /// A TLB of `entries` pages.
-    pub fn tlb(entries: u64, ways: u64, replacement: Replacement) -> Result<Geometry, GeometryError> {
+    pub fn tlb(
+        entries: u64,
+        ways: u64,
+        replacement: Replacement,
+    ) -> Result<Geometry, GeometryError> {
         if ways == 0 {
             return Err(GeometryError::NoWays);
         }
@@ -65,7 +75,11 @@ impl Geometry {
         Geometry::of_lines(entries, ways, replacement)
     }
 
-    fn of_lines(lines: u64, ways: u64, replacement: Replacement) -> Result<Geometry, GeometryError> {
+    fn of_lines(
+        lines: u64,
+        ways: u64,
+        replacement: Replacement,
+    ) -> Result<Geometry, GeometryError> {
         if lines > Geometry::MAX_LINES {
             return Err(GeometryError::TooLarge { lines });
         }
@@ -76,11 +90,7 @@ impl Geometry {
         if replacement == Replacement::TreePlru && !(ways.is_power_of_two() && ways <= 64) {
             return Err(GeometryError::PlruWays(ways));
         }
-        Ok(Geometry {
-            sets: sets as u32,
-            ways: ways as u32,
-            replacement,
-        })
+        Ok(Geometry { sets: sets as u32, ways: ways as u32, replacement })
     }
 
     pub fn sets(&self) -> u32 {
@@ -123,45 +133,21 @@ mod tests {
             ((8192, 1, 8, Lru), LineSize(8)),
             ((8192, 1, 512, Lru), LineSize(512)),
             ((8192, 0, 32, Lru), NoWays),
-            (
-                (0, 1, 32, Lru),
-                NotWholeSets {
-                    size: 0,
-                    ways: 1,
-                    line: 32,
-                },
-            ),
-            (
-                (8192, 3, 32, Lru),
-                NotWholeSets {
-                    size: 8192,
-                    ways: 3,
-                    line: 32,
-                },
-            ),
-            (
-                (8200, 1, 32, Lru),
-                NotWholeSets {
-                    size: 8200,
-                    ways: 1,
-                    line: 32,
-                },
-            ),
+            ((0, 1, 32, Lru), NotWholeSets { size: 0, ways: 1, line: 32 }),
+            ((8192, 3, 32, Lru), NotWholeSets { size: 8192, ways: 3, line: 32 }),
+            ((8200, 1, 32, Lru), NotWholeSets { size: 8200, ways: 1, line: 32 }),
             ((48 << 10, 8, 64, Lru), Sets(96)),
             ((48 << 10, 12, 64, TreePlru), PlruWays(12)),
             ((8192, 128, 64, TreePlru), PlruWays(128)),
             ((u64::MAX - 63, 1, 64, Lru), TooLarge { lines: u64::MAX / 64 }),
-            (
-                (8192, u64::MAX, 64, Lru),
-                NotWholeSets {
-                    size: 8192,
-                    ways: u64::MAX,
-                    line: 64,
-                },
-            ),
+            ((8192, u64::MAX, 64, Lru), NotWholeSets { size: 8192, ways: u64::MAX, line: 64 }),
         ];
         for ((size, ways, line, replacement), error) in cases {
-            assert_eq!(Geometry::cache(size, ways, line, replacement), Err(error), "{size} {ways} {line}");
+            assert_eq!(
+                Geometry::cache(size, ways, line, replacement),
+                Err(error),
+                "{size} {ways} {line}"
+            );
         }
         assert_eq!(Geometry::tlb(64, 0, Lru), Err(NoWays));
         assert_eq!(Geometry::tlb(64, 5, Lru), Err(NotWholeEntries { entries: 64, ways: 5 }));

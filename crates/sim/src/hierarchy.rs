@@ -1,8 +1,10 @@
 //! The caches and TLBs of a machine together: L1 for instructions and for data, L2 and L3 for both.
 //!
-//! Takes what a processor fetches, loads and stores, in order; gives counters by side and cause. A level is asked when the one above it
-//! missed, and keeps what it was asked for; levels do not reach into one another (neither inclusive nor exclusive). Stores bring their line
-//! in, as loads do. An access across the end of a line uses both lines, one after the other, and is one reference.
+//! Takes what a processor fetches, loads and stores, in order; gives counters by side and cause. A
+//! level is asked when the one above it missed, and keeps what it was asked for; levels do not
+//! reach into one another (neither inclusive nor exclusive). Stores bring their line in, as loads
+//! do. An access across the end of a line uses both lines, one after the other, and is one
+//! reference.
 //!
 //! ```text
 //! fetch ──→ L1I ─┐
@@ -12,8 +14,8 @@
 //!
 //! L1I lines are whatever numbers the caller gives them; all others are lines of physical memory.
 //!
-//! Whoever wants to know what a stretch of execution cost (a service, a function) takes [`Hierarchy::counters`] before and after it and
-//! subtracts: a copy of some forty numbers.
+//! Whoever wants to know what a stretch of execution cost (a service, a function) takes
+//! [`Hierarchy::counters`] before and after it and subtracts: a copy of some forty numbers.
 
 use crate::geometry::Geometry;
 use crate::level::{Cause, Level, Misses, Party};
@@ -98,10 +100,7 @@ struct Physical {
 
 impl Physical {
     fn new(cache: &CacheDescription) -> Physical {
-        Physical {
-            level: Level::new(cache.geometry),
-            line_log2: cache.line.trailing_zeros(),
-        }
+        Physical { level: Level::new(cache.geometry), line_log2: cache.line.trailing_zeros() }
     }
 
     #[inline]
@@ -158,7 +157,8 @@ impl Hierarchy {
         self.side = party.side();
     }
 
-    /// Counts instructions, and the loads and stores they made; what these touch goes to [`Hierarchy::data`].
+    /// Counts instructions, and the loads and stores they made; what these touch goes to
+    /// [`Hierarchy::data`].
     #[inline]
     pub fn executed(&mut self, instructions: u64, loads: u64, stores: u64) {
         let counters = self.counters.get_mut(self.side);
@@ -181,8 +181,9 @@ impl Hierarchy {
         Some(self.data_missed(cause, physical))
     }
 
-    /// The L1I's part of a fetch by `party`. What an L1 or a TLB answers depends on none of the other caches, so each can be asked ahead for
-    /// many executions; [`Hierarchy::fetch_missed`] and [`Hierarchy::data_missed`] are then told the misses of both, in the order of the
+    /// The L1I's part of a fetch by `party`. What an L1 or a TLB answers depends on none of the
+    /// other caches, so each can be asked ahead for many executions; [`Hierarchy::fetch_missed`]
+    /// and [`Hierarchy::data_missed`] are then told the misses of both, in the order of the
     /// executions.
     #[inline]
     pub fn fetch_ahead(&mut self, line: Line, party: Party) -> Option<Cause> {

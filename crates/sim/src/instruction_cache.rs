@@ -14,10 +14,7 @@ pub struct InstructionCache {
 
 impl InstructionCache {
     pub fn new(geometry: Geometry) -> InstructionCache {
-        InstructionCache {
-            level: Level::new(geometry),
-            misses: PerSide::default(),
-        }
+        InstructionCache { level: Level::new(geometry), misses: PerSide::default() }
     }
 
     /// Fetches from `line`; true when it missed.
@@ -56,7 +53,8 @@ mod tests {
     /// Four sets of one way: lines 0, 4, 8 conflict.
     #[test]
     fn every_miss_has_its_cause() {
-        let mut cache = InstructionCache::new(Geometry::cache(64, 1, 16, Replacement::Lru).unwrap());
+        let mut cache =
+            InstructionCache::new(Geometry::cache(64, 1, 16, Replacement::Lru).unwrap());
         let fetches = [
             (kernel(0), true),  // cold
             (kernel(0), false), // the line fetched last

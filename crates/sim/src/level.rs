@@ -1,9 +1,11 @@
 //! One level of cache that says why it missed.
 //!
-//! The classes of SimOS (Rosenblum 1995, section 4.4.1) and of Torrellas (1998, sections 2.2 and 5.1): a miss on a line is *cold* when
-//! the line was never in this cache, *self* when it had been evicted by the very party that misses it now, *other* when by another one.
-//! Parties are the kernel and each user process; so there are COLD, KERN-self, KERN-other, USER-self and USER-other. What a line's state
-//! is, is kept for every line that was ever used: nothing is sampled.
+//! The classes of SimOS (Rosenblum 1995, section 4.4.1) and of Torrellas (1998, sections 2.2 and
+//! 5.1): a miss on a line is *cold* when the line was never in this cache, *self* when it had been
+//! evicted by the very party that misses it now, *other* when by another one. Parties are the
+//! kernel and each user process; so there are COLD, KERN-self, KERN-other, USER-self and
+//! USER-other. What a line's state is, is kept for every line that was ever used: nothing is
+//! sampled.
 
 use crate::access::Access;
 use crate::cache::Cache;
@@ -96,11 +98,13 @@ impl Sub for Misses {
 #[derive(Clone, Debug)]
 pub struct Level {
     cache: Cache,
-    /// Who evicted each line last; a line that is in the cache keeps the value it had when it was brought in.
+    /// Who evicted each line last; a line that is in the cache keeps the value it had when it was
+    /// brought in.
     evicted_by: PerSide<Evictors>,
 }
 
-/// A party for each line, by its index. Lines are used in neighbourhoods that lie far apart, so only these take memory.
+/// A party for each line, by its index. Lines are used in neighbourhoods that lie far apart, so
+/// only these take memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evictors {
     neighbourhoods: Vec<Option<Box<[Party; Evictors::LINES]>>>,
@@ -111,20 +115,19 @@ impl Evictors {
     const LINES: usize = 1 << 12;
 
     pub(crate) fn of(&mut self, line: Line) -> &mut Party {
-        let (at, within) = (line.index() as usize / Evictors::LINES, line.index() as usize % Evictors::LINES);
+        let (at, within) =
+            (line.index() as usize / Evictors::LINES, line.index() as usize % Evictors::LINES);
         if at >= self.neighbourhoods.len() {
             self.neighbourhoods.resize(at + 1, None);
         }
-        &mut self.neighbourhoods[at].get_or_insert_with(|| Box::new([Party::NOBODY; Evictors::LINES]))[within]
+        &mut self.neighbourhoods[at]
+            .get_or_insert_with(|| Box::new([Party::NOBODY; Evictors::LINES]))[within]
     }
 }
 
 impl Level {
     pub fn new(geometry: Geometry) -> Level {
-        Level {
-            cache: Cache::new(geometry),
-            evicted_by: PerSide::default(),
-        }
+        Level { cache: Cache::new(geometry), evicted_by: PerSide::default() }
     }
 
     /// Whether `line` was used last of its set: then it is there, and using it changes nothing.

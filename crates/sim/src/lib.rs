@@ -1,10 +1,12 @@
-//! The machine: caches, TLBs, branch prediction and the taken branches; a stream of fetches and data accesses in, counters out.
+//! The machine: caches, TLBs, branch prediction and the taken branches; a stream of fetches and
+//! data accesses in, counters out.
 //!
-//! Takes a [`Machine`] and the lines and pages that a processor fetches, loads and stores, and the branches that it executes, in order; gives
-//! counters. Pure: knows nothing of ELF, kernels or files, and never looks at a clock. The same stream gives the same counters.
+//! Takes a [`Machine`] and the lines and pages that a processor fetches, loads and stores, and the
+//! branches that it executes, in order; gives counters. Pure: knows nothing of ELF, kernels or
+//! files, and never looks at a clock. The same stream gives the same counters.
 //!
-//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`]. Many caches at once: [`Sweep`]. Branches:
-//! [`Predictor`].
+//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`]. Many
+//! caches at once: [`Sweep`]. Branches: [`Predictor`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What is fetched and by whom: lines (or pages) as small numbers, and the two sides that compete for a cache.
+//! What is fetched and by whom: lines (or pages) as small numbers, and the two sides that compete
+//! for a cache.
 
 /// Who executes. Torrellas' two parties (1998, section 2.2): operating system and application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,11 +35,12 @@ impl<T> PerSide<T> {
     }
 }
 
-/// A line of memory (for a TLB: a page) as the number that stands for it in a stream of fetches: 31 bits of index, and the side whose
-/// code it holds in bit 31.
+/// A line of memory (for a TLB: a page) as the number that stands for it in a stream of fetches: 31
+/// bits of index, and the side whose code it holds in bit 31.
 ///
-/// Whoever makes the stream numbers the lines densely, so that tables can be arrays, and keeps the low bits of the index those of the
-/// line's address, at least as many as the cache has index bits: they choose the set.
+/// Whoever makes the stream numbers the lines densely, so that tables can be arrays, and keeps the
+/// low bits of the index those of the line's address, at least as many as the cache has index bits:
+/// they choose the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line(u32);
 
@@ -56,8 +58,8 @@ impl Line {
         (index <= Line::MAX_INDEX).then_some(Line(index | bit))
     }
 
-    /// The line of physical memory with this number, on the kernel's side: physical lines have none. Numbers above [`Line::MAX_INDEX`] (64 GB
-    /// in lines of 32 bytes) are cut off.
+    /// The line of physical memory with this number, on the kernel's side: physical lines have
+    /// none. Numbers above [`Line::MAX_INDEX`] (64 GB in lines of 32 bytes) are cut off.
     #[inline]
     pub const fn physical(number: u64) -> Line {
         let index = (number & (USER - 1) as u64) as u32;

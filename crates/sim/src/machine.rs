@@ -51,20 +51,19 @@ impl Memory {
     ) -> Result<Memory, MachineError> {
         match (&l2, &l3) {
             (None, Some(_)) => Err(MachineError::L3WithoutL2),
-            _ => Ok(Memory {
-                l1d,
-                l2,
-                l3,
-                dtlb,
-                latencies,
-            }),
+            _ => Ok(Memory { l1d, l2, l3, dtlb, latencies }),
         }
     }
 }
 
 impl CacheDescription {
     /// See [`Geometry::cache`].
-    pub fn new(size: u64, ways: u64, line: u64, replacement: Replacement) -> Result<CacheDescription, GeometryError> {
+    pub fn new(
+        size: u64,
+        ways: u64,
+        line: u64,
+        replacement: Replacement,
+    ) -> Result<CacheDescription, GeometryError> {
         Ok(CacheDescription {
             geometry: Geometry::cache(size, ways, line, replacement)?,
             line: line as u32,
@@ -92,30 +91,36 @@ pub enum MachineError {
     MissPenalty(f64),
     #[error("an L3 stands behind an L2, and there is none")]
     L3WithoutL2,
-    #[error("a latency lies between 0 and 10000 cycles and is not less than that of the level before, not {0}")]
+    #[error(
+        "a latency lies between 0 and 10000 cycles and is not less than that of the level before, not {0}"
+    )]
     Latency(f64),
     #[error("a share lies between 0 and 1, not {0}")]
     Share(f64),
 }
 
 impl ItlbDescription {
-    pub fn new(geometry: Geometry, kernel_page: u64, user_page: u64) -> Result<ItlbDescription, MachineError> {
+    pub fn new(
+        geometry: Geometry,
+        kernel_page: u64,
+        user_page: u64,
+    ) -> Result<ItlbDescription, MachineError> {
         for page in [kernel_page, user_page] {
             if !page.is_power_of_two() || !(4096..=1 << 30).contains(&page) {
                 return Err(MachineError::PageSize(page));
             }
         }
-        Ok(ItlbDescription {
-            geometry,
-            kernel_page,
-            user_page,
-        })
+        Ok(ItlbDescription { geometry, kernel_page, user_page })
     }
 }
 
 impl SimpleModel {
     /// Checks the ranges; NaN is in none.
-    pub fn new(miss_penalty: f64, data_references: f64, data_miss_rate: f64) -> Result<SimpleModel, MachineError> {
+    pub fn new(
+        miss_penalty: f64,
+        data_references: f64,
+        data_miss_rate: f64,
+    ) -> Result<SimpleModel, MachineError> {
         if !(0.0..=10000.0).contains(&miss_penalty) {
             return Err(MachineError::MissPenalty(miss_penalty));
         }
@@ -124,16 +129,13 @@ impl SimpleModel {
                 return Err(MachineError::Share(share));
             }
         }
-        Ok(SimpleModel {
-            miss_penalty,
-            data_references,
-            data_miss_rate,
-        })
+        Ok(SimpleModel { miss_penalty, data_references, data_miss_rate })
     }
 }
 
 impl Latencies {
-    /// Checks the ranges; NaN is in none. Where a level is missing, its latency is that of the next.
+    /// Checks the ranges; NaN is in none. Where a level is missing, its latency is that of the
+    /// next.
     pub fn new(l2: f64, l3: f64, memory: f64, tlb_miss: f64) -> Result<Latencies, MachineError> {
         for cycles in [l2, l3, memory, tlb_miss] {
             if !(0.0..=10000.0).contains(&cycles) {
@@ -158,11 +160,16 @@ mod tests {
     fn pages_and_shares_have_their_ranges() {
         let geometry = Geometry::tlb(64, 64, Replacement::Lru).unwrap();
         assert!(ItlbDescription::new(geometry, 2 << 20, 4096).is_ok());
-        assert_eq!(ItlbDescription::new(geometry, 2 << 20, 5000), Err(MachineError::PageSize(5000)));
+        assert_eq!(
+            ItlbDescription::new(geometry, 2 << 20, 5000),
+            Err(MachineError::PageSize(5000))
+        );
         assert_eq!(ItlbDescription::new(geometry, 2048, 4096), Err(MachineError::PageSize(2048)));
         assert!(SimpleModel::new(30.0, 0.3, 0.05).is_ok());
         assert_eq!(SimpleModel::new(-1.0, 0.3, 0.05), Err(MachineError::MissPenalty(-1.0)));
         assert_eq!(SimpleModel::new(30.0, 1.5, 0.05), Err(MachineError::Share(1.5)));
-        assert!(matches!(SimpleModel::new(30.0, 0.3, f64::NAN), Err(MachineError::Share(share)) if share.is_nan()));
+        assert!(
+            matches!(SimpleModel::new(30.0, 0.3, f64::NAN), Err(MachineError::Share(share)) if share.is_nan())
+        );
     }
 }

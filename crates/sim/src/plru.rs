@@ -1,4 +1,5 @@
-//! Tree pseudo-LRU of one set: a binary tree over the ways whose inner nodes each hold one bit, the half that was used less recently.
+//! Tree pseudo-LRU of one set: a binary tree over the ways whose inner nodes each hold one bit, the
+//! half that was used less recently.
 //!
 //! ```text
 //!            node 1                 bit set: the victim is in the right half
@@ -28,7 +29,8 @@ impl Trees {
         }
     }
 
-    /// Uses `line`, which belongs into the ways of `set`. Empty ways are filled from the first to the last before anything is evicted.
+    /// Uses `line`, which belongs into the ways of `set`. Empty ways are filled from the first to
+    /// the last before anything is evicted.
     pub fn access(&mut self, ways: &mut [Line], set: usize, line: Line) -> Access {
         let tree = &mut self.trees[set];
         if let Some(way) = ways.iter().position(|&held| held == line) {

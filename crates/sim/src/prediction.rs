@@ -25,7 +25,8 @@ pub enum Direction {
     Static,
     /// A counter of two bits by address.
     Bimodal { entries: u32 },
-    /// A counter of two bits by address and the outcomes of the last `history` conditional branches.
+    /// A counter of two bits by address and the outcomes of the last `history` conditional
+    /// branches.
     Gshare { entries: u32, history: u32 },
 }
 
@@ -49,7 +50,9 @@ pub enum Held {
 pub enum PredictionError {
     #[error("a table of counters has a power of two of at most {max} entries, not {0}", max = Direction::MAX_ENTRIES)]
     Entries(u64),
-    #[error("the history has from 1 to {bits} bits, as {entries} entries have an index of {bits} bits, not {history}")]
+    #[error(
+        "the history has from 1 to {bits} bits, as {entries} entries have an index of {bits} bits, not {history}"
+    )]
     History { history: u64, entries: u64, bits: u32 },
     #[error("the target buffer: {0}")]
     TargetBuffer(GeometryError),
@@ -79,18 +82,20 @@ impl Direction {
         if !(1..=u64::from(bits)).contains(&history) {
             return Err(PredictionError::History { history, entries, bits });
         }
-        Ok(Direction::Gshare {
-            entries: entries as u32,
-            history: history as u32,
-        })
+        Ok(Direction::Gshare { entries: entries as u32, history: history as u32 })
     }
 }
 
 impl TargetBufferDescription {
     /// # Errors
     /// See [`Geometry::tlb`].
-    pub fn new(entries: u64, ways: u64, holds: Held) -> Result<TargetBufferDescription, PredictionError> {
-        let geometry = Geometry::tlb(entries, ways, Replacement::Lru).map_err(PredictionError::TargetBuffer)?;
+    pub fn new(
+        entries: u64,
+        ways: u64,
+        holds: Held,
+    ) -> Result<TargetBufferDescription, PredictionError> {
+        let geometry = Geometry::tlb(entries, ways, Replacement::Lru)
+            .map_err(PredictionError::TargetBuffer)?;
         Ok(TargetBufferDescription { geometry, holds })
     }
 }
@@ -99,7 +104,8 @@ impl BranchPrediction {
     pub const MAX_RETURN_STACK: u64 = 1 << 12;
 
     /// # Errors
-    /// The return stack is larger than [`BranchPrediction::MAX_RETURN_STACK`], or a penalty is out of its range; NaN is in none.
+    /// The return stack is larger than [`BranchPrediction::MAX_RETURN_STACK`], or a penalty is out
+    /// of its range; NaN is in none.
     pub fn new(
         direction: Direction,
         targets: Option<TargetBufferDescription>,
@@ -124,7 +130,8 @@ impl BranchPrediction {
         })
     }
 
-    /// Cycles for which wrong predictions stop the machine; `None` where it is not known what one costs.
+    /// Cycles for which wrong predictions stop the machine; `None` where it is not known what one
+    /// costs.
     pub fn stall(&self, counters: &BranchCounters) -> Option<f64> {
         let misfetches = counters.misfetches as f64 * self.misfetch_penalty.unwrap_or(0.0);
         Some(counters.mispredictions() as f64 * self.penalty? + misfetches)
@@ -152,7 +159,9 @@ mod tests {
         assert_eq!(Direction::gshare(1, 1), Err(history(1, 1)));
         let buffer = TargetBufferDescription::new(1000, 8, Held::Taken);
         assert_eq!(buffer, Err(PredictionError::TargetBuffer(GeometryError::Sets(125))));
-        let prediction = |stack, penalty| BranchPrediction::new(Direction::Static, None, stack, Some(penalty), None);
+        let prediction = |stack, penalty| {
+            BranchPrediction::new(Direction::Static, None, stack, Some(penalty), None)
+        };
         assert!(prediction(16, 10.0).is_ok());
         assert_eq!(prediction(5000, 10.0), Err(PredictionError::ReturnStack(5000)));
         assert_eq!(prediction(16, -1.0), Err(PredictionError::Penalty(-1.0)));

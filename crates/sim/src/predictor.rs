@@ -1,7 +1,8 @@
 //! A machine's branch prediction: direction, target buffer and return stack together.
 //!
-//! Takes the branches that are executed, in order, with what they did; says what was wrong about each. Everything is brought up to date
-//! before the next branch is asked for: nothing is executed on a wrong path.
+//! Takes the branches that are executed, in order, with what they did; says what was wrong about
+//! each. Everything is brought up to date before the next branch is asked for: nothing is executed
+//! on a wrong path.
 //!
 //! | branch | direction | target |
 //! |---|---|---|
@@ -33,11 +34,13 @@ impl Predictor {
             direction: DirectionPredictor::new(prediction.direction),
             targets: targets.map(|targets| TargetBuffer::new(targets.geometry)),
             holds_direct: targets.is_some_and(|targets| targets.holds == Held::Taken),
-            returns: (prediction.return_stack > 0).then(|| ReturnStack::new(prediction.return_stack)),
+            returns: (prediction.return_stack > 0)
+                .then(|| ReturnStack::new(prediction.return_stack)),
         }
     }
 
-    /// Executes a branch. Of one that is taken to where nobody saw, nothing is wrong, and no target is learnt.
+    /// Executes a branch. Of one that is taken to where nobody saw, nothing is wrong, and no target
+    /// is learnt.
     #[inline]
     pub fn branch(&mut self, branch: &Branch) -> Option<Wrong> {
         match branch.kind {
@@ -65,11 +68,7 @@ impl Predictor {
     fn conditional(&mut self, branch: &Branch) -> Option<Wrong> {
         let predicted = self.direction.predicts(branch.at, branch.target?, branch.taken);
         let misfetched = if branch.taken { self.direct(branch) } else { None };
-        if predicted == branch.taken {
-            misfetched
-        } else {
-            Some(Wrong::Direction)
-        }
+        if predicted == branch.taken { misfetched } else { Some(Wrong::Direction) }
     }
 
     /// A direct branch is taken.

@@ -1,6 +1,7 @@
 //! A return stack: where the calls that are open go on.
 //!
-//! A ring: a call too many overwrites the oldest entry, and a return too many finds an entry that was used before.
+//! A ring: a call too many overwrites the oldest entry, and a return too many finds an entry that
+//! was used before.
 
 use crate::branches::CodeAddr;
 
@@ -13,10 +14,7 @@ pub(crate) struct ReturnStack {
 impl ReturnStack {
     /// `entries`: at least one.
     pub fn new(entries: u32) -> ReturnStack {
-        ReturnStack {
-            entries: vec![None; entries as usize],
-            top: 0,
-        }
+        ReturnStack { entries: vec![None; entries as usize], top: 0 }
     }
 
     pub fn push(&mut self, behind_call: CodeAddr) {

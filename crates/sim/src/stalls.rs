@@ -1,4 +1,5 @@
-//! What a machine waits for by SimOS' 1994 model (Rosenblum 1995, section 3.2), where data is simulated.
+//! What a machine waits for by SimOS' 1994 model (Rosenblum 1995, section 3.2), where data is
+//! simulated.
 //!
 //! Takes counters and the machine's latencies; gives cycles. Counts nothing.
 
@@ -8,7 +9,8 @@ use crate::machine::Machine;
 /// Cycles for which the machine stood still, by what it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stalls {
-    /// For instructions and for data that the L1 lacked and the next level had: the L2, or memory where there is no L2.
+    /// For instructions and for data that the L1 lacked and the next level had: the L2, or memory
+    /// where there is no L2.
     pub l1i: f64,
     pub l1d: f64,
     /// For what the L2 lacked, too; 0 where there is no L2.
@@ -28,7 +30,8 @@ impl Machine {
     pub fn stalls(&self, counters: &Counters) -> Option<Stalls> {
         let memory = self.memory.as_ref()?;
         let latencies = &memory.latencies;
-        // By level: what it had, times what that costs. Without an L2 memory has what the L1 lacked.
+        // By level: what it had, times what that costs. Without an L2 memory has what the L1
+        // lacked.
         let split = |l1: u64, l2: u64, l3: u64| match (&memory.l2, &memory.l3) {
             (None, _) => (l1 as f64 * latencies.memory, 0.0),
             (Some(_), None) => ((l1 - l2) as f64 * latencies.l2, l2 as f64 * latencies.memory),

@@ -1,9 +1,10 @@
 //! Misses of many caches at once, by size and associativity, in one pass over the accesses.
 //!
-//! Under LRU the ways of a set are a stack (Mattson et al. 1970): a cache of `ways` ways holds the topmost `ways` lines of its set's stack, so
-//! one stack a set answers for every associativity, and a line that leaves place `ways` was evicted from the cache of `ways` ways by whoever pushed
-//! it. And what is on top of a set is on top of every smaller set that it belongs to, so the search ends at the first number of sets for which a
-//! line is.
+//! Under LRU the ways of a set are a stack (Mattson et al. 1970): a cache of `ways` ways holds the
+//! topmost `ways` lines of its set's stack, so one stack a set answers for every associativity, and
+//! a line that leaves place `ways` was evicted from the cache of `ways` ways by whoever pushed it.
+//! And what is on top of a set is on top of every smaller set that it belongs to, so the search
+//! ends at the first number of sets for which a line is.
 
 use crate::level::{Cause, Evictors, Misses, Party};
 use crate::line::{Line, PerSide};
@@ -57,9 +58,11 @@ impl Sweep {
         }
     }
 
-    /// Misses of the cache with so many sets and ways, by whose they are; `None`: it is not among them.
+    /// Misses of the cache with so many sets and ways, by whose they are; `None`: it is not among
+    /// them.
     pub fn misses(&self, sets: u32, ways: u32) -> Option<PerSide<Misses>> {
-        let stacks = self.stacks.iter().find(|stacks| stacks.set_mask.checked_add(1) == Some(sets))?;
+        let stacks =
+            self.stacks.iter().find(|stacks| stacks.set_mask.checked_add(1) == Some(sets))?;
         let cache = ways.is_power_of_two().then(|| stacks.caches.get(ways.ilog2() as usize))??;
         Some(cache.misses)
     }
@@ -73,7 +76,9 @@ impl Stacks {
         let place = stack.iter().position(|&held| held == line);
         // All above it are pushed one place down; those at the end of a cache leave it.
         let pushed = place.unwrap_or(self.depth);
-        for (log2, cache) in self.caches.iter_mut().enumerate().take_while(|(log2, _)| 1 << log2 <= pushed) {
+        for (log2, cache) in
+            self.caches.iter_mut().enumerate().take_while(|(log2, _)| 1 << log2 <= pushed)
+        {
             let cause = match *cache.evicted_by.get_mut(line.side()).of(line) {
                 Party::NOBODY => Cause::Cold,
                 evictor if evictor == party => Cause::Own,

@@ -1,6 +1,7 @@
 //! A branch target buffer: where branches went when they were taken last.
 //!
-//! Sets × ways, LRU. The low bits of a branch's address choose its set; the whole address is its tag.
+//! Sets × ways, LRU. The low bits of a branch's address choose its set; the whole address is its
+//! tag.
 
 use crate::branches::CodeAddr;
 use crate::geometry::Geometry;
@@ -9,7 +10,8 @@ use crate::geometry::Geometry;
 pub(crate) struct TargetBuffer {
     set_mask: u64,
     ways: usize,
-    /// Sets × ways, a set's ways side by side in the order of their last use, the most recent first.
+    /// Sets × ways, a set's ways side by side in the order of their last use, the most recent
+    /// first.
     entries: Vec<Option<Entry>>,
 }
 
@@ -22,11 +24,7 @@ struct Entry {
 impl TargetBuffer {
     pub fn new(geometry: Geometry) -> TargetBuffer {
         let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
-        TargetBuffer {
-            set_mask: sets as u64 - 1,
-            ways,
-            entries: vec![None; sets * ways],
-        }
+        TargetBuffer { set_mask: sets as u64 - 1, ways, entries: vec![None; sets * ways] }
     }
 
     /// The branch at `at` goes to `target`: keeps that, and says what was kept of it.
@@ -63,7 +61,11 @@ mod tests {
             (1, 101, Some(101)),
         ];
         for (step, (at, target, held)) in steps.into_iter().enumerate() {
-            assert_eq!(buffer.taken(CodeAddr(at), CodeAddr(target)), held.map(CodeAddr), "step {step}");
+            assert_eq!(
+                buffer.taken(CodeAddr(at), CodeAddr(target)),
+                held.map(CodeAddr),
+                "step {step}"
+            );
         }
     }
 }

@@ -1,8 +1,10 @@
-//! Time by Torrellas' "very simple model" (1998, section 5.2): a single-issue machine that executes an instruction a cycle and stops for
-//! every miss; data references are a fixed share of instruction references and miss at a fixed rate.
-//! The latencies of SimOS' 1994 model, which `stalls.rs` multiplies by what really missed.
+//! Time by Torrellas' "very simple model" (1998, section 5.2): a single-issue machine that executes
+//! an instruction a cycle and stops for every miss; data references are a fixed share of
+//! instruction references and miss at a fixed rate. The latencies of SimOS' 1994 model, which
+//! `stalls.rs` multiplies by what really missed.
 
-/// The model's parameters. In the paper: penalties of 10, 30 and 50 cycles, 30 % data references, 5 % of which miss.
+/// The model's parameters. In the paper: penalties of 10, 30 and 50 cycles, 30 % data references, 5
+/// % of which miss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimpleModel {
     /// Cycles for which a miss stops the machine.
@@ -22,8 +24,9 @@ impl SimpleModel {
     }
 }
 
-/// What a single-issue machine with blocking caches waits for: SimOS' 1994 model (Rosenblum 1995, section 3.2 and table 3.1). Cycles for
-/// which a miss stops the machine, as the processor sees it, by the level that has the line.
+/// What a single-issue machine with blocking caches waits for: SimOS' 1994 model (Rosenblum 1995,
+/// section 3.2 and table 3.1). Cycles for which a miss stops the machine, as the processor sees it,
+/// by the level that has the line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latencies {
     pub l2: f64,
@@ -37,14 +40,11 @@ pub struct Latencies {
 mod tests {
     use super::*;
 
-    /// 1000 instructions, 300 data references, 15 data misses, 20 instruction misses: 1000 + 35 × 30.
+    /// 1000 instructions, 300 data references, 15 data misses, 20 instruction misses: 1000 + 35 ×
+    /// 30.
     #[test]
     fn thousand_instructions_by_hand() {
-        let model = SimpleModel {
-            miss_penalty: 30.0,
-            data_references: 0.3,
-            data_miss_rate: 0.05,
-        };
+        let model = SimpleModel { miss_penalty: 30.0, data_references: 0.3, data_miss_rate: 0.05 };
         assert!((model.cycles(1000, 20) - 2050.0).abs() < 1e-9);
         assert_eq!(model.cycles(0, 0), 0.0);
     }

@@ -13,10 +13,7 @@ pub struct Tlb {
 
 impl Tlb {
     pub fn new(geometry: Geometry) -> Tlb {
-        Tlb {
-            cache: Cache::new(geometry),
-            misses: PerSide::default(),
-        }
+        Tlb { cache: Cache::new(geometry), misses: PerSide::default() }
     }
 
     /// Whether `page` was used last of its set: then it is there, and using it changes nothing.

@@ -1,6 +1,8 @@
-//! True LRU of sets with many ways (a TLB of 64 entries): ways stay where they are and bear the time of their last use.
+//! True LRU of sets with many ways (a TLB of 64 entries): ways stay where they are and bear the
+//! time of their last use.
 //!
-//! A hit is found by a guess where the line was last, and only looked for when the guess is wrong; a miss looks at all ways.
+//! A hit is found by a guess where the line was last, and only looked for when the guess is wrong;
+//! a miss looks at all ways.
 
 use crate::access::{Access, occupied};
 use crate::line::Line;
@@ -19,11 +21,7 @@ const GUESSES: usize = 1 << 10;
 
 impl Wide {
     pub fn new(lines: usize) -> Wide {
-        Wide {
-            used: vec![0; lines],
-            now: 0,
-            guesses: vec![0; GUESSES],
-        }
+        Wide { used: vec![0; lines], now: 0, guesses: vec![0; GUESSES] }
     }
 
     /// Uses `line`, which belongs into the ways `set` of `lines`.
@@ -46,8 +44,6 @@ impl Wide {
         let at = set.start + oldest.map_or(0, |(way, _)| way);
         *guess = at as u32;
         self.used[at] = self.now;
-        Access::Miss {
-            evicted: occupied(std::mem::replace(&mut lines[at], line)),
-        }
+        Access::Miss { evicted: occupied(std::mem::replace(&mut lines[at], line)) }
     }
 }

@@ -2,11 +2,15 @@
 
 mod random;
 
-use kernlane_sim::{Branch, BranchKind, BranchPrediction, CodeAddr, Direction, Held, Predictor, TargetBufferDescription, Wrong};
+use kernlane_sim::{
+    Branch, BranchKind, BranchPrediction, CodeAddr, Direction, Held, Predictor,
+    TargetBufferDescription, Wrong,
+};
 use random::Random;
 use std::collections::HashMap;
 
-/// Counters are a map, the history and a set's branches are lists, the newest last, and the return stack a map by depth.
+/// Counters are a map, the history and a set's branches are lists, the newest last, and the return
+/// stack a map by depth.
 struct Naive {
     machine: BranchPrediction,
     counters: HashMap<u64, i32>,
@@ -35,7 +39,8 @@ impl Naive {
             Direction::Gshare { entries, history } => (u64::from(entries), history as usize),
         };
         // The index as a string of bits, the history in its first ones, the newest outcome last.
-        let mut index: Vec<bool> = (0..entries.ilog2()).rev().map(|bit| at >> bit & 1 == 1).collect();
+        let mut index: Vec<bool> =
+            (0..entries.ilog2()).rev().map(|bit| at >> bit & 1 == 1).collect();
         let newest = &self.history[self.history.len().saturating_sub(history)..];
         for (bit, outcome) in index[..history].iter_mut().rev().zip(newest.iter().rev()) {
             *bit ^= outcome;
@@ -87,17 +92,23 @@ impl Naive {
             }
             BranchKind::Jump | BranchKind::Call => self.direct(at, target?),
             BranchKind::Return if self.machine.return_stack > 0 => {
-                let predicted = self.stack.get(&self.depth.rem_euclid(self.machine.return_stack.into())).copied();
+                let predicted = self
+                    .stack
+                    .get(&self.depth.rem_euclid(self.machine.return_stack.into()))
+                    .copied();
                 self.depth -= 1;
                 (predicted != Some(target?)).then_some(Wrong::Return)
             }
             BranchKind::Return => (self.target(at, target?) != target).then_some(Wrong::Return),
-            BranchKind::IndirectJump | BranchKind::IndirectCall => (self.target(at, target?) != target).then_some(Wrong::Target),
+            BranchKind::IndirectJump | BranchKind::IndirectCall => {
+                (self.target(at, target?) != target).then_some(Wrong::Target)
+            }
         }
     }
 }
 
-/// Branches of a program that has a few hundred of them, some with one target and some with many; calls and returns mostly nest.
+/// Branches of a program that has a few hundred of them, some with one target and some with many;
+/// calls and returns mostly nest.
 fn stream(random: &mut Random, open: &mut Vec<u64>) -> Branch {
     let at = random.below(400) * 3 + (random.below(2) << 40);
     let end = at + 2;
@@ -141,14 +152,20 @@ fn every_branch_is_judged_as_by_the_naive_predictor() {
         Direction::gshare(256, 8).unwrap(),
         Direction::gshare(512, 3).unwrap(),
     ];
-    let buffers = [(1, 1), (16, 1), (64, 4), (48, 3), (1024, 8)].map(|(entries, ways)| (entries, ways, Held::Taken));
+    let buffers = [(1, 1), (16, 1), (64, 4), (48, 3), (1024, 8)]
+        .map(|(entries, ways)| (entries, ways, Held::Taken));
     let mut judged = HashMap::new();
     for direction in directions {
         let some = buffers.into_iter().chain([(64, 64, Held::Indirect)]).map(Some);
         for (number, buffer) in some.chain([None]).enumerate() {
-            let targets = buffer.map(|(entries, ways, holds)| TargetBufferDescription::new(entries, ways, holds).unwrap());
-            let machine = BranchPrediction::new(direction, targets, [0, 1, 2, 7, 16][number % 5], None, None).unwrap();
-            let (mut predictor, mut naive, mut open) = (Predictor::new(&machine), Naive::new(machine), Vec::new());
+            let targets = buffer.map(|(entries, ways, holds)| {
+                TargetBufferDescription::new(entries, ways, holds).unwrap()
+            });
+            let machine =
+                BranchPrediction::new(direction, targets, [0, 1, 2, 7, 16][number % 5], None, None)
+                    .unwrap();
+            let (mut predictor, mut naive, mut open) =
+                (Predictor::new(&machine), Naive::new(machine), Vec::new());
             for step in 0..20_000 {
                 let branch = stream(&mut random, &mut open);
                 let wrong = predictor.branch(&branch);

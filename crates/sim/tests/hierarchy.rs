@@ -1,10 +1,11 @@
-//! The hierarchy against the plainest one that can be written, and against a public simulator: every miss is the same.
+//! The hierarchy against the plainest one that can be written, and against a public simulator:
+//! every miss is the same.
 
 mod random;
 
 use kernlane_sim::{
-    CacheDescription, Counters, Geometry, Hierarchy, Latencies, Line, Machine, Memory, Misses, Party, PerSide, PhysAddr, Replacement, Side,
-    SimpleModel,
+    CacheDescription, Counters, Geometry, Hierarchy, Latencies, Line, Machine, Memory, Misses,
+    Party, PerSide, PhysAddr, Replacement, Side, SimpleModel,
 };
 use random::Random;
 use std::collections::HashMap;
@@ -13,14 +14,22 @@ fn cache(size: u64, ways: u64, line: u64) -> CacheDescription {
     CacheDescription::new(size, ways, line, Replacement::Lru).unwrap()
 }
 
-fn machine(l1i: (u64, u64, u64), l1d: CacheDescription, l2: Option<CacheDescription>, l3: Option<CacheDescription>) -> Machine {
+fn machine(
+    l1i: (u64, u64, u64),
+    l1d: CacheDescription,
+    l2: Option<CacheDescription>,
+    l3: Option<CacheDescription>,
+) -> Machine {
     Machine {
         name: "test".to_owned(),
         l1i: Geometry::cache(l1i.0, l1i.1, l1i.2, Replacement::Lru).unwrap(),
         l1i_line: l1i.2 as u32,
         itlb: None,
         time: SimpleModel::new(10.0, 0.3, 0.05).unwrap(),
-        memory: Some(Memory::new(l1d, l2, l3, None, Latencies::new(10.0, 40.0, 100.0, 7.0).unwrap()).unwrap()),
+        memory: Some(
+            Memory::new(l1d, l2, l3, None, Latencies::new(10.0, 40.0, 100.0, 7.0).unwrap())
+                .unwrap(),
+        ),
         branch: None,
     }
 }
@@ -67,11 +76,7 @@ impl Naive {
 }
 
 fn misses(counts: [u64; 3]) -> Misses {
-    Misses {
-        cold: counts[0],
-        own: counts[1],
-        other: counts[2],
-    }
+    Misses { cold: counts[0], own: counts[1], other: counts[2] }
 }
 
 #[test]
@@ -85,7 +90,8 @@ fn every_level_misses_what_the_naive_one_misses() {
     ];
     for [l1i, l1d, l2, l3] in shapes {
         let build = |(size, ways, line): (u64, u64, u64)| cache(size, ways, line);
-        let mut fast = Hierarchy::new(&machine(l1i, build(l1d), Some(build(l2)), Some(build(l3)))).unwrap();
+        let mut fast =
+            Hierarchy::new(&machine(l1i, build(l1d), Some(build(l2)), Some(build(l3)))).unwrap();
         let mut naive = [l1i, l1d, l2, l3].map(|(size, ways, line)| Naive::new(size, ways, line));
         // By side; L1I, L1D, L2 and L3 of fetches and of data.
         let mut expected = [[[0_u64; 3]; 6]; 2];
@@ -100,7 +106,8 @@ fn every_level_misses_what_the_naive_one_misses() {
             let is_data = random.below(2) == 1;
             let missed = match is_data {
                 true => fast.data(PhysAddr(addr)),
-                false => fast.fetch(Line::new(Side::Kernel, (addr / l1i.2) as u32).unwrap(), PhysAddr(addr)),
+                false => fast
+                    .fetch(Line::new(Side::Kernel, (addr / l1i.2) as u32).unwrap(), PhysAddr(addr)),
             };
             let counts = &mut expected[usize::from(party != 0)];
             let first = naive[usize::from(is_data)].access(addr, party);
@@ -114,9 +121,8 @@ fn every_level_misses_what_the_naive_one_misses() {
             }
         }
         let counters = fast.counters();
-        for (side, [l1i, l1d, l2i, l2d, l3i, l3d]) in [counters.kernel, counters.user]
-            .into_iter()
-            .zip(expected.map(|side| side.map(misses)))
+        for (side, [l1i, l1d, l2i, l2d, l3i, l3d]) in
+            [counters.kernel, counters.user].into_iter().zip(expected.map(|side| side.map(misses)))
         {
             assert_eq!(
                 (side.l1i, side.l1d, side.l2i, side.l2d, side.l3i, side.l3d),
@@ -126,18 +132,21 @@ fn every_level_misses_what_the_naive_one_misses() {
     }
 }
 
-/// Misses that pycachesim 0.3.1 (a public simulator) counts on the same random streams: see `pycachesim.py`, which wrote the file.
+/// Misses that pycachesim 0.3.1 (a public simulator) counts on the same random streams: see
+/// `pycachesim.py`, which wrote the file.
 #[test]
 fn a_public_simulator_counts_the_same_misses() {
     let told = include_str!("pycachesim.txt");
     let mut compared = 0;
     for row in told.lines().filter(|line| !line.starts_with('#')) {
-        let numbers: Vec<u64> = row.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        let numbers: Vec<u64> =
+            row.split_whitespace().map(|number| number.parse().unwrap()).collect();
         let [line, sets1, ways1, sets2, ways2, span, seed, l1, l2] = numbers[..] else {
             panic!("{row}")
         };
         let l1d = cache(line * sets1 * ways1, ways1, line);
-        let shape = machine((1024, 1, 64), l1d, Some(cache(line * sets2 * ways2, ways2, line)), None);
+        let shape =
+            machine((1024, 1, 64), l1d, Some(cache(line * sets2 * ways2, ways2, line)), None);
         let mut hierarchy = Hierarchy::new(&shape).unwrap();
         let mut random = Random(seed);
         for _ in 0..20_000 {
@@ -189,10 +198,7 @@ fn what_a_stretch_cost_is_a_difference() {
     hierarchy.executed(5, 1, 0);
     hierarchy.data(PhysAddr(4096));
     let after = hierarchy.counters();
-    let cost = PerSide {
-        kernel: after.kernel - before.kernel,
-        user: after.user - before.user,
-    };
+    let cost = PerSide { kernel: after.kernel - before.kernel, user: after.user - before.user };
     assert_eq!(cost.kernel, Counters::default());
     let expected = Counters {
         instructions: 5,

@@ -1,6 +1,9 @@
-//! The fast cache against the plainest one that can be written, on many geometries and streams: every single answer is equal.
+//! The fast cache against the plainest one that can be written, on many geometries and streams:
+//! every single answer is equal.
 
-use kernlane_sim::{Access, Cache, Geometry, InstructionCache, Line, Misses, PerSide, Replacement, Side};
+use kernlane_sim::{
+    Access, Cache, Geometry, InstructionCache, Line, Misses, PerSide, Replacement, Side,
+};
 
 /// A set is a list, and everything is looked for from the front.
 struct Naive {
@@ -13,11 +16,7 @@ struct Naive {
 impl Naive {
     fn new(geometry: Geometry) -> Naive {
         let sets = geometry.sets() as usize;
-        Naive {
-            geometry,
-            sets: vec![Vec::new(); sets],
-            recent: vec![Default::default(); sets],
-        }
+        Naive { geometry, sets: vec![Vec::new(); sets], recent: vec![Default::default(); sets] }
     }
 
     fn access(&mut self, line: Line) -> Access {
@@ -121,17 +120,21 @@ fn geometries() -> Vec<Geometry> {
     all
 }
 
-/// Lines at random; loops that just fit, just do not fit, and far do not; runs of the same line; both sides.
+/// Lines at random; loops that just fit, just do not fit, and far do not; runs of the same line;
+/// both sides.
 fn stream(geometry: Geometry, random: &mut Random) -> Vec<Line> {
     let capacity = geometry.sets() * geometry.ways();
     let mut lines = Vec::new();
     for _ in 0..6 {
-        let span = [capacity, capacity + 1, capacity * 2, capacity / 2 + 1][random.below(4) as usize];
+        let span =
+            [capacity, capacity + 1, capacity * 2, capacity / 2 + 1][random.below(4) as usize];
         match random.below(3) {
             0 => lines.extend((0..300).map(|_| random.line(span * 2))),
             1 => {
                 let (start, length) = (random.below(1000), 300.min(span * 3));
-                lines.extend((0..length).map(|step| Line::new(Side::Kernel, start + step % span).unwrap()));
+                lines.extend(
+                    (0..length).map(|step| Line::new(Side::Kernel, start + step % span).unwrap()),
+                );
             }
             _ => lines.extend((0..60).flat_map(|_| std::iter::repeat_n(random.line(span), 3))),
         }
@@ -175,7 +178,8 @@ fn every_miss_has_the_cause_that_the_naive_model_finds() {
     }
 }
 
-/// A loop one line longer than a fully associative LRU cache misses always; one that fits misses once a line.
+/// A loop one line longer than a fully associative LRU cache misses always; one that fits misses
+/// once a line.
 #[test]
 fn a_loop_that_just_does_not_fit_thrashes() {
     let geometry = Geometry::cache(64 * 64, 64, 64, Replacement::Lru).unwrap();

@@ -1,9 +1,10 @@
-//! The data accesses of a recording: which instruction loaded or stored what, and where its pages lay. Plain values; nothing here
-//! reads or writes.
+//! The data accesses of a recording: which instruction loaded or stored what, and where its pages
+//! lay. Plain values; nothing here reads or writes.
 
 use crate::{Event, TranslationId};
 
-/// One access that an instruction of a translation makes: the instruction, load or store, and how many bytes.
+/// One access that an instruction of a translation makes: the instruction, load or store, and how
+/// many bytes.
 ///
 /// ```text
 /// bits 12 … 10  9      8 … 0
@@ -18,11 +19,16 @@ impl Site {
     pub(crate) const BITS: u16 = 0x1fff;
     const STORE: u16 = 1 << 9;
 
-    /// `instruction` is below [`Translation::MAX_INSTRUCTIONS`](crate::Translation::MAX_INSTRUCTIONS), `size_log2` at most 7: what lies
-    /// above is cut off.
+    /// `instruction` is below
+    /// [`Translation::MAX_INSTRUCTIONS`](crate::Translation::MAX_INSTRUCTIONS), `size_log2` at most
+    /// 7: what lies above is cut off.
     #[inline]
     pub fn new(instruction: u16, store: bool, size_log2: u8) -> Site {
-        Site(instruction & 0x1ff | if store { Site::STORE } else { 0 } | u16::from(size_log2 & 7) << 10)
+        Site(
+            instruction & 0x1ff
+                | if store { Site::STORE } else { 0 }
+                | u16::from(size_log2 & 7) << 10,
+        )
     }
 
     /// The index of the instruction in its translation.
@@ -58,7 +64,8 @@ pub enum PageKind {
 }
 
 impl PageKind {
-    pub(crate) const ALL: [PageKind; 5] = [PageKind::Memory, PageKind::Small, PageKind::Large, PageKind::Huge, PageKind::Device];
+    pub(crate) const ALL: [PageKind; 5] =
+        [PageKind::Memory, PageKind::Small, PageKind::Large, PageKind::Huge, PageKind::Device];
 
     /// log2 of the bytes that one page of this kind maps; a page of unknown size counts as small.
     pub fn size_log2(self) -> u32 {
@@ -83,10 +90,12 @@ pub struct Mapping {
 /// What a page frame is used for, as the kernel's `struct page` of it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrameUse {
-    /// Nobody holds it; or it was taken as part of several without a head, or nothing is known of it.
+    /// Nobody holds it; or it was taken as part of several without a head, or nothing is known of
+    /// it.
     #[default]
     Free,
-    /// Somebody holds it, and it has no mark: what the kernel takes for its stacks, pipes, socket buffers, `vmalloc`.
+    /// Somebody holds it, and it has no mark: what the kernel takes for its stacks, pipes, socket
+    /// buffers, `vmalloc`.
     Unmarked,
     /// Objects of the slab cache with this number.
     Slab(u32),
@@ -111,11 +120,13 @@ pub struct UseChange {
     pub used: FrameUse,
 }
 
-/// What a translation does to memory whenever it is executed to its end, short of exceptions to it; and where its code lies.
+/// What a translation does to memory whenever it is executed to its end, short of exceptions to it;
+/// and where its code lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     pub translation: TranslationId,
-    /// Physical addresses of its first byte, and of its first byte in a second page; `None` where not known or not there.
+    /// Physical addresses of its first byte, and of its first byte in a second page; `None` where
+    /// not known or not there.
     pub physical: [Option<u64>; 2],
     /// In the order in which the accesses happen.
     pub sites: Box<[Site]>,
@@ -225,8 +236,8 @@ pub struct Accesses {
     pub uses: Vec<(u32, UseChange)>,
     /// The names of slab caches, by number; of all streams up to this one.
     pub slab_caches: Vec<String>,
-    /// Executions that did not follow their pattern, by their number among the executions of the stream; and where their sites begin in
-    /// `other_sites`.
+    /// Executions that did not follow their pattern, by their number among the executions of the
+    /// stream; and where their sites begin in `other_sites`.
     pub(crate) others: Vec<(u32, u32)>,
     pub(crate) other_sites: Vec<Site>,
 }
@@ -237,13 +248,7 @@ impl Accesses {
 
     /// Begins at the first execution of the stream.
     pub fn walk<'a>(&'a self, patterns: &'a Patterns) -> Walk<'a> {
-        Walk {
-            accesses: self,
-            patterns,
-            execution: 0,
-            others: 0,
-            at: 0,
-        }
+        Walk { accesses: self, patterns, execution: 0, others: 0, at: 0 }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -255,7 +260,8 @@ impl Accesses {
     }
 
     fn other(&self, number: usize) -> &[Site] {
-        let end = self.others.get(number + 1).map_or(self.other_sites.len(), |next| next.1 as usize);
+        let end =
+            self.others.get(number + 1).map_or(self.other_sites.len(), |next| next.1 as usize);
         &self.other_sites[self.others[number].1 as usize..end]
     }
 }
@@ -271,8 +277,9 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// The accesses of the next execution, which must be the next [`Event::Executed`] or [`Event::Left`] of the stream: its sites, and the
-    /// number of the first of its accesses. The same number of addresses follows.
+    /// The accesses of the next execution, which must be the next [`Event::Executed`] or
+    /// [`Event::Left`] of the stream: its sites, and the number of the first of its accesses. The
+    /// same number of addresses follows.
     #[inline]
     pub fn execution(&mut self, translation: TranslationId, left: bool) -> (&'a [Site], usize) {
         let sites = match self.accesses.others.get(self.others) {
@@ -300,7 +307,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a recorder saw, as it saw it: to be given to the [`Writer`](crate::Writer) with the words it belongs to.
+/// What a recorder saw, as it saw it: to be given to the [`Writer`](crate::Writer) with the words
+/// it belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenAccesses {
     pub addresses: Vec<u64>,
@@ -314,7 +322,8 @@ pub struct SeenAccesses {
     pub uses: Vec<(u32, UseChange)>,
     /// The names of slab caches, in the order of their numbers; those that are new.
     pub slab_caches: Vec<String>,
-    /// Translations' physical addresses, as in [`Pattern::physical`]; for each before it is first executed.
+    /// Translations' physical addresses, as in [`Pattern::physical`]; for each before it is first
+    /// executed.
     pub physical: Vec<(TranslationId, [Option<u64>; 2])>,
 }
 

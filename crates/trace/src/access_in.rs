@@ -1,4 +1,5 @@
-//! The payload of a DATA chunk becomes accesses. Whatever the bytes are, gives accesses that fit the stream, or a named error.
+//! The payload of a DATA chunk becomes accesses. Whatever the bytes are, gives accesses that fit
+//! the stream, or a named error.
 
 use crate::access::{Accesses, Mapping, Pattern, Patterns, Site};
 use crate::access_out::{check_sites, page_kind};
@@ -39,7 +40,12 @@ impl AccessesIn {
     }
 
     /// Decodes the accesses of these words, which are known to follow the rules.
-    pub fn decode(&mut self, payload: &[u8], words: &[u32], tally: &Tally) -> Result<(), Violation> {
+    pub fn decode(
+        &mut self,
+        payload: &[u8],
+        words: &[u32],
+        tally: &Tally,
+    ) -> Result<(), Violation> {
         let [others, mappings, uses, steps] = parts(payload)?;
         self.accesses.clear();
         self.accesses.addresses.reserve(steps.len());
@@ -76,15 +82,13 @@ impl AccessesIn {
     #[inline]
     fn usual(&mut self, id: TranslationId, steps: &mut Numbers<'_>) -> Result<(), Violation> {
         let mut short = false;
-        self.accesses
-            .addresses
-            .extend(self.last[self.patterns.range(id)].iter_mut().map(|last| {
-                match steps.step(*last) {
-                    Some(next) => *last = next,
-                    None => short = true,
-                }
-                *last
-            }));
+        self.accesses.addresses.extend(self.last[self.patterns.range(id)].iter_mut().map(|last| {
+            match steps.step(*last) {
+                Some(next) => *last = next,
+                None => short = true,
+            }
+            *last
+        }));
         if short {
             return Err(SHORT);
         }
@@ -95,13 +99,13 @@ impl AccessesIn {
     }
 
     #[cold]
-    fn other(&mut self, id: TranslationId, others: &mut OthersIn<'_>, tally: &Tally) -> Result<(), Violation> {
-        let Accesses {
-            addresses,
-            others: executions,
-            other_sites,
-            ..
-        } = &mut self.accesses;
+    fn other(
+        &mut self,
+        id: TranslationId,
+        others: &mut OthersIn<'_>,
+        tally: &Tally,
+    ) -> Result<(), Violation> {
+        let Accesses { addresses, others: executions, other_sites, .. } = &mut self.accesses;
         let first = other_sites.len();
         executions.push((others.next.unwrap_or(0), first as u32));
         let groups = others.numbers.next().ok_or(SHORT)?;
@@ -164,11 +168,7 @@ struct OthersIn<'a> {
 
 impl<'a> OthersIn<'a> {
     fn new(bytes: &'a [u8]) -> Result<OthersIn<'a>, Violation> {
-        let mut others = OthersIn {
-            numbers: Numbers(bytes),
-            next: None,
-            addr: 0,
-        };
+        let mut others = OthersIn { numbers: Numbers(bytes), next: None, addr: 0 };
         if !bytes.is_empty() {
             others.next = Some(others.distance(0)?);
         }
@@ -177,12 +177,11 @@ impl<'a> OthersIn<'a> {
 
     fn distance(&mut self, from: u32) -> Result<u32, Violation> {
         let distance = self.numbers.next().ok_or(SHORT)?;
-        u64::from(from)
-            .checked_add(distance)
-            .and_then(|sum| u32::try_from(sum).ok())
-            .ok_or(Violation::Accesses {
+        u64::from(from).checked_add(distance).and_then(|sum| u32::try_from(sum).ok()).ok_or(
+            Violation::Accesses {
                 what: "there are accesses of more executions than the stream has",
-            })
+            },
+        )
     }
 
     fn advance(&mut self) -> Result<(), Violation> {
@@ -209,14 +208,14 @@ impl<'a> OthersIn<'a> {
                 what: "a group of accesses is empty or has more than two lanes",
             });
         }
-        if times > Accesses::MAX as u64 || addresses.len() + lanes * times as usize > Accesses::MAX {
-            return Err(Violation::TooLong {
-                what: "the accesses of a stream",
-            });
+        if times > Accesses::MAX as u64 || addresses.len() + lanes * times as usize > Accesses::MAX
+        {
+            return Err(Violation::TooLong { what: "the accesses of a stream" });
         }
         let mut all = [(Site::default(), 0_u64, 0_u64); 2];
         for (site, addr, step) in &mut all[..lanes] {
-            let (low, high) = (self.numbers.byte().ok_or(SHORT)?, self.numbers.byte().ok_or(SHORT)?);
+            let (low, high) =
+                (self.numbers.byte().ok_or(SHORT)?, self.numbers.byte().ok_or(SHORT)?);
             *site = Site(u16::from_le_bytes([low, high]));
             *addr = self.numbers.step(self.addr).ok_or(SHORT)?;
             self.addr = *addr;

@@ -1,4 +1,5 @@
-//! Accesses as a recorder saw them become the payload of a DATA chunk, and patterns. Checks what it is given.
+//! Accesses as a recorder saw them become the payload of a DATA chunk, and patterns. Checks what it
+//! is given.
 
 use crate::access::{Accesses, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, UNKNOWN};
 use crate::stream::{Event, events};
@@ -26,15 +27,18 @@ pub(crate) struct AccessesOut {
 
 impl AccessesOut {
     /// Takes what happened during these words.
-    pub fn take(&mut self, words: &[u32], seen: &SeenAccesses, tally: &Tally) -> Result<(), Violation> {
+    pub fn take(
+        &mut self,
+        words: &[u32],
+        seen: &SeenAccesses,
+        tally: &Tally,
+    ) -> Result<(), Violation> {
         let wrong = |what| Err(Violation::Accesses { what });
         if seen.sites.len() != seen.addresses.len() {
             return wrong("a site and an address do not belong together");
         }
         if seen.addresses.len() + self.accesses as usize > Accesses::MAX {
-            return Err(Violation::TooLong {
-                what: "the accesses of a stream",
-            });
+            return Err(Violation::TooLong { what: "the accesses of a stream" });
         }
         for &(translation, physical) in &seen.physical {
             let at = translation.0 as usize;
@@ -61,7 +65,9 @@ impl AccessesOut {
             };
             start = starts.next();
             let end = start.unwrap_or(seen.addresses.len());
-            let (Some(sites), Some(addresses)) = (seen.sites.get(first..end), seen.addresses.get(first..end)) else {
+            let (Some(sites), Some(addresses)) =
+                (seen.sites.get(first..end), seen.addresses.get(first..end))
+            else {
                 return wrong("the executions' starts do not ascend");
             };
             self.execution(translation, left, sites, addresses, tally)?;
@@ -76,7 +82,14 @@ impl AccessesOut {
     }
 
     #[inline]
-    fn execution(&mut self, id: TranslationId, left: bool, sites: &[Site], addresses: &[u64], tally: &Tally) -> Result<(), Violation> {
+    fn execution(
+        &mut self,
+        id: TranslationId,
+        left: bool,
+        sites: &[Site],
+        addresses: &[u64],
+        tally: &Tally,
+    ) -> Result<(), Violation> {
         let range = self.patterns.range(id);
         let usual = match left {
             false if range.is_empty() => self.first_execution(id, sites, tally)?,
@@ -97,9 +110,15 @@ impl AccessesOut {
         Ok(())
     }
 
-    /// The translation has no pattern yet, or an empty one: true when what it did now is its pattern from now on, or always was.
+    /// The translation has no pattern yet, or an empty one: true when what it did now is its
+    /// pattern from now on, or always was.
     #[cold]
-    fn first_execution(&mut self, id: TranslationId, sites: &[Site], tally: &Tally) -> Result<bool, Violation> {
+    fn first_execution(
+        &mut self,
+        id: TranslationId,
+        sites: &[Site],
+        tally: &Tally,
+    ) -> Result<bool, Violation> {
         if self.patterns.is_defined(id) {
             return Ok(sites.is_empty());
         }
@@ -121,7 +140,10 @@ impl AccessesOut {
 
     /// How many bytes the next payload has, more or less.
     pub fn size(&self) -> usize {
-        self.others.bytes.len() + self.mappings.bytes.len() + self.uses.bytes.len() + self.steps.len()
+        self.others.bytes.len()
+            + self.mappings.bytes.len()
+            + self.uses.bytes.len()
+            + self.steps.len()
     }
 
     /// The patterns that are new since the last call.
@@ -142,24 +164,21 @@ impl AccessesOut {
         ] {
             out.append(part);
         }
-        self.others = Others {
-            bytes: std::mem::take(&mut self.others.bytes),
-            ..Others::default()
-        };
-        self.mappings = Mappings {
-            bytes: std::mem::take(&mut self.mappings.bytes),
-            ..Mappings::default()
-        };
+        self.others = Others { bytes: std::mem::take(&mut self.others.bytes), ..Others::default() };
+        self.mappings =
+            Mappings { bytes: std::mem::take(&mut self.mappings.bytes), ..Mappings::default() };
         self.uses.begin_again();
         (self.executions, self.accesses) = (0, 0);
     }
 }
 
-pub(crate) fn check_sites(id: TranslationId, sites: &[Site], tally: &Tally) -> Result<(), Violation> {
+pub(crate) fn check_sites(
+    id: TranslationId,
+    sites: &[Site],
+    tally: &Tally,
+) -> Result<(), Violation> {
     let of = tally.instructions(id).ok_or(Violation::UndefinedTranslation { id })?;
-    match sites
-        .iter()
-        .find(|site| site.0 & !Site::BITS != 0 || u32::from(site.instruction()) >= of)
+    match sites.iter().find(|site| site.0 & !Site::BITS != 0 || u32::from(site.instruction()) >= of)
     {
         Some(site) => Err(Violation::Site { id, site: site.0, of }),
         None => Ok(()),
@@ -197,7 +216,8 @@ impl Others {
     }
 }
 
-/// So many times in turn one or two sites, each with addresses at equal distances: what a repeated string instruction does.
+/// So many times in turn one or two sites, each with addresses at equal distances: what a repeated
+/// string instruction does.
 #[derive(Clone, Copy)]
 struct Group {
     lanes: usize,
@@ -208,10 +228,8 @@ fn groups(sites: &[Site], addresses: &[u64]) -> Vec<Group> {
     let mut groups = Vec::new();
     let mut at = 0;
     while at < sites.len() {
-        let longest = [1, 2].map(|lanes| Group {
-            lanes,
-            times: times(&sites[at..], &addresses[at..], lanes),
-        });
+        let longest = [1, 2]
+            .map(|lanes| Group { lanes, times: times(&sites[at..], &addresses[at..], lanes) });
         // One lane unless two say more; a single access is one lane, once.
         let best = match longest {
             [one, two] if two.times > 1 && 2 * two.times > one.times => two,
@@ -245,12 +263,15 @@ struct Mappings {
 
 impl Mappings {
     /// `before`: accesses of the payload that came earlier; `accesses`: how many come along.
-    fn append(&mut self, mappings: &[(u32, Mapping)], before: u32, accesses: usize) -> Result<(), Violation> {
+    fn append(
+        &mut self,
+        mappings: &[(u32, Mapping)],
+        before: u32,
+        accesses: usize,
+    ) -> Result<(), Violation> {
         for &(access, mapping) in mappings {
             if access as usize > accesses || before + access < self.access {
-                return Err(Violation::Accesses {
-                    what: "the mappings do not ascend",
-                });
+                return Err(Violation::Accesses { what: "the mappings do not ascend" });
             }
             put((before + access - self.access).into(), &mut self.bytes);
             put_step(self.last.page, mapping.page, &mut self.bytes);

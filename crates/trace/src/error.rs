@@ -1,4 +1,5 @@
-//! What can be wrong with a recording, by name: the broken rule, the chunk and its offset in the file.
+//! What can be wrong with a recording, by name: the broken rule, the chunk and its offset in the
+//! file.
 
 use crate::{TaskId, TranslationId, frame::ChunkKind};
 use thiserror::Error;
@@ -59,27 +60,21 @@ pub enum Violation {
 pub enum ReadError {
     #[error("not a recording: it does not begin with the magic number")]
     Magic,
-    #[error("format version {found}; this reader knows versions 1, 3, 4 and {}", crate::FORMAT_VERSION)]
+    #[error(
+        "format version {found}; this reader knows versions 1, 3, 4 and {}",
+        crate::FORMAT_VERSION
+    )]
     Version { found: u32 },
     #[error("cut off in chunk {chunk} at offset {offset}: the file ends before the clean end")]
     CutOff { chunk: u64, offset: u64 },
     #[error("chunk {chunk} at offset {offset} is damaged: no kind of chunk is called {found:02x?}")]
     Kind { chunk: u64, offset: u64, found: [u8; 4] },
-    #[error("chunk {chunk} ({kind}) at offset {offset} is damaged: its checksum is {found:08x}, not {expected:08x}")]
-    Checksum {
-        chunk: u64,
-        kind: ChunkKind,
-        offset: u64,
-        found: u32,
-        expected: u32,
-    },
+    #[error(
+        "chunk {chunk} ({kind}) at offset {offset} is damaged: its checksum is {found:08x}, not {expected:08x}"
+    )]
+    Checksum { chunk: u64, kind: ChunkKind, offset: u64, found: u32, expected: u32 },
     #[error("chunk {chunk} ({kind}) at offset {offset} is wrong: {violation}")]
-    Chunk {
-        chunk: u64,
-        kind: ChunkKind,
-        offset: u64,
-        violation: Violation,
-    },
+    Chunk { chunk: u64, kind: ChunkKind, offset: u64, violation: Violation },
     #[error("{bytes} byte(s) or more follow the clean end at offset {offset}")]
     Trailing { offset: u64, bytes: usize },
     #[error("reading chunk {chunk} at offset {offset} failed")]

@@ -10,9 +10,11 @@
 
 use std::fmt;
 
-/// The first bytes of every recording. The first has bit 7 set, and the line ends give away a transfer as text.
+/// The first bytes of every recording. The first has bit 7 set, and the line ends give away a
+/// transfer as text.
 pub const MAGIC: [u8; 8] = *b"\x89KLT\r\n\x1a\n";
-/// The newest version, that of recordings with data accesses. Raised whenever an old reader would misunderstand a new file.
+/// The newest version, that of recordings with data accesses. Raised whenever an old reader would
+/// misunderstand a new file.
 pub const FORMAT_VERSION: u32 = 6;
 /// The version of recordings without.
 pub(crate) const VERSION_WITHOUT_DATA: u32 = 4;
@@ -75,12 +77,7 @@ pub(crate) struct Frame {
 impl Frame {
     /// The frame of a packed payload.
     pub fn of(kind: ChunkKind, packed: &[u8], unpacked: u32) -> Frame {
-        let mut frame = Frame {
-            kind,
-            packed: packed.len() as u32,
-            unpacked,
-            checksum: 0,
-        };
+        let mut frame = Frame { kind, packed: packed.len() as u32, unpacked, checksum: 0 };
         frame.checksum = frame.checksum_with(packed);
         frame
     }

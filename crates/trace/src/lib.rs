@@ -1,11 +1,13 @@
-//! The byte format of a recording: what QEMU's plugin writes and every other part of Kernlane reads.
+//! The byte format of a recording: what QEMU's plugin writes and every other part of Kernlane
+//! reads.
 //!
-//! Takes and gives records; knows nothing of ELF, Linux or files (a `Write` or a `Read` is handed in). `docs/reference/recording-format.md` is
-//! normative for the bytes.
+//! Takes and gives records; knows nothing of ELF, Linux or files (a `Write` or a `Read` is handed
+//! in). `docs/reference/recording-format.md` is normative for the bytes.
 //!
-//! A recording is a header, then chunks. [`Reader::next_chunk`] gives them one by one, in the order in which they were written:
-//! a translation or a task is defined before the first stream that names it, and [`Chunk::End`] is the last. [`events`] turns the
-//! words of a stream into [`Event`]s.
+//! A recording is a header, then chunks. [`Reader::next_chunk`] gives them one by one, in the order
+//! in which they were written: a translation or a task is defined before the first stream that
+//! names it, and [`Chunk::End`] is the last. [`events`] turns the words of a stream into
+//! [`Event`]s.
 //!
 //! ```no_run
 //! # use kernlane_trace as trace;
@@ -49,7 +51,9 @@ mod uses;
 mod varint;
 mod writer;
 
-pub use access::{Accesses, FrameUse, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, UseChange, Walk};
+pub use access::{
+    Accesses, FrameUse, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, UseChange, Walk,
+};
 pub use error::{ReadError, Violation, WriteError};
 pub use frame::{ChunkKind, FORMAT_VERSION, MAGIC};
 pub use reader::{Chunk, Reader};

@@ -1,5 +1,5 @@
-//! Records to payload bytes and back. Gives a named [`Violation`] for bytes that are no record; never reads past the end, never
-//! allocates more than the payload's own size warrants.
+//! Records to payload bytes and back. Gives a named [`Violation`] for bytes that are no record;
+//! never reads past the end, never allocates more than the payload's own size warrants.
 //!
 //! ```text
 //! HEAD  text build_id  text workload  u64 seed  u32 count  count × (text key, text value)      text: u32 size, UTF-8
@@ -13,15 +13,17 @@
 //! ```
 
 use crate::access::UNKNOWN;
-use crate::{DataTotals, Header, Pattern, RunAddr, Site, Task, TaskId, TaskPointer, Totals, Translation, TranslationId, Violation};
+use crate::{
+    DataTotals, Header, Pattern, RunAddr, Site, Task, TaskId, TaskPointer, Totals, Translation,
+    TranslationId, Violation,
+};
 
 pub(crate) fn put_header(header: &Header, out: &mut Vec<u8>) -> Result<(), Violation> {
     put_text(&header.build_id, "the build id", out)?;
     put_text(&header.workload, "the workload's name", out)?;
     out.extend(header.seed.to_le_bytes());
-    let count = u32::try_from(header.conditions.len()).map_err(|_| Violation::TooLong {
-        what: "the list of conditions",
-    })?;
+    let count = u32::try_from(header.conditions.len())
+        .map_err(|_| Violation::TooLong { what: "the list of conditions" })?;
     out.extend(count.to_le_bytes());
     for (key, value) in &header.conditions {
         put_text(key, "a condition", out)?;
@@ -31,26 +33,19 @@ pub(crate) fn put_header(header: &Header, out: &mut Vec<u8>) -> Result<(), Viola
 }
 
 pub(crate) fn take_header(payload: &[u8]) -> Result<Header, Violation> {
-    let mut from = Bytes {
-        rest: payload,
-        what: "the header",
-    };
+    let mut from = Bytes { rest: payload, what: "the header" };
     let build_id = from.text()?;
     let workload = from.text()?;
     let seed = from.u64()?;
     let count = from.u32()?;
-    // Each condition has at least two sizes, so a count that is too large runs out of bytes before it costs memory.
+    // Each condition has at least two sizes, so a count that is too large runs out of bytes before
+    // it costs memory.
     let mut conditions = Vec::new();
     for _ in 0..count {
         conditions.push((from.text()?, from.text()?));
     }
     from.finish()?;
-    Ok(Header {
-        build_id,
-        workload,
-        seed,
-        conditions,
-    })
+    Ok(Header { build_id, workload, seed, conditions })
 }
 
 /// The translation must have passed [`Tally::define`](crate::tally::Tally::define).
@@ -63,10 +58,7 @@ pub(crate) fn put_translation(translation: &Translation, out: &mut Vec<u8>) {
 
 /// Gives the translations of a chunk, the first of which is number `first`.
 pub(crate) fn take_translations(payload: &[u8], first: u32) -> Result<Vec<Translation>, Violation> {
-    let mut from = Bytes {
-        rest: payload,
-        what: "a translation",
-    };
+    let mut from = Bytes { rest: payload, what: "a translation" };
     let mut translations = Vec::new();
     while !from.rest.is_empty() {
         let id = TranslationId(next_id(first, translations.len())?);
@@ -88,10 +80,7 @@ pub(crate) fn put_task(task: &Task, out: &mut Vec<u8>) {
 
 /// Gives the tasks of a chunk, the first of which is number `first`.
 pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violation> {
-    let mut from = Bytes {
-        rest: payload,
-        what: "a task",
-    };
+    let mut from = Bytes { rest: payload, what: "a task" };
     let mut tasks = Vec::new();
     while !from.rest.is_empty() {
         let id = TaskId(next_id(first, tasks.len())?);
@@ -102,12 +91,7 @@ pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violat
             [other] => return Err(Violation::Flag(other)),
         };
         let pid = Some(from.u32()?).filter(|_| known);
-        tasks.push(Task {
-            id,
-            pointer,
-            pid,
-            comm: from.array()?,
-        });
+        tasks.push(Task { id, pointer, pid, comm: from.array()? });
     }
     Ok(tasks)
 }
@@ -122,10 +106,7 @@ pub(crate) fn put_pattern(pattern: &Pattern, out: &mut Vec<u8>) {
 }
 
 pub(crate) fn take_patterns(payload: &[u8]) -> Result<Vec<Pattern>, Violation> {
-    let mut from = Bytes {
-        rest: payload,
-        what: "a pattern",
-    };
+    let mut from = Bytes { rest: payload, what: "a pattern" };
     let mut patterns = Vec::new();
     while !from.rest.is_empty() {
         let translation = TranslationId(from.u32()?);
@@ -168,10 +149,7 @@ pub(crate) fn put_totals(totals: &Totals, out: &mut Vec<u8>) {
 }
 
 pub(crate) fn take_totals(payload: &[u8], with_data: bool) -> Result<Totals, Violation> {
-    let mut from = Bytes {
-        rest: payload,
-        what: "the clean end",
-    };
+    let mut from = Bytes { rest: payload, what: "the clean end" };
     let mut totals = Totals {
         kernel_instructions: from.u64()?,
         user_instructions: from.u64()?,
@@ -187,7 +165,8 @@ pub(crate) fn take_totals(payload: &[u8], with_data: bool) -> Result<Totals, Vio
             loads: from.u64()?,
             stores: from.u64()?,
             mappings: from.u64()?,
-            checksum: u32::try_from(from.u64()?).map_err(|_| Violation::TooLong { what: "the checksum" })?,
+            checksum: u32::try_from(from.u64()?)
+                .map_err(|_| Violation::TooLong { what: "the checksum" })?,
         });
     }
     from.finish()?;
@@ -218,10 +197,7 @@ pub(crate) fn named_data(totals: &DataTotals) -> [(&'static str, u64); 4] {
 }
 
 fn next_id(first: u32, index: usize) -> Result<u32, Violation> {
-    u32::try_from(index)
-        .ok()
-        .and_then(|index| first.checked_add(index))
-        .ok_or(Violation::TooMany)
+    u32::try_from(index).ok().and_then(|index| first.checked_add(index)).ok_or(Violation::TooMany)
 }
 
 fn put_text(text: &str, what: &'static str, out: &mut Vec<u8>) -> Result<(), Violation> {
@@ -239,13 +215,15 @@ struct Bytes<'a> {
 
 impl<'a> Bytes<'a> {
     fn bytes(&mut self, size: usize) -> Result<&'a [u8], Violation> {
-        let (taken, rest) = self.rest.split_at_checked(size).ok_or(Violation::Short { what: self.what })?;
+        let (taken, rest) =
+            self.rest.split_at_checked(size).ok_or(Violation::Short { what: self.what })?;
         self.rest = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(Violation::Short { what: self.what })?;
+        let (taken, rest) =
+            self.rest.split_first_chunk().ok_or(Violation::Short { what: self.what })?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -264,7 +242,8 @@ impl<'a> Bytes<'a> {
 
     fn text(&mut self) -> Result<String, Violation> {
         let size = self.u32()? as usize;
-        String::from_utf8(self.bytes(size)?.to_vec()).map_err(|_| Violation::NotText { what: self.what })
+        String::from_utf8(self.bytes(size)?.to_vec())
+            .map_err(|_| Violation::NotText { what: self.what })
     }
 
     fn finish(self) -> Result<(), Violation> {

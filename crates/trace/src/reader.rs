@@ -1,10 +1,12 @@
-//! Records in: reads chunk by chunk, unpacks, checks. Whatever the bytes are, gives records that follow the rules, or a named error.
+//! Records in: reads chunk by chunk, unpacks, checks. Whatever the bytes are, gives records that
+//! follow the rules, or a named error.
 
 use crate::access::{Accesses, Patterns};
 use crate::access_in::AccessesIn;
 use crate::error::{ReadError, Violation};
 use crate::frame::{
-    ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT, VERSION_WITHOUT_DATA, VERSIONS_WITHOUT_CLOCK,
+    ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT,
+    VERSION_WITHOUT_DATA, VERSIONS_WITHOUT_CLOCK,
 };
 use crate::tally::{self, Tally};
 use crate::{Header, Task, Totals, Translation, payload};
@@ -13,13 +15,16 @@ use std::io::{ErrorKind, Read};
 /// A piece of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chunk {
-    /// Definitions; each comes before the first stream that names it, ids ascend without a gap over the whole recording.
+    /// Definitions; each comes before the first stream that names it, ids ascend without a gap over
+    /// the whole recording.
     Translations(Vec<Translation>),
     /// As with translations.
     Tasks(Vec<Task>),
-    /// What happened next; see [`events`](crate::events). Every id in it is defined. No event is cut in two.
+    /// What happened next; see [`events`](crate::events). Every id in it is defined. No event is
+    /// cut in two.
     Stream(Vec<u32>),
-    /// The clean end. A recording without one was cut off, and the reader gives [`ReadError::CutOff`].
+    /// The clean end. A recording without one was cut off, and the reader gives
+    /// [`ReadError::CutOff`].
     End(Totals),
 }
 
@@ -58,19 +63,12 @@ struct Decoding {
 impl<R: Read> Reader<R> {
     /// Reads magic, version and header.
     pub fn new(mut from: R) -> Result<Self, ReadError> {
-        let io = |source| ReadError::Io {
-            chunk: 0,
-            offset: 0,
-            source,
-        };
+        let io = |source| ReadError::Io { chunk: 0, offset: 0, source };
         let mut prefix = Vec::new();
         from.by_ref().take(12).read_to_end(&mut prefix).map_err(io)?;
         let Some((magic, version)) = prefix.split_first_chunk::<8>() else {
             return Err(match MAGIC.starts_with(&prefix) && !prefix.is_empty() {
-                true => ReadError::CutOff {
-                    chunk: 0,
-                    offset: prefix.len() as u64,
-                },
+                true => ReadError::CutOff { chunk: 0, offset: prefix.len() as u64 },
                 false => ReadError::Magic,
             });
         };
@@ -78,10 +76,7 @@ impl<R: Read> Reader<R> {
             return Err(ReadError::Magic);
         }
         let Some(version) = version.first_chunk::<4>() else {
-            return Err(ReadError::CutOff {
-                chunk: 0,
-                offset: prefix.len() as u64,
-            });
+            return Err(ReadError::CutOff { chunk: 0, offset: prefix.len() as u64 });
         };
         let version = u32::from_le_bytes(*version);
         let [with_data, without_data] = VERSIONS_WITHOUT_CLOCK;
@@ -104,13 +99,11 @@ impl<R: Read> Reader<R> {
             done: false,
             data,
         };
-        let at = Place {
-            chunk: 0,
-            offset: 12,
-            kind: ChunkKind::Header,
-        };
+        let at = Place { chunk: 0, offset: 12, kind: ChunkKind::Header };
         match reader.read_payload()? {
-            Some((ChunkKind::Header, payload)) => reader.header = payload::take_header(&payload).map_err(|v| at.wrong(v))?,
+            Some((ChunkKind::Header, payload)) => {
+                reader.header = payload::take_header(&payload).map_err(|v| at.wrong(v))?
+            }
             Some((found, _)) => {
                 return Err(at.wrong(Violation::Misplaced { found, expected: "HEAD" }));
             }
@@ -121,8 +114,8 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// Leaves data accesses aside: for who wants to know only what was executed. They are then not decoded, nor checked beyond their
-    /// checksums.
+    /// Leaves data accesses aside: for who wants to know only what was executed. They are then not
+    /// decoded, nor checked beyond their checksums.
     pub fn without_data(mut self) -> Self {
         if let DataIn::Decoded(_) = self.data {
             self.data = DataIn::Ignored;
@@ -130,8 +123,8 @@ impl<R: Read> Reader<R> {
         self
     }
 
-    /// What was accessed during the stream that was given last, and the patterns to read it by; `None` in a recording without data
-    /// accesses, or when they were left aside.
+    /// What was accessed during the stream that was given last, and the patterns to read it by;
+    /// `None` in a recording without data accesses, or when they were left aside.
     pub fn accesses(&self) -> Option<(&Accesses, &Patterns)> {
         match &self.data {
             DataIn::Decoded(data) => Some((&data.accesses.accesses, &data.accesses.patterns)),
@@ -149,10 +142,7 @@ impl<R: Read> Reader<R> {
             DataIn::Decoded(data) => Some(data.accesses.totals()),
             DataIn::Absent | DataIn::Ignored => None,
         };
-        Totals {
-            data,
-            ..self.tally.totals()
-        }
+        Totals { data, ..self.tally.totals() }
     }
 
     /// The version of the format that the recording has.
@@ -197,27 +187,26 @@ impl<R: Read> Reader<R> {
                 expected: "what a recording without data accesses has",
             }),
             DataIn::Ignored => Ok(()),
-            DataIn::Decoded(data) if kind == ChunkKind::Patterns => data.accesses.define(&payload::take_patterns(&payload)?, &self.tally),
+            DataIn::Decoded(data) if kind == ChunkKind::Patterns => {
+                data.accesses.define(&payload::take_patterns(&payload)?, &self.tally)
+            }
             DataIn::Decoded(data) if data.payload.is_none() => {
                 data.payload = Some(payload);
                 Ok(())
             }
-            DataIn::Decoded(_) => Err(Violation::Misplaced {
-                found: kind,
-                expected: "STRM",
-            }),
+            DataIn::Decoded(_) => Err(Violation::Misplaced { found: kind, expected: "STRM" }),
         }
     }
 
     /// A payload's records, checked and counted.
     fn take(&mut self, kind: ChunkKind, payload: &[u8]) -> Result<Chunk, Violation> {
         match kind {
-            ChunkKind::Header => Err(Violation::Misplaced {
-                found: kind,
-                expected: "anything else",
-            }),
+            ChunkKind::Header => {
+                Err(Violation::Misplaced { found: kind, expected: "anything else" })
+            }
             ChunkKind::Translations => {
-                let translations = payload::take_translations(payload, self.tally.next_translation())?;
+                let translations =
+                    payload::take_translations(payload, self.tally.next_translation())?;
                 translations.iter().try_for_each(|translation| self.tally.define(translation))?;
                 Ok(Chunk::Translations(translations))
             }
@@ -230,16 +219,17 @@ impl<R: Read> Reader<R> {
                 let words = payload::take_stream(payload)?;
                 self.tally.stream(&words)?;
                 if let DataIn::Decoded(data) = &mut self.data {
-                    let payload = data.payload.take().ok_or(Violation::Misplaced {
-                        found: kind,
-                        expected: "DATA",
-                    })?;
+                    let payload = data
+                        .payload
+                        .take()
+                        .ok_or(Violation::Misplaced { found: kind, expected: "DATA" })?;
                     data.accesses.decode(&payload, &words, &self.tally)?;
                 }
                 Ok(Chunk::Stream(words))
             }
             ChunkKind::End => {
-                let mut totals = payload::take_totals(payload, !matches!(self.data, DataIn::Absent))?;
+                let mut totals =
+                    payload::take_totals(payload, !matches!(self.data, DataIn::Absent))?;
                 self.tally.check(&totals)?;
                 match &self.data {
                     DataIn::Absent => {}
@@ -249,19 +239,15 @@ impl<R: Read> Reader<R> {
                 Ok(Chunk::End(totals))
             }
             // Taken before.
-            ChunkKind::Patterns | ChunkKind::Data => Err(Violation::Misplaced {
-                found: kind,
-                expected: "anything else",
-            }),
+            ChunkKind::Patterns | ChunkKind::Data => {
+                Err(Violation::Misplaced { found: kind, expected: "anything else" })
+            }
         }
     }
 
     fn check_data(&self, data: &Decoding, said: &Totals) -> Result<(), Violation> {
         if data.payload.is_some() {
-            return Err(Violation::Misplaced {
-                found: ChunkKind::End,
-                expected: "STRM",
-            });
+            return Err(Violation::Misplaced { found: ChunkKind::End, expected: "STRM" });
         }
         let (said, counted) = (said.data.unwrap_or_default(), data.accesses.totals());
         tally::equal(&payload::named_data(&said), &payload::named_data(&counted))
@@ -274,18 +260,12 @@ impl<R: Read> Reader<R> {
         let Some(bytes) = self.packed.first_chunk::<FRAME_SIZE>() else {
             return match self.packed.len() {
                 0 => Ok(None),
-                got => Err(ReadError::CutOff {
-                    chunk,
-                    offset: offset + got as u64,
-                }),
+                got => Err(ReadError::CutOff { chunk, offset: offset + got as u64 }),
             };
         };
-        let frame = Frame::from_bytes(bytes).map_err(|found| ReadError::Kind { chunk, offset, found })?;
-        let at = Place {
-            chunk,
-            offset,
-            kind: frame.kind,
-        };
+        let frame =
+            Frame::from_bytes(bytes).map_err(|found| ReadError::Kind { chunk, offset, found })?;
+        let at = Place { chunk, offset, kind: frame.kind };
         for (size, limit) in [(frame.packed, PACKED_LIMIT), (frame.unpacked, UNPACKED_LIMIT)] {
             if size > limit {
                 return Err(at.wrong(Violation::ChunkSize { size, limit }));
@@ -298,16 +278,8 @@ impl<R: Read> Reader<R> {
         }
         let found = frame.checksum_with(&self.packed);
         if found != frame.checksum {
-            let Frame {
-                kind, checksum: expected, ..
-            } = frame;
-            return Err(ReadError::Checksum {
-                chunk,
-                kind,
-                offset,
-                found,
-                expected,
-            });
+            let Frame { kind, checksum: expected, .. } = frame;
+            return Err(ReadError::Checksum { chunk, kind, offset, found, expected });
         }
         let ignored = matches!(self.data, DataIn::Ignored) && frame.kind == ChunkKind::Data;
         let payload = if ignored { Ok(Vec::new()) } else { self.unpack(frame.unpacked) };
@@ -324,10 +296,7 @@ impl<R: Read> Reader<R> {
             .map_err(|error| Violation::Unpack(error.to_string()))?;
         match payload.len() == size as usize {
             true => Ok(payload),
-            false => Err(Violation::UnpackedSize {
-                unpacked: payload.len(),
-                said: size,
-            }),
+            false => Err(Violation::UnpackedSize { unpacked: payload.len(), said: size }),
         }
     }
 
@@ -336,11 +305,7 @@ impl<R: Read> Reader<R> {
         self.packed.clear();
         match self.from.by_ref().take(size).read_to_end(&mut self.packed) {
             Ok(_) => Ok(()),
-            Err(source) => Err(ReadError::Io {
-                chunk: self.chunk,
-                offset: self.offset,
-                source,
-            }),
+            Err(source) => Err(ReadError::Io { chunk: self.chunk, offset: self.offset, source }),
         }
     }
 
@@ -349,16 +314,11 @@ impl<R: Read> Reader<R> {
         loop {
             return match self.from.read(&mut byte) {
                 Ok(0) => Ok(()),
-                Ok(bytes) => Err(ReadError::Trailing {
-                    offset: self.offset,
-                    bytes,
-                }),
+                Ok(bytes) => Err(ReadError::Trailing { offset: self.offset, bytes }),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(source) => Err(ReadError::Io {
-                    chunk: self.chunk,
-                    offset: self.offset,
-                    source,
-                }),
+                Err(source) => {
+                    Err(ReadError::Io { chunk: self.chunk, offset: self.offset, source })
+                }
             };
         }
     }
@@ -373,11 +333,6 @@ struct Place {
 
 impl Place {
     fn wrong(&self, violation: Violation) -> ReadError {
-        ReadError::Chunk {
-            chunk: self.chunk,
-            kind: self.kind,
-            offset: self.offset,
-            violation,
-        }
+        ReadError::Chunk { chunk: self.chunk, kind: self.kind, offset: self.offset, violation }
     }
 }

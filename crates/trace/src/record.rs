@@ -1,4 +1,5 @@
-//! The records of a recording: its header, its definitions, its totals. Plain values; nothing here reads or writes.
+//! The records of a recording: its header, its definitions, its totals. Plain values; nothing here
+//! reads or writes.
 
 use crate::{RunAddr, TaskId, TranslationId};
 use std::borrow::Cow;
@@ -12,19 +13,22 @@ pub struct Header {
     pub workload: String,
     /// The seed that the machine was started with.
     pub seed: u64,
-    /// Everything else that the result depends on, as (key, value), in the order in which it was given.
+    /// Everything else that the result depends on, as (key, value), in the order in which it was
+    /// given.
     pub conditions: Vec<(String, String)>,
 }
 
-/// A run of instructions that QEMU translated at once, with the bytes it had then. Code that is patched at run time is a new
-/// translation at the same address.
+/// A run of instructions that QEMU translated at once, with the bytes it had then. Code that is
+/// patched at run time is a new translation at the same address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
     pub id: TranslationId,
-    /// The address of the first instruction, as it was when the code was translated. Kernel addresses are exact. A page of a
-    /// user's position-independent code that several processes map at different addresses has the address of the first.
+    /// The address of the first instruction, as it was when the code was translated. Kernel
+    /// addresses are exact. A page of a user's position-independent code that several processes map
+    /// at different addresses has the address of the first.
     pub addr: RunAddr,
-    /// Bytes of each instruction, in order; 1 to [`Translation::MAX_INSTRUCTIONS`] of them, each 1 to 15.
+    /// Bytes of each instruction, in order; 1 to [`Translation::MAX_INSTRUCTIONS`] of them, each 1
+    /// to 15.
     pub lengths: Box<[u8]>,
     /// The code; as long as the sum of `lengths`.
     pub code: Box<[u8]>,
@@ -62,8 +66,8 @@ impl Translation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskPointer(pub u64);
 
-/// A task of the guest as it was when it was switched to or renamed. A task that changed its name (execve) is a new one with the same
-/// pointer.
+/// A task of the guest as it was when it was switched to or renamed. A task that changed its name
+/// (execve) is a new one with the same pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub id: TaskId,
@@ -81,7 +85,8 @@ impl Task {
     }
 }
 
-/// What a whole recording amounts to; stands at its clean end. The reader has checked every number against what it read.
+/// What a whole recording amounts to; stands at its clean end. The reader has checked every number
+/// against what it read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Instructions reached at kernel addresses.
@@ -96,7 +101,8 @@ pub struct Totals {
     pub translations: u64,
     /// Tasks defined.
     pub tasks: u64,
-    /// Hash of all definitions and of all events, each in their order. Equal hashes: the same execution.
+    /// Hash of all definitions and of all events, each in their order. Equal hashes: the same
+    /// execution.
     pub hash: u64,
     /// `None`: the recording is one without data accesses.
     pub data: Option<DataTotals>,

@@ -31,17 +31,19 @@ pub(crate) const OPERANDS: u32 = 0x1000_0000;
 pub enum Event {
     /// Every instruction of the translation was reached.
     Executed(TranslationId),
-    /// Only the first `instructions` (at least 1, fewer than all) were reached; the last of them raised an exception or was begun
-    /// again in a translation that is not recorded.
+    /// Only the first `instructions` (at least 1, fewer than all) were reached; the last of them
+    /// raised an exception or was begun again in a translation that is not recorded.
     Left { translation: TranslationId, instructions: u32 },
-    /// The task that executes what follows. Stands before the translation in which the switch happened.
+    /// The task that executes what follows. Stands before the translation in which the switch
+    /// happened.
     Task(TaskId),
     /// The workload executed a marker. Stands before the translation in which it did.
     Marker(u32),
     /// A task became able to run. Stands before the translation in which it did.
     Woken(TaskId),
-    /// The kernel has read the processor's clock (TSC), behind the translation that did: so many ticks more than at the event of this kind before, 0 in the
-    /// first. More than [`Event::MOST_TICKS`] are several events.
+    /// The kernel has read the processor's clock (TSC), behind the translation that did: so many
+    /// ticks more than at the event of this kind before, 0 in the first. More than
+    /// [`Event::MOST_TICKS`] are several events.
     Clock(u32),
 }
 
@@ -54,8 +56,8 @@ impl Event {
         word & KIND == LEFT
     }
 
-    /// Appends the event's words. Operands that do not fit their field are the caller's error and give another event; the
-    /// [`Writer`](crate::Writer) refuses what was not defined.
+    /// Appends the event's words. Operands that do not fit their field are the caller's error and
+    /// give another event; the [`Writer`](crate::Writer) refuses what was not defined.
     pub fn append_to(self, words: &mut Vec<u32>) {
         match self {
             Event::Executed(id) => words.push(id.0 & !LEFT),
@@ -70,7 +72,8 @@ impl Event {
     }
 }
 
-/// The events of a stream that the [`Reader`](crate::Reader) gave. On words that no writer makes the iteration ends.
+/// The events of a stream that the [`Reader`](crate::Reader) gave. On words that no writer makes
+/// the iteration ends.
 pub fn events(words: &[u32]) -> Events<'_> {
     Events { words: words.iter() }
 }
@@ -112,10 +115,9 @@ impl Iterator for Events<'_> {
         let operand = word & !KIND;
         match word & KIND {
             LEFT => match self.words.next() {
-                Some(&id) if id < TRANSLATIONS => Some(Event::Left {
-                    translation: TranslationId(id),
-                    instructions: operand,
-                }),
+                Some(&id) if id < TRANSLATIONS => {
+                    Some(Event::Left { translation: TranslationId(id), instructions: operand })
+                }
                 _ => self.stop(),
             },
             TASK => Some(Event::Task(TaskId(operand))),
@@ -144,10 +146,7 @@ mod tests {
         let given = [
             Event::Executed(TranslationId(0)),
             Event::Executed(TranslationId(TRANSLATIONS - 1)),
-            Event::Left {
-                translation: TranslationId(7),
-                instructions: 3,
-            },
+            Event::Left { translation: TranslationId(7), instructions: 3 },
             Event::Task(TaskId(OPERANDS - 1)),
             Event::Marker(0xffff),
             Event::Woken(TaskId(5)),

@@ -1,5 +1,5 @@
-//! Checks that records follow the format's rules, and counts them. Writer and reader use the same one, so a recording's totals
-//! mean the same on both sides.
+//! Checks that records follow the format's rules, and counts them. Writer and reader use the same
+//! one, so a recording's totals mean the same on both sides.
 
 use crate::payload::named;
 use crate::stream::{Event, OPERANDS, TRANSLATIONS, events};
@@ -15,7 +15,8 @@ pub(crate) struct Tally {
     /// The format's version has no readings of the clock.
     without_clock: bool,
     totals: Totals,
-    /// Of the definitions in their order and of the stream in its own: where the one stands in the other is the writer's choice.
+    /// Of the definitions in their order and of the stream in its own: where the one stands in the
+    /// other is the writer's choice.
     defined: OrderHash,
     happened: OrderHash,
 }
@@ -23,10 +24,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// `has_clock`: the format's version has readings of the clock, as those that are written have.
     pub fn new(has_clock: bool) -> Tally {
-        Tally {
-            without_clock: !has_clock,
-            ..Tally::default()
-        }
+        Tally { without_clock: !has_clock, ..Tally::default() }
     }
 
     pub fn next_translation(&self) -> u32 {
@@ -52,28 +50,22 @@ impl Tally {
             return Err(Violation::TranslationOutOfOrder { id, expected });
         }
         if lengths.is_empty() || lengths.len() > Translation::MAX_INSTRUCTIONS {
-            return Err(Violation::TranslationSize {
-                id,
-                instructions: lengths.len(),
-            });
+            return Err(Violation::TranslationSize { id, instructions: lengths.len() });
         }
-        if let Some(&length) = lengths.iter().find(|&&length| length == 0 || length > Translation::MAX_LENGTH) {
+        if let Some(&length) =
+            lengths.iter().find(|&&length| length == 0 || length > Translation::MAX_LENGTH)
+        {
             return Err(Violation::InstructionSize { id, length });
         }
         let bytes = lengths.iter().map(|&length| usize::from(length)).sum();
         if code.len() != bytes {
-            return Err(Violation::CodeSize {
-                id,
-                code: code.len(),
-                lengths: bytes,
-            });
+            return Err(Violation::CodeSize { id, code: code.len(), lengths: bytes });
         }
         self.defined.word(lengths.len() as u32);
         self.defined.bytes(&addr.0.to_le_bytes());
         self.defined.bytes(lengths);
         self.defined.bytes(code);
-        self.translations
-            .push(lengths.len() as u16 | if addr.is_kernel() { KERNEL } else { 0 });
+        self.translations.push(lengths.len() as u16 | if addr.is_kernel() { KERNEL } else { 0 });
         self.totals.translations += 1;
         Ok(())
     }
@@ -105,9 +97,7 @@ impl Tally {
                 None if rest.is_empty() => break,
                 Some(Event::Clock(_)) if !self.without_clock => {}
                 None | Some(Event::Clock(_)) => {
-                    return Err(Violation::UnknownWord {
-                        at: words.len() - rest.len(),
-                    });
+                    return Err(Violation::UnknownWord { at: words.len() - rest.len() });
                 }
                 Some(event) => self.event(event)?,
             }
@@ -117,9 +107,11 @@ impl Tally {
         Ok(())
     }
 
-    /// Counts the leading words that are plain executions of defined translations; says how many they are.
+    /// Counts the leading words that are plain executions of defined translations; says how many
+    /// they are.
     fn executed(&mut self, words: &[u32]) -> usize {
-        // Instructions of the kernel in the upper half, of users in the lower: a chunk has at most 2^22 words of 512.
+        // Instructions of the kernel in the upper half, of users in the lower: a chunk has at most
+        // 2^22 words of 512.
         let mut sums = 0u64;
         let mut count = 0;
         for &word in words {
@@ -138,11 +130,11 @@ impl Tally {
     fn event(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Executed(id) => Err(Violation::UndefinedTranslation { id }),
-            Event::Left {
-                translation: id,
-                instructions,
-            } => {
-                let &entry = self.translations.get(id.0 as usize).ok_or(Violation::UndefinedTranslation { id })?;
+            Event::Left { translation: id, instructions } => {
+                let &entry = self
+                    .translations
+                    .get(id.0 as usize)
+                    .ok_or(Violation::UndefinedTranslation { id })?;
                 let of = u32::from(entry & !KERNEL);
                 if instructions == 0 || instructions >= of {
                     return Err(Violation::LeftOutOfRange { id, instructions, of });
@@ -156,7 +148,9 @@ impl Tally {
                 self.totals.left += 1;
                 Ok(())
             }
-            Event::Task(id) | Event::Woken(id) if id.0 >= self.tasks => Err(Violation::UndefinedTask { id }),
+            Event::Task(id) | Event::Woken(id) if id.0 >= self.tasks => {
+                Err(Violation::UndefinedTask { id })
+            }
             Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => Ok(()),
         }
     }
@@ -165,10 +159,7 @@ impl Tally {
         let mut both = OrderHash::default();
         both.bytes(&self.defined.value().to_le_bytes());
         both.bytes(&self.happened.value().to_le_bytes());
-        Totals {
-            hash: both.value(),
-            ..self.totals
-        }
+        Totals { hash: both.value(), ..self.totals }
     }
 
     /// Compares the totals that a clean end states with what was counted.
@@ -179,16 +170,20 @@ impl Tally {
 }
 
 /// Names the first number that is not what was counted.
-pub(crate) fn equal(said: &[(&'static str, u64)], counted: &[(&'static str, u64)]) -> Result<(), Violation> {
+pub(crate) fn equal(
+    said: &[(&'static str, u64)],
+    counted: &[(&'static str, u64)],
+) -> Result<(), Violation> {
     match said.iter().zip(counted).find(|(said, counted)| said != counted) {
         None => Ok(()),
         Some((&(what, said), &(_, counted))) => Err(Violation::Totals { what, said, counted }),
     }
 }
 
-/// A hash of a sequence of words. Four lanes take the words in turn, so that a processor works on four multiplications at once;
-/// word i goes to lane i mod 4 whatever the chunks are. The step is FNV-1a's (a bijection of the lane for a given word), by words
-/// of 32 bits with a 64-bit odd multiplier. Tells executions apart that differ by accident; no defence against intent.
+/// A hash of a sequence of words. Four lanes take the words in turn, so that a processor works on
+/// four multiplications at once; word i goes to lane i mod 4 whatever the chunks are. The step is
+/// FNV-1a's (a bijection of the lane for a given word), by words of 32 bits with a 64-bit odd
+/// multiplier. Tells executions apart that differ by accident; no defence against intent.
 struct OrderHash {
     lanes: [u64; 4],
     next: usize,
@@ -208,7 +203,8 @@ impl OrderHash {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
     fn step(lane: u64, word: u32) -> u64 {
-        // The rotation brings the upper half, which depends on all bits, to where the next word goes in.
+        // The rotation brings the upper half, which depends on all bits, to where the next word
+        // goes in.
         (lane ^ u64::from(word)).wrapping_mul(Self::MULTIPLIER).rotate_left(32)
     }
 

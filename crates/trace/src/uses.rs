@@ -1,4 +1,5 @@
-//! What frames are used for, to bytes of a DATA chunk and back. Whatever the bytes are, gives changes that fit the stream, or a named error.
+//! What frames are used for, to bytes of a DATA chunk and back. Whatever the bytes are, gives
+//! changes that fit the stream, or a named error.
 
 use crate::Violation;
 use crate::access::{Accesses, FrameUse, SeenAccesses, UseChange};
@@ -44,9 +45,7 @@ impl UsesOut {
         self.names.extend_from_slice(&seen.slab_caches);
         for &(execution, change) in &seen.uses {
             if before + execution < self.execution {
-                return Err(Violation::Accesses {
-                    what: "the uses of frames do not ascend",
-                });
+                return Err(Violation::Accesses { what: "the uses of frames do not ascend" });
             }
             put((before + execution - self.execution).into(), &mut self.bytes);
             put_step(self.frame, change.frame, &mut self.bytes);
@@ -68,10 +67,8 @@ impl UsesOut {
         if cache < self.told {
             return Ok(());
         }
-        let name = self
-            .names
-            .get(cache)
-            .filter(|name| cache == self.told && name.len() <= LONGEST_NAME);
+        let name =
+            self.names.get(cache).filter(|name| cache == self.told && name.len() <= LONGEST_NAME);
         let name = name.ok_or(Violation::Accesses {
             what: "a slab cache has no name, or one that is too long",
         })?;
@@ -88,7 +85,11 @@ impl UsesOut {
 }
 
 /// Decodes the changes of a stream of so many executions.
-pub(crate) fn take_uses(mut numbers: Numbers<'_>, executions: u32, into: &mut Accesses) -> Result<(), Violation> {
+pub(crate) fn take_uses(
+    mut numbers: Numbers<'_>,
+    executions: u32,
+    into: &mut Accesses,
+) -> Result<(), Violation> {
     let (mut execution, mut frame) = (0_u64, 0_u64);
     while !numbers.is_empty() {
         execution = execution.saturating_add(numbers.next().ok_or(SHORT)?);
@@ -100,9 +101,7 @@ pub(crate) fn take_uses(mut numbers: Numbers<'_>, executions: u32, into: &mut Ac
         frame = numbers.step(frame).ok_or(SHORT)?;
         let frames = numbers.next().ok_or(SHORT)?;
         if frames == 0 || frame.saturating_add(frames) >> FRAME_BITS != 0 {
-            return Err(Violation::Accesses {
-                what: "a use is of a frame that no machine has",
-            });
+            return Err(Violation::Accesses { what: "a use is of a frame that no machine has" });
         }
         let used = match numbers.byte().ok_or(SHORT)? {
             0 => FrameUse::Free,
@@ -124,9 +123,7 @@ fn take_slab(numbers: &mut Numbers<'_>, names: &mut Vec<String>) -> Result<u32, 
     const WHAT: &str = "the name of a slab cache";
     let cache = numbers.next().ok_or(SHORT)?;
     if cache > names.len() as u64 {
-        return Err(Violation::Accesses {
-            what: "the numbers of slab caches have a gap",
-        });
+        return Err(Violation::Accesses { what: "the numbers of slab caches have a gap" });
     }
     if cache == names.len() as u64 {
         let size = numbers.next().ok_or(SHORT)? as usize;
@@ -135,7 +132,8 @@ fn take_slab(numbers: &mut Numbers<'_>, names: &mut Vec<String>) -> Result<u32, 
         }
         let (name, rest) = numbers.0.split_at_checked(size).ok_or(SHORT)?;
         numbers.0 = rest;
-        names.push(String::from_utf8(name.to_vec()).map_err(|_| Violation::NotText { what: WHAT })?);
+        names
+            .push(String::from_utf8(name.to_vec()).map_err(|_| Violation::NotText { what: WHAT })?);
     }
     Ok(cache as u32)
 }
@@ -187,10 +185,7 @@ mod tests {
 
     #[test]
     fn a_cache_without_a_name_is_refused() {
-        let nameless = SeenAccesses {
-            slab_caches: Vec::new(),
-            ..seen()
-        };
+        let nameless = SeenAccesses { slab_caches: Vec::new(), ..seen() };
         assert!(UsesOut::default().append(&nameless, 0).is_err());
     }
 

@@ -1,5 +1,6 @@
-//! Numbers of as many bytes as they need: seven bits a byte, the lowest first, bit 7 set in all but the last (LEB128). Signed numbers are
-//! folded first (zigzag: 0, −1, 1, −2, … become 0, 1, 2, 3, …).
+//! Numbers of as many bytes as they need: seven bits a byte, the lowest first, bit 7 set in all but
+//! the last (LEB128). Signed numbers are folded first (zigzag: 0, −1, 1, −2, … become 0, 1, 2, 3,
+//! …).
 
 /// Appends a number.
 #[inline]

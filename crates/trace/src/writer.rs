@@ -8,10 +8,12 @@ use crate::tally::Tally;
 use crate::{DataTotals, Header, Task, Totals, Translation, payload};
 use std::io::Write;
 
-/// zstd's level. On streams, level 3 is as fast as 1, because it finds longer repetitions, and gives half the bytes; 4 gives no fewer.
+/// zstd's level. On streams, level 3 is as fast as 1, because it finds longer repetitions, and
+/// gives half the bytes; 4 gives no fewer.
 const LEVEL: i32 = 3;
 
-/// Writes one recording. What is dropped without [`Writer::end`] has no clean end, and readers say so.
+/// Writes one recording. What is dropped without [`Writer::end`] has no clean end, and readers say
+/// so.
 pub struct Writer<W: Write> {
     out: W,
     tally: Tally,
@@ -34,7 +36,8 @@ struct DataOut {
 impl<W: Write> Writer<W> {
     /// Words of a stream's chunk, more or less: enough for repetitions to be found.
     pub const CHUNK: usize = 1 << 20;
-    /// The same where data accesses come along: so few that a reader's addresses fit the nearer caches.
+    /// The same where data accesses come along: so few that a reader's addresses fit the nearer
+    /// caches.
     pub const CHUNK_WITH_DATA: usize = 1 << 18;
     /// Bytes of accesses at which a chunk is cut before it has so many words.
     const DATA_CHUNK: usize = 4 << 20;
@@ -44,12 +47,18 @@ impl<W: Write> Writer<W> {
         Self::begin(out, header, VERSION_WITHOUT_DATA, None)
     }
 
-    /// Writes magic, version and header of a recording with data accesses: streams go to [`Writer::stream_with_data`].
+    /// Writes magic, version and header of a recording with data accesses: streams go to
+    /// [`Writer::stream_with_data`].
     pub fn with_data(out: W, header: &Header) -> Result<Self, WriteError> {
         Self::begin(out, header, FORMAT_VERSION, Some(DataOut::default()))
     }
 
-    fn begin(mut out: W, header: &Header, version: u32, data: Option<DataOut>) -> Result<Self, WriteError> {
+    fn begin(
+        mut out: W,
+        header: &Header,
+        version: u32,
+        data: Option<DataOut>,
+    ) -> Result<Self, WriteError> {
         out.write_all(&MAGIC)?;
         out.write_all(&version.to_le_bytes())?;
         let mut writer = Writer {
@@ -71,7 +80,8 @@ impl<W: Write> Writer<W> {
 
     /// Defines translations; their ids must continue those before.
     pub fn translations(&mut self, translations: &[Translation]) -> Result<(), WriteError> {
-        // One translation is below 9 kB, so a chunk that is ended at half the limit never reaches it.
+        // One translation is below 9 kB, so a chunk that is ended at half the limit never reaches
+        // it.
         for translation in translations {
             self.tally.define(translation)?;
             payload::put_translation(translation, &mut self.unpacked);
@@ -100,14 +110,14 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Takes what happened next: at most 2 Mi words, and no event may be cut in two. Words of several calls become one chunk, which is
-    /// written when it has [`CHUNK`](Self::CHUNK) words; definitions that come meanwhile are written before it.
+    /// Takes what happened next: at most 2 Mi words, and no event may be cut in two. Words of
+    /// several calls become one chunk, which is written when it has [`CHUNK`](Self::CHUNK) words;
+    /// definitions that come meanwhile are written before it.
     pub fn stream(&mut self, words: &[u32]) -> Result<(), WriteError> {
         if self.data.is_some() {
-            return Err(Violation::Accesses {
-                what: "a stream comes without its data accesses",
-            }
-            .into());
+            return Err(
+                Violation::Accesses { what: "a stream comes without its data accesses" }.into()
+            );
         }
         self.take_words(words)?;
         if self.stream.len() >= 4 * Self::CHUNK {
@@ -117,7 +127,11 @@ impl<W: Write> Writer<W> {
     }
 
     /// As [`Writer::stream`], with what these words' executions accessed.
-    pub fn stream_with_data(&mut self, words: &[u32], seen: &SeenAccesses) -> Result<(), WriteError> {
+    pub fn stream_with_data(
+        &mut self,
+        words: &[u32],
+        seen: &SeenAccesses,
+    ) -> Result<(), WriteError> {
         if self.data.is_none() {
             return Err(Violation::Accesses {
                 what: "there are data accesses in a recording without",
@@ -131,7 +145,9 @@ impl<W: Write> Writer<W> {
         data.totals.stores += stores as u64;
         data.totals.loads += (seen.sites.len() - stores) as u64;
         data.totals.mappings += seen.mappings.len() as u64;
-        if self.stream.len() >= 4 * Self::CHUNK_WITH_DATA || data.accesses.size() >= Self::DATA_CHUNK {
+        if self.stream.len() >= 4 * Self::CHUNK_WITH_DATA
+            || data.accesses.size() >= Self::DATA_CHUNK
+        {
             self.cut_stream()?;
         }
         Ok(())
@@ -172,10 +188,7 @@ impl<W: Write> Writer<W> {
         }
         data.accesses.payload(&mut self.unpacked);
         if self.unpacked.len() > UNPACKED_LIMIT as usize {
-            return Err(Violation::TooLong {
-                what: "the accesses of a stream",
-            }
-            .into());
+            return Err(Violation::TooLong { what: "the accesses of a stream" }.into());
         }
         data.totals.count_payload(&self.unpacked);
         self.data = Some(data);

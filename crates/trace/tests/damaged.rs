@@ -1,10 +1,14 @@
-//! Whatever happened to a recording's bytes: a named error or the right answer, and all that stands before the damage.
+//! Whatever happened to a recording's bytes: a named error or the right answer, and all that stands
+//! before the damage.
 
 mod frames;
 mod sample;
 
 use frames::{Random, boundaries, file, file_of, framed, framed_as, pieces};
-use kernlane_trace::{Chunk, Event, ReadError, Reader, Task, TaskId, Translation, TranslationId, Violation, Writer, events};
+use kernlane_trace::{
+    Chunk, Event, ReadError, Reader, Task, TaskId, Translation, TranslationId, Violation, Writer,
+    events,
+};
 
 /// The chunks up to the first error, and the error.
 fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
@@ -18,7 +22,10 @@ fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
             Ok(Some(chunk)) => chunks.push(chunk),
             Ok(None) => return (chunks, None),
             Err(error) => {
-                assert!(matches!(reader.next_chunk(), Ok(None)), "the reader went on after {error}");
+                assert!(
+                    matches!(reader.next_chunk(), Ok(None)),
+                    "the reader went on after {error}"
+                );
                 return (chunks, Some(error));
             }
         }
@@ -158,7 +165,9 @@ fn versions_without_the_clock_are_read_and_have_none() {
     assert!(read_as(1, &[0, 0]).1.is_none());
     assert!(read_as(4, &clock).1.is_none());
     match read_as(1, &clock).1 {
-        Some(ReadError::Chunk { violation, .. }) => assert_eq!(violation, Violation::UnknownWord { at: 1 }),
+        Some(ReadError::Chunk { violation, .. }) => {
+            assert_eq!(violation, Violation::UnknownWord { at: 1 })
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -194,10 +203,7 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
     assert_eq!(violation(b"TRAN", &[0; 9]), Violation::Short { what: "a translation" });
     assert_eq!(
         violation(b"TRAN", &[&address[..], &[0, 0]].concat()),
-        Violation::TranslationSize {
-            id: TranslationId(0),
-            instructions: 0
-        }
+        Violation::TranslationSize { id: TranslationId(0), instructions: 0 }
     );
     assert_eq!(
         violation(b"TRAN", &[&address[..], &[1, 0, 2, 0x90]].concat()),
@@ -208,24 +214,16 @@ fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
     assert_eq!(violation(b"END ", &[0; 57]), Violation::Surplus { bytes: 1 });
     assert!(matches!(
         violation(b"END ", &[7; 56]),
-        Violation::Totals {
-            what: "kernel instructions",
-            counted: 0,
-            ..
-        }
+        Violation::Totals { what: "kernel instructions", counted: 0, .. }
     ));
     assert!(matches!(violation(b"HEAD", &EMPTY_HEADER), Violation::Misplaced { .. }));
 }
 
 #[test]
 fn headers_that_break_a_rule_are_refused() {
-    let refused = |kind: &[u8; 4], payload: &[u8]| match read(&file(4, &[framed(kind, payload)])).1 {
-        Some(ReadError::Chunk {
-            chunk: 0,
-            offset: 12,
-            violation,
-            ..
-        }) => violation,
+    let refused = |kind: &[u8; 4], payload: &[u8]| match read(&file(4, &[framed(kind, payload)])).1
+    {
+        Some(ReadError::Chunk { chunk: 0, offset: 12, violation, .. }) => violation,
         other => panic!("{other:?}"),
     };
     assert!(matches!(refused(b"TASK", &[]), Violation::Misplaced { expected: "HEAD", .. }));
@@ -259,7 +257,8 @@ fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
     assert!(matches!(lies(huge), Violation::ChunkSize { size: u32::MAX, .. }));
 }
 
-/// Payloads damaged *under* a right checksum: the records that come out must still follow the rules.
+/// Payloads damaged *under* a right checksum: the records that come out must still follow the
+/// rules.
 #[test]
 fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule() {
     let (bytes, _) = sample::bytes();
@@ -293,7 +292,10 @@ fn follow_the_rules(chunks: &[Chunk]) {
                     assert_eq!(translation.id.0 as usize, sizes.len());
                     assert_eq!(
                         translation.code.len(),
-                        translation.code_by_instruction().map(|(_, code)| code.len()).sum::<usize>()
+                        translation
+                            .code_by_instruction()
+                            .map(|(_, code)| code.len())
+                            .sum::<usize>()
                     );
                     sizes.push(translation.instructions());
                 }
@@ -303,7 +305,9 @@ fn follow_the_rules(chunks: &[Chunk]) {
                 for event in events(words) {
                     match event {
                         Event::Executed(id) => assert!((id.0 as usize) < sizes.len()),
-                        Event::Left { translation, instructions } => assert!(instructions < sizes[translation.0 as usize]),
+                        Event::Left { translation, instructions } => {
+                            assert!(instructions < sizes[translation.0 as usize])
+                        }
                         Event::Task(id) | Event::Woken(id) => assert!((id.0 as usize) < tasks),
                         Event::Marker(_) | Event::Clock(_) => {}
                     }

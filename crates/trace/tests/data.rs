@@ -1,13 +1,13 @@
-//! Data accesses: what is written is what is read, however it is damaged it is an error or follows the rules, and what breaks a rule is
-//! not written.
+//! Data accesses: what is written is what is read, however it is damaged it is an error or follows
+//! the rules, and what breaks a rule is not written.
 
 mod frames;
 mod sample;
 
 use frames::{Piece, Random, file_of, pieces};
 use kernlane_trace::{
-    Accesses, Chunk, Event, FrameUse, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses, Site, Translation, TranslationId,
-    UseChange, Violation, WriteError, Writer, events,
+    Accesses, Chunk, Event, FrameUse, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses,
+    Site, Translation, TranslationId, UseChange, Violation, WriteError, Writer, events,
 };
 
 /// One stream's executions with their accesses, and its mappings.
@@ -118,10 +118,7 @@ fn repeated_accesses_take_no_room() {
     let size = |times: u64| {
         let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
         writer.translations(&[sample::translation(0, 0xffff_ffff_8100_0000, &[3])]).unwrap();
-        let mut seen = SeenAccesses {
-            starts: vec![0, 0],
-            ..SeenAccesses::default()
-        };
+        let mut seen = SeenAccesses { starts: vec![0, 0], ..SeenAccesses::default() };
         for i in 0..times {
             seen.addresses.extend([0x1000 + 8 * i, 0x9_0000_0000 + 8 * i]);
             seen.sites.extend([load, store]);
@@ -241,7 +238,9 @@ fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule(
                 at
             } else {
                 (at..)
-                    .find(|&at| [b"DATA", b"PATT"].iter().any(|kind| damaged[at % good.len()].0 == **kind))
+                    .find(|&at| {
+                        [b"DATA", b"PATT"].iter().any(|kind| damaged[at % good.len()].0 == **kind)
+                    })
                     .unwrap()
                     % good.len()
             };
@@ -287,14 +286,8 @@ fn chunks_out_of_place_are_refused() {
         pieces.insert(of_kind(kind), good[of_kind(kind)].clone());
         pieces
     };
-    assert!(matches!(
-        refused(&without(b"DATA"), 6),
-        Violation::Misplaced { expected: "DATA", .. }
-    ));
-    assert!(matches!(
-        refused(&without(b"STRM"), 6),
-        Violation::Misplaced { expected: "STRM", .. }
-    ));
+    assert!(matches!(refused(&without(b"DATA"), 6), Violation::Misplaced { expected: "DATA", .. }));
+    assert!(matches!(refused(&without(b"STRM"), 6), Violation::Misplaced { expected: "STRM", .. }));
     assert!(matches!(refused(&twice(b"DATA"), 6), Violation::Misplaced { expected: "STRM", .. }));
     assert!(matches!(refused(&twice(b"PATT"), 6), Violation::SecondPattern { .. }));
     assert!(matches!(refused(&good, 4), Violation::Misplaced { .. }));
@@ -310,12 +303,9 @@ fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
     let sizes = [(group.len() as u32).to_le_bytes(), [0; 4], [0; 4]].concat();
     damaged[at].1 = [sizes, group].concat();
     match read(&file_of(6, &damaged)).1 {
-        Some(ReadError::Chunk { violation, .. }) => assert_eq!(
-            violation,
-            Violation::TooLong {
-                what: "the accesses of a stream"
-            }
-        ),
+        Some(ReadError::Chunk { violation, .. }) => {
+            assert_eq!(violation, Violation::TooLong { what: "the accesses of a stream" })
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(Pattern::MAX_SITES, usize::from(u16::MAX));
@@ -325,7 +315,11 @@ fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
 fn a_stream_of_many_executions_is_cut_and_survives() {
     let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
     writer
-        .translations(&[sample::translation(0, 0xffff_ffff_8100_0000, &[3; Translation::MAX_INSTRUCTIONS])])
+        .translations(&[sample::translation(
+            0,
+            0xffff_ffff_8100_0000,
+            &[3; Translation::MAX_INSTRUCTIONS],
+        )])
         .unwrap();
     let sites: Vec<Site> = (0..512).map(|i| Site::new(i, i % 3 == 0, 3)).collect();
     let mut random = Random(7);
@@ -344,6 +338,7 @@ fn a_stream_of_many_executions_is_cut_and_survives() {
     let bytes = writer.end().unwrap().0;
     let (all, error) = read(&bytes);
     assert!(error.is_none() && all.len() > 1, "{error:?}, {} streams", all.len());
-    let addresses: Vec<u64> = all.iter().flat_map(|(_, accesses)| accesses.addresses.iter().copied()).collect();
+    let addresses: Vec<u64> =
+        all.iter().flat_map(|(_, accesses)| accesses.addresses.iter().copied()).collect();
     assert!(addresses == expected);
 }

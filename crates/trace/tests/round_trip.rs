@@ -3,7 +3,8 @@
 mod sample;
 
 use kernlane_trace::{
-    Chunk, Event, Header, Reader, RunAddr, TaskId, Totals, Translation, TranslationId, Violation, WriteError, Writer, events,
+    Chunk, Event, Header, Reader, RunAddr, TaskId, Totals, Translation, TranslationId, Violation,
+    WriteError, Writer, events,
 };
 
 #[test]
@@ -61,7 +62,8 @@ fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
 #[test]
 fn large_definitions_and_streams_survive() {
     let lengths = [15; Translation::MAX_INSTRUCTIONS];
-    let translations: Vec<_> = (0..3000).map(|id| sample::translation(id, u64::from(id) << 16, &lengths)).collect();
+    let translations: Vec<_> =
+        (0..3000).map(|id| sample::translation(id, u64::from(id) << 16, &lengths)).collect();
     let words: Vec<u32> = (0..1 << 21).map(|i: u32| i.wrapping_mul(2_654_435_761) % 3000).collect();
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
     writer.translations(&translations).unwrap();
@@ -136,15 +138,14 @@ fn violation(result: Result<(), WriteError>) -> Violation {
 
 #[test]
 fn definitions_that_break_a_rule_are_refused() {
-    let refuse = |translation: Translation| violation(Writer::new(Vec::new(), &Header::default()).unwrap().translations(&[translation]));
+    let refuse = |translation: Translation| {
+        violation(Writer::new(Vec::new(), &Header::default()).unwrap().translations(&[translation]))
+    };
     let id = TranslationId(0);
     let good = sample::translation(0, 0x1000, &[1, 2]);
     assert_eq!(
         refuse(sample::translation(1, 0, &[1])),
-        Violation::TranslationOutOfOrder {
-            id: TranslationId(1),
-            expected: 0
-        }
+        Violation::TranslationOutOfOrder { id: TranslationId(1), expected: 0 }
     );
     assert_eq!(
         refuse(sample::translation(0, 0, &[])),
@@ -163,10 +164,7 @@ fn definitions_that_break_a_rule_are_refused() {
         Violation::InstructionSize { id, length: 16 }
     );
     assert_eq!(
-        refuse(Translation {
-            code: [9; 4].into(),
-            ..good
-        }),
+        refuse(Translation { code: [9; 4].into(), ..good }),
         Violation::CodeSize { id, code: 4, lengths: 3 }
     );
 }
@@ -179,25 +177,12 @@ fn streams_that_break_a_rule_are_refused() {
         violation(writer.stream(stream))
     };
     let (id, unknown) = (TranslationId(0), TranslationId(1));
-    let left = |translation, instructions| sample::words(&[Event::Left { translation, instructions }]);
+    let left =
+        |translation, instructions| sample::words(&[Event::Left { translation, instructions }]);
     assert_eq!(refuse(&[0, 1]), Violation::UndefinedTranslation { id: unknown });
     assert_eq!(refuse(&left(unknown, 1)), Violation::UndefinedTranslation { id: unknown });
-    assert_eq!(
-        refuse(&left(id, 0)),
-        Violation::LeftOutOfRange {
-            id,
-            instructions: 0,
-            of: 3
-        }
-    );
-    assert_eq!(
-        refuse(&left(id, 3)),
-        Violation::LeftOutOfRange {
-            id,
-            instructions: 3,
-            of: 3
-        }
-    );
+    assert_eq!(refuse(&left(id, 0)), Violation::LeftOutOfRange { id, instructions: 0, of: 3 });
+    assert_eq!(refuse(&left(id, 3)), Violation::LeftOutOfRange { id, instructions: 3, of: 3 });
     assert_eq!(
         refuse(&sample::words(&[Event::Task(TaskId(0))])),
         Violation::UndefinedTask { id: TaskId(0) }

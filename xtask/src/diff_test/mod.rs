@@ -1,8 +1,10 @@
-//! `cargo xtask diff-test TREE SHUFFLED`: whether `kernlane diff` names what a small change to a kernel did, and why.
+//! `cargo xtask diff-test TREE SHUFFLED`: whether `kernlane diff` names what a small change to a
+//! kernel did, and why.
 //!
-//! Takes the demo kernel's tree and the same kernel relinked in a random order. Records one small workload on the demo kernel, on the demo kernel with
-//! `slower-stat.patch`, on the shuffled one, and once more with more of the work: the change is then in instructions a call, in misses a call, and in calls,
-//! and in nothing else. Prints a line a test.
+//! Takes the demo kernel's tree and the same kernel relinked in a random order. Records one small
+//! workload on the demo kernel, on the demo kernel with `slower-stat.patch`, on the shuffled one,
+//! and once more with more of the work: the change is then in instructions a call, in misses a
+//! call, and in calls, and in nothing else. Prints a line a test.
 
 use crate::kernel::{self, Compiler};
 use anyhow::{Context, Result, bail, ensure};
@@ -20,10 +22,7 @@ const MACHINE: &str = "server-32k";
 pub fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
     let patched = kernel::patched(Compiler::Gcc, "slower-stat", PATCH)?;
     let directory = tempfile::Builder::new().prefix("kernlane-diff-test-").tempdir()?;
-    let test = Test {
-        program: crate::kernlane()?,
-        directory: directory.path().to_owned(),
-    };
+    let test = Test { program: crate::kernlane()?, directory: directory.path().to_owned() };
     let original = test.record("original", tree, 3)?;
     let slower = test.record("slower", &patched, 3)?;
     let busier = test.record("busier", tree, 4)?;
@@ -45,16 +44,10 @@ pub fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
         other => bail!("FAILED: fewer than two functions changed: {other:?}"),
     };
     println!("{first:?}; then {second:?}");
-    says(
-        "the patched function, for what it does",
-        first.is(CHANGED, "more instructions a call"),
-    )?;
+    says("the patched function, for what it does", first.is(CHANGED, "more instructions a call"))?;
     says("called as often as before", first.calls[0] == first.calls[1])?;
     says("and next to nothing elsewhere", second.change.abs() < 0.01 * first.change)?;
-    says(
-        "the service that calls it",
-        found.services[0].is(SERVICE, "more instructions a call"),
-    )?;
+    says("the service that calls it", found.services[0].is(SERVICE, "more instructions a call"))?;
     test.exits(original, slower, 3.0, Some(SERVICE))?;
     test.exits(original, slower, 1000.0, None)?;
     test.exits(slower, original, 3.0, None)?;
@@ -117,7 +110,12 @@ impl Test {
         Ok(recording)
     }
 
-    fn command(&self, before: (&Path, &Path), after: (&Path, &Path), more: &[&str]) -> Result<Output> {
+    fn command(
+        &self,
+        before: (&Path, &Path),
+        after: (&Path, &Path),
+        more: &[&str],
+    ) -> Result<Output> {
         let mut command = Command::new(&self.program);
         command.arg("diff").args([before.0, after.0]);
         command.arg("--kernel").arg(before.1).arg("--kernel-after").arg(after.1).args(more);
@@ -125,7 +123,12 @@ impl Test {
     }
 
     /// `machine`: whose cycles are looked at, else instructions.
-    fn diff(&self, before: (&Path, &Path), after: (&Path, &Path), machine: Option<&str>) -> Result<Difference> {
+    fn diff(
+        &self,
+        before: (&Path, &Path),
+        after: (&Path, &Path),
+        machine: Option<&str>,
+    ) -> Result<Difference> {
         let mut more = vec!["--json"];
         more.extend(machine.into_iter().flat_map(|name| ["--machine", name]));
         let output = self.command(before, after, &more)?;
@@ -149,7 +152,13 @@ impl Test {
     }
 
     /// The exit status is 1 and the service named if one is over the limit, else 0.
-    fn exits(&self, before: (&Path, &Path), after: (&Path, &Path), limit: f64, over: Option<&str>) -> Result<()> {
+    fn exits(
+        &self,
+        before: (&Path, &Path),
+        after: (&Path, &Path),
+        limit: f64,
+        over: Option<&str>,
+    ) -> Result<()> {
         let output = self.command(before, after, &["--limit", &limit.to_string()])?;
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         let named = over.is_none_or(|name| words.contains(&format!("{name} grew by")));
@@ -170,12 +179,12 @@ impl Change {
     }
 
     fn read(value: &Value) -> Result<Change> {
-        let number = |name: &str| value[name].as_f64().with_context(|| format!("a change has no {name}"));
-        let text = |name: &str| value[name].as_str().with_context(|| format!("a change has no {name}"));
+        let number =
+            |name: &str| value[name].as_f64().with_context(|| format!("a change has no {name}"));
+        let text =
+            |name: &str| value[name].as_str().with_context(|| format!("a change has no {name}"));
         let calls = |when: &str| {
-            value[when]["calls"]
-                .as_u64()
-                .with_context(|| format!("a change has no calls {when}"))
+            value[when]["calls"].as_u64().with_context(|| format!("a change has no calls {when}"))
         };
         Ok(Change {
             name: text("name")?.to_owned(),

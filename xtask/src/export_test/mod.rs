@@ -1,7 +1,8 @@
-//! Whether the tools that `kernlane export` writes for take what it writes: clang, lld and BOLT, on a small program.
+//! Whether the tools that `kernlane export` writes for take what it writes: clang, lld and BOLT, on
+//! a small program.
 //!
-//! Each tool says itself what it took: BOLT how many functions have a profile, clang by branch weights, lld by the addresses it gives. A
-//! warning is a failure.
+//! Each tool says itself what it took: BOLT how many functions have a profile, clang by branch
+//! weights, lld by the addresses it gives. A warning is a failure.
 
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
@@ -20,14 +21,12 @@ const FLAGS: [&str; 6] = [
     "-fno-pie",
     "-ffunction-sections",
 ];
-const LINK: [&str; 5] = ["-nostdlib", "-static", "-fuse-ld=lld", "-Wl,--build-id", "-Wl,--fatal-warnings"];
+const LINK: [&str; 5] =
+    ["-nostdlib", "-static", "-fuse-ld=lld", "-Wl,--build-id", "-Wl,--fatal-warnings"];
 
 pub fn export_test() -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let test = Test {
-        directory: directory.path().to_owned(),
-        kernlane: crate::kernlane()?,
-    };
+    let test = Test { directory: directory.path().to_owned(), kernlane: crate::kernlane()? };
     std::fs::write(test.path("work.c"), SOURCE)?;
     test.compile("work.o", &["-c", "-fbasic-block-address-map"])?;
     test.link("work", "work.o", &["-Wl,--emit-relocs"])?;
@@ -69,11 +68,7 @@ impl Test {
     fn export(&self, format: &str) -> Result<PathBuf> {
         let output = self.path(&format!("work.{format}"));
         let mut kernlane = Command::new(&self.kernlane);
-        kernlane
-            .arg("export")
-            .arg(self.path("work.klp"))
-            .arg("--kernel")
-            .arg(self.path("work"));
+        kernlane.arg("export").arg(self.path("work.klp")).arg("--kernel").arg(self.path("work"));
         crate::run(kernlane.args(["--format", format]).arg("--output").arg(&output))?;
         Ok(output)
     }
@@ -81,20 +76,28 @@ impl Test {
     fn bolt(&self, functions: usize) -> Result<()> {
         let exported = self.export("bolt")?;
         let mut bolt = Command::new("/usr/lib/llvm-22/bin/llvm-bolt");
-        bolt.arg(self.path("work"))
-            .args(["--reorder-blocks=ext-tsp", "--reorder-functions=cdsort", "--pa", "-p"]);
+        bolt.arg(self.path("work")).args([
+            "--reorder-blocks=ext-tsp",
+            "--reorder-functions=cdsort",
+            "--pa",
+            "-p",
+        ]);
         let output = bolt
             .arg(&exported)
             .arg("-o")
             .arg(self.path("work.bolt"))
             .output()
             .context("the package bolt-22 is needed")?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "llvm-bolt: {}\n{said}", output.status);
-        let expected = format!("{functions} out of {functions} functions in the binary (100.0%) have non-empty execution profile");
+        let expected = format!(
+            "{functions} out of {functions} functions in the binary (100.0%) have non-empty execution profile"
+        );
         ensure!(said.contains(&expected), "llvm-bolt does not say \"{expected}\":\n{said}");
         for complaint in ["BOLT-ERROR", "stale", "mismatching", "out of range"] {
-            let stale = said.lines().find(|line| line.contains(complaint) && !line.contains("(0.0%)"));
+            let stale =
+                said.lines().find(|line| line.contains(complaint) && !line.contains("(0.0%)"));
             ensure!(stale.is_none(), "llvm-bolt complains:\n{said}");
         }
         crate::run(&mut Command::new(self.path("work.bolt")))?;
@@ -120,7 +123,8 @@ impl Test {
         let exported = self.export("symbol-order")?;
         let option = format!("-Wl,--symbol-ordering-file={}", exported.display());
         self.link("ordered", "work.o", &[&option])?;
-        let expected: Vec<String> = std::fs::read_to_string(&exported)?.lines().map(str::to_owned).collect();
+        let expected: Vec<String> =
+            std::fs::read_to_string(&exported)?.lines().map(str::to_owned).collect();
         let found = self.functions("ordered")?;
         ensure!(found == expected, "lld's order is {found:?}, not {expected:?}");
         println!("passed: lld takes the symbol order");
@@ -145,7 +149,8 @@ impl Test {
         Ok(())
     }
 
-    /// A sample profile that goes out comes back with the same counts of blocks, as text and as what `llvm-profdata` makes of it.
+    /// A sample profile that goes out comes back with the same counts of blocks, as text and as
+    /// what `llvm-profdata` makes of it.
     fn llvm_samples_back(&self, image: &Image) -> Result<()> {
         let mut sent = profile(image);
         for (number, function) in image.functions.iter().enumerate() {
@@ -194,7 +199,8 @@ impl Test {
         Ok(())
     }
 
-    /// Addresses, ascending, and whether what lies from there to the next has a line, as LLVM reads the program's table of lines.
+    /// Addresses, ascending, and whether what lies from there to the next has a line, as LLVM reads
+    /// the program's table of lines.
     fn rows_of_lines(&self) -> Result<Vec<(u64, bool)>> {
         let output = Command::new("llvm-dwarfdump-22")
             .arg("--debug-line")
@@ -203,7 +209,9 @@ impl Test {
         let mut rows = Vec::new();
         for row in String::from_utf8(output.stdout)?.lines() {
             let mut words = row.split_whitespace();
-            if let (Some(addr), Some(line)) = (words.next().and_then(|word| word.strip_prefix("0x")), words.next()) {
+            if let (Some(addr), Some(line)) =
+                (words.next().and_then(|word| word.strip_prefix("0x")), words.next())
+            {
                 let ends = words.any(|word| word == "end_sequence");
                 rows.push((u64::from_str_radix(addr, 16)?, !ends && line != "0"));
             }
@@ -226,12 +234,15 @@ impl Test {
         let (clusters, order) = (self.export("propeller-cc")?, self.export("propeller-ld")?);
         let list = format!("-fbasic-block-sections=list={}", clusters.display());
         self.compile("clusters.o", &["-c", &list])?;
-        // Not every cluster is a section of its own in what clang makes of it now; lld would warn of those.
-        let option = format!("-Wl,--symbol-ordering-file={},--no-warn-symbol-ordering", order.display());
+        // Not every cluster is a section of its own in what clang makes of it now; lld would warn
+        // of those.
+        let option =
+            format!("-Wl,--symbol-ordering-file={},--no-warn-symbol-ordering", order.display());
         self.link("clusters", "clusters.o", &[&option])?;
         crate::run(&mut Command::new(self.path("clusters")))?;
         let found = self.functions("clusters")?;
-        let expected: Vec<String> = std::fs::read_to_string(&order)?.lines().map(str::to_owned).collect();
+        let expected: Vec<String> =
+            std::fs::read_to_string(&order)?.lines().map(str::to_owned).collect();
         let hot: Vec<&String> = found.iter().filter(|name| expected.contains(name)).collect();
         ensure!(
             hot == expected.iter().collect::<Vec<_>>(),
@@ -279,7 +290,8 @@ impl Test {
 /// Whether an instruction of the block has a line.
 fn has_line(rows: &[(u64, bool)], block: &Block) -> bool {
     let spans = rows.windows(2).map(|pair| (pair[0].0..pair[1].0, pair[0].1));
-    let mut spans = spans.filter(|(span, _)| span.start < block.end_addr().0 && span.end > block.addr.0);
+    let mut spans =
+        spans.filter(|(span, _)| span.start < block.end_addr().0 && span.end > block.addr.0);
     spans.any(|(_, line)| line)
 }
 

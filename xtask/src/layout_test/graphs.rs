@@ -1,4 +1,5 @@
-//! The graphs that layouts are compared on: generated ones, and functions and call graphs of a profiled kernel.
+//! The graphs that layouts are compared on: generated ones, and functions and call graphs of a
+//! profiled kernel.
 
 #[path = "../../../crates/layout/tests/generator/mod.rs"]
 mod generator;
@@ -9,14 +10,17 @@ use kernlane_layout::random::SplitMix64;
 use kernlane_layout::{BlockId, Edge, EdgeKind, Graph};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A call graph, numbered in the order in which its functions are first named by an arc: that is how lld numbers them.
+/// A call graph, numbered in the order in which its functions are first named by an arc: that is
+/// how lld numbers them.
 pub struct Functions {
     pub calls: CallGraph,
 }
 
-/// Functions of generated kernels of which at least three blocks ran, and as many whose jumps go anywhere.
+/// Functions of generated kernels of which at least three blocks ran, and as many whose jumps go
+/// anywhere.
 pub fn generated_blocks(least: usize) -> Vec<Graph> {
-    let mut found: Vec<Graph> = (0..least as u64 / 2).flat_map(|seed| blocks_of(&tangled(seed))).collect();
+    let mut found: Vec<Graph> =
+        (0..least as u64 / 2).flat_map(|seed| blocks_of(&tangled(seed))).collect();
     for seed in 0.. {
         if found.len() >= least {
             break;
@@ -26,7 +30,8 @@ pub fn generated_blocks(least: usize) -> Vec<Graph> {
     found
 }
 
-/// A function of up to eighty blocks, each of which falls through, jumps or branches to any other; counts come from walks.
+/// A function of up to eighty blocks, each of which falls through, jumps or branches to any other;
+/// counts come from walks.
 fn tangled(seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let blocks = 4 + random.below(4 + seed % 80) as u32;
@@ -68,7 +73,8 @@ fn tangled(seed: u64) -> Graph {
     }
 }
 
-/// Each function of which at least three blocks ran, as a graph of its own: the blocks that ran, and the edges between them.
+/// Each function of which at least three blocks ran, as a graph of its own: the blocks that ran,
+/// and the edges between them.
 pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
     let mut numbers = vec![None; graph.len()];
     let mut functions: Vec<Graph> = Vec::new();
@@ -92,8 +98,10 @@ pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
         });
     }
     let mut sums: BTreeMap<(usize, BlockId, BlockId), u64> = BTreeMap::new();
-    for edge in graph.edges.iter().filter(|edge| edge.count > 0 && edge.kind != EdgeKind::Indirect) {
-        if let (Some((a, from)), Some((b, to))) = (numbers[edge.from.index()], numbers[edge.to.index()])
+    for edge in graph.edges.iter().filter(|edge| edge.count > 0 && edge.kind != EdgeKind::Indirect)
+    {
+        if let (Some((a, from)), Some((b, to))) =
+            (numbers[edge.from.index()], numbers[edge.to.index()])
             && a == b
         {
             *sums.entry((a, from, to)).or_insert(0) += edge.count;
@@ -107,12 +115,7 @@ pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
 }
 
 pub fn generated_functions(count: usize) -> Vec<Functions> {
-    let shape = |functions| KernelShape {
-        functions,
-        steps: 4000,
-        seeds: 2,
-        glued: 0,
-    };
+    let shape = |functions| KernelShape { functions, steps: 4000, seeds: 2, glued: 0 };
     let one = |seed: usize| {
         let graph = kernel(shape(12 + (seed % 80) as u32), seed as u64);
         let mut functions = whole(&graph, &(0..graph.functions.len()).collect());
@@ -136,7 +139,8 @@ pub fn generated_functions(count: usize) -> Vec<Functions> {
 /// More functions are in no part of the real call graph.
 const LARGEST_PART: usize = 500;
 
-/// What each of the functions that make most calls reaches, as a call graph of its own, where that is not nearly all; and the whole.
+/// What each of the functions that make most calls reaches, as a call graph of its own, where that
+/// is not nearly all; and the whole.
 pub fn functions_of(graph: &Graph, count: usize) -> Vec<Functions> {
     let function = |block: BlockId| graph.functions.partition_point(|f| f.end <= block.0);
     let mut callees: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
@@ -162,8 +166,8 @@ pub fn functions_of(graph: &Graph, count: usize) -> Vec<Functions> {
     parts.chain(std::iter::once_with(|| whole(graph, &everything))).collect()
 }
 
-/// The calls between some functions: sizes whole, every call in the middle of its caller, counts those of the calls. That is all that lld
-/// knows.
+/// The calls between some functions: sizes whole, every call in the middle of its caller, counts
+/// those of the calls. That is all that lld knows.
 fn whole(graph: &Graph, functions: &BTreeSet<usize>) -> Functions {
     let function = |block: BlockId| graph.functions.partition_point(|f| f.end <= block.0);
     let mut sums: BTreeMap<(usize, usize), u64> = BTreeMap::new();
@@ -173,7 +177,9 @@ fn whole(graph: &Graph, functions: &BTreeSet<usize>) -> Functions {
             *sums.entry((from, to)).or_insert(0) += call.count;
         }
     }
-    let size = |f: usize| graph.functions[f].clone().map(|b| u64::from(graph.sizes[b as usize])).sum::<u64>();
+    let size = |f: usize| {
+        graph.functions[f].clone().map(|b| u64::from(graph.sizes[b as usize])).sum::<u64>()
+    };
     let mut calls = CallGraph::default();
     let mut numbers: BTreeMap<usize, u32> = BTreeMap::new();
     for ((from, to), count) in sums {

@@ -1,4 +1,5 @@
-//! Lets lld order call graphs: an object with a section for each function, a call graph file, and the addresses in what was linked.
+//! Lets lld order call graphs: an object with a section for each function, a call graph file, and
+//! the addresses in what was linked.
 
 use super::graphs::Functions;
 use anyhow::{Context, Result, ensure};
@@ -80,10 +81,8 @@ fn link(directory: &Path, object: &Path, sort: &str, functions: usize) -> Result
     let names = Command::new("nm").arg("-n").arg(&linked).output()?;
     ensure!(names.status.success(), "nm: {}", names.status);
     let text = String::from_utf8(names.stdout)?;
-    let names = text
-        .lines()
-        .filter_map(|line| line.split_once(" T f"))
-        .map(|(_, number)| number.parse());
+    let names =
+        text.lines().filter_map(|line| line.split_once(" T f")).map(|(_, number)| number.parse());
     let order: Vec<u32> = names.collect::<Result<_, _>>().context("nm's names")?;
     ensure!(order.len() == functions, "lld linked {} functions of {functions}", order.len());
     Ok(order)

@@ -1,7 +1,8 @@
-//! Whether the layouts are as good as those they are taken from: ext-TSP and CDSort beside LLVM's own code, C3 and CDSort beside lld.
+//! Whether the layouts are as good as those they are taken from: ext-TSP and CDSort beside LLVM's
+//! own code, C3 and CDSort beside lld.
 //!
-//! Takes a profile and its kernel for the real graphs; the others are generated. Blocks: LLVM scores both orders, and ours may not score less.
-//! Functions: the orders must be the same.
+//! Takes a profile and its kernel for the real graphs; the others are generated. Blocks: LLVM
+//! scores both orders, and ours may not score less. Functions: the orders must be the same.
 
 mod graphs;
 mod lld;
@@ -61,10 +62,7 @@ fn build(directory: &Path) -> Result<PathBuf> {
         .args(["-std=c++17", "-O2", "-Wall", "-Werror", "-isystem"])
         .arg(format!("{LLVM}/include"));
     compiler.arg(&source).arg("-o").arg(&program);
-    compiler
-        .arg(format!("-L{LLVM}/lib"))
-        .arg("-lLLVM-22")
-        .arg(format!("-Wl,-rpath,{LLVM}/lib"));
+    compiler.arg(format!("-L{LLVM}/lib")).arg("-lLLVM-22").arg(format!("-Wl,-rpath,{LLVM}/lib"));
     crate::run(&mut compiler).context("the packages clang-22 and llvm-22-dev are needed")?;
     Ok(program)
 }
@@ -82,12 +80,11 @@ fn question(what: &str, edges: usize, sizes: &[impl Display], counts: &[u64]) ->
 fn ask(reference: &Path, directory: &Path, graphs: usize, questions: &str) -> Result<Vec<String>> {
     let path = directory.join("graphs");
     std::fs::write(&path, questions)?;
-    let output = Command::new(reference)
-        .stdin(File::open(&path)?)
-        .stderr(Stdio::inherit())
-        .output()?;
+    let output =
+        Command::new(reference).stdin(File::open(&path)?).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{}: {}", reference.display(), output.status);
-    let answers: Vec<String> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
+    let answers: Vec<String> =
+        String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
     ensure!(answers.len() == graphs, "{} answers to {graphs} graphs", answers.len());
     Ok(answers)
 }
@@ -132,7 +129,12 @@ fn compare_blocks(reference: &Path, directory: &Path, what: &str, graphs: &[Grap
     Ok(())
 }
 
-fn compare_cdsort(reference: &Path, directory: &Path, what: &str, graphs: &[Functions]) -> Result<()> {
+fn compare_cdsort(
+    reference: &Path,
+    directory: &Path,
+    what: &str,
+    graphs: &[Functions],
+) -> Result<()> {
     let mut questions = String::new();
     for functions in graphs {
         let graph = &functions.calls;
@@ -145,7 +147,8 @@ fn compare_cdsort(reference: &Path, directory: &Path, what: &str, graphs: &[Func
     }
     let answers = ask(reference, directory, graphs.len(), &questions)?;
     for (number, (answer, functions)) in answers.iter().zip(graphs).enumerate() {
-        let theirs: Vec<u32> = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        let theirs: Vec<u32> =
+            answer.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
         let ours = kernlane_layout::cdsort::arrange(&functions.calls, &Default::default());
         ensure!(
             ours == theirs,

@@ -1,4 +1,5 @@
-//! What a recording comes to on a machine: the kernel end to end, and the invocations of functions with all that they call.
+//! What a recording comes to on a machine: the kernel end to end, and the invocations of functions
+//! with all that they call.
 
 use anyhow::{Context, Result};
 use attribution::read;
@@ -62,13 +63,19 @@ pub struct Invocations {
     pub cycles: f64,
 }
 
-pub fn on(recording: &Path, machine: &str, symbols: &Symbols, functions: &[&str]) -> Result<OnMachine> {
+pub fn on(
+    recording: &Path,
+    machine: &str,
+    symbols: &Symbols,
+    functions: &[&str],
+) -> Result<OnMachine> {
     let machine = machine::find(machine)?;
     let machines = [machine];
     let layouts = [Layout::original()];
     let path = Recording::at(recording).trace();
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
-    let replayed = replay::replay(Reader::new(BufReader::with_capacity(1 << 20, file))?, &layouts, &machines)?;
+    let replayed =
+        replay::replay(Reader::new(BufReader::with_capacity(1 << 20, file))?, &layouts, &machines)?;
     let rows = rows::rows(&replayed, &layouts, &machines, None);
     let counters = &rows.first().context("replay gave nothing")?.counters;
     let binding = Binding::new(&Annotations::shipped()?, symbols);
@@ -110,7 +117,8 @@ fn invocations(tree: &CallTree, function: &str) -> Cost {
     // A node's parent has a smaller number.
     let mut inside = vec![false; tree.nodes.len()];
     for (n, node) in tree.nodes.iter().enumerate().skip(1) {
-        inside[n] = node.function as usize == wanted || (node.parent != ROOT && inside[node.parent.0 as usize]);
+        inside[n] = node.function as usize == wanted
+            || (node.parent != ROOT && inside[node.parent.0 as usize]);
     }
     let mut sum = Cost::default();
     for (node, cost) in tree.services.iter().flat_map(|service| &service.costs) {
@@ -118,11 +126,9 @@ fn invocations(tree: &CallTree, function: &str) -> Cost {
         if !inside[at] {
             continue;
         }
-        let is_outermost = tree.nodes[at].function as usize == wanted && !inside[tree.nodes[at].parent.0 as usize];
-        sum += Cost {
-            calls: if is_outermost { cost.calls } else { 0 },
-            ..*cost
-        };
+        let is_outermost =
+            tree.nodes[at].function as usize == wanted && !inside[tree.nodes[at].parent.0 as usize];
+        sum += Cost { calls: if is_outermost { cost.calls } else { 0 }, ..*cost };
     }
     sum
 }
@@ -136,15 +142,8 @@ mod tests {
     #[test]
     fn callees_belong_to_an_invocation_and_recursion_is_one() {
         // f → g → f, and g alone.
-        let node = |parent, function| Node {
-            parent: NodeId(parent),
-            function,
-        };
-        let cost = |calls, instructions| Cost {
-            calls,
-            instructions,
-            ..Cost::default()
-        };
+        let node = |parent, function| Node { parent: NodeId(parent), function };
+        let cost = |calls, instructions| Cost { calls, instructions, ..Cost::default() };
         let tree = CallTree {
             functions: vec!["f".into(), "g".into()],
             nodes: vec![node(0, 0), node(0, 0), node(1, 1), node(2, 0), node(0, 1)],

@@ -1,10 +1,13 @@
-//! What `kernlane live auto` brings, seen from outside: each load on Debian's stock 6.12 kernel as it is and after its hot functions were replaced.
+//! What `kernlane live auto` brings, seen from outside: each load on Debian's stock 6.12 kernel as
+//! it is and after its hot functions were replaced.
 //!
-//! To add one: a workload beside this file that runs `/kl/load` and sources `/kl/optimize.sh` and `/kl/tell.sh`, and its line in `BENCHMARKS`.
+//! To add one: a workload beside this file that runs `/kl/load` and sources `/kl/optimize.sh` and
+//! `/kl/tell.sh`, and its line in `BENCHMARKS`.
 //!
-//! Takes a directory; makes there two recordings a benchmark and `gain.json`, and prints tables as the paper's (Tamches 2001, figures 3 and 4). Both guests
-//! do the same up to the installing: the one that is to stay as it is counts, too, and installs nothing (`--dry-run`). What is there is not
-//! recorded again.
+//! Takes a directory; makes there two recordings a benchmark and `gain.json`, and prints tables as
+//! the paper's (Tamches 2001, figures 3 and 4). Both guests do the same up to the installing: the
+//! one that is to stay as it is counts, too, and installs nothing (`--dry-run`). What is there is
+//! not recorded again.
 
 mod measure;
 mod names;
@@ -35,18 +38,8 @@ const BENCHMARKS: &[Benchmark] = &[
         // What the paper's tcp_rput_data is in Linux: the receiving side of TCP.
         also: &["tcp_v4_rcv"],
     },
-    Benchmark {
-        name: "ping-pong",
-        operation: "round trip",
-        operations: 4000,
-        also: &[],
-    },
-    Benchmark {
-        name: "files",
-        operation: "file stated and read",
-        operations: 4000,
-        also: &[],
-    },
+    Benchmark { name: "ping-pong", operation: "round trip", operations: 4000, also: &[] },
+    Benchmark { name: "files", operation: "file stated and read", operations: 4000, also: &[] },
 ];
 
 /// What is simulated: a server of today, and the processor of the paper.
@@ -65,16 +58,21 @@ pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
     }
     let kernel = debian::kernel(debian::Flavour::Cloud)?;
     let tool = tool(&Kernel::open(&kernel, None)?)?;
-    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("making {}", directory.display()))?;
     let mut gains = Vec::new();
     for benchmark in BENCHMARKS.iter().filter(|b| names.is_empty() || names.contains(&b.name)) {
-        let recordings = SIDES.map(|(side, _)| directory.join(format!("{}-{side}", benchmark.name)));
+        let recordings =
+            SIDES.map(|(side, _)| directory.join(format!("{}-{side}", benchmark.name)));
         std::thread::scope(|scope| {
             let made: Vec<_> = (SIDES.iter().zip(&recordings))
-                .map(|(&(_, how), output)| scope.spawn(|| make(benchmark, &kernel, &tool, how, output)))
+                .map(|(&(_, how), output)| {
+                    scope.spawn(|| make(benchmark, &kernel, &tool, how, output))
+                })
                 .collect();
-            made.into_iter()
-                .try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a recording's thread has panicked"))?)
+            made.into_iter().try_for_each(|thread| {
+                thread.join().map_err(|_| anyhow::anyhow!("a recording's thread has panicked"))?
+            })
         })?;
         let gain = measured(benchmark, &Kernel::open(&kernel, None)?, &recordings)?;
         print!("{}", tables::tables(&gain));
@@ -99,7 +97,13 @@ fn tool(kernel: &Kernel) -> Result<Vec<(String, u32, Vec<u8>)>> {
     made.iter().map(read).collect()
 }
 
-fn make(benchmark: &Benchmark, kernel: &Path, tool: &[(String, u32, Vec<u8>)], how: &str, output: &Path) -> Result<()> {
+fn make(
+    benchmark: &Benchmark,
+    kernel: &Path,
+    tool: &[(String, u32, Vec<u8>)],
+    how: &str,
+    output: &Path,
+) -> Result<()> {
     if output.is_dir() {
         return Ok(());
     }
@@ -136,10 +140,7 @@ fn measured(benchmark: &Benchmark, kernel: &Kernel, recordings: &[PathBuf; 2]) -
     let functions: Vec<&str> = roots.chain(benchmark.also.iter().copied()).collect();
     let side = |recording: &Path, told: &Told| -> Result<Side> {
         let symbols = names::symbols(kernel, told)?;
-        MACHINES
-            .iter()
-            .map(|name| measure::on(recording, name, &symbols, &functions))
-            .collect()
+        MACHINES.iter().map(|name| measure::on(recording, name, &symbols, &functions)).collect()
     };
     Ok(Gain {
         benchmark: benchmark.name.into(),

@@ -1,7 +1,8 @@
 //! What a guest said after its run, and the names of its kernel's code, the copies' included.
 //!
-//! Takes a recording; gives what `kernlane live auto` reported, and symbols in which a replaced function is entered at its copy: what is left of
-//! the original (a jump) is no entry, else a call would be counted twice.
+//! Takes a recording; gives what `kernlane live auto` reported, and symbols in which a replaced
+//! function is entered at its copy: what is left of the original (a jump) is no entry, else a call
+//! would be counted twice.
 
 use anyhow::{Context, Result, ensure};
 use attribution::services::symbols::Symbols;
@@ -46,7 +47,8 @@ pub struct Told {
 impl Told {
     pub fn read(recording: &Path) -> Result<Told> {
         let path = Recording::at(recording).output();
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
         Told::parse(&text).with_context(|| path.display().to_string())
     }
 
@@ -71,7 +73,8 @@ const BEHIND: u64 = 1 << 20;
 
 pub fn symbols(kernel: &Kernel, told: &Told) -> Result<Symbols> {
     let path = kernel.vmlinux.with_file_name(format!("System.map-{}", kernel.release));
-    let map = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let map =
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), with_copies(&map, told)?)?;
     Symbols::read(file.path())
@@ -88,7 +91,8 @@ fn with_copies(map: &str, told: &Told) -> Result<String> {
         };
         match u64::from_str_radix(at, 16).ok().and_then(|at| copies.get(&at)) {
             Some(copy) if matches!(kind, "t" | "T" | "w" | "W") => {
-                // A part of a function is no entry. A function that was a jump to the one that now follows it has no bytes left: both begin there.
+                // A part of a function is no entry. A function that was a jump to the one that now
+                // follows it has no bytes left: both begin there.
                 let _ = writeln!(text, "{at} t {name}.cold");
                 let _ = writeln!(text, "{copy:016x} t {name}");
                 named.insert(at);
@@ -105,7 +109,8 @@ fn with_copies(map: &str, told: &Told) -> Result<String> {
         let (Some(at), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
             continue;
         };
-        last = last.max(u64::from_str_radix(at, 16).with_context(|| format!("{line:?}: no address"))?);
+        last =
+            last.max(u64::from_str_radix(at, 16).with_context(|| format!("{line:?}: no address"))?);
         let name = name.replacen(".kernlane", ".cold", 1);
         let _ = writeln!(text, "{at} {kind} {name}");
     }
@@ -148,7 +153,8 @@ mod tests {
     #[test]
     fn two_functions_may_begin_at_one_copy() {
         let copy = 0xffff_ffff_c000_0030_u64;
-        let twice = format!("\"copy\": {copy}}}, {{\"entry\": 18446744071578845216, \"copy\": {copy}}}");
+        let twice =
+            format!("\"copy\": {copy}}}, {{\"entry\": 18446744071578845216, \"copy\": {copy}}}");
         let told = Told::parse(&OUTPUT.replace("\"copy\": 18446744072635809840}", &twice)).unwrap();
         assert_eq!(told.copies.len(), 2);
         let text = with_copies(MAP, &told).unwrap();

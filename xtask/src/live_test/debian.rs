@@ -1,7 +1,8 @@
 //! Debian's stock 6.12 kernels, each with its -dbg vmlinux and its headers.
 //!
-//! Takes what apt knows; gives the path of the boot image, unpacked in the cache beside its vmlinux. The headers are installed, since they name each
-//! other by absolute paths; that needs root, once.
+//! Takes what apt knows; gives the path of the boot image, unpacked in the cache beside its
+//! vmlinux. The headers are installed, since they name each other by absolute paths; that needs
+//! root, once.
 
 use crate::run;
 use anyhow::{Context, Result, ensure};
@@ -55,7 +56,8 @@ pub fn kernel(flavour: Flavour) -> Result<PathBuf> {
             run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(&root))?;
         }
     }
-    std::fs::rename(&root, &directory).with_context(|| format!("making {}", directory.display()))?;
+    std::fs::rename(&root, &directory)
+        .with_context(|| format!("making {}", directory.display()))?;
     unpacked(&directory).context("the package has no kernel")
 }
 
@@ -63,8 +65,9 @@ fn unpacked(directory: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(directory.join("boot")).ok()?;
     let mut images: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     images.retain(|path| {
-        path.file_name()
-            .is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-") && n.to_string_lossy().ends_with("-amd64"))
+        path.file_name().is_some_and(|n| {
+            n.to_string_lossy().starts_with("vmlinuz-") && n.to_string_lossy().ends_with("-amd64")
+        })
     });
     images.sort();
     images.pop()
@@ -72,9 +75,8 @@ fn unpacked(directory: &Path) -> Option<PathBuf> {
 
 /// The release of the newest such kernel that apt knows.
 fn newest(flavour: Flavour) -> Result<String> {
-    let output = Command::new("apt-cache")
-        .args(["search", "--names-only", flavour.packages()])
-        .output()?;
+    let output =
+        Command::new("apt-cache").args(["search", "--names-only", flavour.packages()]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     names.sort_by_key(|name| {
@@ -92,7 +94,13 @@ pub fn headers(release: &str) -> Result<PathBuf> {
     if !headers.is_dir() {
         let package = format!("linux-headers-{release}");
         println!("installing {package}");
-        run(Command::new("apt-get").args(["install", "-y", "-q", "--no-install-recommends", &package]))?;
+        run(Command::new("apt-get").args([
+            "install",
+            "-y",
+            "-q",
+            "--no-install-recommends",
+            &package,
+        ]))?;
     }
     ensure!(headers.is_dir(), "{} is missing", headers.display());
     Ok(headers)

@@ -1,8 +1,11 @@
-//! `cargo xtask live-test KERNEL`: replacing functions in a running stock kernel, in virtual machines.
+//! `cargo xtask live-test KERNEL`: replacing functions in a running stock kernel, in virtual
+//! machines.
 //!
-//! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package of the same version; builds `kmod/`, boots the kernel on each
-//! machine, two at once, and runs the machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints these lines and fails with the first machine
-//! on which one did. What must not harm a kernel is tried on both of Debian's flavours.
+//! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package
+//! of the same version; builds `kmod/`, boots the kernel on each machine, two at once, and runs the
+//! machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints
+//! these lines and fails with the first machine on which one did. What must not harm a kernel is
+//! tried on both of Debian's flavours.
 
 pub mod debian;
 mod proof;
@@ -48,11 +51,7 @@ struct Tried {
 
 impl Tried {
     const fn new(machine: Machine, script: &'static str) -> Tried {
-        Tried {
-            machine,
-            script,
-            mitigation: "",
-        }
+        Tried { machine, script, mitigation: "" }
     }
 }
 
@@ -63,7 +62,10 @@ const MACHINES: &[Tried] = &[
     // Call-depth tracking: every call and return is patched.
     Tried {
         mitigation: "Mitigation: Stuffing",
-        ..Tried::new(Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]), "mitigated.sh")
+        ..Tried::new(
+            Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]),
+            "mitigated.sh",
+        )
     },
     // Safe returns against speculative return stack overflow.
     Tried {
@@ -84,7 +86,8 @@ const LOADED: [Tried; 2] = [
     Tried::new(Machine::new("4 CPUs, preemptible", 4, "max", &["preempt=full"]), "cycles.sh"),
 ];
 
-/// On which it is counted what a group of the size of the paper's costs (`docs/results/live-cost.md`). One CPU runs by instructions.
+/// On which it is counted what a group of the size of the paper's costs
+/// (`docs/results/live-cost.md`). One CPU runs by instructions.
 const COUNTED: [Tried; 3] = [
     Tried::new(Machine::new("1 CPU, as Debian sets it", 1, "max", &[]), "cost.sh"),
     Tried::new(Machine::new("1 CPU, preemptible", 1, "max", &["preempt=full"]), "cost.sh"),
@@ -94,13 +97,18 @@ const COUNTED: [Tried; 3] = [
 /// Of many cycles, beside other work.
 const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// Without `kernel` both of Debian's own. With `script`, for trials, only that runs, on two CPUs; it may source the other scripts in `/kl`.
+/// Without `kernel` both of Debian's own. With `script`, for trials, only that runs, on two CPUs;
+/// it may source the other scripts in `/kl`.
 pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     let mut guest = Guest::new(&kernel.map_or_else(cloud, |kernel| Ok(kernel.to_owned()))?)?;
     if let Some(path) = script {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         guest.contents.file("/kl/trial.sh", 0o644, text);
-        let trial = Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "trial.sh");
+        let trial = Tried::new(
+            Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]),
+            "trial.sh",
+        );
         return judge(&trial, &guest.run(&trial)?);
     }
     proof::proof(&std::fs::read(&guest.vmlinux)?)?;
@@ -169,14 +177,19 @@ impl Guest {
         contents.package("libc6");
         contents.package("libgcc-s1");
         let mut add = |name: &str, permissions: u32, path: &Path| -> Result<()> {
-            let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            let bytes =
+                std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
             contents.file(&format!("/kl/{name}"), permissions, bytes);
             Ok(())
         };
         for (name, permissions, path) in &tool {
             add(name, *permissions, path)?;
         }
-        let provoke = build_module(&kernel.release, "xtask/src/live_test/provoke".as_ref(), directory.path())?;
+        let provoke = build_module(
+            &kernel.release,
+            "xtask/src/live_test/provoke".as_ref(),
+            directory.path(),
+        )?;
         for name in ["provoke.ko", "overrule.ko"] {
             add(name, 0o644, &provoke.join(name))?;
         }
@@ -189,13 +202,12 @@ impl Guest {
         let vmlinux = directory.path().join("vmlinux");
         let build_id_at = build_id_at(&std::fs::read(&vmlinux)?, &kernel.build_id.0)?;
         contents.file("/kl/build-id-at", 0o644, build_id_at.to_string());
-        contents.file("/etc/passwd", 0o644, "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n");
-        Ok(Guest {
-            kernel,
-            contents,
-            vmlinux,
-            _directory: directory,
-        })
+        contents.file(
+            "/etc/passwd",
+            0o644,
+            "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
+        );
+        Ok(Guest { kernel, contents, vmlinux, _directory: directory })
     }
 
     fn run(&self, tried: &Tried) -> Result<Outcome> {
@@ -232,18 +244,14 @@ fn judge(tried: &Tried, outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// What a guest needs to replace functions of its kernel, made in `directory`: the name in `/kl`, the permissions, and where it lies.
-/// The vmlinux has no debug information.
+/// What a guest needs to replace functions of its kernel, made in `directory`: the name in `/kl`,
+/// the permissions, and where it lies. The vmlinux has no debug information.
 pub fn make_tool(kernel: &Kernel, directory: &Path) -> Result<[(&'static str, u32, PathBuf); 3]> {
     let (vmlinux, stripped) = (directory.join("vmlinux"), directory.join("kernlane"));
     run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
     run(Command::new("strip").arg("-o").arg(&stripped).arg(crate::kernlane()?))?;
     let module = build_module(&kernel.release, "kmod".as_ref(), directory)?.join("kernlane.ko");
-    Ok([
-        ("vmlinux", 0o644, vmlinux),
-        ("kernlane", 0o755, stripped),
-        ("kernlane.ko", 0o644, module),
-    ])
+    Ok([("vmlinux", 0o644, vmlinux), ("kernlane", 0o755, stripped), ("kernlane.ko", 0o644, module)])
 }
 
 /// Where the build id stands in the file, for a test to damage it.
@@ -260,7 +268,8 @@ fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Builds a kernel module outside of the tree, as DKMS does, with the Makefile of `kmod/`, which is built first; gives the directory it lies in.
+/// Builds a kernel module outside of the tree, as DKMS does, with the Makefile of `kmod/`, which is
+/// built first; gives the directory it lies in.
 fn build_module(release: &str, source: &Path, directory: &Path) -> Result<PathBuf> {
     let headers = debian::headers(release)?;
     let build = directory.join(source.file_name().context("a module without a name")?);

@@ -1,7 +1,8 @@
-//! Whether copies are right, and whether the proof of that would notice if they were not. Needs no guest: the file stands for the running kernel.
+//! Whether copies are right, and whether the proof of that would notice if they were not. Needs no
+//! guest: the file stands for the running kernel.
 //!
-//! Takes a vmlinux. Every function that can be replaced is copied in its original order and proven; then single bits of a shuffled group's code are flipped, each of
-//! which the proof must find.
+//! Takes a vmlinux. Every function that can be replaced is copied in its original order and proven;
+//! then single bits of a shuffled group's code are flipped, each of which the proof must find.
 
 use anyhow::{Context, Result, ensure};
 use check::module::check_module;
@@ -18,9 +19,10 @@ const REPLACEABLE: f64 = 0.85;
 /// What a module's `.text` begins behind: the file's header.
 const TEXT_AT: usize = 64;
 
-/// Those of them that hold no constant that the kernel fills in at boot: such a field the proof takes as it is, since `live::explain` has compared
-/// it with memory.
-const FUNCTIONS: [&str; 5] = ["vfs_read", "tcp_v4_rcv", "vfs_open", "kmem_cache_alloc_noprof", "do_filp_open"];
+/// Those of them that hold no constant that the kernel fills in at boot: such a field the proof
+/// takes as it is, since `live::explain` has compared it with memory.
+const FUNCTIONS: [&str; 5] =
+    ["vfs_read", "tcp_v4_rcv", "vfs_open", "kmem_cache_alloc_noprof", "do_filp_open"];
 
 pub fn proof(vmlinux: &[u8]) -> Result<()> {
     let kernel = LinkedKernel::parse(vmlinux)?;
@@ -61,12 +63,7 @@ fn flips_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -> Re
     ensure!(!group.members.is_empty(), "none of {FUNCTIONS:?} can be replaced");
     let order = kernlane_layout::order(&group.graph(None), kernlane_layout::Algorithm::Random, 1)?;
     let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
-    let plan = Plan {
-        name: "kernlane_flips",
-        order: &order,
-        counters: &[],
-        padding: 0,
-    };
+    let plan = Plan { name: "kernlane_flips", order: &order, counters: &[], padding: 0 };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);
     check_module(kernel, 0, &module.bytes, &claims).context("the unharmed module")?;

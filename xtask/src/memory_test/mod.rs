@@ -1,9 +1,10 @@
 //! `cargo xtask memory-test TREE`: whether simulated caches see what an independent judge sees.
 //!
-//! A static program runs in a guest of the tree's kernel, recorded with its data accesses and replayed, and natively under valgrind's
-//! cachegrind with the same caches: references and misses must agree within one percent. The guest's kernel runs between the program's
-//! instructions, and takes lines away from it; that must be within the percent, too. `structures.rs`: whether misses are on the data that
-//! a program makes the kernel use.
+//! A static program runs in a guest of the tree's kernel, recorded with its data accesses and
+//! replayed, and natively under valgrind's cachegrind with the same caches: references and misses
+//! must agree within one percent. The guest's kernel runs between the program's instructions, and
+//! takes lines away from it; that must be within the percent, too. `structures.rs`: whether misses
+//! are on the data that a program makes the kernel use.
 
 mod structures;
 
@@ -80,12 +81,18 @@ pub fn memory_test(tree: &Path) -> Result<()> {
     structures::structures_test(tree, directory.path())
 }
 
-/// Services are told apart by a pass of its own, in which each cache and TLB runs ahead: no miss is lost there, and none is added.
+/// Services are told apart by a pass of its own, in which each cache and TLB runs ahead: no miss is
+/// lost there, and none is added.
 fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> {
     let reader = || anyhow::Ok(Reader::new(BufReader::new(File::open(trace)?))?);
     let names = ["server-32k", "small-core"].map(str::to_owned);
     let attribution = Attribution::open(&Kernel::open(tree, None)?.vmlinux, None, &names)?;
-    let attributed = services::attribute(&mut reader()?, &attribution.symbols, &attribution.binding, &attribution.machines)?;
+    let attributed = services::attribute(
+        &mut reader()?,
+        &attribution.symbols,
+        &attribution.binding,
+        &attribution.machines,
+    )?;
     let replayed = replay::replay(reader()?, &[Layout::original()], &attribution.machines)?;
     for (at, name) in names.iter().enumerate() {
         let accounts = attributed.ledger.accounts.iter();
@@ -94,7 +101,8 @@ fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> 
             all += counts;
             all
         });
-        let sides = replayed.layouts[0].machines[at].memory.context("no data accesses were recorded")?;
+        let sides =
+            replayed.layouts[0].machines[at].memory.context("no data accesses were recorded")?;
         let mut expected = sides.kernel;
         expected += sides.user;
         ensure!(all == expected, "{name}: services have {all:?}, replay {expected:?}");
@@ -167,12 +175,15 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
 fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
     let trace = Recording::at(directory).trace();
     let outcome = recorded(tree, "judged", program, &trace)?;
-    let reader = Reader::new(BufReader::new(File::open(&trace)?)).with_context(|| outcome.qemu.clone())?;
-    let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(&machine_file(directory)?)?])?;
-    let counters = replayed.layouts[0].machines[0]
-        .memory
-        .context("no data accesses were recorded")?
-        .user;
+    let reader =
+        Reader::new(BufReader::new(File::open(&trace)?)).with_context(|| outcome.qemu.clone())?;
+    let replayed = replay::replay(
+        reader,
+        &[Layout::original()],
+        &[machine::find(&machine_file(directory)?)?],
+    )?;
+    let counters =
+        replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?.user;
     Ok(Counted {
         instructions: counters.instructions,
         data_references: counters.loads + counters.stores,
@@ -183,7 +194,8 @@ fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
     })
 }
 
-/// Runs a program in a guest of the tree's kernel and records it with its data accesses, from its first mark to its last.
+/// Runs a program in a guest of the tree's kernel and records it with its data accesses, from its
+/// first mark to its last.
 fn recorded(tree: &Path, name: &str, program: &[u8], trace: &Path) -> Result<Outcome> {
     let kernel = Kernel::open(tree, None)?;
     let task = kernel.task_facts()?;
@@ -199,10 +211,7 @@ fn recorded(tree: &Path, name: &str, program: &[u8], trace: &Path) -> Result<Out
         ("comm".to_owned(), task.comm.to_string()),
     ];
     arguments.extend(guest::data_arguments(&kernel, &task)?);
-    let plugin = Plugin {
-        library: build_plugin()?,
-        arguments,
-    };
+    let plugin = Plugin { library: build_plugin()?, arguments };
     let path = format!("/kernlane/{name}");
     let mut contents = Contents::of_script(&format!("sleep 5\n{path}\n"), Vec::new());
     contents.file(&path, 0o755, program);
@@ -218,7 +227,9 @@ fn machine_file(directory: &Path) -> Result<String> {
     let mut text = MACHINE
         .replace("LRU", &sourced("\"lru\"".to_owned()))
         .replace("ZERO", &sourced("0.0".to_owned()));
-    for (word, value) in [("SIZE1", L1.0), ("WAYS1", L1.1), ("SIZE2", L2.0), ("WAYS2", L2.1), ("LINE", LINE)] {
+    for (word, value) in
+        [("SIZE1", L1.0), ("WAYS1", L1.1), ("SIZE2", L2.0), ("WAYS2", L2.1), ("LINE", LINE)]
+    {
         text = text.replace(word, &sourced(value.to_string()));
     }
     let path = directory.join("judged.toml");

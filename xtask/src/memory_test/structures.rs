@@ -1,4 +1,5 @@
-//! Whether misses are on the data that a program makes the kernel use, and add up to what the caches counted.
+//! Whether misses are on the data that a program makes the kernel use, and add up to what the
+//! caches counted.
 
 use super::recorded;
 use anyhow::{Context, Result, ensure};
@@ -40,7 +41,8 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
 
     let reader = Reader::new(BufReader::new(File::open(&trace)?))?;
     let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(MACHINE)?])?;
-    let counted = replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
+    let counted =
+        replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
     let attribution = Attribution::open(tree, None, &[MACHINE.to_owned()])?;
     let tables = attribution.misses(&recording, tree)?;
     let table = tables.first().context("there is no table")?;
@@ -56,7 +58,8 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
         let is = |row: &&_| of_class(row, class) && (name.is_empty() || row.name == name);
         table.structures.iter().filter(is).map(|row| row.l1d()).sum::<u64>()
     };
-    // Some lines of a page may still be there. Two rounds over more dentries than the cache holds: each is missed, the second time, too.
+    // Some lines of a page may still be there. Two rounds over more dentries than the cache holds:
+    // each is missed, the second time, too.
     for (class, name, least) in [
         ("slab", "dentry", 2 * FILES),
         ("slab", "shmem_inode_cache", 2 * FILES),
@@ -91,10 +94,7 @@ fn of_class(row: &attribution::misses::table::StructureRow, class: &str) -> bool
 /// Functions, structures and ranges, each to the last miss.
 fn adds_up(table: &MissTable, counted: &PerSide<Counters>, check: &mut impl FnMut(&str, bool)) {
     let (kernel, user) = (Levels::from(&counted.kernel), Levels::from(&counted.user));
-    check(
-        "the caches counted what replay counts",
-        (table.kernel, table.user) == (kernel, user),
-    );
+    check("the caches counted what replay counts", (table.kernel, table.user) == (kernel, user));
     for (side, is_kernel, levels) in [("kernel", true, &kernel), ("user", false, &user)] {
         let rows = || table.functions.iter().filter(|row| row.kernel == is_kernel);
         for (level, of) in LEVELS {

@@ -47,7 +47,8 @@ impl Browser {
             port: port.context("chromedriver does not say its port")?,
             session: String::new(),
         };
-        let mut arguments: Vec<String> = ARGUMENTS.iter().map(|argument| (*argument).to_owned()).collect();
+        let mut arguments: Vec<String> =
+            ARGUMENTS.iter().map(|argument| (*argument).to_owned()).collect();
         arguments.push(format!("--user-data-dir={}", profile.display()));
         let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": arguments},
             "goog:loggingPrefs": {"browser": "ALL"}}}});
@@ -78,9 +79,7 @@ impl Browser {
                 break;
             }
         }
-        reader
-            .take(size.context("an answer without its length")?)
-            .read_to_end(&mut answer)?;
+        reader.take(size.context("an answer without its length")?).read_to_end(&mut answer)?;
         let value: Value = serde_json::from_slice(&answer)?;
         match value["value"]["error"].as_str() {
             Some(error) => bail!("{method} {path}: {error}: {}", value["value"]["message"]),

@@ -1,9 +1,10 @@
-//! `cargo xtask page-test RECORDING KERNEL`: whether the page of a recording does in Chromium what it should, and whether the files for other tools hold
-//! what the page shows.
+//! `cargo xtask page-test RECORDING KERNEL`: whether the page of a recording does in Chromium what
+//! it should, and whether the files for other tools hold what the page shows.
 //!
-//! The page must load without a complaint, sort, search, zoom and change its theme when it is clicked on, be readable in both themes, and show names that
-//! are HTML as text. `callgrind_annotate`, the sums of the folded stacks, those of the events over time and what pyarrow reads of the tables must give the page's number of
-//! instructions. Prints a line a test.
+//! The page must load without a complaint, sort, search, zoom and change its theme when it is
+//! clicked on, be readable in both themes, and show names that are HTML as text.
+//! `callgrind_annotate`, the sums of the folded stacks, those of the events over time and what
+//! pyarrow reads of the tables must give the page's number of instructions. Prints a line a test.
 
 mod browser;
 
@@ -30,7 +31,8 @@ const SECTIONS: [&str; 8] = [
 pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let kernlane = crate::kernlane()?;
-    let [page, again, evil] = ["page.html", "again.html", "evil.html"].map(|name| directory.path().join(name));
+    let [page, again, evil] =
+        ["page.html", "again.html", "evil.html"].map(|name| directory.path().join(name));
     for path in [&page, &again] {
         let mut command = Command::new(&kernlane);
         command.arg("report").arg(recording).arg("--kernel").arg(kernel);
@@ -63,13 +65,22 @@ fn data(html: &str) -> Result<Value> {
 }
 
 /// callgrind_annotate's total and the sum of the folded stacks are the page's instructions.
-fn exports(kernlane: &Path, recording: &Path, kernel: &Path, directory: &Path, data: &Value) -> Result<()> {
-    let expected = data["recordings"][0]["table"]["instructions"].as_u64().context("no instructions")?;
+fn exports(
+    kernlane: &Path,
+    recording: &Path,
+    kernel: &Path,
+    directory: &Path,
+    data: &Value,
+) -> Result<()> {
+    let expected =
+        data["recordings"][0]["table"]["instructions"].as_u64().context("no instructions")?;
     let export = |format: &str| -> Result<std::path::PathBuf> {
         let path = directory.join(format);
         let mut command = Command::new(kernlane);
         command.arg("export").arg(recording).arg("--kernel").arg(kernel);
-        crate::run(command.args(["--format", format, "--machine", "server-32k", "--output"]).arg(&path))?;
+        crate::run(
+            command.args(["--format", format, "--machine", "server-32k", "--output"]).arg(&path),
+        )?;
         Ok(path)
     };
     let output = Command::new("callgrind_annotate")
@@ -89,15 +100,12 @@ fn exports(kernlane: &Path, recording: &Path, kernel: &Path, directory: &Path, d
         .context("no total")?
         .replace(',', "")
         .parse()?;
-    ensure!(
-        total == expected,
-        "callgrind_annotate sees {total} instructions, the page {expected}"
-    );
+    ensure!(total == expected, "callgrind_annotate sees {total} instructions, the page {expected}");
     println!("passed: callgrind_annotate sees the page's {expected} instructions");
     let folded = std::fs::read_to_string(export("folded")?)?;
-    let counts = folded
-        .lines()
-        .map(|line| Ok(line.rsplit_once(' ').context("a line without a count")?.1.parse::<u64>()?));
+    let counts = folded.lines().map(|line| {
+        Ok(line.rsplit_once(' ').context("a line without a count")?.1.parse::<u64>()?)
+    });
     let sum: u64 = counts.sum::<Result<u64>>()?;
     ensure!(sum == expected, "the folded stacks hold {sum} instructions, the page {expected}");
     println!("passed: the folded stacks hold as many");
@@ -133,7 +141,9 @@ fn tables(directory: &Path, expected: u64) -> Result<()> {
     }
     let misses = |name: &str| said[name]["l1i_misses"].as_u64().filter(|misses| *misses > 0);
     ensure!(
-        misses("services").is_some() && misses("services") == misses("functions") && misses("services") == misses("chains"),
+        misses("services").is_some()
+            && misses("services") == misses("functions")
+            && misses("services") == misses("chains"),
         "the tables differ in their misses: {said}"
     );
     ensure!(
@@ -181,11 +191,14 @@ fn pyarrow() -> Result<PathBuf> {
 
 /// The table of the section with this heading.
 fn table(heading: &str) -> String {
-    format!("const section = [...document.querySelectorAll('section')].find((s) => s.querySelector('h3')?.textContent === \"{heading}\");")
+    format!(
+        "const section = [...document.querySelectorAll('section')].find((s) => s.querySelector('h3')?.textContent === \"{heading}\");"
+    )
 }
 
 fn works(browser: &Browser) -> Result<()> {
-    let titles = browser.run("return [...document.querySelectorAll('section h3')].map((h) => h.textContent)")?;
+    let titles = browser
+        .run("return [...document.querySelectorAll('section h3')].map((h) => h.textContent)")?;
     ensure!(titles == json!(SECTIONS), "the sections are {titles}");
     // Chromedriver finds by selectors: the parts that are clicked on get ids.
     let column = browser.run(&format!(
@@ -221,7 +234,8 @@ fn works(browser: &Browser) -> Result<()> {
     println!("passed: a click sorts");
     browser.keys("#search", "page fault")?;
     let found = browser.run("return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[0].textContent)")?;
-    let found: Vec<&str> = found.as_array().context("no rows")?.iter().filter_map(Value::as_str).collect();
+    let found: Vec<&str> =
+        found.as_array().context("no rows")?.iter().filter_map(Value::as_str).collect();
     ensure!(
         !found.is_empty() && found.iter().all(|name| name.contains("page fault")),
         "searched, found {found:?}"
@@ -254,7 +268,8 @@ fn works(browser: &Browser) -> Result<()> {
     Ok(())
 }
 
-/// The worst contrast of text against the page's ground and the panels, and where (WCAG 2, relative luminance).
+/// The worst contrast of text against the page's ground and the panels, and where (WCAG 2, relative
+/// luminance).
 const CONTRASTS: &str = "
 const rgb = (color) => color.match(/[\\d.]+/g).slice(0, 3).map(Number);
 const light = (color) => rgb(color).map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
@@ -284,7 +299,8 @@ fn hostile(html: &str, mut data: Value) -> Result<String> {
         "/data/rows/0/name",
         "/data/machine",
     ] {
-        *recording.pointer_mut(place).with_context(|| format!("no {place} in the data"))? = EVIL.into();
+        *recording.pointer_mut(place).with_context(|| format!("no {place} in the data"))? =
+            EVIL.into();
     }
     let (before, rest) = html.split_once(BEGIN).context("no data in the page")?;
     let (_, behind) = rest.split_once("</script>").context("no end of the data")?;
@@ -292,7 +308,8 @@ fn hostile(html: &str, mut data: Value) -> Result<String> {
     Ok(format!("{before}{BEGIN}{json}</script>{behind}"))
 }
 
-/// Misses by data structure, as the recording would have them if it had been made with `--data`: 12 of the L1D, and a row without a name.
+/// Misses by data structure, as the recording would have them if it had been made with `--data`: 12
+/// of the L1D, and a row without a name.
 fn data_misses() -> Value {
     let levels = |cold: u64, own: u64, other: u64| {
         let none = json!({"cold": 0, "self": 0, "other": 0});
@@ -329,7 +346,8 @@ fn misses_by_data_structure(browser: &Browser) -> Result<()> {
 
 fn hostile_names_are_text(browser: &Browser) -> Result<()> {
     let seen = browser.run("return [document.images.length, window.hacked ?? 0, document.body.textContent.split('onerror=').length - 1, document.scripts.length]")?;
-    let numbers: Vec<u64> = seen.as_array().context("no numbers")?.iter().filter_map(Value::as_u64).collect();
+    let numbers: Vec<u64> =
+        seen.as_array().context("no numbers")?.iter().filter_map(Value::as_u64).collect();
     let [images, hacked, shown, scripts] = numbers[..] else {
         anyhow::bail!("not four numbers: {seen}")
     };

@@ -1,8 +1,8 @@
-//! `cargo xtask record-test TREE`: whether a recording is exactly what ran, whether it is the same again, and whether one that could not be
-//! made says so.
+//! `cargo xtask record-test TREE`: whether a recording is exactly what ran, whether it is the same
+//! again, and whether one that could not be made says so.
 //!
-//! Boots the tree's kernel with a program that does between the marks what is hard to record, and that knows by the guest's own clock
-//! how many instructions it took. Prints a line a test.
+//! Boots the tree's kernel with a program that does between the marks what is hard to record, and
+//! that knows by the guest's own clock how many instructions it took. Prints a line a test.
 
 use crate::build_plugin;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,7 +10,10 @@ use guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use trace::{Chunk, Event, Header, PageKind, ReadError, Reader, RunAddr, Totals, Translation, TranslationId, events};
+use trace::{
+    Chunk, Event, Header, PageKind, ReadError, Reader, RunAddr, Totals, Translation, TranslationId,
+    events,
+};
 
 const PROGRAM: &str = include_str!("counted.c");
 const SEED: u64 = 5;
@@ -78,7 +81,8 @@ impl Machine {
     /// Boots and runs the program in one of its ways, with the plugin writing to `out`.
     fn boot(&self, how: &str, out: Option<&Path>, more: &[(&str, &str)]) -> Result<Outcome> {
         let end = if how == "unended" { "reboot -f" } else { "" };
-        let mut contents = Contents::of_script(&format!("sleep 5\n/kernlane/counted {how}\n{end}\n"), Vec::new());
+        let mut contents =
+            Contents::of_script(&format!("sleep 5\n/kernlane/counted {how}\n{end}\n"), Vec::new());
         contents.file("/kernlane/counted", 0o755, self.program.as_slice());
         let plugin = out.map(|out| self.arguments(out, more)).transpose()?;
         guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
@@ -102,10 +106,7 @@ impl Machine {
             ("clock".to_owned(), "on".to_owned()),
         ];
         arguments.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-        Ok(Plugin {
-            library: self.plugin.clone(),
-            arguments,
-        })
+        Ok(Plugin { library: self.plugin.clone(), arguments })
     }
 
     fn out(&self, name: &str) -> PathBuf {
@@ -116,7 +117,10 @@ impl Machine {
     fn every_instruction(&self) -> Result<()> {
         let out = self.out("verified");
         let outcome = self.boot("whole", Some(&out), &[("verify", "on")])?;
-        let said = |what: &str| number_before(&outcome.qemu, what).with_context(|| format!("no {what:?} in: {}", outcome.qemu));
+        let said = |what: &str| {
+            number_before(&outcome.qemu, what)
+                .with_context(|| format!("no {what:?} in: {}", outcome.qemu))
+        };
         ensure!(outcome.qemu.contains(", difference 0\n"), "{}", outcome.qemu);
         ensure!(said(" with a wrong count")? == 0, "{}", outcome.qemu);
         ensure!(said(" kernel and ")? == 0, "the kernel ran at other addresses: {}", outcome.qemu);
@@ -126,8 +130,9 @@ impl Machine {
         let recording = Recording::read(&out)?;
         let retired: u64 = outcome.output.trim().parse().context("the program's count")?;
         let begun = recording.totals.instructions() + said(" repetitions folded")?;
-        // What raised an exception was begun and not retired. Most of these leave a translation midway; the rest raise it in a
-        // translation's last instruction. The few instructions between the clock's readings and the marks are within that.
+        // What raised an exception was begun and not retired. Most of these leave a translation
+        // midway; the rest raise it in a translation's last instruction. The few instructions
+        // between the clock's readings and the marks are within that.
         let exceptions = begun.saturating_sub(retired);
         let most = 2 * recording.totals.left + 100;
         ensure!(
@@ -144,7 +149,10 @@ impl Machine {
         self.boot("whole", Some(&second), &[])?;
         let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
         ensure!(read(&first)? == read(&second)?, "two recordings differ");
-        let counted = |path: &Path| Recording::read(path).map(|it| (it.totals.kernel_instructions, it.totals.user_instructions));
+        let counted = |path: &Path| {
+            Recording::read(path)
+                .map(|it| (it.totals.kernel_instructions, it.totals.user_instructions))
+        };
         let (plain, verified) = (counted(&first)?, counted(&self.out("verified"))?);
         ensure!(plain == verified, "the audit changed {plain:?} to {verified:?} instructions");
         Ok(())
@@ -154,7 +162,9 @@ impl Machine {
         let recording = Recording::read(&self.out("first"))?;
         let header = &recording.header;
         ensure!(
-            header.build_id == self.kernel.build_id.0 && header.workload == "counted" && header.seed == SEED,
+            header.build_id == self.kernel.build_id.0
+                && header.workload == "counted"
+                && header.seed == SEED,
             "the header is {header:?}"
         );
         for name in ["counted", "renamed"] {
@@ -182,7 +192,8 @@ impl Machine {
                 "version {value} of the patched code ran {calls} times, not {PATCHED_CALLS}"
             );
         }
-        let places: BTreeSet<RunAddr> = recording.with_code(&[0xde, 0xc0, 0x7e, 0xc3]).map(|t| t.addr).collect();
+        let places: BTreeSet<RunAddr> =
+            recording.with_code(&[0xde, 0xc0, 0x7e, 0xc3]).map(|t| t.addr).collect();
         ensure!(places.len() == 2, "the patched code and the shared page are at {places:?}");
         let aliased = recording.executions(&[0xb8, 3, 0xde, 0xc0, 0x7e, 0xc3]);
         ensure!(
@@ -197,11 +208,15 @@ impl Machine {
     fn every_access(&self) -> Result<()> {
         let (first, second) = (self.out("data"), self.out("data-again"));
         let page_offset_base = self.kernel.task_facts()?.page_offset_base;
-        let page_offset_base = format!("{:#x}", page_offset_base.context("the kernel has no page_offset_base")?.0);
+        let page_offset_base =
+            format!("{:#x}", page_offset_base.context("the kernel has no page_offset_base")?.0);
         let data = [("data", "on"), ("page_offset_base", page_offset_base.as_str())];
         self.boot("whole", Some(&first), &data)?;
         self.boot("whole", Some(&second), &data)?;
-        ensure!(std::fs::read(&first)? == std::fs::read(&second)?, "two recordings with data differ");
+        ensure!(
+            std::fs::read(&first)? == std::fs::read(&second)?,
+            "two recordings with data differ"
+        );
         let (with, without) = (Recording::read(&first)?, Recording::read(&self.out("first"))?);
         let counted = |it: &Recording| (it.totals.kernel_instructions, it.totals.user_instructions);
         ensure!(counted(&with) == counted(&without), "recording data changed the instructions");
@@ -260,10 +275,14 @@ impl Machine {
     fn unmarked(&self) -> Result<()> {
         let out = self.out("unmarked");
         let plugin = self.arguments(&out, &[])?;
-        let outcome = guest::run(&self.kernel.boot_image, &Contents::of_script("true", Vec::new()), |boot| {
-            boot.clock = Clock::Instructions { seed: SEED };
-            boot.plugin = Some(plugin);
-        })?;
+        let outcome = guest::run(
+            &self.kernel.boot_image,
+            &Contents::of_script("true", Vec::new()),
+            |boot| {
+                boot.clock = Clock::Instructions { seed: SEED };
+                boot.plugin = Some(plugin);
+            },
+        )?;
         ensure!(outcome.qemu.contains("has not executed marker 1"), "{}", outcome.qemu);
         let (totals, error) = read_as_far_as_good(&out)?;
         ensure!(matches!(error, Some(ReadError::CutOff { chunk: 1, .. })), "{error:?}");
@@ -276,7 +295,8 @@ impl Machine {
         ensure!(stopped.qemu.contains("No space left on device"), "{}", stopped.qemu);
         ensure!(stopped.qemu.contains("stopping the guest"), "{}", stopped.qemu);
         ensure!(stopped.end == guest::End::Stopped, "the guest ended with {:?}", stopped.end);
-        let ran_on = self.boot("whole", Some(Path::new("/dev/full")), &[("on_error", "continue")])?;
+        let ran_on =
+            self.boot("whole", Some(Path::new("/dev/full")), &[("on_error", "continue")])?;
         ensure!(ran_on.qemu.contains("No space left on device"), "{}", ran_on.qemu);
         ensure!(ran_on.end == guest::End::Exited(0), "the guest ended with {:?}", ran_on.end);
         Ok(())
@@ -316,7 +336,9 @@ impl Recording {
         while let Some(chunk) = reader.next_chunk()? {
             match chunk {
                 Chunk::Translations(translations) => recording.translations.extend(translations),
-                Chunk::Tasks(tasks) => recording.names.extend(tasks.iter().map(|task| task.name().into_owned())),
+                Chunk::Tasks(tasks) => {
+                    recording.names.extend(tasks.iter().map(|task| task.name().into_owned()))
+                }
                 Chunk::Stream(words) => recording.events.extend(events(&words)),
                 Chunk::End(totals) => recording.totals = totals,
             }
@@ -335,12 +357,14 @@ impl Recording {
 
     /// How often translations that end with these bytes came to their end.
     fn executions(&self, end: &[u8]) -> u64 {
-        let ids: BTreeSet<TranslationId> = self.with_code(end).map(|translation| translation.id).collect();
+        let ids: BTreeSet<TranslationId> =
+            self.with_code(end).map(|translation| translation.id).collect();
         self.count(|event| matches!(event, Event::Executed(id) if ids.contains(id)))
     }
 }
 
-/// The addresses at which the program's string instruction stored: `mov $0x7e57c0de,%eax; rep stosb`, or what goes on with it alone.
+/// The addresses at which the program's string instruction stored:
+/// `mov $0x7e57c0de,%eax; rep stosb`, or what goes on with it alone.
 fn string_stores(path: &Path) -> Result<Vec<u64>> {
     let recording = Recording::read(path)?;
     let begins = recording.with_code(&[0xb8, 0xde, 0xc0, 0x57, 0x7e, 0xf3, 0xaa]);
@@ -381,7 +405,8 @@ fn mapped(path: &Path, pages: &BTreeSet<u64>) -> Result<Vec<PageKind>> {
     let mut kinds = Vec::new();
     while let Some(chunk) = reader.next_chunk()? {
         if let (Chunk::Stream(_), Some((accesses, _))) = (chunk, reader.accesses()) {
-            let told = accesses.mappings.iter().filter(|(_, mapping)| pages.contains(&mapping.page));
+            let told =
+                accesses.mappings.iter().filter(|(_, mapping)| pages.contains(&mapping.page));
             kinds.extend(told.map(|(_, mapping)| mapping.kind));
         }
     }

@@ -1,8 +1,11 @@
-//! `cargo xtask services-test KERNEL`: whether services are counted as the guest itself counts them.
+//! `cargo xtask services-test KERNEL`: whether services are counted as the guest itself counts
+//! them.
 //!
-//! Boots the kernel with a program that does known work between the marks and shows the kernel's own counters from before and behind it. The
-//! kernel counts what happens while the counters are read, too; so the program runs twice, with the marks directly around the work and with
-//! the marks around the readings. What the kernel counted lies between what the two recordings hold. Prints a line a test.
+//! Boots the kernel with a program that does known work between the marks and shows the kernel's
+//! own counters from before and behind it. The kernel counts what happens while the counters are
+//! read, too; so the program runs twice, with the marks directly around the work and with the marks
+//! around the readings. What the kernel counted lies between what the two recordings hold. Prints a
+//! line a test.
 
 use crate::build_plugin;
 use anyhow::{Context, Result, ensure};
@@ -21,7 +24,8 @@ const PAGES: u64 = 200;
 const FORKS: u64 = 31;
 const PAGES_OF_CHILDREN: u64 = 30 * 5;
 const SLEEPS: u64 = 10;
-/// Nanoseconds that each takes, and how much longer it may: the kernel joins timers that are 50 µs apart, and the rest is work.
+/// Nanoseconds that each takes, and how much longer it may: the kernel joins timers that are 50 µs
+/// apart, and the rest is work.
 const SLEEP: f64 = 1e6;
 const SLEEP_MORE: f64 = 1e5;
 /// At most so much of the kernel's work may have no service.
@@ -37,24 +41,28 @@ pub fn services_test(kernel: &Path) -> Result<()> {
         directory: directory.path().into(),
         kernel,
     };
-    let blind: Vec<&str> = machine.attribution.binding.blind.iter().map(|blind| blind.about.as_str()).collect();
+    let blind: Vec<&str> =
+        machine.attribution.binding.blind.iter().map(|blind| blind.about.as_str()).collect();
     ensure!(blind.is_empty(), "the annotations do not see {blind:?} in this kernel");
 
     let (inner, inside) = machine.recorded("inner")?;
     let (outer, outside) = machine.recorded("outer")?;
     let mut failed = 0;
-    let mut compare =
-        |what: &str, exactly: bool, guest: &dyn Fn(&Counted) -> Result<u64>, ours: &dyn Fn(&ServiceTable) -> u64| -> Result<()> {
-            let (least, most) = (ours(&inner), ours(&outer));
-            let (counted, counted_outside) = (guest(&inside)?, guest(&outside)?);
-            let right = least <= counted && most >= counted_outside && (!exactly || least == counted);
-            failed += u32::from(!right);
-            println!(
-                "{}: {what}: {least} recorded, {counted} by the guest; with the readings {most} recorded, {counted_outside} by the guest",
-                if right { "passed" } else { "FAILED" }
-            );
-            Ok(())
-        };
+    let mut compare = |what: &str,
+                       exactly: bool,
+                       guest: &dyn Fn(&Counted) -> Result<u64>,
+                       ours: &dyn Fn(&ServiceTable) -> u64|
+     -> Result<()> {
+        let (least, most) = (ours(&inner), ours(&outer));
+        let (counted, counted_outside) = (guest(&inside)?, guest(&outside)?);
+        let right = least <= counted && most >= counted_outside && (!exactly || least == counted);
+        failed += u32::from(!right);
+        println!(
+            "{}: {what}: {least} recorded, {counted} by the guest; with the readings {most} recorded, {counted_outside} by the guest",
+            if right { "passed" } else { "FAILED" }
+        );
+        Ok(())
+    };
     compare("context switches", true, &|c| c.of("/proc/stat", "ctxt"), &|t| t.context_switches)?;
     compare("new tasks", true, &|c| c.of("/proc/stat", "processes"), &|t| t.counters["forks"])?;
     compare(
@@ -145,7 +153,8 @@ struct Machine {
     directory: PathBuf,
 }
 
-/// By how much the kernel's counters differ: the file and the first word of a line → the sum of the numbers behind it.
+/// By how much the kernel's counters differ: the file and the first word of a line → the sum of the
+/// numbers behind it.
 struct Counted(BTreeMap<(String, String), u64>);
 
 impl Counted {
@@ -237,8 +246,9 @@ impl Machine {
         })
     }
 
-    /// How many kinds of system call are counted otherwise than by `strace -c` in the guest. The program's own execve and its last exit lie
-    /// outside of the marks, and strace does not count calls that never return.
+    /// How many kinds of system call are counted otherwise than by `strace -c` in the guest. The
+    /// program's own execve and its last exit lie outside of the marks, and strace does not count
+    /// calls that never return.
     fn system_calls(&self) -> Result<u32> {
         let (table, _) = self.record("work")?;
         let contents = self.contents(

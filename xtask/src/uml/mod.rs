@@ -1,6 +1,7 @@
 //! User Mode Linux: kernels that are programs, and the loads that they run.
 //!
-//! Takes the built tree; gives it relinked, runs it. A kernel that does not come to its end is killed.
+//! Takes the built tree; gives it relinked, runs it. A kernel that does not come to its end is
+//! killed.
 
 use crate::bare;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,22 +12,22 @@ use std::time::{Duration, Instant};
 
 const LOAD: &str = include_str!("load.c");
 pub const LOADS: [&str; 3] = ["mmsg", "uring", "pktgen"];
-/// Datagrams, or packets, in each round of a load, and requests in one of io_uring: BATCH and DEPTH in `load.c`.
+/// Datagrams, or packets, in each round of a load, and requests in one of io_uring: BATCH and DEPTH
+/// in `load.c`.
 pub const DATAGRAMS: u64 = 512;
 pub const REQUESTS: u64 = 256;
 /// Nothing is as slow as this but a kernel that hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Relinks the tree's kernel by `kernlane relink` with these arguments.
-pub fn relinked(kernlane: &Path, tree: &Path, arguments: &[&str], output: PathBuf) -> Result<PathBuf> {
+pub fn relinked(
+    kernlane: &Path,
+    tree: &Path,
+    arguments: &[&str],
+    output: PathBuf,
+) -> Result<PathBuf> {
     let mut command = Command::new(kernlane);
-    command
-        .arg("relink")
-        .arg("--tree")
-        .arg(tree)
-        .args(arguments)
-        .arg("--output")
-        .arg(&output);
+    command.arg("relink").arg("--tree").arg(tree).args(arguments).arg("--output").arg(&output);
     crate::run(command.stdout(Stdio::null()))?;
     Ok(output)
 }
@@ -65,18 +66,15 @@ impl Guest {
             .arg(format!("rootflags={}", self.root.display()))
             .arg("--")
             .args(load)
-            // The C library in the kernel would register a restartable sequence, which the kernel's own threads do not have.
+            // The C library in the kernel would register a restartable sequence, which the kernel's
+            // own threads do not have.
             .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
             .with_context(|| format!("{} cannot be run", kernel.display()))?;
-        Ok(Running {
-            child,
-            kernel: kernel.to_owned(),
-            console,
-        })
+        Ok(Running { child, kernel: kernel.to_owned(), console })
     }
 }
 
@@ -122,7 +120,11 @@ impl Running {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait()? {
-                bail!("{} ended with {status}; its last words:\n{}", self.kernel.display(), self.said()?);
+                bail!(
+                    "{} ended with {status}; its last words:\n{}",
+                    self.kernel.display(),
+                    self.said()?
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }

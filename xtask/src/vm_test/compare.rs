@@ -1,7 +1,7 @@
 //! What two guests printed, test by test.
 //!
-//! Takes the outcomes of `guest.sh` under both kernels; says for a test whether both succeeded and saw the same, and if not, what
-//! differs.
+//! Takes the outcomes of `guest.sh` under both kernels; says for a test whether both succeeded and
+//! saw the same, and if not, what differs.
 
 use guest::{End, Outcome};
 
@@ -13,7 +13,8 @@ pub struct Tests<'a> {
 impl Tests<'_> {
     /// The error names the kernel at fault: a test that the original fails shows nothing.
     pub fn compare(&self, test: &str) -> Result<(), String> {
-        let before = section(self.before, test).map_err(|why| format!("the original kernel: {why}"))?;
+        let before =
+            section(self.before, test).map_err(|why| format!("the original kernel: {why}"))?;
         let after = section(self.after, test)?;
         if before == after {
             Ok(())
@@ -24,7 +25,9 @@ impl Tests<'_> {
 
     /// Both guests ran all tests and stopped by themselves.
     pub fn ended(&self) -> Result<(), String> {
-        for (kernel, outcome) in [("the original kernel", self.before), ("the new kernel", self.after)] {
+        for (kernel, outcome) in
+            [("the original kernel", self.before), ("the new kernel", self.after)]
+        {
             if outcome.end != End::Exited(0) {
                 return Err(format!(
                     "{kernel}: {:?}; its last words: {}",
@@ -41,11 +44,9 @@ impl Tests<'_> {
 fn section<'a>(outcome: &'a Outcome, test: &str) -> Result<&'a str, String> {
     let begin = format!("@@ begin {test}\n");
     let end = format!("@@ end {test} ");
-    let start = outcome
-        .output
-        .find(&begin)
-        .ok_or_else(|| format!("did not begin ({:?})", outcome.end))?
-        + begin.len();
+    let start =
+        outcome.output.find(&begin).ok_or_else(|| format!("did not begin ({:?})", outcome.end))?
+            + begin.len();
     let rest = &outcome.output[start..];
     let stop = rest.find(&end).ok_or_else(|| {
         format!(
@@ -97,11 +98,7 @@ mod tests {
     }
 
     fn compare(before: &str, after: &str) -> Result<(), String> {
-        Tests {
-            before: &outcome(before),
-            after: &outcome(after),
-        }
-        .compare("x")
+        Tests { before: &outcome(before), after: &outcome(after) }.compare("x")
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! `cargo xtask vm-test OLD NEW`: whether a relinked kernel does in a guest what the original does.
 //!
-//! Takes the trees of both kernels; boots each on each machine with KASLR, runs `guest.sh`, and compares what the tests saw. A test passes
-//! if it succeeds under both kernels and prints the same. Then runs the shipped workloads, which check their own output, under the new
-//! kernel. Prints a line a test.
+//! Takes the trees of both kernels; boots each on each machine with KASLR, runs `guest.sh`, and
+//! compares what the tests saw. A test passes if it succeeds under both kernels and prints the
+//! same. Then runs the shipped workloads, which check their own output, under the new kernel.
+//! Prints a line a test.
 
 mod compare;
 
@@ -56,16 +57,8 @@ const MITIGATED: &[&str] = &[
 ];
 
 const MACHINES: &[Tried] = &[
-    Tried {
-        machine: Machine::new("1 CPU", 1, "max", &[]),
-        mitigation: "",
-        tests: EVERYTHING,
-    },
-    Tried {
-        machine: Machine::new("4 CPUs", 4, "max", &[]),
-        mitigation: "",
-        tests: EVERYTHING,
-    },
+    Tried { machine: Machine::new("1 CPU", 1, "max", &[]), mitigation: "", tests: EVERYTHING },
+    Tried { machine: Machine::new("4 CPUs", 4, "max", &[]), mitigation: "", tests: EVERYTHING },
     // Call-depth tracking: every call and return is patched.
     Tried {
         machine: Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]),
@@ -102,17 +95,16 @@ pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
     let mut score = Score::default();
     for tried in MACHINES.iter().filter(|m| is_wanted(m.machine.name)) {
         let machine = &tried.machine;
-        let guest = |kernel: &Kernel, parts: &[String]| boot(machine, kernel, &contents(tried, parts, &bad_pointers, modules()?));
+        let guest = |kernel: &Kernel, parts: &[String]| {
+            boot(machine, kernel, &contents(tried, parts, &bad_pointers, modules()?))
+        };
         let (before, after) = match machine.cpus {
             1 => side_by_side(|| guest(&old, &[]), || guest(&new, &parts)),
             // One alone keeps all of this machine busy, and late enough for the guest to complain.
             _ => (guest(&old, &[]), guest(&new, &parts)),
         };
         let (before, after) = (before?, after?);
-        let tests = Tests {
-            before: &before,
-            after: &after,
-        };
+        let tests = Tests { before: &before, after: &after };
         for test in tried.tests {
             score.count(&format!("{}: {test}", machine.name), tests.compare(test));
         }
@@ -157,12 +149,19 @@ impl Score {
 
 fn boot(machine: &Machine, kernel: &Kernel, contents: &Contents) -> Result<Outcome> {
     // The first hundred tasks' traces must fit.
-    let outcome = guest::run(&kernel.boot_image, contents, |boot| machine.describe(boot, &["log_buf_len=8M"]));
+    let outcome = guest::run(&kernel.boot_image, contents, |boot| {
+        machine.describe(boot, &["log_buf_len=8M"])
+    });
     outcome.with_context(|| format!("booting {} on {}", kernel.boot_image.display(), machine.name))
 }
 
 /// A guest that runs the machine's tests.
-fn contents(tried: &Tried, parts: &[String], bad_pointers: &[u8], modules: Vec<Module>) -> Contents {
+fn contents(
+    tried: &Tried,
+    parts: &[String],
+    bad_pointers: &[u8],
+    modules: Vec<Module>,
+) -> Contents {
     let mut contents = Contents::of_script(SCRIPT, modules);
     contents.file("/kernlane/tests", 0o644, tried.tests.join("\n"));
     contents.file("/kernlane/mitigation", 0o644, tried.mitigation);
@@ -184,7 +183,10 @@ fn workload(name: &str, old: &Kernel, new: &Kernel) -> Result<Result<(), String>
     Ok(match (outcome.end, complaint) {
         (End::Exited(0), None) => Ok(()),
         (_, Some(complaint)) => Err(format!("the kernel said: {complaint}")),
-        (end, None) => Err(format!("{end:?}; the guest's last words: {}", compare::last_words(&outcome.output))),
+        (end, None) => Err(format!(
+            "{end:?}; the guest's last words: {}",
+            compare::last_words(&outcome.output)
+        )),
     })
 }
 
@@ -192,9 +194,8 @@ fn workload(name: &str, old: &Kernel, new: &Kernel) -> Result<Result<(), String>
 fn noise() -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     };
     (0..1 << 20).map(|_| next()).collect()
@@ -215,7 +216,8 @@ fn parts(old: &Path, new: &Path) -> Result<Vec<String>> {
         Ok(code.map(|s| s.name.to_owned()).collect())
     };
     let known: HashSet<String> = names(&old)?.into_iter().collect();
-    let parts: Vec<String> = names(&new)?.into_iter().filter(|name| !known.contains(name)).collect();
+    let parts: Vec<String> =
+        names(&new)?.into_iter().filter(|name| !known.contains(name)).collect();
     let step = parts.len().div_ceil(PROBED_PARTS).max(1);
     Ok(parts.into_iter().step_by(step).collect())
 }

@@ -1,4 +1,5 @@
-//! Counts misses as they happen: by function, by range of the kernel's addresses, by data structure.
+//! Counts misses as they happen: by function, by range of the kernel's addresses, by data
+//! structure.
 
 use super::memory::{Class, Memory, Owner, Structure, StructureId};
 use super::walk::{DataMiss, Observer};
@@ -123,7 +124,9 @@ impl<'a> Collector<'a> {
     /// The uses that begin with the current execution, or before.
     #[cold]
     fn change_uses(&mut self) {
-        while let Some((_, change)) = self.changes.get(self.past).filter(|(from, _)| *from <= self.execution) {
+        while let Some((_, change)) =
+            self.changes.get(self.past).filter(|(from, _)| *from <= self.execution)
+        {
             let machines = &mut self.machines;
             self.memory.change(change, |frame, id| {
                 machines.iter_mut().for_each(|machine| machine.settle(frame, id))
@@ -133,11 +136,7 @@ impl<'a> Collector<'a> {
     }
 
     fn side(&self) -> Side {
-        if self.of[self.current.0 as usize].addr.is_kernel() {
-            Side::Kernel
-        } else {
-            Side::User
-        }
+        if self.of[self.current.0 as usize].addr.is_kernel() { Side::Kernel } else { Side::User }
     }
 }
 
@@ -161,7 +160,8 @@ impl Observer for Collector<'_> {
         let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
         let name = match translation.is_kernel() {
             false => USER_MODE,
-            true => symbol.map_or(NAMELESS, |symbol| symbol.name.split('.').next().unwrap_or(&symbol.name)),
+            true => symbol
+                .map_or(NAMELESS, |symbol| symbol.name.split('.').next().unwrap_or(&symbol.name)),
         };
         let next = self.names.len() as u32;
         let function = *self.numbers.entry(name).or_insert(next);
@@ -241,7 +241,9 @@ fn function_counters(machine: &mut Machine, function: usize) -> &mut Counters {
 }
 
 fn count(counters: &mut Counters, missed: Missed, fetch: bool) {
-    let below = |misses: &mut Misses, cause: Option<Cause>| cause.into_iter().for_each(|cause| misses.count(cause));
+    let below = |misses: &mut Misses, cause: Option<Cause>| {
+        cause.into_iter().for_each(|cause| misses.count(cause))
+    };
     match fetch {
         true => {
             counters.l1i.count(missed.l1);

@@ -1,7 +1,9 @@
-//! What an address of data belongs to: takes addresses and what frames are used for from one moment to the next; gives structures.
+//! What an address of data belongs to: takes addresses and what frames are used for from one moment
+//! to the next; gives structures.
 //!
-//! Where an address lies decides (Documentation/arch/x86/x86_64/mm.rst), and, where all of memory is mapped, what its frame is used for.
-//! A frame that somebody holds and that has no mark yet is named later, by the mark that it gets before it is free again.
+//! Where an address lies decides (Documentation/arch/x86/x86_64/mm.rst), and, where all of memory
+//! is mapped, what its frame is used for. A frame that somebody holds and that has no mark yet is
+//! named later, by the mark that it gets before it is free again.
 
 use super::variables::Variables;
 use serde::Serialize;
@@ -22,7 +24,8 @@ pub enum Class {
     PageTable,
     /// The contents of files, where the kernel sees them.
     PageCache,
-    /// What processes see, or the kernel at their addresses, and anonymous pages where the kernel sees them.
+    /// What processes see, or the kernel at their addresses, and anonymous pages where the kernel
+    /// sees them.
     User,
     /// The array of `struct page`.
     StructPage,
@@ -32,7 +35,8 @@ pub enum Class {
     CpuEntryArea,
     /// Set aside when the kernel booted: its large hash tables.
     Boot,
-    /// A frame that somebody holds, and that never got a mark: pipes, socket buffers, large `kmalloc`.
+    /// A frame that somebody holds, and that never got a mark: pipes, socket buffers, large
+    /// `kmalloc`.
     Held,
     Other,
 }
@@ -114,7 +118,10 @@ impl Memory {
     /// `header`: of the recording, which tells where the kernel's regions lie.
     pub fn new(header: &Header, variables: Variables) -> Memory {
         let value = |name: &str| {
-            let (_, text) = header.conditions.iter().find(|(key, _)| key.strip_prefix("value.") == Some(name))?;
+            let (_, text) = header
+                .conditions
+                .iter()
+                .find(|(key, _)| key.strip_prefix("value.") == Some(name))?;
             u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
         };
         let direct_map = value("page_offset_base").unwrap_or(0xffff_8880_0000_0000);
@@ -155,7 +162,8 @@ impl Memory {
         }
     }
 
-    /// A frame's use changes. Gives, when misses pend on it, the frame and what it was or is used for.
+    /// A frame's use changes. Gives, when misses pend on it, the frame and what it was or is used
+    /// for.
     pub fn change(&mut self, change: &UseChange, mut settled: impl FnMut(u64, StructureId)) {
         let end = change.frame + change.frames;
         let size = usize::try_from(end).unwrap_or(usize::MAX);
@@ -194,7 +202,8 @@ impl Memory {
 
     /// The kernel uses this address, whose frame it is, as a stack.
     pub fn is_a_stack(&mut self, addr: u64, frame: u64) {
-        let may_be = self.vmalloc.contains(&addr) || self.direct_map.contains(&addr) && !self.per_cpu.contains(&addr);
+        let may_be = self.vmalloc.contains(&addr)
+            || self.direct_map.contains(&addr) && !self.per_cpu.contains(&addr);
         if let Some(seen) = self.seen.get_mut(frame as usize).filter(|_| may_be) {
             *seen = Seen::Stack;
         }
@@ -260,10 +269,7 @@ impl Memory {
     }
 
     fn structure(&mut self, class: Class, name: &str) -> StructureId {
-        let structure = Structure {
-            class,
-            name: name.to_owned(),
-        };
+        let structure = Structure { class, name: name.to_owned() };
         if let Some(&known) = self.numbers.get(&structure) {
             return known;
         }
@@ -282,10 +288,14 @@ mod tests {
     fn memory() -> Memory {
         let value = |name: &str, value: u64| (format!("value.{name}"), format!("{value:#x}"));
         let header = Header {
-            conditions: vec![value("__per_cpu_offset", 0xffff_8880_1f80_0000), value("pcpu_unit_pages", 64)],
+            conditions: vec![
+                value("__per_cpu_offset", 0xffff_8880_1f80_0000),
+                value("pcpu_unit_pages", 64),
+            ],
             ..Header::default()
         };
-        let variables = variables::of(&[(0xffff_ffff_8200_0000, 64, "init_task")], &[(0x100, 8, "runqueues")]);
+        let variables =
+            variables::of(&[(0xffff_ffff_8200_0000, 64, "init_task")], &[(0x100, 8, "runqueues")]);
         let mut memory = Memory::new(&header, variables);
         memory.slab_caches(&["dentry".into()]);
         memory

@@ -1,7 +1,9 @@
-//! Which misses a recorded execution makes on simulated machines, why, and on what: by cause, function, address and data structure.
+//! Which misses a recorded execution makes on simulated machines, why, and on what: by cause,
+//! function, address and data structure.
 //!
-//! Takes a recording with data accesses, the kernel's vmlinux and machines; gives tables that add up to what the machines' caches counted.
-//! The causes are those of SimOS (Rosenblum 1995, section 4.4.1). Nothing is sampled, nothing is asked of the guest. Prints nothing.
+//! Takes a recording with data accesses, the kernel's vmlinux and machines; gives tables that add
+//! up to what the machines' caches counted. The causes are those of SimOS (Rosenblum 1995, section
+//! 4.4.1). Nothing is sampled, nothing is asked of the guest. Prints nothing.
 
 mod collector;
 mod memory;
@@ -23,8 +25,14 @@ use variables::Variables;
 /// One table for each machine.
 ///
 /// # Errors
-/// The recording is damaged, has no data accesses or is of another kernel; a machine has no data cache; `vmlinux` has no symbols.
-pub fn misses<R: Read>(reader: &mut Reader<R>, symbols: &Symbols, vmlinux: &Path, machines: &[Machine]) -> Result<Vec<MissTable>> {
+/// The recording is damaged, has no data accesses or is of another kernel; a machine has no data
+/// cache; `vmlinux` has no symbols.
+pub fn misses<R: Read>(
+    reader: &mut Reader<R>,
+    symbols: &Symbols,
+    vmlinux: &Path,
+    machines: &[Machine],
+) -> Result<Vec<MissTable>> {
     services::check(reader, symbols)?;
     let variables = Variables::read(vmlinux).with_context(|| vmlinux.display().to_string())?;
     let header = reader.header().clone();
@@ -35,6 +43,8 @@ pub fn misses<R: Read>(reader: &mut Reader<R>, symbols: &Symbols, vmlinux: &Path
     collector.finish();
     let tables = machines.iter().zip(counted).enumerate();
     Ok(tables
-        .map(|(number, (machine, counted))| MissTable::new(&header, machine, &collector, number, &counted, unknown.clone()))
+        .map(|(number, (machine, counted))| {
+            MissTable::new(&header, machine, &collector, number, &counted, unknown.clone())
+        })
         .collect())
 }

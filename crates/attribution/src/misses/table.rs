@@ -1,4 +1,5 @@
-//! What was counted, as rows that can be printed and that add up to what the machine's caches counted.
+//! What was counted, as rows that can be printed and that add up to what the machine's caches
+//! counted.
 
 use super::collector::{Collector, RANGE, USER_MODE, says_nothing};
 use super::memory::Class;
@@ -6,7 +7,8 @@ use serde::Serialize;
 use sim::{Counters, Machine, Misses, PerSide};
 use trace::Header;
 
-/// Misses by cause. In the kernel they are the papers' KERN-self and KERN-other, in user mode USER-self and USER-other.
+/// Misses by cause. In the kernel they are the papers' KERN-self and KERN-other, in user mode
+/// USER-self and USER-other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Causes {
     pub cold: u64,
@@ -23,11 +25,7 @@ impl Causes {
 
 impl From<Misses> for Causes {
     fn from(misses: Misses) -> Causes {
-        Causes {
-            cold: misses.cold,
-            own: misses.own,
-            other: misses.other,
-        }
+        Causes { cold: misses.cold, own: misses.own, other: misses.other }
     }
 }
 
@@ -111,7 +109,8 @@ pub struct MissTable {
     pub concentration: Vec<Concentration>,
     /// Descending by misses of the L1D.
     pub structures: Vec<StructureRow>,
-    /// Part of the L1D's misses on data of which nothing says what it is (the classes `held` and `other`).
+    /// Part of the L1D's misses on data of which nothing says what it is (the classes `held` and
+    /// `other`).
     pub other_share: f64,
     /// Why it is not known what frames are used for, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,7 +138,9 @@ impl MissTable {
             })
             .filter(|row| row.misses != Levels::default())
             .collect();
-        functions.sort_by_key(|row| (std::cmp::Reverse(row.misses.l1i.total() + row.misses.l1d.total()), row.name.clone()));
+        functions.sort_by_key(|row| {
+            (std::cmp::Reverse(row.misses.l1i.total() + row.misses.l1d.total()), row.name.clone())
+        });
         let mut structures: Vec<StructureRow> = collector
             .structures()
             .iter()
@@ -163,7 +164,8 @@ impl MissTable {
             })
             .collect();
         let all: u64 = structures.iter().map(StructureRow::l1d).sum();
-        let nothing = structures.iter().filter(|row| says_nothing(row.class)).map(StructureRow::l1d);
+        let nothing =
+            structures.iter().filter(|row| says_nothing(row.class)).map(StructureRow::l1d);
         MissTable {
             workload: header.workload.clone(),
             kernel_build_id: header.build_id.clone(),
@@ -185,11 +187,10 @@ impl MissTable {
 fn concentration(ranges: &[RangeRow]) -> Vec<Concentration> {
     let mut misses: Vec<u64> = ranges.iter().map(|range| range.misses.total()).collect();
     misses.sort_unstable_by(|a, b| b.cmp(a));
-    let powers = std::iter::successors(Some(1_usize), |count| Some(2 * count)).take_while(|&count| count < misses.len());
+    let powers = std::iter::successors(Some(1_usize), |count| Some(2 * count))
+        .take_while(|&count| count < misses.len());
     let counts = powers.chain((!misses.is_empty()).then_some(misses.len()));
-    let first = |count: usize| Concentration {
-        ranges: count,
-        misses: misses[..count].iter().sum(),
-    };
+    let first =
+        |count: usize| Concentration { ranges: count, misses: misses[..count].iter().sum() };
     counts.map(first).collect()
 }

@@ -1,4 +1,5 @@
-//! The names of a kernel's data: takes a vmlinux; says which static symbol or per-CPU variable holds an address.
+//! The names of a kernel's data: takes a vmlinux; says which static symbol or per-CPU variable
+//! holds an address.
 
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
@@ -17,16 +18,20 @@ pub struct Variables {
 impl Variables {
     pub fn read(vmlinux: &Path) -> Result<Variables> {
         let file = std::fs::File::open(vmlinux).context("cannot be opened")?;
-        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
+        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends
+        // the process with SIGBUS, as for any reader.
         let bytes = unsafe { memmap2::Mmap::map(&file) }.context("cannot be read")?;
-        let elf = object::File::parse(&*bytes).context("not an ELF file that can be read: the names of data need the kernel's vmlinux")?;
+        let elf = object::File::parse(&*bytes).context(
+            "not an ELF file that can be read: the names of data need the kernel's vmlinux",
+        )?;
         let area = elf.section_by_name(".data..percpu");
         let mut variables = Variables {
             per_cpu_bytes: area.as_ref().map_or(0, |area| area.size()),
             ..Variables::default()
         };
         for symbol in elf.symbols() {
-            let names = matches!(symbol.kind(), SymbolKind::Data | SymbolKind::Text) && symbol.size() > 0;
+            let names =
+                matches!(symbol.kind(), SymbolKind::Data | SymbolKind::Text) && symbol.size() > 0;
             let Some(name) = symbol.name().ok().filter(|name| names && !name.is_empty()) else {
                 continue;
             };
@@ -52,38 +57,30 @@ impl Variables {
 
     /// The variable at an offset in a CPU's area; `None`: the offset lies behind the static part.
     pub fn per_cpu(&self, offset: u64) -> Option<&str> {
-        (offset < self.per_cpu_bytes).then(|| containing(&self.per_cpu, offset).unwrap_or("(no symbol)"))
+        (offset < self.per_cpu_bytes)
+            .then(|| containing(&self.per_cpu, offset).unwrap_or("(no symbol)"))
     }
 }
 
-/// A compiler's number behind a name says nothing, and changes from build to build: `__key.12` is `__key`.
+/// A compiler's number behind a name says nothing, and changes from build to build: `__key.12` is
+/// `__key`.
 fn base_name(name: &str) -> &str {
-    name.split_once('.')
-        .map_or(name, |(base, _)| if base.is_empty() { name } else { base })
+    name.split_once('.').map_or(name, |(base, _)| if base.is_empty() { name } else { base })
 }
 
 fn containing(symbols: &[(u64, u64, String)], addr: u64) -> Option<&str> {
     let after = symbols.partition_point(|(start, ..)| *start <= addr);
     // Symbols may lie in one another: the innermost is the nearest that reaches far enough.
     let near = symbols[..after].iter().rev().take(8);
-    near.into_iter()
-        .find(|(start, bytes, _)| addr - start < *bytes)
-        .map(|(.., name)| name.as_str())
+    near.into_iter().find(|(start, bytes, _)| addr - start < *bytes).map(|(.., name)| name.as_str())
 }
 
 #[cfg(test)]
 pub(super) fn of(image: &[(u64, u64, &str)], per_cpu: &[(u64, u64, &str)]) -> Variables {
     let named = |symbols: &[(u64, u64, &str)]| {
-        symbols
-            .iter()
-            .map(|(addr, bytes, name)| (*addr, *bytes, (*name).to_owned()))
-            .collect()
+        symbols.iter().map(|(addr, bytes, name)| (*addr, *bytes, (*name).to_owned())).collect()
     };
-    Variables {
-        image: named(image),
-        per_cpu: named(per_cpu),
-        per_cpu_bytes: 0x1000,
-    }
+    Variables { image: named(image), per_cpu: named(per_cpu), per_cpu_bytes: 0x1000 }
 }
 
 #[cfg(test)]
@@ -96,7 +93,8 @@ mod tests {
             &[(0x100, 0x80, "outer"), (0x110, 8, "inner"), (0x200, 4, "last")],
             &[(0, 8, "first")],
         );
-        let image = [0xff, 0x100, 0x110, 0x117, 0x118, 0x180, 0x203, 0x204].map(|addr| variables.in_image(addr));
+        let image = [0xff, 0x100, 0x110, 0x117, 0x118, 0x180, 0x203, 0x204]
+            .map(|addr| variables.in_image(addr));
         let expected = [
             None,
             Some("outer"),

@@ -1,7 +1,7 @@
 //! Runs a recording with data accesses on simulated machines, and tells of every miss.
 //!
-//! Execution by execution, its fetches before its loads and stores, as `replay` counts; slower than that, because it is asked for each miss
-//! what missed.
+//! Execution by execution, its fetches before its loads and stores, as `replay` counts; slower than
+//! that, because it is asked for each miss what missed.
 
 use anyhow::{Context, Result};
 use execution::code::Code;
@@ -48,7 +48,8 @@ struct Running {
 impl Running {
     fn new(machine: &Machine) -> Result<Running> {
         Ok(Running {
-            hierarchy: Hierarchy::new(machine).with_context(|| format!("the machine {} describes no data cache", machine.name))?,
+            hierarchy: Hierarchy::new(machine)
+                .with_context(|| format!("the machine {} describes no data cache", machine.name))?,
             numbering: Numbering::new(Unit::Lines(machine.l1i_line), machine.l1i.sets()),
             line_bytes: machine.l1i_line.into(),
             firsts: vec![0],
@@ -58,8 +59,7 @@ impl Running {
     }
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.numbering
-            .units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
+        self.numbering.units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
         self.firsts.push(self.lines.len() as u32);
         self.physical.resize(self.lines.len(), PhysAddr::default());
         Ok(())
@@ -81,7 +81,11 @@ impl Running {
 ///
 /// # Errors
 /// The recording is damaged or has no data accesses; a machine describes no data cache.
-pub fn walk<R: Read>(reader: &mut Reader<R>, machines: &[Machine], observer: &mut impl Observer) -> Result<Vec<PerSide<Counters>>> {
+pub fn walk<R: Read>(
+    reader: &mut Reader<R>,
+    machines: &[Machine],
+    observer: &mut impl Observer,
+) -> Result<Vec<PerSide<Counters>>> {
     let mut running: Vec<Running> = machines.iter().map(Running::new).collect::<Result<_>>()?;
     let mut flow = DataFlow::new(machines);
     let (mut codes, mut located) = (Vec::new(), Vec::new());
@@ -97,9 +101,9 @@ pub fn walk<R: Read>(reader: &mut Reader<R>, machines: &[Machine], observer: &mu
             }
             Chunk::Tasks(tasks) => flow.define_tasks(&tasks),
             Chunk::Stream(words) => {
-                let (accesses, patterns) = reader
-                    .accesses()
-                    .context("the recording has no data accesses: make it with kernlane record --data")?;
+                let (accesses, patterns) = reader.accesses().context(
+                    "the recording has no data accesses: make it with kernlane record --data",
+                )?;
                 observer.stream(accesses);
                 let mut stream = Stream::new(accesses, patterns);
                 for piece in trace::pieces(&words, PIECE) {
@@ -117,15 +121,24 @@ pub fn walk<R: Read>(reader: &mut Reader<R>, machines: &[Machine], observer: &mu
 }
 
 /// Finds where the lines of translations lie that run for the first time.
-fn locate(running: &mut [Running], flow: &mut DataFlow, codes: &[Code], located: &mut [bool], patterns: &Patterns) {
+fn locate(
+    running: &mut [Running],
+    flow: &mut DataFlow,
+    codes: &[Code],
+    located: &mut [bool],
+    patterns: &Patterns,
+) {
     for at in 0..flow.executions.len() {
         let id = flow.executions[at].translation;
         if std::mem::replace(&mut located[id.0 as usize], true) {
             continue;
         }
         for running in running.iter_mut() {
-            for at in running.firsts[id.0 as usize] as usize..running.firsts[id.0 as usize + 1] as usize {
-                running.physical[at] = flow.code(running.lines[at].1, &codes[id.0 as usize], id, patterns);
+            for at in
+                running.firsts[id.0 as usize] as usize..running.firsts[id.0 as usize + 1] as usize
+            {
+                running.physical[at] =
+                    flow.code(running.lines[at].1, &codes[id.0 as usize], id, patterns);
             }
         }
     }
@@ -147,7 +160,9 @@ fn run(running: &mut [Running], flow: &DataFlow, codes: &[Code], observer: &mut 
             let hierarchy = &mut running.hierarchy;
             hierarchy.runs(party);
             hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
-            for (&(line, addr), &physical) in running.lines[lines.clone()].iter().zip(&running.physical[lines]) {
+            for (&(line, addr), &physical) in
+                running.lines[lines.clone()].iter().zip(&running.physical[lines])
+            {
                 if let Some(missed) = hierarchy.fetch(line, physical) {
                     observer.fetch_missed(machine, addr, missed);
                 }
@@ -161,7 +176,9 @@ fn run(running: &mut [Running], flow: &DataFlow, codes: &[Code], observer: &mut 
                         let physical = PhysAddr(access.physical.0.max(line << log2));
                         let miss = DataMiss {
                             instruction: access.instruction,
-                            addr: flow.virtual_address(access).wrapping_add(physical.0 - access.physical.0),
+                            addr: flow
+                                .virtual_address(access)
+                                .wrapping_add(physical.0 - access.physical.0),
                             physical,
                         };
                         observer.data_missed(machine, &miss, missed);

@@ -1,7 +1,8 @@
-//! Annotations: which functions of a kernel mean what. They are data; the shipped ones are `annotations/linux.toml`, which also says what each
-//! table means.
+//! Annotations: which functions of a kernel mean what. They are data; the shipped ones are
+//! `annotations/linux.toml`, which also says what each table means.
 //!
-//! Takes TOML; gives `Annotations` in which every field has been checked. Knows no kernel: `binding` finds the symbols.
+//! Takes TOML; gives `Annotations` in which every field has been checked. Knows no kernel:
+//! `binding` finds the symbols.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -73,42 +74,19 @@ pub struct Annotation {
     pub meaning: Meaning,
 }
 
-/// What it means that a function is entered. `name`: with `*` for what stood for it in the symbol, or for the callee's name.
+/// What it means that a function is entered. `name`: with `*` for what stood for it in the symbol,
+/// or for the callee's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    Gate {
-        kind: Kind,
-        name: String,
-        anywhere: bool,
-    },
-    Enter {
-        kind: Kind,
-        name: String,
-    },
-    EnterCallee {
-        kind: Kind,
-        name: String,
-    },
-    Name {
-        of: Kind,
-        when: Vec<String>,
-        name: String,
-        body: bool,
-    },
-    NameByCallee {
-        of: Kind,
-        name: String,
-    },
-    Task {
-        name: String,
-    },
-    Thread {
-        body: bool,
-    },
+    Gate { kind: Kind, name: String, anywhere: bool },
+    Enter { kind: Kind, name: String },
+    EnterCallee { kind: Kind, name: String },
+    Name { of: Kind, when: Vec<String>, name: String, body: bool },
+    NameByCallee { of: Kind, name: String },
+    Task { name: String },
+    Thread { body: bool },
     Thunk,
-    Count {
-        name: String,
-    },
+    Count { name: String },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,7 +117,8 @@ struct Text {
     count: Vec<NamedText>,
 }
 
-/// The keys that every table has. `serde(flatten)` would take unknown keys without a word, so each sort of table spells them out.
+/// The keys that every table has. `serde(flatten)` would take unknown keys without a word, so each
+/// sort of table spells them out.
 macro_rules! table {
     ($name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty),* $(,)? }) => {
         #[derive(Deserialize)]
@@ -190,7 +169,12 @@ enum By {
     Callee,
 }
 
-fn subject(about: &str, symbols: &[String], first_of: &[String], optional: bool) -> Result<Subject> {
+fn subject(
+    about: &str,
+    symbols: &[String],
+    first_of: &[String],
+    optional: bool,
+) -> Result<Subject> {
     ensure!(
         symbols.is_empty() != first_of.is_empty(),
         "{about:?}: give either symbols or first-of, and at least one"
@@ -217,15 +201,13 @@ impl Annotations {
     }
 
     /// # Errors
-    /// Not TOML, an unknown key or kind, or a table without symbols: with the line, or the table's `about`.
+    /// Not TOML, an unknown key or kind, or a table without symbols: with the line, or the table's
+    /// `about`.
     pub fn parse(text: &str) -> Result<Annotations> {
         let text: Text = toml::from_str(text)?;
         let mut list = Vec::new();
         let mut add = |subject: Result<Subject>, meaning| -> Result<()> {
-            list.push(Annotation {
-                subject: subject?,
-                meaning,
-            });
+            list.push(Annotation { subject: subject?, meaning });
             Ok(())
         };
         for table in &text.gate {
@@ -241,11 +223,14 @@ impl Annotations {
             add(table.subject(), meaning)?;
         }
         for table in &text.name {
-            let (of, when, name, body) = (table.of, table.when.clone(), table.name.clone(), table.body);
+            let (of, when, name, body) =
+                (table.of, table.when.clone(), table.name.clone(), table.body);
             let meaning = match table.by {
                 None => Meaning::Name { of, when, name, body },
                 Some(By::Callee) if when.is_empty() && !body => Meaning::NameByCallee { of, name },
-                Some(By::Callee) => bail!("{:?}: by = \"callee\" goes with neither when nor body", table.about),
+                Some(By::Callee) => {
+                    bail!("{:?}: by = \"callee\" goes with neither when nor body", table.about)
+                }
             };
             add(table.subject(), meaning)?;
         }
@@ -268,7 +253,8 @@ impl Annotations {
     }
 }
 
-/// What stands for the `*` of `pattern` in `name`, all of it where there is none; `None` if it does not fit.
+/// What stands for the `*` of `pattern` in `name`, all of it where there is none; `None` if it does
+/// not fit.
 pub fn fit<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == name).then_some(name),
@@ -296,19 +282,27 @@ mod tests {
         assert_eq!(fit("do_exit", "do_exit2"), None);
     }
 
-    const GOOD: &str = "[[gate]]\nabout = 'calls'\nsymbols = ['f']\nkind = 'system-call'\nname = 'x'\n";
+    const GOOD: &str =
+        "[[gate]]\nabout = 'calls'\nsymbols = ['f']\nkind = 'system-call'\nname = 'x'\n";
 
     #[test]
     fn broken_rules_are_named() {
         assert!(Annotations::parse(GOOD).is_ok());
-        let error = |from: &str, to: &str| format!("{:#}", Annotations::parse(&GOOD.replace(from, to)).unwrap_err());
+        let error = |from: &str, to: &str| {
+            format!("{:#}", Annotations::parse(&GOOD.replace(from, to)).unwrap_err())
+        };
         assert!(error("'system-call'", "'syscall'").contains("line 4"));
         assert!(error("name =", "nam =").contains("unknown field `nam`"));
         assert!(error("['f']", "[]").contains("\"calls\": give either symbols or first-of"));
         assert!(error("['f']", "['f g']").contains("\"f g\" is not the name of a function"));
         assert!(error("['f']", "['*f*']").contains("more than one *"));
-        let both = format!("{GOOD}[[name]]\nabout = 'n'\nsymbols = ['g']\nof = 'interrupt'\nname = '*'\nby = 'callee'\nbody = true\n");
-        assert!(format!("{:#}", Annotations::parse(&both).unwrap_err()).contains("neither when nor body"));
+        let both = format!(
+            "{GOOD}[[name]]\nabout = 'n'\nsymbols = ['g']\nof = 'interrupt'\nname = '*'\nby = 'callee'\nbody = true\n"
+        );
+        assert!(
+            format!("{:#}", Annotations::parse(&both).unwrap_err())
+                .contains("neither when nor body")
+        );
     }
 
     #[test]

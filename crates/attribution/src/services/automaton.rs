@@ -2,14 +2,17 @@
 //!
 //! Takes translations and events in their order; gives a ledger. Two things are followed:
 //!
-//! * Per task, the stack of open services, innermost last: a gate opens one that the return from the interruption closes, a function that
-//!   is a service opens one that its return closes. As an interrupt always finds some task running and is over before another runs, unless
-//!   the kernel pre-empts the task inside, the stack of a task and the processor's pushdown automaton are one; what is open
-//!   goes with its task at a context switch. User mode closes all.
-//! * Per task, the return addresses of the kernel's open calls, to see returns. A return to an address that is not on top drops what
-//!   lies above it: calls that are never returned from (retpolines, the filling of return stack buffers) leave nothing behind.
+//! * Per task, the stack of open services, innermost last: a gate opens one that the return from
+//!   the interruption closes, a function that is a service opens one that its return closes. As an
+//!   interrupt always finds some task running and is over before another runs, unless the kernel
+//!   pre-empts the task inside, the stack of a task and the processor's pushdown automaton are one;
+//!   what is open goes with its task at a context switch. User mode closes all.
+//! * Per task, the return addresses of the kernel's open calls, to see returns. A return to an
+//!   address that is not on top drops what lies above it: calls that are never returned from
+//!   (retpolines, the filling of return stack buffers) leave nothing behind.
 //!
-//! Every instruction goes to the innermost open service. What a task was doing when the recording began is not known until its code tells.
+//! Every instruction goes to the innermost open service. What a task was doing when the recording
+//! began is not known until its code tells.
 
 mod open_services;
 
@@ -27,9 +30,11 @@ use execution::data::Stream;
 use std::collections::HashMap;
 use trace::{Accesses, Event, Patterns, Task as TaskRecord, TaskPointer, Translation, events};
 
-/// More open calls than the kernel's stacks can hold (16 KB and the interrupts'): what is deeper is lost count.
+/// More open calls than the kernel's stacks can hold (16 KB and the interrupts'): what is deeper is
+/// lost count.
 const DEEPEST: usize = 4096;
-/// So many translations at most lie between a call through a pointer and the callee's first instruction.
+/// So many translations at most lie between a call through a pointer and the callee's first
+/// instruction.
 const LONGEST_THUNK: u32 = 8;
 
 /// What the last translation leaves to be seen at the next.
@@ -37,7 +42,8 @@ const LONGEST_THUNK: u32 = 8;
 enum Awaited {
     Nothing,
     Return,
-    /// With the address behind the returning instruction: `sync_core` returns to it to serialise, out of no interruption.
+    /// With the address behind the returning instruction: `sync_core` returns to it to serialise,
+    /// out of no interruption.
     InterruptReturn(u64),
 }
 
@@ -53,9 +59,11 @@ pub struct Attributed {
     pub interrupts: u64,
     /// Times between the beginnings of interrupts, in instructions.
     pub between_interrupts: Distribution,
-    /// The recording says when tasks became able to run, so that being blocked and waiting for the processor are told apart.
+    /// The recording says when tasks became able to run, so that being blocked and waiting for the
+    /// processor are told apart.
     pub wakes_seen: bool,
-    /// Nanoseconds in which the processor was halted; `None`: the recording has no clock, and such time is not in any latency.
+    /// Nanoseconds in which the processor was halted; `None`: the recording has no clock, and such
+    /// time is not in any latency.
     pub halted: Option<u64>,
 }
 
@@ -93,11 +101,7 @@ pub struct Automaton<'a, M> {
 impl<'a, M: Meter> Automaton<'a, M> {
     pub fn new(binding: &'a Binding, symbols: &'a Symbols, meter: M) -> Automaton<'a, M> {
         let mut ledger = Ledger::default();
-        let unknown = Task {
-            name: "(unknown)".to_owned(),
-            unknown: true,
-            ..Task::default()
-        };
+        let unknown = Task { name: "(unknown)".to_owned(), unknown: true, ..Task::default() };
         Automaton {
             codes: Codes::new(binding, symbols),
             binding,
@@ -139,17 +143,19 @@ impl<'a, M: Meter> Automaton<'a, M> {
             let next = self.tasks.len();
             let at = *self.by_pid.entry((task.pointer, task.pid)).or_insert(next);
             if at == next {
-                self.tasks.push(Task {
-                    unknown: true,
-                    ..Task::default()
-                });
+                self.tasks.push(Task { unknown: true, ..Task::default() });
             }
             self.task_of.push((at, task.name().into_owned()));
         }
     }
 
     /// As [`Automaton::stream`], with what the executions accessed.
-    pub fn stream_with_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) -> Result<()> {
+    pub fn stream_with_data(
+        &mut self,
+        words: &[u32],
+        accesses: &Accesses,
+        patterns: &Patterns,
+    ) -> Result<()> {
         let mut stream = Stream::new(accesses, patterns);
         for piece in trace::pieces(words, PIECE) {
             self.meter.accesses(piece, &mut stream, patterns)?;
@@ -360,7 +366,9 @@ impl<'a, M: Meter> Automaton<'a, M> {
             self.callee = left.checked_sub(1).map(|left| (meaning, left));
             return;
         };
-        let named = |name: &str, function: FunctionId| name.replace('*', self.codes.function_names[function.0 as usize]);
+        let named = |name: &str, function: FunctionId| {
+            name.replace('*', self.codes.function_names[function.0 as usize])
+        };
         match meaning {
             OfCallee::Enter { kind, name } => {
                 let service = self.ledger.service(kind, &named(&name, function));
@@ -384,7 +392,9 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 _ => {}
             }
         }
-        for (number, actions) in notes.events.iter().filter(|(number, _)| u64::from(*number) < instructions) {
+        for (number, actions) in
+            notes.events.iter().filter(|(number, _)| u64::from(*number) < instructions)
+        {
             self.clock = base + u64::from(*number);
             let mut named = None;
             for action in actions {

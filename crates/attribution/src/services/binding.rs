@@ -1,7 +1,7 @@
 //! Annotations meet a kernel: which addresses mean what.
 //!
-//! Takes annotations and a kernel's symbols; gives, for each address, the events that its execution is, and the annotations for which
-//! the kernel has no symbol.
+//! Takes annotations and a kernel's symbols; gives, for each address, the events that its execution
+//! is, and the annotations for which the kernel has no symbol.
 
 use crate::services::annotations::{Annotations, Kind, Meaning, Subject, fit};
 use crate::services::symbols::{Symbol, Symbols};
@@ -16,7 +16,8 @@ pub enum Event {
     Gate { kind: Kind, name: String },
     /// A service begins that ends with the function's return.
     Enter { kind: Kind, name: String },
-    /// The innermost open service of this kind gets this name if its name now is one of `when`, or whatever it is if that is empty.
+    /// The innermost open service of this kind gets this name if its name now is one of `when`, or
+    /// whatever it is if that is empty.
     Name { of: Kind, when: Vec<String>, name: String },
     /// A new task.
     Task { name: String },
@@ -26,7 +27,8 @@ pub enum Event {
     Count(usize),
 }
 
-/// What a call through a pointer, out of certain functions, means for the function that is called. `name`: with `*` for its name.
+/// What a call through a pointer, out of certain functions, means for the function that is called.
+/// `name`: with `*` for its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OfCallee {
     Enter { kind: Kind, name: String },
@@ -63,10 +65,7 @@ pub struct Binding {
 
 impl Binding {
     pub fn new(annotations: &Annotations, symbols: &Symbols) -> Binding {
-        let mut binding = Binding {
-            idle: annotations.idle.clone(),
-            ..Binding::default()
-        };
+        let mut binding = Binding { idle: annotations.idle.clone(), ..Binding::default() };
         for annotation in &annotations.list {
             let found = matches(&annotation.subject, symbols);
             if found.is_empty() && !annotation.subject.optional {
@@ -119,7 +118,11 @@ impl Binding {
             Meaning::Thread { body: true } => self.bodies.push((range, Event::Thread)),
             Meaning::Thread { body: false } => self.also(symbol.addr, Event::Thread),
             Meaning::Count { name } => {
-                let number = self.counters.iter().position(|known| known == name).unwrap_or(self.counters.len());
+                let number = self
+                    .counters
+                    .iter()
+                    .position(|known| known == name)
+                    .unwrap_or(self.counters.len());
                 if number == self.counters.len() {
                     self.counters.push(name.clone());
                 }
@@ -132,7 +135,9 @@ impl Binding {
     /// One service at most begins at an address: the earlier annotation holds.
     fn begin(&mut self, addr: LinkAddr, event: Event) {
         let events = self.events.entry(addr).or_default();
-        let begins = |event: &Event| matches!(event, Event::Gate { .. } | Event::Enter { .. } | Event::Task { .. });
+        let begins = |event: &Event| {
+            matches!(event, Event::Gate { .. } | Event::Enter { .. } | Event::Task { .. })
+        };
         if !events.iter().any(begins) {
             events.push(event);
         }
@@ -143,13 +148,13 @@ impl Binding {
     }
 }
 
-/// The symbols that a subject is about, each with what stands for `*`. An address that two names fit is there for the first.
+/// The symbols that a subject is about, each with what stands for `*`. An address that two names
+/// fit is there for the first.
 fn matches<'s>(subject: &Subject, symbols: &'s Symbols) -> Vec<(&'s Symbol, &'s str)> {
     let mut found: Vec<(&Symbol, &str)> = Vec::new();
     for pattern in &subject.symbols {
-        let fitting = symbols
-            .iter()
-            .filter_map(|symbol| Some((symbol, fit(pattern, symbol.base_name()?)?)));
+        let fitting =
+            symbols.iter().filter_map(|symbol| Some((symbol, fit(pattern, symbol.base_name()?)?)));
         for (symbol, star) in fitting {
             if !found.iter().any(|(known, _)| known.addr == symbol.addr) {
                 found.push((symbol, star));
@@ -218,10 +223,7 @@ ffffffff81000140 t last
              [[enter]]\nabout = 'rare'\nsymbols = ['do_rare']\nkind = 'signal'\nname = 'x'\noptional = true\n",
         );
         assert_eq!(binding.events.len(), 1);
-        let blind = Blind {
-            about: "signals".into(),
-            symbols: vec!["do_signal".into()],
-        };
+        let blind = Blind { about: "signals".into(), symbols: vec!["do_signal".into()] };
         assert_eq!(binding.blind, [blind]);
     }
 
@@ -237,7 +239,9 @@ ffffffff81000140 t last
             Some(Event::Gate { .. })
         ));
         assert_eq!(in_range(&binding.anywhere, 0xffff_ffff_8100_0040), None);
-        assert!(matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(Event::Name { name, .. }) if name == "read"));
+        assert!(
+            matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(Event::Name { name, .. }) if name == "read")
+        );
         assert!(matches!(
             in_range(&binding.callers, 0xffff_ffff_8100_00a0),
             Some(OfCallee::Name { of: Kind::Interrupt, .. })

@@ -1,7 +1,8 @@
 //! The branch predictors of simulated machines while services run, beside their caches.
 //!
-//! Takes the executions in their order; gives what each machine counted since it was asked last. What a branch did is seen when the next execution
-//! comes, and counts for whoever executed the branch. Where a task switch comes between, it counts for the next task.
+//! Takes the executions in their order; gives what each machine counted since it was asked last.
+//! What a branch did is seen when the next execution comes, and counts for whoever executed the
+//! branch. Where a task switch comes between, it counts for the next task.
 
 use crate::services::ledger::MachineCounts;
 use crate::services::machines::Machines;

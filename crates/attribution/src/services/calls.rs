@@ -1,12 +1,15 @@
 //! What each chain of calls in the kernel came to, by service.
 //!
-//! Takes what the automaton follows (executions, calls, returns, services that begin and end); gives a tree of calls, with exact counts of calls,
-//! instructions and misses at each node and service. Follows nothing itself: where the automaton finds a return that fits no call it goes on with
-//! the calls it knows, and so does this.
+//! Takes what the automaton follows (executions, calls, returns, services that begin and end);
+//! gives a tree of calls, with exact counts of calls, instructions and misses at each node and
+//! service. Follows nothing itself: where the automaton finds a return that fits no call it goes on
+//! with the calls it knows, and so does this.
 //!
-//! A chain begins anew where a service begins: what an interrupt does is the interrupt's, not that of the function it came upon. A function
-//! that is jumped to takes the place of the one that jumped. Thunks (of indirect calls and of returns) belong to the function that goes through
-//! them. The service of a chain is known when it ends: until then a chain's counts wait with the open service.
+//! A chain begins anew where a service begins: what an interrupt does is the interrupt's, not that
+//! of the function it came upon. A function that is jumped to takes the place of the one that
+//! jumped. Thunks (of indirect calls and of returns) belong to the function that goes through them.
+//! The service of a chain is known when it ends: until then a chain's counts wait with the open
+//! service.
 
 use crate::services::annotations::Kind;
 use crate::services::binding::{Binding, in_range};
@@ -174,17 +177,27 @@ impl<'a> CallStacks<'a> {
         });
         self.parts.push(Part {
             function,
-            is_entry: function.is_some() && symbol.is_some_and(|symbol| symbol.addr.0 == start && symbol.base_name().is_some()),
+            is_entry: function.is_some()
+                && symbol
+                    .is_some_and(|symbol| symbol.addr.0 == start && symbol.base_name().is_some()),
             instructions: translation.instructions(),
         });
     }
 
-    /// An execution, or the first `reached` instructions of one. `misses`: of the machine, all before it.
+    /// An execution, or the first `reached` instructions of one. `misses`: of the machine, all
+    /// before it.
     #[inline]
-    pub fn executed(&mut self, translation: u32, reached: Option<u32>, misses: impl FnOnce() -> LevelMisses) {
+    pub fn executed(
+        &mut self,
+        translation: u32,
+        reached: Option<u32>,
+        misses: impl FnOnce() -> LevelMisses,
+    ) {
         let part = self.parts[translation as usize];
         if let Some(function) = part.function {
-            let goes_on = !self.is_stale && !part.is_entry && self.nodes[self.leaf.0 as usize].function == function;
+            let goes_on = !self.is_stale
+                && !part.is_entry
+                && self.nodes[self.leaf.0 as usize].function == function;
             if !goes_on {
                 self.enter(function, part.is_entry, misses());
                 self.cost.calls += u64::from(part.is_entry);
@@ -196,7 +209,8 @@ impl<'a> CallStacks<'a> {
     /// A function executes that may be another, or the same called again.
     fn enter(&mut self, function: u32, is_entry: bool, misses: LevelMisses) {
         self.put_down(misses);
-        // A call that goes on inside of its own function is none: it fills the return stack buffer, or asks for the instruction pointer.
+        // A call that goes on inside of its own function is none: it fills the return stack buffer,
+        // or asks for the instruction pointer.
         if std::mem::replace(&mut self.has_called, false)
             && !is_entry
             && let Some(caller) = self.tasks[self.current].calls.last_mut()
@@ -239,7 +253,8 @@ impl<'a> CallStacks<'a> {
 
     #[inline]
     pub fn called(&mut self) {
-        // A thunk that calls does so for the function that went through it: `leaf` still is that one's.
+        // A thunk that calls does so for the function that went through it: `leaf` still is that
+        // one's.
         self.tasks[self.current].calls.push(self.leaf);
         (self.is_stale, self.has_called) = (true, true);
     }
@@ -281,7 +296,10 @@ impl<'a> CallStacks<'a> {
     pub fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
         match user {
             None => self.put_down(misses),
-            Some(user) => *self.costs.entry((user, ROOT)).or_default() += take(&mut self.cost, &mut self.misses, misses),
+            Some(user) => {
+                *self.costs.entry((user, ROOT)).or_default() +=
+                    take(&mut self.cost, &mut self.misses, misses)
+            }
         }
     }
 
@@ -298,11 +316,7 @@ impl<'a> CallStacks<'a> {
             .filter(|(_, costs)| !costs.is_empty())
             .map(|(account, mut costs)| {
                 costs.sort_unstable_by_key(|(node, _)| *node);
-                ServiceCalls {
-                    kind: account.kind,
-                    name: account.name.clone(),
-                    costs,
-                }
+                ServiceCalls { kind: account.kind, name: account.name.clone(), costs }
             })
             .collect();
         services.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));

@@ -1,7 +1,8 @@
-//! What the automaton must know of a translation: how many instructions it has, whether anything about it asks for attention, and what.
+//! What the automaton must know of a translation: how many instructions it has, whether anything
+//! about it asks for attention, and what.
 //!
-//! Takes translations and the bound annotations; gives a word for each translation, which is all that most executions look at, and the rest
-//! apart.
+//! Takes translations and the bound annotations; gives a word for each translation, which is all
+//! that most executions look at, and the rest apart.
 
 use crate::services::annotations::Kind;
 use crate::services::binding::{Binding, Event, OfCallee, in_range, in_sorted_range};
@@ -16,8 +17,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use trace::Translation;
 
-/// Number of instructions and flags of a translation. A translation that has no other flag than the processor's state now has needs no
-/// look at all.
+/// Number of instructions and flags of a translation. A translation that has no other flag than the
+/// processor's state now has needs no look at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(pub u32);
 
@@ -54,11 +55,7 @@ impl Word {
 pub enum Action {
     Gate(Kind, ServiceId),
     Enter(Kind, ServiceId),
-    Name {
-        of: Kind,
-        when: Vec<ServiceId>,
-        service: ServiceId,
-    },
+    Name { of: Kind, when: Vec<ServiceId>, service: ServiceId },
     Task(ServiceId),
     Thread,
     Count(usize),
@@ -79,10 +76,12 @@ pub struct Place {
 /// What makes a translation worth a look.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Before the instruction with this number (from 0) control comes to an address with these events.
+    /// Before the instruction with this number (from 0) control comes to an address with these
+    /// events.
     pub events: Vec<(u32, Vec<Action>)>,
     pub body: Option<Action>,
-    /// The last instruction calls through a pointer, out of a function in which this means something.
+    /// The last instruction calls through a pointer, out of a function in which this means
+    /// something.
     pub calls: Option<OfCallee>,
 }
 
@@ -177,7 +176,8 @@ impl<'a> Codes<'a> {
         for (number, (addr, _)) in translation.code_by_instruction().enumerate() {
             let events = binding.events.get(&LinkAddr(addr.0)).into_iter().flatten();
             let anywhere = in_range(&binding.anywhere, addr.0).filter(|_| number == 0);
-            let actions: Vec<Action> = events.chain(anywhere).map(|event| action(event, ledger)).collect();
+            let actions: Vec<Action> =
+                events.chain(anywhere).map(|event| action(event, ledger)).collect();
             if !actions.is_empty() {
                 notes.events.push((number as u32, actions));
             }

@@ -1,7 +1,8 @@
 //! What changed between two recordings, service by service and function by function, and why.
 //!
-//! Takes what two recordings came to; gives changes, the largest first. A change has three parts, which add up: other calls, each at what
-//! it cost before; another number of instructions a call; another number of misses a call. Prints nothing.
+//! Takes what two recordings came to; gives changes, the largest first. A change has three parts,
+//! which add up: other calls, each at what it cost before; another number of instructions a call;
+//! another number of misses a call. Prints nothing.
 
 use crate::services::Recorded;
 use crate::services::annotations::Kind;
@@ -82,14 +83,8 @@ impl Difference {
     /// `model`: of the one machine on which both were simulated.
     pub fn new(before: &Recorded, after: &Recorded, model: Option<SimpleModel>) -> Difference {
         let costs = match model {
-            None => Costs {
-                instruction: 1.0,
-                miss: 0.0,
-            },
-            Some(model) => Costs {
-                instruction: model.cycles(1, 0),
-                miss: model.miss_penalty,
-            },
+            None => Costs { instruction: 1.0, miss: 0.0 },
+            Some(model) => Costs { instruction: model.cycles(1, 0), miss: model.miss_penalty },
         };
         let (old, new) = (&before.table, &after.table);
         let functions = |recorded: &Recorded| -> BTreeMap<(Option<Kind>, String), Amount> {
@@ -102,7 +97,8 @@ impl Difference {
             named.map(|(name, totals)| ((None, name.clone()), amount(totals))).collect()
         };
         let names: BTreeSet<&String> = old.counters.keys().chain(new.counters.keys()).collect();
-        let count = |table: &ServiceTable, name: &String| table.counters.get(name).copied().unwrap_or(0);
+        let count =
+            |table: &ServiceTable, name: &String| table.counters.get(name).copied().unwrap_or(0);
         Difference {
             workload_before: old.workload.clone(),
             workload_after: new.workload.clone(),
@@ -123,8 +119,9 @@ impl Difference {
         }
     }
 
-    /// The changes that a limit forbids: of the whole kernel and of services that are at least `share` of it before or after, those that
-    /// grew by more than `limit` (both 0 to 1). A service that is new has grown without limit.
+    /// The changes that a limit forbids: of the whole kernel and of services that are at least
+    /// `share` of it before or after, those that grew by more than `limit` (both 0 to 1). A service
+    /// that is new has grown without limit.
     pub fn over(&self, limit: f64, share: f64) -> Vec<&Change> {
         let large = |change: &&Change| {
             change.cost_before >= share * self.total.cost_before && change.cost_before > 0.0
@@ -182,25 +179,24 @@ fn changes(
 }
 
 fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: Costs) -> Change {
-    let cost = |amount: Amount| amount.instructions as f64 * costs.instruction + amount.l1i_misses as f64 * costs.miss;
+    let cost = |amount: Amount| {
+        amount.instructions as f64 * costs.instruction + amount.l1i_misses as f64 * costs.miss
+    };
     let mean = |number: u64, amount: Amount| {
-        if amount.calls == 0 {
-            0.0
-        } else {
-            number as f64 / amount.calls as f64
-        }
+        if amount.calls == 0 { 0.0 } else { number as f64 / amount.calls as f64 }
     };
     let parts = if before.calls == 0 || after.calls == 0 {
-        Parts {
-            calls: cost(after) - cost(before),
-            ..Parts::default()
-        }
+        Parts { calls: cost(after) - cost(before), ..Parts::default() }
     } else {
         let calls = after.calls as f64;
         Parts {
             calls: (calls - before.calls as f64) * cost(before) / before.calls as f64,
-            instructions_a_call: calls * (mean(after.instructions, after) - mean(before.instructions, before)) * costs.instruction,
-            misses_a_call: calls * (mean(after.l1i_misses, after) - mean(before.l1i_misses, before)) * costs.miss,
+            instructions_a_call: calls
+                * (mean(after.instructions, after) - mean(before.instructions, before))
+                * costs.instruction,
+            misses_a_call: calls
+                * (mean(after.l1i_misses, after) - mean(before.l1i_misses, before))
+                * costs.miss,
         }
     };
     Change {
@@ -242,17 +238,10 @@ mod tests {
     use super::*;
 
     fn amount(calls: u64, instructions: u64, l1i_misses: u64) -> Amount {
-        Amount {
-            calls,
-            instructions,
-            l1i_misses,
-        }
+        Amount { calls, instructions, l1i_misses }
     }
 
-    const COSTS: Costs = Costs {
-        instruction: 1.0,
-        miss: 30.0,
-    };
+    const COSTS: Costs = Costs { instruction: 1.0, miss: 30.0 };
 
     #[test]
     fn the_parts_add_up_and_the_largest_is_named() {
@@ -278,10 +267,15 @@ mod tests {
 
     #[test]
     fn what_stayed_is_no_change_and_the_largest_comes_first() {
-        let table = |list: &[(&str, Amount)]| list.iter().map(|(name, amount)| ((None, (*name).to_owned()), *amount)).collect();
-        let before = table(&[("a", amount(1, 10, 0)), ("b", amount(1, 10, 0)), ("c", amount(1, 10, 0))]);
-        let after = table(&[("a", amount(1, 10, 0)), ("b", amount(1, 15, 0)), ("c", amount(1, 2, 0))]);
-        let names: Vec<_> = changes(&before, &after, COSTS).into_iter().map(|change| change.name).collect();
+        let table = |list: &[(&str, Amount)]| {
+            list.iter().map(|(name, amount)| ((None, (*name).to_owned()), *amount)).collect()
+        };
+        let before =
+            table(&[("a", amount(1, 10, 0)), ("b", amount(1, 10, 0)), ("c", amount(1, 10, 0))]);
+        let after =
+            table(&[("a", amount(1, 10, 0)), ("b", amount(1, 15, 0)), ("c", amount(1, 2, 0))]);
+        let names: Vec<_> =
+            changes(&before, &after, COSTS).into_iter().map(|change| change.name).collect();
         assert_eq!(names, ["c", "b"]);
     }
 }

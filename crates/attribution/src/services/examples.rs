@@ -1,4 +1,5 @@
-//! A small kernel, and executions of it that are written down by hand, for the tests of what reads attributions.
+//! A small kernel, and executions of it that are written down by hand, for the tests of what reads
+//! attributions.
 
 use crate::services::annotations::{Annotations, Kind};
 use crate::services::automaton::Attributed;
@@ -6,7 +7,9 @@ use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
 use crate::services::symbols::Symbols;
 use crate::services::timeline::Timeline;
-use trace::{Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer};
+use trace::{
+    Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+};
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
 pub const USER: u64 = 0x40_0000;
@@ -104,10 +107,7 @@ impl Run {
 
     pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut Run {
         let translation = self.translation(addr, nops, &[]);
-        self.events.push(Event::Left {
-            translation,
-            instructions: reached,
-        });
+        self.events.push(Event::Left { translation, instructions: reached });
         self
     }
 
@@ -174,8 +174,15 @@ impl Run {
     pub fn books_on(&self, machines: &[sim::Machine]) -> Attributed {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
-        let books = crate::services::attribute(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, machines).unwrap();
-        let booked: u64 = books.ledger.accounts.iter().map(|account| account.totals.instructions).sum();
+        let books = crate::services::attribute(
+            &mut Reader::new(&bytes[..]).unwrap(),
+            &symbols,
+            &binding,
+            machines,
+        )
+        .unwrap();
+        let booked: u64 =
+            books.ledger.accounts.iter().map(|account| account.totals.instructions).sum();
         assert_eq!(booked, books.instructions, "every instruction has a service");
         books
     }
@@ -193,7 +200,13 @@ impl Run {
     pub fn observed(&self) -> (Attributed, CallTree, Timeline) {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
-        crate::services::attribute_with_calls(&mut Reader::new(&bytes[..]).unwrap(), &symbols, &binding, &[]).unwrap()
+        crate::services::attribute_with_calls(
+            &mut Reader::new(&bytes[..]).unwrap(),
+            &symbols,
+            &binding,
+            &[],
+        )
+        .unwrap()
     }
 
     /// The chains of calls, the instructions of which are those of the services.
@@ -235,7 +248,8 @@ impl Run {
 }
 
 pub fn kernel() -> (Symbols, Binding) {
-    let map: String = FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();
+    let map: String =
+        FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), map).unwrap();
     let symbols = Symbols::read(file.path()).unwrap();

@@ -1,6 +1,7 @@
 //! What each function of the kernel came to: calls, instructions, misses.
 //!
-//! Takes executions; gives totals by name, functions of one name together. Code without a symbol (modules) is together, too.
+//! Takes executions; gives totals by name, functions of one name together. Code without a symbol
+//! (modules) is together, too.
 
 use crate::services::ledger::MachineCounts;
 use crate::services::machines::Machines;
@@ -105,7 +106,9 @@ impl Meter for Functions<'_> {
         }
         self.of.push(Part {
             function,
-            is_entry: symbol.is_some_and(|symbol| symbol.addr.0 == translation.addr.0 && symbol.base_name().is_some()),
+            is_entry: symbol.is_some_and(|symbol| {
+                symbol.addr.0 == translation.addr.0 && symbol.base_name().is_some()
+            }),
             instructions: translation.instructions(),
         });
         self.runs.push(0);

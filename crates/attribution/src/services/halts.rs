@@ -1,9 +1,12 @@
-//! How long the processor was halted: no instruction says so, but the kernel reads the clock on both sides of every halt.
+//! How long the processor was halted: no instruction says so, but the kernel reads the clock on
+//! both sides of every halt.
 //!
-//! Takes halts, readings and the number of instructions executed by then; gives time. Under `-icount shift=0` an instruction of the guest takes a nanosecond,
-//! and the processor's clock (TSC) counts nanoseconds: what it goes on by between two readings, less the instructions executed between them, is the time
-//! halted in between. Where no halt lies between two readings they tell nothing: what the clock goes on by besides are repetitions of string instructions,
-//! of which recordings count one.
+//! Takes halts, readings and the number of instructions executed by then; gives time. Under
+//! `-icount shift=0` an instruction of the guest takes a nanosecond, and the processor's clock
+//! (TSC) counts nanoseconds: what it goes on by between two readings, less the instructions
+//! executed between them, is the time halted in between. Where no halt lies between two readings
+//! they tell nothing: what the clock goes on by besides are repetitions of string instructions, of
+//! which recordings count one.
 
 use trace::Event;
 
@@ -41,7 +44,8 @@ impl Halts {
         self.at = Some(self.time(instructions));
     }
 
-    /// Another task runs before the clock was read: to whom the time belongs is not known any more, and it is not counted.
+    /// Another task runs before the clock was read: to whom the time belongs is not known any more,
+    /// and it is not counted.
     pub fn forget(&mut self) {
         self.at = None;
     }
@@ -67,7 +71,8 @@ mod tests {
         let mut halts = Halts::default();
         assert_eq!((halts.total(), halts.time(7)), (None, 7));
         assert_eq!(halts.read(10, 0), None, "the first reading");
-        // A string instruction repeats: the clock goes on by more than was recorded, and nobody was halted.
+        // A string instruction repeats: the clock goes on by more than was recorded, and nobody was
+        // halted.
         assert_eq!(halts.read(30, 500), None);
         halts.halt(40);
         let halt = Halt { at: 40, nanoseconds: 1000 };

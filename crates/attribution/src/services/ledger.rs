@@ -1,6 +1,7 @@
 //! The books: what each service came to.
 //!
-//! Takes finished invocations; gives totals per service. Knows nothing of how an invocation was found.
+//! Takes finished invocations; gives totals per service. Knows nothing of how an invocation was
+//! found.
 
 use crate::services::annotations::Kind;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,8 @@ impl Distribution {
         self.0[at] += 1;
     }
 
-    /// The upper end of the entry below which at least `share` (0 to 1) of all numbers lie; 0 for none.
+    /// The upper end of the entry below which at least `share` (0 to 1) of all numbers lie; 0 for
+    /// none.
     pub fn quantile(&self, share: f64) -> u64 {
         let all: u64 = self.0.iter().sum();
         let mut below = 0;
@@ -43,7 +45,8 @@ impl Distribution {
 pub struct MachineCounts {
     /// Misses of the L1 instruction cache.
     pub l1i_misses: u64,
-    /// What all caches and TLBs did; of a recording with data accesses, where the machine describes a data cache.
+    /// What all caches and TLBs did; of a recording with data accesses, where the machine describes
+    /// a data cache.
     #[serde(skip)]
     pub memory: Option<Counters>,
     /// How branches were predicted; where that was asked for and the machine says how it predicts.
@@ -85,10 +88,12 @@ impl std::ops::AddAssign for Times {
     }
 }
 
-/// What a service came to. Times are in nanoseconds of the guest's clock, of which an instruction takes one.
+/// What a service came to. Times are in nanoseconds of the guest's clock, of which an instruction
+/// takes one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Invocations. Of idle and of a kernel thread: how often it was switched to; of user mode: stays.
+    /// Invocations. Of idle and of a kernel thread: how often it was switched to; of user mode:
+    /// stays.
     pub calls: u64,
     /// Its own, without services that began while it was open.
     pub instructions: u64,
@@ -130,11 +135,7 @@ impl Ledger {
         }
         let id = ServiceId(self.accounts.len() as u32);
         self.numbers.insert((kind, name.to_owned()), id);
-        self.accounts.push(Account {
-            kind,
-            name: name.to_owned(),
-            totals: Totals::default(),
-        });
+        self.accounts.push(Account { kind, name: name.to_owned(), totals: Totals::default() });
         id
     }
 
@@ -183,14 +184,8 @@ mod tests {
         assert_ne!(ledger.service(Kind::Softirq, "read"), read);
         let invocation = Invocation {
             instructions: 5,
-            machines: vec![MachineCounts {
-                l1i_misses: 2,
-                ..MachineCounts::default()
-            }],
-            times: Times {
-                ran: 7,
-                ..Times::default()
-            },
+            machines: vec![MachineCounts { l1i_misses: 2, ..MachineCounts::default() }],
+            times: Times { ran: 7, ..Times::default() },
         };
         ledger.add(read, &invocation);
         ledger.add(read, &invocation);

@@ -1,9 +1,11 @@
-//! The locality of the kernel's code (Torrellas 1998, section 3): how much of it runs, why it is entered, how certain its branches are,
-//! its loops, and how soon popular functions are called again.
+//! The locality of the kernel's code (Torrellas 1998, section 3): how much of it runs, why it is
+//! entered, how certain its branches are, its loops, and how soon popular functions are called
+//! again.
 //!
-//! Takes a profile, the image it is of, and what the services and the reuse of functions came to; gives one workload's numbers. Prints
-//! nothing. Blocks are the image's; a block that calls has an arc to the callee; returns are left out of the arcs, as a profile does not
-//! tell where each leads.
+//! Takes a profile, the image it is of, and what the services and the reuse of functions came to;
+//! gives one workload's numbers. Prints nothing. Blocks are the image's; a block that calls has an
+//! arc to the callee; returns are left out of the arcs, as a profile does not tell where each
+//! leads.
 
 use crate::services::annotations::Kind;
 use crate::services::reuse::Reuses;
@@ -39,7 +41,8 @@ pub struct Locality {
     pub loops_with_calls: Loops,
     /// Figure 6: the functions called most, and their share of all calls.
     pub popular: Vec<Popular>,
-    /// Figure 7: shares of these functions' calls, averaged over the functions: called again within 100, 1000, 10000 words, later, not again.
+    /// Figure 7: shares of these functions' calls, averaged over the functions: called again within
+    /// 100, 1000, 10000 words, later, not again.
     pub reuse: [f64; 5],
 }
 
@@ -81,7 +84,8 @@ pub const POPULAR: usize = 10;
 const NEARLY: f64 = 0.99;
 
 impl Locality {
-    /// `popular`: the functions called most, with their calls and reuses; `all_calls`: of all functions.
+    /// `popular`: the functions called most, with their calls and reuses; `all_calls`: of all
+    /// functions.
     ///
     /// # Errors
     /// Profile and image are not of one kernel.
@@ -94,12 +98,15 @@ impl Locality {
     ) -> Result<Locality> {
         let graph = graph::whole(image, profile)?.graph;
         let code = Code::new(&graph);
-        let (with, without): (Vec<NaturalLoop>, Vec<NaturalLoop>) = natural_loops(&graph).into_iter().partition(|l| code.calls(l));
+        let (with, without): (Vec<NaturalLoop>, Vec<NaturalLoop>) =
+            natural_loops(&graph).into_iter().partition(|l| code.calls(l));
         let (nearly_always, nearly_never, arcs) = arcs(&graph);
         let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         let (executed, all): (u64, u64) = (code.executed, code.all);
         let blocks = graph.counts.iter().filter(|&&count| count > 0).count() as u64;
-        let ran = |blocks: &std::ops::Range<u32>| blocks.clone().any(|block| graph.counts[block as usize] > 0);
+        let ran = |blocks: &std::ops::Range<u32>| {
+            blocks.clone().any(|block| graph.counts[block as usize] > 0)
+        };
         let functions = graph.functions.iter().filter(|blocks| ran(blocks)).count() as u64;
         Ok(Locality {
             workload: table.workload.clone(),
@@ -130,9 +137,12 @@ impl Locality {
 }
 
 fn invocations(table: &ServiceTable) -> Invocations {
-    let begun = |kinds: &[Kind]| -> f64 { kinds.iter().filter_map(|kind| table.begun.get(kind)).sum::<u64>() as f64 };
+    let begun = |kinds: &[Kind]| -> f64 {
+        kinds.iter().filter_map(|kind| table.begun.get(kind)).sum::<u64>() as f64
+    };
     let interrupt = begun(&[Kind::Interrupt, Kind::Ipi]);
-    let (page_fault, system_call, other) = (begun(&[Kind::PageFault]), begun(&[Kind::SystemCall]), begun(&[Kind::Exception]));
+    let (page_fault, system_call, other) =
+        (begun(&[Kind::PageFault]), begun(&[Kind::SystemCall]), begun(&[Kind::Exception]));
     let all = (interrupt + page_fault + system_call + other).max(1.0);
     Invocations {
         interrupt: interrupt / all,
@@ -142,14 +152,17 @@ fn invocations(table: &ServiceTable) -> Invocations {
     }
 }
 
-/// Arcs with a probability of at least 0.99, of at most 0.01, and all. A block's probabilities are those of its arcs that were taken; of
-/// an arc that was never taken there is none.
+/// Arcs with a probability of at least 0.99, of at most 0.01, and all. A block's probabilities are
+/// those of its arcs that were taken; of an arc that was never taken there is none.
 fn arcs(graph: &Graph) -> (u64, u64, u64) {
     let mut out: BTreeMap<BlockId, BTreeMap<BlockId, u64>> = BTreeMap::new();
-    let calling: BTreeSet<BlockId> = graph.calls.iter().filter(|call| call.count > 0).map(|call| call.from).collect();
+    let calling: BTreeSet<BlockId> =
+        graph.calls.iter().filter(|call| call.count > 0).map(|call| call.from).collect();
     let edges = graph.edges.iter().filter(|edge| !calling.contains(&edge.from));
     let edges = edges.map(|edge| (edge.from, edge.to, edge.count));
-    for (from, to, count) in edges.chain(graph.calls.iter().map(|call| (call.from, call.to, call.count))) {
+    for (from, to, count) in
+        edges.chain(graph.calls.iter().map(|call| (call.from, call.to, call.count)))
+    {
         if count > 0 {
             *out.entry(from).or_default().entry(to).or_insert(0) += count;
         }
@@ -203,7 +216,9 @@ impl<'a> Code<'a> {
             called_from: BTreeMap::new(),
             bytes: vec![0; graph.functions.len()],
         };
-        for block in (0..graph.len() as u32).map(BlockId).filter(|block| graph.counts[block.index()] > 0) {
+        for block in
+            (0..graph.len() as u32).map(BlockId).filter(|block| graph.counts[block.index()] > 0)
+        {
             let size = u64::from(graph.sizes[block.index()]);
             code.executed += size;
             code.fetched += size as f64 * graph.counts[block.index()] as f64;
@@ -242,18 +257,23 @@ impl<'a> Code<'a> {
     }
 
     fn loops(&self, loops: &[NaturalLoop], size: impl Fn(&NaturalLoop) -> u64) -> Loops {
-        let blocks: BTreeSet<BlockId> = loops.iter().flat_map(|l| l.blocks.iter().copied()).collect();
+        let blocks: BTreeSet<BlockId> =
+            loops.iter().flat_map(|l| l.blocks.iter().copied()).collect();
         let blocks: Vec<BlockId> = blocks.into_iter().collect();
         let fetched: f64 = blocks
             .iter()
-            .map(|block| f64::from(self.graph.sizes[block.index()]) * self.graph.counts[block.index()] as f64)
+            .map(|block| {
+                f64::from(self.graph.sizes[block.index()]) * self.graph.counts[block.index()] as f64
+            })
             .sum();
         let executed = self.executed_bytes(&blocks) as f64;
         let mut iterations: Vec<f64> = loops.iter().map(|l| l.iterations).collect();
         iterations.sort_by(f64::total_cmp);
         let mut sizes: Vec<u64> = loops.iter().map(size).collect();
         sizes.sort_unstable();
-        let up_to = |limit: f64| iterations.partition_point(|&n| n <= limit) as f64 / loops.len().max(1) as f64;
+        let up_to = |limit: f64| {
+            iterations.partition_point(|&n| n <= limit) as f64 / loops.len().max(1) as f64
+        };
         Loops {
             loops: loops.len() as u64,
             dynamic_share: fetched / self.fetched.max(1.0),
@@ -277,14 +297,11 @@ mod tests {
     use super::*;
     use layout::{Call, Edge, EdgeKind};
 
-    /// f: 0 → 1 ⟲ (9 of 10) → 2; block 2 calls g (3) in a loop of its own: 2 ⟲ (4 of 5) → 4. Block 5 never ran.
+    /// f: 0 → 1 ⟲ (9 of 10) → 2; block 2 calls g (3) in a loop of its own: 2 ⟲ (4 of 5) → 4. Block
+    /// 5 never ran.
     fn graph() -> Graph {
-        let edge = |from, to, count, kind| Edge {
-            from: BlockId(from),
-            to: BlockId(to),
-            count,
-            kind,
-        };
+        let edge =
+            |from, to, count, kind| Edge { from: BlockId(from), to: BlockId(to), count, kind };
         Graph {
             sizes: vec![10, 20, 30, 40, 10, 50],
             counts: vec![1, 10, 5, 5, 1, 0],
@@ -297,11 +314,7 @@ mod tests {
                 edge(1, 2, 1, EdgeKind::FallThrough),
                 edge(2, 2, 4, EdgeKind::Branch),
             ],
-            calls: vec![Call {
-                from: BlockId(2),
-                to: BlockId(3),
-                count: 5,
-            }],
+            calls: vec![Call { from: BlockId(2), to: BlockId(3), count: 5 }],
             seeds: Vec::new(),
             joint_misses: Vec::new(),
             alternations: Vec::new(),
@@ -313,7 +326,8 @@ mod tests {
     fn loops_with_and_without_calls() {
         let graph = graph();
         let code = Code::new(&graph);
-        let (with, without): (Vec<_>, Vec<_>) = natural_loops(&graph).into_iter().partition(|l| code.calls(l));
+        let (with, without): (Vec<_>, Vec<_>) =
+            natural_loops(&graph).into_iter().partition(|l| code.calls(l));
         assert_eq!((with.len(), without.len()), (1, 1));
         let plain = code.loops(&without, |l| code.executed_bytes(&l.blocks));
         assert_eq!((plain.median_bytes, plain.median_iterations), (20, 10.0));

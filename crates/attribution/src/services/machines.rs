@@ -1,20 +1,27 @@
 //! The caches of simulated machines while services run.
 //!
-//! Takes the executions in their order; gives what each machine counted since it was asked last. Knows no services.
+//! Takes the executions in their order; gives what each machine counted since it was asked last.
+//! Knows no services.
 //!
-//! Of a recording with data accesses, what is to come is simulated ahead, some thousand executions at a time: first every L1 and TLB by itself,
-//! in flat loops that most often do no more than see that a line is the one its set used last; what missed is kept. When the counts are asked
-//! for, the misses up to there go to the levels behind, those of an execution's fetches before those of its data.
+//! Of a recording with data accesses, what is to come is simulated ahead, some thousand executions
+//! at a time: first every L1 and TLB by itself, in flat loops that most often do no more than see
+//! that a line is the one its set used last; what missed is kept. When the counts are asked for,
+//! the misses up to there go to the levels behind, those of an execution's fetches before those of
+//! its data.
 
 use crate::services::ledger::MachineCounts;
 use anyhow::Result;
 use execution::code::Code;
 use execution::data::{DataFlow, Execution, Stream};
 use execution::numbering::{Numbering, Unit};
-use sim::{Cause, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide, PhysAddr, Side};
+use sim::{
+    Cause, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide,
+    PhysAddr, Side,
+};
 use trace::{Patterns, RunAddr, Task, Translation, TranslationId};
 
-/// The caches of some machines: the L1I, and of a recording with data accesses all that a machine describes.
+/// The caches of some machines: the L1I, and of a recording with data accesses all that a machine
+/// describes.
 pub struct Machines {
     running: Vec<Running>,
     codes: Vec<Code>,
@@ -26,7 +33,8 @@ pub struct Machines {
     taken: Vec<MachineCounts>,
 }
 
-/// Misses by level of the caches. Data and the L2 have none where data accesses were not recorded, or the machine describes no such cache.
+/// Misses by level of the caches. Data and the L2 have none where data accesses were not recorded,
+/// or the machine describes no such cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelMisses {
     pub l1i: u64,
@@ -47,7 +55,8 @@ struct Data {
     plain: bool,
 }
 
-/// What most executions want to know of a translation: the number of its instructions, and in the highest bit whether it is the kernel's.
+/// What most executions want to know of a translation: the number of its instructions, and in the
+/// highest bit whether it is the kernel's.
 #[derive(Clone, Copy)]
 struct Short(u16);
 
@@ -127,9 +136,15 @@ impl Pages {
         Ok(())
     }
 
-    /// Translates what an execution fetches, all of it or as many bytes as are given; gives the number of misses.
+    /// Translates what an execution fetches, all of it or as many bytes as are given; gives the
+    /// number of misses.
     #[inline]
-    fn fetch(&mut self, translation: u32, bytes: impl FnOnce() -> Option<u64>, hierarchy: &mut Hierarchy) -> u32 {
+    fn fetch(
+        &mut self,
+        translation: u32,
+        bytes: impl FnOnce() -> Option<u64>,
+        hierarchy: &mut Hierarchy,
+    ) -> u32 {
         let (first, last, in_first) = self.of[translation as usize];
         if first == last && self.current == Some(first) {
             return 0;
@@ -152,7 +167,8 @@ struct Span {
     count: u32,
 }
 
-/// Misses of executions to come, in their order, and how many of them the levels behind already know.
+/// Misses of executions to come, in their order, and how many of them the levels behind already
+/// know.
 #[derive(Default)]
 struct Ahead {
     fetches: Vec<Missed>,
@@ -208,7 +224,10 @@ impl Machines {
             }
         }
         for running in self.running.iter_mut().filter(|running| running.hierarchy.is_none()) {
-            running.fetch(translation, instructions.map(|count| (&self.codes[translation as usize], count)));
+            running.fetch(
+                translation,
+                instructions.map(|count| (&self.codes[translation as usize], count)),
+            );
         }
     }
 }
@@ -229,7 +248,8 @@ impl Running {
         let count = match first {
             None => span.count,
             Some((code, instructions)) => {
-                let lines = (code.addr.0 % self.line_bytes + code.bytes_of(instructions)).div_ceil(self.line_bytes);
+                let lines = (code.addr.0 % self.line_bytes + code.bytes_of(instructions))
+                    .div_ceil(self.line_bytes);
                 span.count.min(lines as u32)
             }
         };
@@ -252,7 +272,10 @@ impl Running {
         for (number, execution) in flow.executions.iter().enumerate() {
             self.translate(&mut hierarchy, number as u32, execution, shorts, codes);
             let span = self.spans[execution.translation.0 as usize];
-            if span.count > 2 || !hierarchy.fetched_last(span.first) || !hierarchy.fetched_last(span.last) {
+            if span.count > 2
+                || !hierarchy.fetched_last(span.first)
+                || !hierarchy.fetched_last(span.last)
+            {
                 self.fetch_ahead(&mut hierarchy, number as u32, execution, shorts, codes);
             }
         }
@@ -262,10 +285,18 @@ impl Running {
 
     /// The instruction TLB's part of [`Running::fetch_ahead`].
     #[inline]
-    fn translate(&mut self, hierarchy: &mut Hierarchy, number: u32, execution: &Execution, shorts: &[Short], codes: &[Code]) {
+    fn translate(
+        &mut self,
+        hierarchy: &mut Hierarchy,
+        number: u32,
+        execution: &Execution,
+        shorts: &[Short],
+        codes: &[Code],
+    ) {
         let Some(pages) = &mut self.pages else { return };
         let id = execution.translation.0;
-        let bytes = || (execution.left != 0).then(|| codes[id as usize].bytes_of(execution.left.into()));
+        let bytes =
+            || (execution.left != 0).then(|| codes[id as usize].bytes_of(execution.left.into()));
         for _ in 0..pages.fetch(id, bytes, hierarchy) {
             self.ahead.fetches.push(Missed {
                 execution: number,
@@ -276,7 +307,14 @@ impl Running {
         }
     }
 
-    fn fetch_ahead(&mut self, hierarchy: &mut Hierarchy, number: u32, execution: &Execution, shorts: &[Short], codes: &[Code]) {
+    fn fetch_ahead(
+        &mut self,
+        hierarchy: &mut Hierarchy,
+        number: u32,
+        execution: &Execution,
+        shorts: &[Short],
+        codes: &[Code],
+    ) {
         let id = execution.translation.0;
         let party = shorts[id as usize].party(execution.process);
         let left = (execution.left != 0).then(|| (&codes[id as usize], execution.left.into()));
@@ -298,8 +336,10 @@ impl Running {
             return;
         };
         loop {
-            let fetch = ahead.fetches.get(ahead.fetches_done).filter(|missed| missed.execution < execution);
-            let data = ahead.data.get(ahead.data_done).filter(|missed| missed.execution < execution);
+            let fetch =
+                ahead.fetches.get(ahead.fetches_done).filter(|missed| missed.execution < execution);
+            let data =
+                ahead.data.get(ahead.data_done).filter(|missed| missed.execution < execution);
             let fetch_first = match (fetch, data) {
                 (None, None) => return,
                 (fetch, None) => fetch,
@@ -332,8 +372,10 @@ impl Running {
 impl Ahead {
     fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[Short], flow: &DataFlow) {
         let log2 = hierarchy.data_line_log2();
-        // The execution that makes the access at hand, and the number of the first access that is not its.
-        let (mut number, mut end) = (0, flow.executions.first().map_or(0, |first| first.accesses as usize));
+        // The execution that makes the access at hand, and the number of the first access that is
+        // not its.
+        let (mut number, mut end) =
+            (0, flow.executions.first().map_or(0, |first| first.accesses as usize));
         for (at, access) in flow.accesses().iter().enumerate() {
             let first = access.physical.0 >> log2;
             let last = (access.physical.0 + u64::from(access.size) - 1) >> log2;
@@ -356,11 +398,7 @@ impl Ahead {
             for line in first..=last {
                 let physical = PhysAddr(line << log2);
                 if let Some(cause) = hierarchy.data_ahead(physical, missed.party) {
-                    self.data.push(Missed {
-                        cause: Some(cause),
-                        physical,
-                        ..missed
-                    });
+                    self.data.push(Missed { cause: Some(cause), physical, ..missed });
                 }
             }
         }
@@ -406,9 +444,7 @@ impl Machines {
         let mut units = Vec::new();
         for running in &mut self.running {
             units.clear();
-            running
-                .numbering
-                .units(translation.addr, translation.code.len() as u32, &mut units)?;
+            running.numbering.units(translation.addr, translation.code.len() as u32, &mut units)?;
             let at = running.lines.len() as u32;
             running.lines.extend(units.iter().map(|&(line, _)| line));
             running.addrs.extend(units.iter().map(|&(_, addr)| addr));
@@ -438,7 +474,8 @@ impl Machines {
             });
             running.l1i_taken += running.l1i_misses;
             *taken = MachineCounts {
-                l1i_misses: std::mem::take(&mut running.l1i_misses) + memory.map_or(0, |counters| counters.l1i.total()),
+                l1i_misses: std::mem::take(&mut running.l1i_misses)
+                    + memory.map_or(0, |counters| counters.l1i.total()),
                 memory,
                 branches: None,
             };
@@ -454,8 +491,14 @@ impl Machines {
         }
     }
 
-    /// What the words accessed that will be executed next; from the first time on the machines have caches for data.
-    pub fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
+    /// What the words accessed that will be executed next; from the first time on the machines have
+    /// caches for data.
+    pub fn accesses(
+        &mut self,
+        words: &[u32],
+        stream: &mut Stream<'_>,
+        patterns: &Patterns,
+    ) -> Result<()> {
         self.count();
         let (machines, tasks, running) = (&self.machines, &self.tasks, &mut self.running);
         let data = self.data.get_or_insert_with(|| {
@@ -521,7 +564,9 @@ impl Machines {
         for running in &mut self.running {
             running.catch_up(data.ran as u32);
             if let Some(hierarchy) = &mut running.hierarchy {
-                for (party, [instructions, loads, stores]) in [(Party::KERNEL, amounts.kernel), (Party::process(0), amounts.user)] {
+                for (party, [instructions, loads, stores]) in
+                    [(Party::KERNEL, amounts.kernel), (Party::process(0), amounts.user)]
+                {
                     hierarchy.runs(party);
                     hierarchy.executed(instructions, loads, stores);
                 }

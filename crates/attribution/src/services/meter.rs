@@ -1,6 +1,7 @@
 //! What is counted besides instructions while services run.
 //!
-//! Takes the executions in their order; gives, whenever it is asked, what was counted since it was asked last. Knows no services.
+//! Takes the executions in their order; gives, whenever it is asked, what was counted since it was
+//! asked last. Knows no services.
 
 use crate::services::annotations::Kind;
 use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
@@ -24,7 +25,12 @@ pub trait Meter {
         }
     }
     /// What the words accessed that will be executed next.
-    fn accesses(&mut self, words: &[u32], stream: &mut Stream<'_>, patterns: &Patterns) -> Result<()> {
+    fn accesses(
+        &mut self,
+        words: &[u32],
+        stream: &mut Stream<'_>,
+        patterns: &Patterns,
+    ) -> Result<()> {
         match self.machines() {
             Some(machines) => machines.accesses(words, stream, patterns),
             None => Ok(()),
@@ -36,8 +42,8 @@ pub trait Meter {
             machines.accesses_end(stream);
         }
     }
-    /// What is executed next, which may come before the services know of it; [`Meter::executed`] or [`Meter::left`] follows. Of most executions
-    /// only they are told.
+    /// What is executed next, which may come before the services know of it; [`Meter::executed`] or
+    /// [`Meter::left`] follows. Of most executions only they are told.
     #[inline]
     fn comes(&mut self, _translation: u32, _reached: Option<u32>) {}
     fn executed(&mut self, translation: u32);
@@ -52,7 +58,8 @@ pub trait Meter {
     fn unwound(&mut self, _calls: usize) {}
     /// Another task is the current one; tasks are numbered from 0.
     fn switched(&mut self, _task: usize) {}
-    /// The task that was switched to last is another than it seemed, with this number: the kernel has used a dead task's address again.
+    /// The task that was switched to last is another than it seemed, with this number: the kernel
+    /// has used a dead task's address again.
     fn replaced(&mut self, task: usize) {
         self.switched(task);
     }
@@ -61,10 +68,19 @@ pub trait Meter {
     /// A service began in the current task, which has so many open calls.
     fn opened(&mut self, _calls: usize) {}
     /// The innermost open service of a task is over, and this it was.
-    fn settled(&mut self, _task: usize, _service: ServiceId, _invocation: &Invocation, _ledger: &Ledger) {}
-    /// The processor was halted so many nanoseconds: what was booked last came before, the current task's `later` innermost open services behind it.
+    fn settled(
+        &mut self,
+        _task: usize,
+        _service: ServiceId,
+        _invocation: &Invocation,
+        _ledger: &Ledger,
+    ) {
+    }
+    /// The processor was halted so many nanoseconds: what was booked last came before, the current
+    /// task's `later` innermost open services behind it.
     fn halted(&mut self, _nanoseconds: u64, _later: usize) {}
-    /// So many instructions went to the innermost open service, or to user mode; before the one or the other ends, and after `take`.
+    /// So many instructions went to the innermost open service, or to user mode; before the one or
+    /// the other ends, and after `take`.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}
 }
 

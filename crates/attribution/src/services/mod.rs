@@ -1,8 +1,9 @@
 //! Which service of the system ran, for every instruction of a recording.
 //!
-//! Takes a recording, the symbols of its kernel and annotations; gives what each service came to: calls, instructions, latency, and what
-//! simulated machines counted. Everything follows from the recording, so nothing is inserted into the guest, and a recording can be
-//! asked again with other annotations. Prints nothing.
+//! Takes a recording, the symbols of its kernel and annotations; gives what each service came to:
+//! calls, instructions, latency, and what simulated machines counted. Everything follows from the
+//! recording, so nothing is inserted into the guest, and a recording can be asked again with other
+//! annotations. Prints nothing.
 //!
 //! To see another service: a table in `annotations/linux.toml`.
 
@@ -57,7 +58,12 @@ use trace::{Chunk, Reader};
 ///
 /// # Errors
 /// The recording is damaged or cut off, or of another kernel than the symbols.
-pub fn attribute<R: Read>(reader: &mut Reader<R>, symbols: &Symbols, binding: &Binding, machines: &[Machine]) -> Result<Attributed> {
+pub fn attribute<R: Read>(
+    reader: &mut Reader<R>,
+    symbols: &Symbols,
+    binding: &Binding,
+    machines: &[Machine],
+) -> Result<Attributed> {
     check(reader, symbols)?;
     match machines {
         [] => Ok(follow(reader, Automaton::new(binding, symbols, NoMachine))?.0),
@@ -97,7 +103,10 @@ pub fn attribute_with_calls<R: Read>(
     machines: &[Machine],
 ) -> Result<(Attributed, CallTree, Timeline)> {
     check(reader, symbols)?;
-    let (attributed, observed) = follow(reader, Automaton::new(binding, symbols, Observed::new(symbols, binding, machines)))?;
+    let (attributed, observed) = follow(
+        reader,
+        Automaton::new(binding, symbols, Observed::new(symbols, binding, machines)),
+    )?;
     let (calls, timeline) = observed.finish(&attributed.ledger);
     Ok((attributed, calls, timeline))
 }
@@ -111,7 +120,8 @@ pub fn attribute_in_time<R: Read, T: Track>(
     track: T,
 ) -> Result<(Attributed, T)> {
     check(reader, symbols)?;
-    let (attributed, spans) = follow(reader, Automaton::new(binding, symbols, Spans::new(machines, track)))?;
+    let (attributed, spans) =
+        follow(reader, Automaton::new(binding, symbols, Spans::new(machines, track)))?;
     Ok((attributed, spans.finish()))
 }
 
@@ -119,7 +129,11 @@ pub fn attribute_in_time<R: Read, T: Track>(
 ///
 /// # Errors
 /// As [`attribute`].
-pub fn reuses<R: Read>(reader: &mut Reader<R>, symbols: &Symbols, names: &[String]) -> Result<Vec<Reuses>> {
+pub fn reuses<R: Read>(
+    reader: &mut Reader<R>,
+    symbols: &Symbols,
+    names: &[String],
+) -> Result<Vec<Reuses>> {
     check(reader, symbols)?;
     let binding = Binding::default();
     let (_, reuse) = follow(reader, Automaton::new(&binding, symbols, Reuse::new(symbols, names)))?;
@@ -145,14 +159,19 @@ pub(crate) fn check<R: Read>(reader: &Reader<R>, symbols: &Symbols) -> Result<()
     Ok(())
 }
 
-fn follow<R: Read, M: Meter>(reader: &mut Reader<R>, mut automaton: Automaton<'_, M>) -> Result<(Attributed, M)> {
+fn follow<R: Read, M: Meter>(
+    reader: &mut Reader<R>,
+    mut automaton: Automaton<'_, M>,
+) -> Result<(Attributed, M)> {
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Translations(translations) => automaton.define(&translations)?,
             Chunk::Tasks(tasks) => automaton.define_tasks(&tasks),
             Chunk::Stream(words) => match reader.accesses().filter(|_| M::TAKES_DATA) {
                 None => automaton.stream(&words),
-                Some((accesses, patterns)) => automaton.stream_with_data(&words, accesses, patterns)?,
+                Some((accesses, patterns)) => {
+                    automaton.stream_with_data(&words, accesses, patterns)?
+                }
             },
             Chunk::End(_) => {}
         }

@@ -1,4 +1,5 @@
-//! What is kept of a recording for the page and for other tools' files: machines, chains of calls, and what went on over time, in one reading.
+//! What is kept of a recording for the page and for other tools' files: machines, chains of calls,
+//! and what went on over time, in one reading.
 
 use crate::services::annotations::Kind;
 use crate::services::binding::Binding;

@@ -1,7 +1,8 @@
 //! How soon a popular function is called again (Torrellas 1998, section 3.2.3, figure 7).
 //!
-//! Takes executions; gives, for some functions, how many words of four bytes of kernel code are executed from one call to the next within one
-//! stay in the kernel. What is counted begins anew with each stay.
+//! Takes executions; gives, for some functions, how many words of four bytes of kernel code are
+//! executed from one call to the next within one stay in the kernel. What is counted begins anew
+//! with each stay.
 
 use crate::services::ledger::MachineCounts;
 use crate::services::meter::Meter;
@@ -47,9 +48,8 @@ impl Reuse {
     /// Of the functions with these names.
     pub fn new(symbols: &Symbols, names: &[String]) -> Reuse {
         let number = |name: &str| names.iter().position(|wanted| wanted == name);
-        let functions = symbols
-            .iter()
-            .filter_map(|symbol| Some((symbol.addr.0, number(symbol.base_name()?)?)));
+        let functions =
+            symbols.iter().filter_map(|symbol| Some((symbol.addr.0, number(symbol.base_name()?)?)));
         Reuse {
             functions: functions.collect(),
             of: Vec::new(),
@@ -94,8 +94,7 @@ impl Reuse {
 impl Meter for Reuse {
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let function = self.functions.get(&translation.addr.0).copied();
-        self.of
-            .push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
+        self.of.push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
         self.lengths.push(translation.lengths.clone());
         Ok(())
     }
@@ -126,7 +125,9 @@ mod tests {
         std::fs::write(file.path(), "ffffffff81000000 T f\nffffffff81001000 T g\n").unwrap();
         let symbols = Symbols::read(file.path()).unwrap();
         let mut reuse = Reuse::new(&symbols, &["f".to_owned()]);
-        for (id, addr, bytes) in [(0, 0xffff_ffff_8100_0000_u64, 4), (1, 0xffff_ffff_8100_1000, 200), (2, 0x1000, 1)] {
+        for (id, addr, bytes) in
+            [(0, 0xffff_ffff_8100_0000_u64, 4), (1, 0xffff_ffff_8100_1000, 200), (2, 0x1000, 1)]
+        {
             let translation = Translation {
                 id: TranslationId(id),
                 addr: RunAddr(addr),
@@ -146,11 +147,7 @@ mod tests {
         reuse.executed(0);
         g(&mut reuse, 200); // 10001 words
         reuse.left(0, 1);
-        let expected = Reuses {
-            within: [1, 1, 0],
-            later: 1,
-            last: 2,
-        };
+        let expected = Reuses { within: [1, 1, 0], later: 1, last: 2 };
         assert_eq!(reuse.finish(), [expected]);
     }
 }

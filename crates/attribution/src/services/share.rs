@@ -1,7 +1,8 @@
-//! The operating system's share of the work (Nellans 2005, section 2, tables 1 and 2, figure 2) over recordings.
+//! The operating system's share of the work (Nellans 2005, section 2, tables 1 and 2, figure 2)
+//! over recordings.
 //!
-//! Takes service tables, one a recording; gives a row each: instructions, cycles and misses inside the system, times between interrupts,
-//! and how long each visit to the kernel is. Prints nothing.
+//! Takes service tables, one a recording; gives a row each: instructions, cycles and misses inside
+//! the system, times between interrupts, and how long each visit to the kernel is. Prints nothing.
 
 use crate::services::annotations::Kind;
 use crate::services::ledger::Distribution;
@@ -18,7 +19,8 @@ pub struct OsShare {
     /// Part of the instructions in the kernel: 0 to 1.
     pub share: f64,
     pub machines: Vec<MachineShare>,
-    /// How many interrupts; of the instructions from one to the next the median and the ninth decile (upper ends of powers of two).
+    /// How many interrupts; of the instructions from one to the next the median and the ninth
+    /// decile (upper ends of powers of two).
     pub interrupts: Lengths,
     /// Visits to the kernel by what began them, the most frequent first.
     pub visits: Vec<Visits>,
@@ -40,7 +42,8 @@ pub struct Lengths {
     pub distribution: Distribution,
 }
 
-/// Visits of one service, each from its entry to its end without the time in which its task did not run.
+/// Visits of one service, each from its entry to its end without the time in which its task did not
+/// run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Visits {
     pub kind: Kind,
@@ -78,7 +81,9 @@ impl OsShare {
                 lengths: Lengths::new(&row.lengths),
             })
             .collect();
-        visits.sort_by(|a, b| (b.lengths.count, a.kind, &a.name).cmp(&(a.lengths.count, b.kind, &b.name)));
+        visits.sort_by(|a, b| {
+            (b.lengths.count, a.kind, &a.name).cmp(&(a.lengths.count, b.kind, &b.name))
+        });
         let part = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         OsShare {
             workload: table.workload.clone(),

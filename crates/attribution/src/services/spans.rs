@@ -1,7 +1,9 @@
-//! What ran from when to when: every invocation of a service, every stay in user mode, every turn of a task on the processor, and the misses meanwhile.
+//! What ran from when to when: every invocation of a service, every stay in user mode, every turn
+//! of a task on the processor, and the misses meanwhile.
 //!
-//! Takes what the automaton follows; tells of it as it ends, so that only what is open is held in memory. Times are in nanoseconds of the guest's clock, of which an instruction takes one, since the
-//! recording began. Keeps nothing that was told.
+//! Takes what the automaton follows; tells of it as it ends, so that only what is open is held in
+//! memory. Times are in nanoseconds of the guest's clock, of which an instruction takes one, since
+//! the recording began. Keeps nothing that was told.
 
 use crate::services::annotations::Kind;
 use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
@@ -13,7 +15,8 @@ use sim::Machine;
 use std::cmp::Reverse;
 use trace::{Task, Translation};
 
-/// Invocations of one visit to the kernel that wait for its end, to be told in the order in which they began; of longer visits they are told sooner.
+/// Invocations of one visit to the kernel that wait for its end, to be told in the order in which
+/// they began; of longer visits they are told sooner.
 const WAITING: usize = 4096;
 
 /// An invocation of a service, or a stay in user mode.
@@ -31,7 +34,8 @@ pub struct Span {
     pub off_cpu: u64,
 }
 
-/// Is told what ended. Spans of one task lie in one another or side by side; of those that begin together the outer one mostly is told first.
+/// Is told what ended. Spans of one task lie in one another or side by side; of those that begin
+/// together the outer one mostly is told first.
 pub trait Track {
     fn span(&mut self, task: usize, span: &Span);
     /// A task had the processor.
@@ -68,10 +72,7 @@ pub struct Spans<T> {
 
 impl<T: Track> Spans<T> {
     pub fn new(machines: &[Machine], track: T) -> Spans<T> {
-        let unknown = Open {
-            name: "(unknown)".to_owned(),
-            ..Open::default()
-        };
+        let unknown = Open { name: "(unknown)".to_owned(), ..Open::default() };
         Spans {
             track,
             machines: Machines::new(machines),
@@ -98,8 +99,12 @@ impl<T: Track> Spans<T> {
 
     fn end_turn(&mut self) {
         if self.clock > self.turn_began {
-            self.track
-                .turn(self.current, &self.tasks[self.current].name, self.turn_began, self.clock);
+            self.track.turn(
+                self.current,
+                &self.tasks[self.current].name,
+                self.turn_began,
+                self.clock,
+            );
         }
         self.turn_began = self.clock;
     }
@@ -174,7 +179,13 @@ impl<T: Track> Meter for Spans<T> {
         self.tasks[self.current].begun.push(self.clock);
     }
 
-    fn settled(&mut self, task: usize, service: ServiceId, invocation: &Invocation, ledger: &Ledger) {
+    fn settled(
+        &mut self,
+        task: usize,
+        service: ServiceId,
+        invocation: &Invocation,
+        ledger: &Ledger,
+    ) {
         let Some(open) = self.tasks.get_mut(task) else { return };
         let Some(begin) = open.begun.pop() else { return };
         let account = &ledger.accounts[service.0 as usize];

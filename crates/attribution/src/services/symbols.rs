@@ -1,6 +1,7 @@
 //! The names of a kernel's code: what annotations are bound to.
 //!
-//! Takes a vmlinux or a System.map; gives every symbol in executable sections, all the names of an address included. Never looks into code.
+//! Takes a vmlinux or a System.map; gives every symbol in executable sections, all the names of an
+//! address included. Never looks into code.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
@@ -18,12 +19,16 @@ pub struct Symbol {
 }
 
 impl Symbol {
-    /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for `.cold` and
-    /// `.warm` parts, which are no entry.
+    /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for
+    /// `.cold` and `.warm` parts, which are no entry.
     pub fn base_name(&self) -> Option<&str> {
         match self.name.split_once('.') {
             None => Some(&self.name),
-            Some((_, endings)) if endings.split('.').any(|ending| ending == "cold" || ending == "warm") => None,
+            Some((_, endings))
+                if endings.split('.').any(|ending| ending == "cold" || ending == "warm") =>
+            {
+                None
+            }
             Some((base, _)) => Some(base),
         }
     }
@@ -43,9 +48,12 @@ impl Symbols {
     /// # Errors
     /// The file cannot be read, is neither, or names no code.
     pub fn read(path: &Path) -> Result<Symbols> {
-        let file = std::fs::File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
-        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
-        let bytes = unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("{}: cannot be read", path.display()))?;
+        let file = std::fs::File::open(path)
+            .with_context(|| format!("{}: cannot be opened", path.display()))?;
+        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends
+        // the process with SIGBUS, as for any reader.
+        let bytes = unsafe { memmap2::Mmap::map(&file) }
+            .with_context(|| format!("{}: cannot be read", path.display()))?;
         let symbols = match bytes.starts_with(b"\x7fELF") {
             true => Symbols::from_elf(&bytes),
             false => Symbols::from_map(&String::from_utf8_lossy(&bytes)),
@@ -68,14 +76,23 @@ impl Symbols {
             .map(|section| section.index())
             .collect();
         let symbols = elf.symbols().filter_map(|symbol| {
-            let labels = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
+            let labels =
+                matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
             let in_code = symbol.section_index().is_some_and(|section| code.contains(&section));
             let name = symbol.name().ok().filter(|_| labels && in_code)?;
-            Some((symbol.address(), symbol.size(), name.to_owned(), symbol.kind() != SymbolKind::Text))
+            Some((
+                symbol.address(),
+                symbol.size(),
+                name.to_owned(),
+                symbol.kind() != SymbolKind::Text,
+            ))
         });
         let symbols = Symbols {
             build_id: Some(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect())),
-            symbols: sorted(symbols.collect(), elf.symbols().map(|symbol| symbol.address()).collect()),
+            symbols: sorted(
+                symbols.collect(),
+                elf.symbols().map(|symbol| symbol.address()).collect(),
+            ),
         };
         symbols.or_none("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package")
     }
@@ -84,10 +101,12 @@ impl Symbols {
         let (mut found, mut all) = (Vec::new(), Vec::new());
         for (number, line) in text.lines().enumerate() {
             let mut words = line.split_ascii_whitespace();
-            let (Some(addr), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
+            let (Some(addr), Some(kind), Some(name)) = (words.next(), words.next(), words.next())
+            else {
                 bail!("line {}: neither an ELF file nor lines \"address type name\"", number + 1);
             };
-            let addr = u64::from_str_radix(addr, 16).with_context(|| format!("line {}: {addr:?} is no address", number + 1))?;
+            let addr = u64::from_str_radix(addr, 16)
+                .with_context(|| format!("line {}: {addr:?} is no address", number + 1))?;
             all.push(addr);
             // nm(1): t and T are code, w and W weak.
             if matches!(kind, "t" | "T" | "w" | "W") {
@@ -98,10 +117,7 @@ impl Symbols {
             found.iter().any(|(addr, ..)| *addr != 0) || found.is_empty(),
             "all addresses are 0: read it as root"
         );
-        let symbols = Symbols {
-            build_id: None,
-            symbols: sorted(found, all),
-        };
+        let symbols = Symbols { build_id: None, symbols: sorted(found, all) };
         symbols.or_none("names no code")
     }
 
@@ -128,13 +144,23 @@ impl Symbols {
     }
 }
 
-/// (address, size, name, not marked as a function) as symbols. One without a size ends at the next of `bounds`.
+/// (address, size, name, not marked as a function) as symbols. One without a size ends at the next
+/// of `bounds`.
 fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<Symbol> {
-    found.retain(|(addr, _, name, _)| *addr >> 63 == 1 && !name.is_empty() && !name.starts_with("__pfx_") && !name.starts_with(".L"));
+    found.retain(|(addr, _, name, _)| {
+        *addr >> 63 == 1
+            && !name.is_empty()
+            && !name.starts_with("__pfx_")
+            && !name.starts_with(".L")
+    });
     found.sort_by(|(a, a_size, a_name, a_label), (b, b_size, b_name, b_label)| {
         let underscores = |name: &str| name.len() - name.trim_start_matches('_').len();
         let rank = |label: bool, size: u64, name: &str| (label, size == 0, underscores(name));
-        (a, rank(*a_label, *a_size, a_name), a_name).cmp(&(b, rank(*b_label, *b_size, b_name), b_name))
+        (a, rank(*a_label, *a_size, a_name), a_name).cmp(&(
+            b,
+            rank(*b_label, *b_size, b_name),
+            b_name,
+        ))
     });
     bounds.sort_unstable();
     let symbols = found.into_iter().map(|(addr, size, name, _)| {
@@ -144,11 +170,7 @@ fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec
             (0, None) => 1,
             (size, _) => size,
         };
-        Symbol {
-            addr: LinkAddr(addr),
-            size,
-            name,
-        }
+        Symbol { addr: LinkAddr(addr), size, name }
     });
     symbols.collect()
 }
@@ -177,11 +199,15 @@ ffffffff82000000 D jiffies
         assert_eq!(at(0xffff_ffff_8100_0020), Some("vfs_read"));
         assert_eq!(at(0xffff_ffff_8100_0021), None);
         assert_eq!(at(0xffff_ffff_8200_0000), None);
-        let containing = |addr| symbols.containing(LinkAddr(addr)).map(|symbol| symbol.name.as_str());
+        let containing =
+            |addr| symbols.containing(LinkAddr(addr)).map(|symbol| symbol.name.as_str());
         assert_eq!(containing(0xffff_ffff_8100_003f), Some("vfs_read"));
         assert_eq!(containing(0xffff_ffff_8100_0040), Some("wp_page_copy.isra.0"));
         assert_eq!(containing(0xffff_ffff_80ff_ffff), None);
-        assert_eq!(symbols.iter().filter(|symbol| symbol.addr.0 == 0xffff_ffff_8100_0020).count(), 2);
+        assert_eq!(
+            symbols.iter().filter(|symbol| symbol.addr.0 == 0xffff_ffff_8100_0020).count(),
+            2
+        );
     }
 
     #[test]
@@ -215,7 +241,11 @@ ffffffff82000000 D jiffies
             }
             if let Ok(symbols) = Symbols::from_map(&String::from_utf8_lossy(&bytes)) {
                 for symbol in symbols.iter() {
-                    assert!(symbols.containing(symbol.addr).is_none_or(|found| found.addr == symbol.addr));
+                    assert!(
+                        symbols
+                            .containing(symbol.addr)
+                            .is_none_or(|found| found.addr == symbol.addr)
+                    );
                 }
             }
         }

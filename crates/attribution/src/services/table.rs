@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use sim::{Counters, Machine};
 use std::collections::BTreeMap;
 
-/// Instructions of the guest in a second of its clock while it is not idle: recordings are made with `-icount shift=0`, an
-/// instruction a nanosecond.
+/// Instructions of the guest in a second of its clock while it is not idle: recordings are made
+/// with `-icount shift=0`, an instruction a nanosecond.
 const PER_SECOND: f64 = 1e9;
 
 /// Where a recording's time goes.
@@ -25,7 +25,8 @@ pub struct ServiceTable {
     pub instructions: u64,
     pub user_instructions: u64,
     pub idle_instructions: u64,
-    /// Nanoseconds of the guest's clock in which the processor was halted; `None`: the recording has no clock, and they are in no latency.
+    /// Nanoseconds of the guest's clock in which the processor was halted; `None`: the recording
+    /// has no clock, and they are in no latency.
     pub halted: Option<u64>,
     /// All but user mode and idle.
     pub kernel_instructions: u64,
@@ -76,16 +77,18 @@ pub struct MachineTotals {
     pub kernel_cycles: f64,
     pub l1i_misses: u64,
     pub kernel_l1i_misses: u64,
-    /// Cycles in which the kernel stands still for the memory: for instructions, for data. `None`: the recording has no data accesses, or the
-    /// machine describes no data cache.
+    /// Cycles in which the kernel stands still for the memory: for instructions, for data. `None`:
+    /// the recording has no data accesses, or the machine describes no data cache.
     pub kernel_stalls: Option<[f64; 2]>,
-    /// Of the whole recording, and of the kernel; `None`: not asked for, or the machine describes no branch prediction.
+    /// Of the whole recording, and of the kernel; `None`: not asked for, or the machine describes
+    /// no branch prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branches: Option<[Predictions; 2]>,
 }
 
-/// A service on a machine. With data accesses by SimOS' 1994 model (Rosenblum 1995, section 3.2): the machine waits for every miss. Without by
-/// Torrellas' simple model (1998, section 5.2): every miss of the L1I stops it; data stalls are the same share of all instructions.
+/// A service on a machine. With data accesses by SimOS' 1994 model (Rosenblum 1995, section 3.2):
+/// the machine waits for every miss. Without by Torrellas' simple model (1998, section 5.2): every
+/// miss of the L1I stops it; data stalls are the same share of all instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OnMachine {
     pub cycles: f64,
@@ -95,15 +98,18 @@ pub struct OnMachine {
     /// Cycles per instruction.
     pub cpi: f64,
     pub l1i_misses: u64,
-    /// Cycles per instruction for which the L1I stops the machine: what the L2 had; all, of a machine without one.
+    /// Cycles per instruction for which the L1I stops the machine: what the L2 had; all, of a
+    /// machine without one.
     pub l1i_stall: f64,
     /// Of the kernel's cycles in which the L1I stops the machine; of all for user mode and idle.
     pub l1i_stall_share: f64,
-    /// Cycles per instruction for which data stop the machine that the L2 had, and what the L2 had not, instructions and data. Of a machine
-    /// without an L2 the first has all that the L1D had not, and there is no second.
+    /// Cycles per instruction for which data stop the machine that the L2 had, and what the L2 had
+    /// not, instructions and data. Of a machine without an L2 the first has all that the L1D had
+    /// not, and there is no second.
     pub l1d_stall: Option<f64>,
     pub l2_stall: Option<f64>,
-    /// Cycles per instruction in which the TLBs translate an address that they lacked, and such addresses: of instructions, of data.
+    /// Cycles per instruction in which the TLBs translate an address that they lacked, and such
+    /// addresses: of instructions, of data.
     pub tlb_stall: Option<f64>,
     pub tlb_misses: Option<[u64; 2]>,
     /// Of all cycles in which the kernel stands still for the memory: for instructions, for data.
@@ -115,7 +121,8 @@ pub struct OnMachine {
     pub branches: Option<Predictions>,
 }
 
-/// Mean times per call, from its begin to its end, in nanoseconds of the guest's clock: an instruction takes one.
+/// Mean times per call, from its begin to its end, in nanoseconds of the guest's clock: an
+/// instruction takes one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     pub total: f64,
@@ -125,14 +132,20 @@ pub struct Latency {
     pub other_services: f64,
     /// Its task did not run: it waited for something, or for the processor.
     pub off_cpu: f64,
-    /// The two parts of that; `None` where the recording does not say when a task became able to run.
+    /// The two parts of that; `None` where the recording does not say when a task became able to
+    /// run.
     pub blocked: Option<f64>,
     pub waiting: Option<f64>,
 }
 
 impl ServiceTable {
     /// `header`: of the recording; `simulated`: the machines on which it was attributed.
-    pub fn new(header: &trace::Header, attributed: &Attributed, blind: Vec<Blind>, simulated: &[Machine]) -> ServiceTable {
+    pub fn new(
+        header: &trace::Header,
+        attributed: &Attributed,
+        blind: Vec<Blind>,
+        simulated: &[Machine],
+    ) -> ServiceTable {
         let sum = |wanted: &dyn Fn(Kind) -> bool| -> u64 {
             let accounts = attributed.ledger.accounts.iter();
             accounts
@@ -166,7 +179,12 @@ impl ServiceTable {
             .collect();
         rows.sort_by(|a, b| {
             let outside = |row: &ServiceRow| !in_kernel(row.kind);
-            (outside(a), b.instructions, a.kind, &a.name).cmp(&(outside(b), a.instructions, b.kind, &b.name))
+            (outside(a), b.instructions, a.kind, &a.name).cmp(&(
+                outside(b),
+                a.instructions,
+                b.kind,
+                &b.name,
+            ))
         });
         ServiceTable {
             workload: header.workload.clone(),
@@ -177,7 +195,8 @@ impl ServiceTable {
             idle_instructions: sum(&|kind| kind == Kind::Idle),
             halted: attributed.halted,
             kernel_instructions,
-            other_share: sum(&|kind| kind == Kind::Other) as f64 / kernel_instructions.max(1) as f64,
+            other_share: sum(&|kind| kind == Kind::Other) as f64
+                / kernel_instructions.max(1) as f64,
             context_switches: attributed.context_switches,
             interrupts: attributed.interrupts,
             counters: attributed.counters.iter().cloned().collect(),
@@ -238,7 +257,11 @@ fn has_l2(machine: &Machine) -> bool {
     machine.memory.as_ref().is_some_and(|memory| memory.l2.is_some())
 }
 
-fn predictions(machine: &Machine, instructions: u64, counts: &MachineCounts) -> Option<Predictions> {
+fn predictions(
+    machine: &Machine,
+    instructions: u64,
+    counts: &MachineCounts,
+) -> Option<Predictions> {
     Some(Predictions::new(machine.branch.as_ref()?, &counts.branches?, instructions))
 }
 
@@ -259,12 +282,12 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
         let mean_cycles = cycles / totals.calls.max(1) as f64;
         let stalls = counts.memory.and_then(|counters| machine.stalls(&counters));
         let simple = counts.l1i_misses as f64 * machine.time.miss_penalty;
-        let shares = stalls
-            .zip(whole_machine.kernel_stalls)
-            .map(|(stalls, [for_instructions, for_data])| {
+        let shares = stalls.zip(whole_machine.kernel_stalls).map(
+            |(stalls, [for_instructions, for_data])| {
                 let all = (for_instructions + for_data).max(1.0);
                 [(stalls.l1i + stalls.l2i) / all, (stalls.l1d + stalls.l2d) / all]
-            });
+            },
+        );
         on.push(OnMachine {
             cycles,
             share: cycles / all_cycles.max(1.0),

@@ -1,6 +1,7 @@
 //! What the automaton remembers of a task: its open services, its open calls, its clocks.
 //!
-//! Times are of the guest's clock, in nanoseconds: an instruction is one, and so is each in which the processor was halted.
+//! Times are of the guest's clock, in nanoseconds: an instruction is one, and so is each in which
+//! the processor was halted.
 
 use crate::services::annotations::Kind;
 use crate::services::ledger::{MachineCounts, ServiceId};

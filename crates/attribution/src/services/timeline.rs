@@ -1,7 +1,9 @@
-//! What went on over time: user mode, kernel and idle, each computing or waiting for the memory (Rosenblum 1995, figure 4.1).
+//! What went on over time: user mode, kernel and idle, each computing or waiting for the memory
+//! (Rosenblum 1995, figure 4.1).
 //!
-//! Takes stretches of one mode in their order; gives buckets of equal time. How long all takes is not known before its end: when the buckets
-//! are used up, each two become one. A stretch that lies in several buckets is spread over them evenly.
+//! Takes stretches of one mode in their order; gives buckets of equal time. How long all takes is
+//! not known before its end: when the buckets are used up, each two become one. A stretch that lies
+//! in several buckets is spread over them evenly.
 
 use serde::Serialize;
 
@@ -15,22 +17,28 @@ pub enum Mode {
     Idle,
 }
 
-/// Time in which instructions were executed, and in which the machine stood still, in the unit of the timeline.
+/// Time in which instructions were executed, and in which the machine stood still, in the unit of
+/// the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Parts {
     pub user: f64,
     pub user_stall: f64,
     pub kernel: f64,
     pub kernel_stall: f64,
-    /// Of the idle loop, with its stalls, and time in which the processor was halted: a nanosecond of the guest's is an instruction, or a cycle.
+    /// Of the idle loop, with its stalls, and time in which the processor was halted: a nanosecond
+    /// of the guest's is an instruction, or a cycle.
     pub idle: f64,
 }
 
 impl Parts {
     fn add(&mut self, mode: Mode, busy: f64, stall: f64) {
         match mode {
-            Mode::User => (self.user, self.user_stall) = (self.user + busy, self.user_stall + stall),
-            Mode::Kernel => (self.kernel, self.kernel_stall) = (self.kernel + busy, self.kernel_stall + stall),
+            Mode::User => {
+                (self.user, self.user_stall) = (self.user + busy, self.user_stall + stall)
+            }
+            Mode::Kernel => {
+                (self.kernel, self.kernel_stall) = (self.kernel + busy, self.kernel_stall + stall)
+            }
             Mode::Idle => self.idle += busy + stall,
         }
     }
@@ -63,11 +71,7 @@ pub struct Timeline {
 impl Timeline {
     /// `width`: the finest that is of interest.
     pub fn new(width: f64) -> Timeline {
-        Timeline {
-            width,
-            buckets: Vec::new(),
-            end: 0.0,
-        }
+        Timeline { width, buckets: Vec::new(), end: 0.0 }
     }
 
     /// The next stretch: how long it computed and waited. None of the two is negative.

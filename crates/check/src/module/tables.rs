@@ -1,6 +1,7 @@
 //! The side tables of a module of copies, entry by entry.
 //!
-//! Takes the module and where each copied instruction went; compares each table with the one that the kernel's own table says it must be.
+//! Takes the module and where each copied instruction went; compares each table with the one that
+//! the kernel's own table says it must be.
 
 use super::{PC32, PC64, Place, Prover, Sites};
 use anyhow::{Context, Result, ensure};
@@ -52,10 +53,14 @@ impl Prover<'_> {
     }
 
     /// The entries of one of the kernel's tables whose sites lie in a copied block.
-    fn copied_entries<'t, T>(&'t self, table: &'t [T], site: impl Fn(&T) -> u64 + Copy + 't) -> impl Iterator<Item = &'t T> {
-        self.by_old
-            .iter()
-            .flat_map(move |c| within(table, site, LinkAddr(c.old.0 + u64::from(c.skip)), LinkAddr(c.old_end())))
+    fn copied_entries<'t, T>(
+        &'t self,
+        table: &'t [T],
+        site: impl Fn(&T) -> u64 + Copy + 't,
+    ) -> impl Iterator<Item = &'t T> {
+        self.by_old.iter().flat_map(move |c| {
+            within(table, site, LinkAddr(c.old.0 + u64::from(c.skip)), LinkAddr(c.old_end()))
+        })
     }
 
     /// Where control that went to `old` has to go.
@@ -96,7 +101,13 @@ impl Prover<'_> {
         Ok(entries)
     }
 
-    fn compare_table(&self, name: &str, size: usize, fields: &[usize], mut expected: Vec<Entry>) -> Result<()> {
+    fn compare_table(
+        &self,
+        name: &str,
+        size: usize,
+        fields: &[usize],
+        mut expected: Vec<Entry>,
+    ) -> Result<()> {
         let mut found = self.entries(name, size, fields)?;
         found.sort();
         expected.sort();
@@ -109,18 +120,24 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Their replacements are compared as bytes where nothing is relative, and by what their fields name.
+    /// Their replacements are compared as bytes where nothing is relative, and by what their fields
+    /// name.
     fn alternatives(&self, sites: &Sites) -> Result<()> {
         let found = self.entries(".altinstructions", 14, &[0, 4])?;
         let all = self.copied_entries(&self.kernel.tables.alternatives, |e| e.site);
-        let mut expected: BTreeMap<Place, Vec<&image::linked::tables::Alternative>> = BTreeMap::new();
+        let mut expected: BTreeMap<Place, Vec<&image::linked::tables::Alternative>> =
+            BTreeMap::new();
         for e in all {
             if let Some(&at) = sites.get(&e.site) {
                 expected.entry(Place::Copy(at)).or_default().push(e);
             }
         }
         let count: usize = expected.values().map(Vec::len).sum();
-        ensure!(found.len() == count, ".altinstructions: {} entries, {count} expected", found.len());
+        ensure!(
+            found.len() == count,
+            ".altinstructions: {} entries, {count} expected",
+            found.len()
+        );
         let mut seen: BTreeMap<Place, usize> = BTreeMap::new();
         for (places, rest) in &found {
             // For one site the order counts: a later one wins.
@@ -139,28 +156,34 @@ impl Prover<'_> {
     }
 
     fn replacement(&self, old: u64, len: usize, place: Place) -> Result<()> {
-        let Place::Own(section, at) = place else {
-            anyhow::bail!("is in no section of its own")
-        };
+        let Place::Own(section, at) = place else { anyhow::bail!("is in no section of its own") };
         let theirs = self.kernel.bytes(LinkAddr(old), len).context("is not in the file")?;
         let index = object::SectionIndex(section);
         let data = self.reading.elf.section_by_index(index)?.data()?;
         let ours = data.get(at as usize..at as usize + len).context("is cut short")?;
-        let mut decoder = iced_x86::Decoder::with_ip(64, theirs, old, iced_x86::DecoderOptions::NONE);
+        let mut decoder =
+            iced_x86::Decoder::with_ip(64, theirs, old, iced_x86::DecoderOptions::NONE);
         while decoder.can_decode() {
             let start = decoder.position();
             let instruction = decoder.decode();
             let end = decoder.position();
             let offsets = decoder.get_constant_offsets(&instruction);
-            let branch = instruction.op_count() > 0 && instruction.op0_kind() == iced_x86::OpKind::NearBranch64;
+            let branch = instruction.op_count() > 0
+                && instruction.op0_kind() == iced_x86::OpKind::NearBranch64;
             let inside = branch && (old..=old + len as u64).contains(&instruction.near_branch64());
             let (field, names) = match (branch, instruction.is_ip_rel_memory_operand()) {
-                (true, _) if !inside => (offsets.immediate_offset(), self.control(instruction.near_branch64())),
-                (_, true) => (offsets.displacement_offset(), Place::Kernel(instruction.ip_rel_memory_address())),
+                (true, _) if !inside => {
+                    (offsets.immediate_offset(), self.control(instruction.near_branch64()))
+                }
+                (_, true) => (
+                    offsets.displacement_offset(),
+                    Place::Kernel(instruction.ip_rel_memory_address()),
+                ),
                 _ => {
                     let (a, b) = (&theirs[start..end], &ours[start..end]);
                     let moved = (0..=a.len().saturating_sub(4)).any(|f| {
-                        let rest = a[..f] == b[..f] && a[f + 4.min(a.len() - f)..] == b[f + 4.min(b.len() - f)..];
+                        let rest = a[..f] == b[..f]
+                            && a[f + 4.min(a.len() - f)..] == b[f + 4.min(b.len() - f)..];
                         rest && a.len() >= f + 4 && !self.moved(a, b, f, 4).is_empty()
                     });
                     ensure!(a == b || moved, "{instruction} differs");
@@ -171,11 +194,16 @@ impl Prover<'_> {
             let found = self.reading.field(section, at + (start + field) as u64);
             let names_it = match found {
                 Some((Place::Kernel(to), PC32)) => self.unslid(to.wrapping_add(behind)) == names,
-                Some((Place::Copy(to), PC32)) => Place::Copy(to.wrapping_add(behind as u32)) == names,
+                Some((Place::Copy(to), PC32)) => {
+                    Place::Copy(to.wrapping_add(behind as u32)) == names
+                }
                 _ => false,
             };
             ensure!(names_it, "{instruction} names {found:x?}");
-            ensure!(theirs[start..start + field] == ours[start..start + field], "{instruction} differs");
+            ensure!(
+                theirs[start..start + field] == ours[start..start + field],
+                "{instruction} differs"
+            );
         }
         Ok(())
     }

@@ -1,12 +1,15 @@
-//! Which functions calls through registers call, where the code says so: a kernel for User Mode Linux is compiled for any distance
-//! (`-mcmodel=large`), and loads the callee's address into a register first, at times far in front of the call.
+//! Which functions calls through registers call, where the code says so: a kernel for User Mode
+//! Linux is compiled for any distance (`-mcmodel=large`), and loads the callee's address into a
+//! register first, at times far in front of the call.
 //!
-//! Takes an object and its flow; gives calls and jumps, and their callees. Forward constant propagation over the pieces; a register that comes from
-//! where the flow does not tell holds nothing that is known.
+//! Takes an object and its flow; gives calls and jumps, and their callees. Forward constant
+//! propagation over the pieces; a register that comes from where the flow does not tell holds
+//! nothing that is known.
 
 use crate::counting::plan::ObjectFlow;
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedRegister,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register, UsedRegister,
 };
 use image::object::KernelObject;
 use image::object::elf::Relocation;
@@ -25,25 +28,21 @@ pub struct ThroughRegister {
 /// Per general register, by number: the offset in `.text` that it holds.
 type Registers = [Option<u32>; 16];
 
-/// What a called function may overwrite: rax, rcx, rdx, rsi, rdi, r8 to r11 (System V ABI, section 3.2.1).
+/// What a called function may overwrite: rax, rcx, rdx, rsi, rdi, r8 to r11 (System V ABI, section
+/// 3.2.1).
 const CALL_CLOBBERED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// The calls and jumps whose callee is known, ascending.
 pub fn through_registers(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<ThroughRegister> {
-    let mut scan = Scan {
-        object,
-        factory: InstructionInfoFactory::new(),
-        found: Vec::new(),
-    };
-    let mut before: Vec<Option<Registers>> = flow.flow.open_in.iter().map(|&open| open.then_some([None; 16])).collect();
+    let mut scan = Scan { object, factory: InstructionInfoFactory::new(), found: Vec::new() };
+    let mut before: Vec<Option<Registers>> =
+        flow.flow.open_in.iter().map(|&open| open.then_some([None; 16])).collect();
     let mut successors: Vec<Vec<u32>> = vec![Vec::new(); object.pieces.len()];
     for &(from, to) in &flow.flow.edges {
         successors[from as usize].push(to);
     }
-    let mut work: Vec<u32> = (0..object.pieces.len() as u32)
-        .rev()
-        .filter(|&n| before[n as usize].is_some())
-        .collect();
+    let mut work: Vec<u32> =
+        (0..object.pieces.len() as u32).rev().filter(|&n| before[n as usize].is_some()).collect();
     while let Some(n) = work.pop() {
         let Some(mut registers) = before[n as usize] else { continue };
         scan.piece(n as usize, &mut registers);
@@ -80,7 +79,8 @@ impl Scan<'_, '_> {
     /// Runs a piece: what the registers hold behind it.
     fn piece(&mut self, n: usize, registers: &mut Registers) {
         let piece = &self.object.pieces[n];
-        let code = &self.object.elf.bytes(self.object.text)[piece.at as usize..piece.end() as usize];
+        let code =
+            &self.object.elf.bytes(self.object.text)[piece.at as usize..piece.end() as usize];
         let relocations = &self.object.relocations[self.object.text.0 as usize];
         let mut next = relocations.partition_point(|r| r.offset < u64::from(piece.at));
         for i in &mut Decoder::with_ip(64, code, u64::from(piece.at), DecoderOptions::NONE) {
@@ -95,7 +95,9 @@ impl Scan<'_, '_> {
 
     fn note(&mut self, i: &Instruction, registers: &Registers) {
         let is_call = i.flow_control() == FlowControl::IndirectCall;
-        if !is_call && i.flow_control() != FlowControl::IndirectBranch || i.op0_kind() != OpKind::Register {
+        if !is_call && i.flow_control() != FlowControl::IndirectBranch
+            || i.op0_kind() != OpKind::Register
+        {
             return;
         }
         if let Some(callee) = number(i.op0_register()).and_then(|r| registers[r]) {
@@ -104,14 +106,21 @@ impl Scan<'_, '_> {
         }
     }
 
-    fn step(&mut self, i: &Instruction, relocation: Option<&Relocation>, registers: &mut Registers) {
-        let moved = (i.mnemonic() == Mnemonic::Mov && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64())
-            .then(|| match i.op1_kind() {
-                OpKind::Immediate64 => relocation.and_then(|r| self.function(r)),
-                OpKind::Register => number(i.op1_register()).and_then(|r| registers[r]),
-                _ => None,
-            })
-            .flatten();
+    fn step(
+        &mut self,
+        i: &Instruction,
+        relocation: Option<&Relocation>,
+        registers: &mut Registers,
+    ) {
+        let moved = (i.mnemonic() == Mnemonic::Mov
+            && i.op0_kind() == OpKind::Register
+            && i.op0_register().is_gpr64())
+        .then(|| match i.op1_kind() {
+            OpKind::Immediate64 => relocation.and_then(|r| self.function(r)),
+            OpKind::Register => number(i.op1_register()).and_then(|r| registers[r]),
+            _ => None,
+        })
+        .flatten();
         let used = self.factory.info(i).used_registers();
         for register in used.iter().filter(|u| writes(u)).filter_map(|u| number(u.register())) {
             registers[register] = None;

@@ -1,9 +1,11 @@
-//! Which blocks need a counter, so that the counts of all follow (Knuth and Stevenson, "Optimal measurement points for program frequency counts",
-//! BIT 13, 1973).
+//! Which blocks need a counter, so that the counts of all follow (Knuth and Stevenson, "Optimal
+//! measurement points for program frequency counts", BIT 13, 1973).
 //!
-//! Takes a flow graph; gives the blocks to count, and the counts of the others from theirs. As many enter a place as leave it: the ways out of blocks and
-//! the ways into blocks fall into classes that edges join, and each block leads from a class to a class. Blocks on a spanning tree over the classes
-//! follow from those off it. One class is the world outside, for which nothing has to add up.
+//! Takes a flow graph; gives the blocks to count, and the counts of the others from theirs. As many
+//! enter a place as leave it: the ways out of blocks and the ways into blocks fall into classes
+//! that edges join, and each block leads from a class to a class. Blocks on a spanning tree over
+//! the classes follow from those off it. One class is the world outside, for which nothing has to
+//! add up.
 
 /// A flow graph.
 pub struct Flow {
@@ -54,14 +56,11 @@ impl Flow {
         name(outside);
         let into = (0..blocks).map(|b| name(before(b))).collect();
         let out_of = (0..blocks).map(|b| name(behind(b))).collect();
-        Classes {
-            into,
-            out_of,
-            count: count as usize,
-        }
+        Classes { into, out_of, count: count as usize }
     }
 
-    /// The blocks to count: the fewest from which all follow, and among them those that are counted with the least `reluctance`, by block.
+    /// The blocks to count: the fewest from which all follow, and among them those that are counted
+    /// with the least `reluctance`, by block.
     pub fn to_count(&self, reluctance: &[u32]) -> Vec<bool> {
         let classes = self.classes();
         let mut order: Vec<usize> = (0..self.blocks()).collect();
@@ -74,8 +73,9 @@ impl Flow {
         counts
     }
 
-    /// Fills in the counts that follow from others. Gives how many came out negative, which are taken for 0: control went ways that the graph has not
-    /// (a task that never came back from a call).
+    /// Fills in the counts that follow from others. Gives how many came out negative, which are
+    /// taken for 0: control went ways that the graph has not (a task that never came back from a
+    /// call).
     pub fn fill(&self, counts: &mut [Option<u64>]) -> usize {
         let classes = self.classes();
         // What is known to come to each class less what leaves it, and its blocks of unknown count.
@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn a_diamond_with_a_loop_needs_three_counters() {
         let diamond = flow(4, &[(0, 1), (0, 2), (2, 2), (1, 3), (2, 3)]);
-        // The loop joins the ways into the arms with the ways out of them: neither arm follows from anything, and 0 and 3 from each other.
+        // The loop joins the ways into the arms with the ways out of them: neither arm follows from
+        // anything, and 0 and 3 from each other.
         let counted = diamond.to_count(&[1, 1, 10, 1]);
         assert_eq!(counted.iter().filter(|&&c| c).count(), 3);
         let truth = [10u64, 4, 26, 10];
@@ -200,7 +201,8 @@ mod tests {
             let blocks = 2 + random.below(12) as usize;
             let mut edges: Vec<(u32, u32)> = (1..blocks as u32).map(|b| (b - 1, b)).collect();
             for _ in 0..random.below(10) {
-                edges.push((random.below(blocks as u64) as u32, random.below(blocks as u64) as u32));
+                edges
+                    .push((random.below(blocks as u64) as u32, random.below(blocks as u64) as u32));
             }
             edges.sort_unstable();
             edges.dedup();
@@ -210,7 +212,8 @@ mod tests {
                 let mut at = 0;
                 loop {
                     truth[at] += 1;
-                    let ways: Vec<u32> = edges.iter().filter(|e| e.0 as usize == at).map(|e| e.1).collect();
+                    let ways: Vec<u32> =
+                        edges.iter().filter(|e| e.0 as usize == at).map(|e| e.1).collect();
                     if at == blocks - 1 && random.below(2) == 0 || ways.is_empty() {
                         break;
                     }
@@ -220,7 +223,8 @@ mod tests {
             let reluctance: Vec<u32> = (0..blocks).map(|_| random.below(4) as u32).collect();
             let counted = flow.to_count(&reluctance);
             spared += counted.iter().filter(|&&c| !c).count();
-            let mut counts: Vec<Option<u64>> = (0..blocks).map(|b| counted[b].then_some(truth[b])).collect();
+            let mut counts: Vec<Option<u64>> =
+                (0..blocks).map(|b| counted[b].then_some(truth[b])).collect();
             assert_eq!(flow.fill(&mut counts), 0, "seed {seed}");
             let truth: Vec<Option<u64>> = truth.into_iter().map(Some).collect();
             assert_eq!(counts, truth, "seed {seed}");

@@ -1,4 +1,5 @@
-//! The list of counters (`vmlinux.klc`): which block each of them counts, as text. The format stands in `ARCHITECTURE.md`, "Files between the stages".
+//! The list of counters (`vmlinux.klc`): which block each of them counts, as text. The format
+//! stands in `ARCHITECTURE.md`, "Files between the stages".
 
 use image::BuildId;
 use image::address::LinkAddr;
@@ -22,7 +23,9 @@ pub enum CountersError {
     Address(usize),
     #[error("cut off: there is no \"end\" line")]
     CutOff,
-    #[error("line {0}: the \"end\" line is not the last, or gives another number than the {1} counters before it")]
+    #[error(
+        "line {0}: the \"end\" line is not the last, or gives another number than the {1} counters before it"
+    )]
     End(usize, usize),
 }
 
@@ -49,18 +52,22 @@ impl Counters {
             return Err(CountersError::Magic);
         }
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
-        let build_id = BuildId(kernel.filter(|id| !id.is_empty()).ok_or(CountersError::Kernel)?.to_owned());
+        let build_id =
+            BuildId(kernel.filter(|id| !id.is_empty()).ok_or(CountersError::Kernel)?.to_owned());
         let mut blocks: Vec<LinkAddr> = Vec::new();
         while let Some((number, line)) = lines.next() {
             if let Some(said) = line.strip_prefix("end ") {
-                let right = said.parse() == Ok(blocks.len()) && lines.next().is_none() && text.ends_with('\n');
+                let right = said.parse() == Ok(blocks.len())
+                    && lines.next().is_none()
+                    && text.ends_with('\n');
                 return if right {
                     Ok(Counters { build_id, blocks })
                 } else {
                     Err(CountersError::End(number, blocks.len()))
                 };
             }
-            let block = u64::from_str_radix(line, 16).map_err(|_| CountersError::Address(number))?;
+            let block =
+                u64::from_str_radix(line, 16).map_err(|_| CountersError::Address(number))?;
             if blocks.last().is_some_and(|last| last.0 >= block) {
                 return Err(CountersError::Address(number));
             }
@@ -106,7 +113,10 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Counters::from_text(&text.replace("end 2", "end 3")), Err(CountersError::End(5, 2)));
+        assert_eq!(
+            Counters::from_text(&text.replace("end 2", "end 3")),
+            Err(CountersError::End(5, 2))
+        );
         assert_eq!(
             Counters::from_text(&text.replace("60020010", "60010000")),
             Err(CountersError::Address(4))

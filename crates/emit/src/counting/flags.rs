@@ -1,13 +1,15 @@
-//! Where in a block a counter can stand: in front of an instruction at which the flags that `inc` changes are dead.
+//! Where in a block a counter can stand: in front of an instruction at which the flags that `inc`
+//! changes are dead.
 //!
-//! Takes the code of blocks and the edges between them; gives for each block the place of its counter. Backward liveness over the blocks; what is
-//! not known keeps flags alive.
+//! Takes the code of blocks and the edges between them; gives for each block the place of its
+//! counter. Backward liveness over the blocks; what is not known keeps flags alive.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, Register, RflagsBits};
 use std::ops::Range;
 
 /// What `inc` changes: all arithmetic flags but carry.
-const CHANGED: u32 = RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF;
+const CHANGED: u32 =
+    RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF;
 
 /// What one instruction means for the flags.
 pub struct Step {
@@ -34,8 +36,13 @@ pub struct Successors {
 }
 
 impl Successors {
-    /// Of blocks: by their edges, `leaves_by_edges` (no other way out) and, where there is one, what their code ends with.
-    pub fn of<'c>(edges: impl Iterator<Item = (u32, u32)>, leaves_by_edges: &[bool], code: impl Fn(usize) -> &'c [u8]) -> Vec<Successors> {
+    /// Of blocks: by their edges, `leaves_by_edges` (no other way out) and, where there is one,
+    /// what their code ends with.
+    pub fn of<'c>(
+        edges: impl Iterator<Item = (u32, u32)>,
+        leaves_by_edges: &[bool],
+        code: impl Fn(usize) -> &'c [u8],
+    ) -> Vec<Successors> {
         let unknown = |(n, &by_edges): (usize, &bool)| Successors {
             blocks: Vec::new(),
             unknown: !by_edges && !leaves_function(code(n)),
@@ -48,7 +55,8 @@ impl Successors {
     }
 }
 
-/// Per block: the place of its counter, the first at which no flag is needed, or else the first of all.
+/// Per block: the place of its counter, the first at which no flag is needed, or else the first of
+/// all.
 pub fn places(steps: &[Vec<Step>], successors: &[Successors]) -> Vec<Option<Place>> {
     let mut live_in = vec![0u32; steps.len()];
     loop {
@@ -63,9 +71,7 @@ pub fn places(steps: &[Vec<Step>], successors: &[Successors]) -> Vec<Option<Plac
             break;
         }
     }
-    (0..steps.len())
-        .map(|i| place(&steps[i], out_of(&successors[i], &live_in)))
-        .collect()
+    (0..steps.len()).map(|i| place(&steps[i], out_of(&successors[i], &live_in))).collect()
 }
 
 fn out_of(successors: &Successors, live_in: &[u32]) -> u32 {
@@ -89,8 +95,13 @@ fn leaves_function(code: &[u8]) -> bool {
     })
 }
 
-/// The steps of the code at `address`. `alternative_at`: the alternative that holds an address, which is patched at run time.
-pub fn steps(code: &[u8], address: u64, alternative_at: impl Fn(u64) -> Option<Range<u64>>) -> Vec<Step> {
+/// The steps of the code at `address`. `alternative_at`: the alternative that holds an address,
+/// which is patched at run time.
+pub fn steps(
+    code: &[u8],
+    address: u64,
+    alternative_at: impl Fn(u64) -> Option<Range<u64>>,
+) -> Vec<Step> {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let mut shadow = false;
     let mut found = Vec::new();
@@ -108,7 +119,8 @@ pub fn steps(code: &[u8], address: u64, alternative_at: impl Fn(u64) -> Option<R
             free: !inside && !shadow,
         });
         // The instruction behind these is still protected from interrupts.
-        shadow = matches!(i.mnemonic(), Mnemonic::Sti | Mnemonic::Pop | Mnemonic::Mov) && i.op0_register() == Register::SS
+        shadow = matches!(i.mnemonic(), Mnemonic::Sti | Mnemonic::Pop | Mnemonic::Mov)
+            && i.op0_register() == Register::SS
             || i.mnemonic() == Mnemonic::Sti;
     }
     found

@@ -1,6 +1,7 @@
 //! What the counters of a running kernel hold, where the kernel is a process: User Mode Linux.
 //!
-//! Takes a process and the program that it runs; gives the counts. The process is stopped while it is read, so that they belong together.
+//! Takes a process and the program that it runs; gives the counts. The process is stopped while it
+//! is read, so that they belong together.
 
 use crate::object::COUNTS;
 use anyhow::{Context, Result, ensure};
@@ -22,9 +23,11 @@ struct Room {
 /// The counts of the process `pid`, which runs the counting kernel `vmlinux` with so many counters.
 ///
 /// # Errors
-/// There is no such process, it may not be read, or it runs something else; the kernel has another number of counters.
+/// There is no such process, it may not be read, or it runs something else; the kernel has another
+/// number of counters.
 pub fn read(pid: u32, vmlinux: &Path, counters: usize) -> Result<Vec<u64>> {
-    let bytes = fs::read(vmlinux).with_context(|| format!("{}: cannot be read", vmlinux.display()))?;
+    let bytes =
+        fs::read(vmlinux).with_context(|| format!("{}: cannot be read", vmlinux.display()))?;
     let room = room(&bytes).with_context(|| vmlinux.display().to_string())?;
     ensure!(
         room.size / 8 == counters as u64,
@@ -33,8 +36,9 @@ pub fn read(pid: u32, vmlinux: &Path, counters: usize) -> Result<Vec<u64>> {
         room.size / 8
     );
     let process = Path::new("/proc").join(pid.to_string());
-    let program =
-        fs::read(process.join("exe")).with_context(|| format!("process {pid}: its program cannot be read; does it still run?"))?;
+    let program = fs::read(process.join("exe")).with_context(|| {
+        format!("process {pid}: its program cannot be read; does it still run?")
+    })?;
     ensure!(
         program == bytes,
         "process {pid} runs {}, which is not {}",
@@ -42,7 +46,8 @@ pub fn read(pid: u32, vmlinux: &Path, counters: usize) -> Result<Vec<u64>> {
         vmlinux.display()
     );
     let stopped = Stopped::new(pid)?;
-    let memory = File::open(process.join("mem")).with_context(|| format!("process {pid}: its memory cannot be opened"))?;
+    let memory = File::open(process.join("mem"))
+        .with_context(|| format!("process {pid}: its memory cannot be opened"))?;
     let mut counts = vec![0; room.size as usize];
     memory
         .read_exact_at(&mut counts, room.address)
@@ -55,17 +60,14 @@ pub fn read(pid: u32, vmlinux: &Path, counters: usize) -> Result<Vec<u64>> {
 /// Where the symbol of the counts says that they lie.
 fn room(vmlinux: &[u8]) -> Result<Room> {
     let elf = object::File::parse(vmlinux).context("not an ELF file")?;
-    let symbol = elf
-        .symbol_by_name(COUNTS)
-        .with_context(|| format!("has no symbol {COUNTS}: it is not from `kernlane relink --count`"))?;
+    let symbol = elf.symbol_by_name(COUNTS).with_context(|| {
+        format!("has no symbol {COUNTS}: it is not from `kernlane relink --count`")
+    })?;
     ensure!(
         elf.kind() == object::ObjectKind::Executable && symbol.size() > 0 && symbol.size() % 8 == 0,
         "is no program whose counters could be read from a process"
     );
-    Ok(Room {
-        address: symbol.address(),
-        size: symbol.size(),
-    })
+    Ok(Room { address: symbol.address(), size: symbol.size() })
 }
 
 /// A process that stands still, and goes on when this is dropped.
@@ -75,10 +77,12 @@ impl Stopped {
     fn new(pid: u32) -> Result<Stopped> {
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let id = id.with_context(|| format!("{pid} is no number of a process"))?;
-        kill_process(id, Signal::STOP).with_context(|| format!("process {pid}: cannot be stopped"))?;
+        kill_process(id, Signal::STOP)
+            .with_context(|| format!("process {pid}: cannot be stopped"))?;
         let stopped = Stopped(id);
         for _ in 0..1000 {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}: has ended"))?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+                .with_context(|| format!("process {pid}: has ended"))?;
             // The state stands behind the name, which may hold anything.
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
             if matches!(state, Some('T' | 't')) {

@@ -1,7 +1,8 @@
 //! Where the counters of an object stand.
 //!
-//! Takes an object in pieces; gives its flow graph, and the places of as few counters as the counts of all pieces follow from, in code that runs
-//! rarely, and where no flags have to be saved, as far as there is a choice.
+//! Takes an object in pieces; gives its flow graph, and the places of as few counters as the counts
+//! of all pieces follow from, in code that runs rarely, and where no flags have to be saved, as far
+//! as there is a choice.
 
 use crate::counting::derivable::Flow;
 use crate::counting::flags::{self, Place, Step, Successors};
@@ -17,7 +18,8 @@ pub struct ObjectFlow {
     /// Between pieces.
     pub edges: Vec<(u32, u32, EdgeKind)>,
     pub flow: Flow,
-    /// Per piece: every way out is among the edges. A piece that can be left in its middle has them all and is open.
+    /// Per piece: every way out is among the edges. A piece that can be left in its middle has them
+    /// all and is open.
     leaves_by_edges: Vec<bool>,
 }
 
@@ -32,11 +34,7 @@ impl ObjectFlow {
         };
         open_by_tables(object, &mut flow);
         open_by_sites(object, &mut flow);
-        ObjectFlow {
-            edges,
-            flow,
-            leaves_by_edges,
-        }
+        ObjectFlow { edges, flow, leaves_by_edges }
     }
 }
 
@@ -46,14 +44,18 @@ fn piece_of(object: &KernelObject<'_>, at: u32) -> Option<usize> {
     (at < object.pieces[index].end()).then_some(index)
 }
 
-/// What side tables, data and other code refer to is entered by other ways, too; what may fault or is patched is left by other ways.
+/// What side tables, data and other code refer to is entered by other ways, too; what may fault or
+/// is patched is left by other ways.
 fn open_by_tables(object: &KernelObject<'_>, flow: &mut Flow) {
-    let leaving = ["__ex_table", ".altinstructions", "__jump_table"].map(|name| object.elf.by_name(name));
+    let leaving =
+        ["__ex_table", ".altinstructions", "__jump_table"].map(|name| object.elf.by_name(name));
     for r in &object.references {
         let Some(piece) = piece_of(object, r.target) else { continue };
         match r.meaning {
             Meaning::Control => flow.open_in[piece] = true,
-            Meaning::Instruction if leaving.contains(&Some(r.section)) => flow.open_out[piece] = true,
+            Meaning::Instruction if leaving.contains(&Some(r.section)) => {
+                flow.open_out[piece] = true
+            }
             _ => {}
         }
     }
@@ -71,7 +73,8 @@ fn open_by_sites(object: &KernelObject<'_>, flow: &mut Flow) {
     }
 }
 
-/// How unwelcome a counter is in a piece with loops around it, by their number; in one where flags have to be saved; in one where none can stand.
+/// How unwelcome a counter is in a piece with loops around it, by their number; in one where flags
+/// have to be saved; in one where none can stand.
 const LOOP: u32 = 1;
 const SAVED_FLAGS: u32 = 1 << 8;
 const NO_PLACE: u32 = 1 << 16;
@@ -88,19 +91,18 @@ pub fn plan(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<(Counter, u32)>
     let counted = flow.flow.to_count(&reluctance);
     let counter = |(n, place): (usize, Option<Place>)| {
         let place = place.filter(|_| counted[n])?;
-        let counter = Counter {
-            at: place.at as u32,
-            keeps_flags: place.flags_live,
-        };
+        let counter = Counter { at: place.at as u32, keeps_flags: place.flags_live };
         Some((counter, n as u32))
     };
     places.into_iter().enumerate().filter_map(counter).collect()
 }
 
-/// Per piece: the loops around it, as their branches back say. A plain jump back is the way home of code that was put aside.
+/// Per piece: the loops around it, as their branches back say. A plain jump back is the way home of
+/// code that was put aside.
 fn loops(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<u32> {
     let mut steps = vec![0i32; object.pieces.len() + 1];
-    let same = |a: u32, b: u32| object.pieces[a as usize].function == object.pieces[b as usize].function;
+    let same =
+        |a: u32, b: u32| object.pieces[a as usize].function == object.pieces[b as usize].function;
     for &(from, to, kind) in &flow.edges {
         if to <= from && kind == EdgeKind::Branch && same(from, to) {
             steps[to as usize] += 1;
@@ -120,7 +122,8 @@ fn places(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<Option<Place>> {
         .map(|r| r.target)
         .collect();
     named.sort_unstable();
-    let steps: Vec<Vec<Step>> = object.pieces.iter().map(|piece| steps(object, piece, &named)).collect();
+    let steps: Vec<Vec<Step>> =
+        object.pieces.iter().map(|piece| steps(object, piece, &named)).collect();
     let successors = Successors::of(flow.flow.edges.iter().copied(), &flow.leaves_by_edges, |n| {
         code(object, &object.pieces[n])
     });
@@ -134,22 +137,22 @@ fn code<'o>(object: &'o KernelObject<'_>, piece: &Piece) -> &'o [u8] {
 fn steps(object: &KernelObject<'_>, piece: &Piece, named: &[u32]) -> Vec<Step> {
     let alternative_at = |at: u64| {
         let behind = object.alternatives.partition_point(|a| u64::from(a.at) <= at);
-        let near = object.alternatives[..behind]
-            .iter()
-            .rev()
-            .take_while(|a| u64::from(a.at) + 255 > at);
+        let near =
+            object.alternatives[..behind].iter().rev().take_while(|a| u64::from(a.at) + 255 > at);
         let ranges = near.map(|a| u64::from(a.at)..u64::from(a.at) + u64::from(a.len));
         ranges.filter(|range| range.contains(&at)).min_by_key(|range| range.start)
     };
     let code = code(object, piece);
     let mut steps = flags::steps(code, u64::from(piece.at), alternative_at);
-    // Code that is not cut has short branches, which reach no farther: its counter stands in front of all of it, if only callers go there.
+    // Code that is not cut has short branches, which reach no farther: its counter stands in front
+    // of all of it, if only callers go there.
     let whole = object.functions[piece.function as usize].whole.is_some();
     let looped = whole && is_looped(object, piece);
     for step in &mut steps {
         let at = step.at as u32;
         let begins = at == piece.at && is_landing(&code[(at - piece.at) as usize..]);
-        step.free &= named.binary_search(&at).is_err() && !begins && (!whole || at == piece.at && !looped);
+        step.free &=
+            named.binary_search(&at).is_err() && !begins && (!whole || at == piece.at && !looped);
     }
     steps
 }
@@ -161,6 +164,7 @@ fn is_landing(code: &[u8]) -> bool {
 
 /// Whether code branches to its own beginning: a counter there would count those branches, too.
 fn is_looped(object: &KernelObject<'_>, piece: &Piece) -> bool {
-    let mut decoder = Decoder::with_ip(64, code(object, piece), u64::from(piece.at), DecoderOptions::NONE);
+    let mut decoder =
+        Decoder::with_ip(64, code(object, piece), u64::from(piece.at), DecoderOptions::NONE);
     decoder.iter().any(|i| i.near_branch_target() == u64::from(piece.at))
 }

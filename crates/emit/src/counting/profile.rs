@@ -1,7 +1,7 @@
 //! What counters counted becomes a profile.
 //!
-//! Takes an object, its kernel's image and the counts of counted pieces; gives counts of all blocks, edges and calls, by link addresses of the
-//! kernel without counters.
+//! Takes an object, its kernel's image and the counts of counted pieces; gives counts of all
+//! blocks, edges and calls, by link addresses of the kernel without counters.
 
 use crate::counting::Counters;
 use crate::counting::callees::{self, ThroughRegister};
@@ -24,7 +24,8 @@ pub struct Quality {
     pub blocks: usize,
     /// Blocks (as the emitter cuts them) whose counts follow from no counter: taken for 0.
     pub unknown_blocks: usize,
-    /// Blocks whose counts came out negative: control went a way that the code does not show. Taken for 0.
+    /// Blocks whose counts came out negative: control went a way that the code does not show. Taken
+    /// for 0.
     pub negative_blocks: usize,
     pub edges: usize,
     /// Edges with counts that are not known exactly, but bounded by both ends; the bound is taken.
@@ -47,17 +48,23 @@ pub struct Subject<'a, 'd> {
 ///
 /// # Errors
 /// The counters are not those of this kernel.
-pub fn profile(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64], workload: &str) -> Result<(Profile, Quality)> {
+pub fn profile(
+    subject: &Subject<'_, '_>,
+    counters: &Counters,
+    counts: &[u64],
+    workload: &str,
+) -> Result<(Profile, Quality)> {
     let flow = ObjectFlow::of(subject.object);
     let mut known = by_piece(subject, counters, counts)?;
     let negative_blocks = flow.flow.fill(&mut known);
-    let mut blocks: Vec<Counted> = (known.iter().zip(flow.flow.open_in.iter().zip(&flow.flow.open_out)))
-        .map(|(&count, (open_in, open_out))| Counted {
-            count,
-            closed_in: !open_in,
-            closed_out: !open_out,
-        })
-        .collect();
+    let mut blocks: Vec<Counted> =
+        (known.iter().zip(flow.flow.open_in.iter().zip(&flow.flow.open_out)))
+            .map(|(&count, (open_in, open_out))| Counted {
+                count,
+                closed_in: !open_in,
+                closed_out: !open_out,
+            })
+            .collect();
     let edges = derive(&mut blocks, &flow.flow.edges);
     let counts: Vec<u64> = blocks.iter().map(|b| b.count.unwrap_or(0)).collect();
     let mut making = Making {
@@ -67,7 +74,9 @@ pub fn profile(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64], w
     };
     let through = callees::through_registers(subject.object, &flow);
     making.add_blocks();
-    for (&(from, to, kind), edge) in flow.edges.iter().zip(&edges).filter(|(_, edge)| edge.count > 0) {
+    for (&(from, to, kind), edge) in
+        flow.edges.iter().zip(&edges).filter(|(_, edge)| edge.count > 0)
+    {
         making.add_edge(from, to, kind, edge.count);
     }
     making.add_through(&through);
@@ -97,7 +106,11 @@ pub fn profile(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64], w
 }
 
 /// The count of each piece that has a counter.
-fn by_piece(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64]) -> Result<Vec<Option<u64>>> {
+fn by_piece(
+    subject: &Subject<'_, '_>,
+    counters: &Counters,
+    counts: &[u64],
+) -> Result<Vec<Option<u64>>> {
     let (mine, theirs) = (&subject.image.build_id.0, &counters.build_id.0);
     ensure!(
         mine == theirs,
@@ -109,7 +122,9 @@ fn by_piece(subject: &Subject<'_, '_>, counters: &Counters, counts: &[u64]) -> R
     for (&block, &count) in counters.blocks.iter().zip(counts) {
         let at = u32::try_from(block.0.wrapping_sub(subject.base.0)).ok();
         let piece = at.and_then(|at| pieces.binary_search_by_key(&at, |p| p.at).ok());
-        let piece = piece.ok_or_else(|| anyhow::anyhow!("no block begins at {block}, which a counter is said to count"))?;
+        let piece = piece.ok_or_else(|| {
+            anyhow::anyhow!("no block begins at {block}, which a counter is said to count")
+        })?;
         known[piece] = Some(count);
     }
     Ok(known)
@@ -132,17 +147,22 @@ impl Making<'_, '_> {
         self.subject.image.block_at(self.address(at))
     }
 
-    /// The image's blocks are the finer ones: they end behind calls, too. Each runs as often as the piece in which it begins.
+    /// The image's blocks are the finer ones: they end behind calls, too. Each runs as often as the
+    /// piece in which it begins.
     fn add_blocks(&mut self) {
         let image = self.subject.image;
-        for (piece, &count) in self.subject.object.pieces.iter().zip(self.counts).filter(|&(_, &count)| count > 0) {
+        for (piece, &count) in
+            self.subject.object.pieces.iter().zip(self.counts).filter(|&(_, &count)| count > 0)
+        {
             let (from, to) = (self.address(piece.at), self.address(piece.end()));
             let first = image.blocks.partition_point(|b| b.addr < from);
             let behind = image.blocks.partition_point(|b| b.addr < to);
             for (n, block) in (first..).zip(&image.blocks[first..behind]) {
                 self.profile.blocks.insert(block.addr, count);
                 // Behind a function's last call may be no-ops only, which are no block.
-                let runs_on = image.blocks[..behind].get(n + 1).is_some_and(|next| next.addr == block.end_addr());
+                let runs_on = image.blocks[..behind]
+                    .get(n + 1)
+                    .is_some_and(|next| next.addr == block.end_addr());
                 if runs_on && matches!(block.end, End::FallThrough | End::Call(_)) {
                     let edge = (block.addr, block.end_addr());
                     self.profile.edges.insert(edge, (EdgeKind::FallThrough, count));
@@ -156,17 +176,18 @@ impl Making<'_, '_> {
         }
     }
 
-    /// An edge between pieces: from the block that holds the last byte of one to that at the start of the other. A piece may begin inside a block (where
-    /// a jump table leads, which the image does not know of): then it is no edge there.
+    /// An edge between pieces: from the block that holds the last byte of one to that at the start
+    /// of the other. A piece may begin inside a block (where a jump table leads, which the image
+    /// does not know of): then it is no edge there.
     fn add_edge(&mut self, from: u32, to: u32, kind: EdgeKind, count: u64) {
         let pieces = &self.subject.object.pieces;
-        let (Some(from), Some(block)) = (
-            self.block_at(pieces[from as usize].end() - 1),
-            self.block_at(pieces[to as usize].at),
-        ) else {
+        let (Some(from), Some(block)) =
+            (self.block_at(pieces[from as usize].end() - 1), self.block_at(pieces[to as usize].at))
+        else {
             return;
         };
-        let (from, to) = (self.subject.image.block(from).addr, self.address(pieces[to as usize].at));
+        let (from, to) =
+            (self.subject.image.block(from).addr, self.address(pieces[to as usize].at));
         if self.subject.image.block(block).addr == to {
             self.profile.edges.entry((from, to)).or_insert((kind, 0)).1 += count;
         }
@@ -190,12 +211,16 @@ impl Making<'_, '_> {
             let from = self.subject.image.block(from).addr;
             match known.is_call {
                 true => *self.profile.calls.entry((from, callee)).or_default() += count,
-                false => self.profile.edges.entry((from, callee)).or_insert((EdgeKind::Indirect, 0)).1 += count,
+                false => {
+                    self.profile.edges.entry((from, callee)).or_insert((EdgeKind::Indirect, 0)).1 +=
+                        count
+                }
             }
         }
     }
 
-    /// How often calls of unknown callees ran by the image alone, and how many of them were found out.
+    /// How often calls of unknown callees ran by the image alone, and how many of them were found
+    /// out.
     fn through_registers(&self, through: &[ThroughRegister]) -> (u64, u64) {
         let image = self.subject.image;
         let indirect = image.blocks.iter().filter(|b| b.end == End::Call(None));

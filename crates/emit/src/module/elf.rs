@@ -1,8 +1,11 @@
 //! Writes a relocatable ELF file as the kernel's module loader takes it.
 //!
-//! Takes sections with their relocations and symbols; gives bytes. Knows nothing of what is in them.
+//! Takes sections with their relocations and symbols; gives bytes. Knows nothing of what is in
+//! them.
 
-use object::elf::{SHT_RELA, SHT_STRTAB, SHT_SYMTAB, STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_NOTYPE, STT_SECTION};
+use object::elf::{
+    SHT_RELA, SHT_STRTAB, SHT_SYMTAB, STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_NOTYPE, STT_SECTION,
+};
 
 /// A section to be.
 pub struct Section {
@@ -47,7 +50,9 @@ pub fn write(sections: &[Section], symbols: &[Symbol], import: &str) -> Vec<u8> 
     let mut names = Strings::new();
     let mut out = vec![0; HEADER];
     let mut headers = vec![[0u64; 10]];
-    let symtab_index = 1 + sections.len() as u64 + sections.iter().filter(|s| !s.relocations.is_empty()).count() as u64;
+    let symtab_index = 1
+        + sections.len() as u64
+        + sections.iter().filter(|s| !s.relocations.is_empty()).count() as u64;
     let import_index = (1 + sections.len() + symbols.len()) as u64;
     for section in sections {
         let offset = append(&mut out, &section.data, section.align);
@@ -65,7 +70,8 @@ pub fn write(sections: &[Section], symbols: &[Symbol], import: &str) -> Vec<u8> 
         ));
     }
     for (index, section) in sections.iter().enumerate().filter(|(_, s)| !s.relocations.is_empty()) {
-        let data: Vec<u8> = section.relocations.iter().flat_map(|r| rela(r, import_index)).collect();
+        let data: Vec<u8> =
+            section.relocations.iter().flat_map(|r| rela(r, import_index)).collect();
         let offset = append(&mut out, &data, 8);
         let name = names.add(&format!(".rela{}", section.name));
         let info = index as u64 + 1;
@@ -109,19 +115,18 @@ fn append(out: &mut Vec<u8>, data: &[u8], align: u64) -> u64 {
 
 /// name, type, flags, address, offset, size, link, info, align, entry size.
 #[allow(clippy::too_many_arguments, reason = "the fields of Elf64_Shdr, in its order")]
-fn header(name: u32, kind: u32, flags: u64, offset: u64, size: usize, link: u64, info: u64, align: u64, entry: u64) -> [u64; 10] {
-    [
-        u64::from(name),
-        u64::from(kind),
-        flags,
-        0,
-        offset,
-        size as u64,
-        link,
-        info,
-        align,
-        entry,
-    ]
+fn header(
+    name: u32,
+    kind: u32,
+    flags: u64,
+    offset: u64,
+    size: usize,
+    link: u64,
+    info: u64,
+    align: u64,
+    entry: u64,
+) -> [u64; 10] {
+    [u64::from(name), u64::from(kind), flags, 0, offset, size as u64, link, info, align, entry]
 }
 
 fn write_header(out: &mut Vec<u8>, h: &[u64; 10]) {
@@ -150,7 +155,8 @@ fn write_file_header(out: &mut [u8], table: u64, count: u16) {
     out[..HEADER].copy_from_slice(&head);
 }
 
-/// The symbol of a section has the number of its header, which is one more than its number in the list.
+/// The symbol of a section has the number of its header, which is one more than its number in the
+/// list.
 fn rela(r: &Relocation, import: u64) -> [u8; 24] {
     let symbol = match r.against {
         Against::Section(index) => index as u64 + 1,

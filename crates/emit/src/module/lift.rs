@@ -1,7 +1,9 @@
-//! A piece of a function of the running kernel as code that can stand anywhere: bytes, and the fields in them that depend on where it stands.
+//! A piece of a function of the running kernel as code that can stand anywhere: bytes, and the
+//! fields in them that depend on where it stands.
 //!
-//! Takes the function's bytes as they are before the kernel patches them; gives for each piece its bytes and fixups. What the kernel patches later (static
-//! keys, alternatives, static calls) keeps the form in which the kernel expects to find it.
+//! Takes the function's bytes as they are before the kernel patches them; gives for each piece its
+//! bytes and fixups. What the kernel patches later (static keys, alternatives, static calls) keeps
+//! the form in which the kernel expects to find it.
 
 use crate::branch;
 use anyhow::{Context, Result, bail, ensure};
@@ -18,9 +20,11 @@ pub struct Original<'k, 'd> {
     pub functions: Vec<Function>,
     pub pieces: Vec<Piece>,
     pub sites: Vec<Site>,
-    /// Each function's bytes: as in the file, with what the running kernel has filled in for good (addresses, constants).
+    /// Each function's bytes: as in the file, with what the running kernel has filled in for good
+    /// (addresses, constants).
     pub code: Vec<Vec<u8>>,
-    /// Bytes at each function's entry that the copy leaves out: ENDBR and the tracer's site. 0 for a part that is not entered by calls.
+    /// Bytes at each function's entry that the copy leaves out: ENDBR and the tracer's site. 0 for
+    /// a part that is not entered by calls.
     pub skip: Vec<u32>,
     /// How far KASLR moved the kernel.
     pub slide: u64,
@@ -115,7 +119,8 @@ impl Original<'_, '_> {
     }
 
     fn sites_in(&self, from: u32, to: u32) -> &[Site] {
-        &self.sites[self.sites.partition_point(|s| s.at < from)..self.sites.partition_point(|s| s.at < to)]
+        &self.sites
+            [self.sites.partition_point(|s| s.at < from)..self.sites.partition_point(|s| s.at < to)]
     }
 
     fn is_in_alternative(&self, at: LinkAddr) -> bool {
@@ -128,7 +133,8 @@ impl Original<'_, '_> {
             .any(|a| at.0 < a.site + u64::from(a.len))
     }
 
-    /// Lifts one piece. `count_before` is the old address of the instruction in front of which it counts.
+    /// Lifts one piece. `count_before` is the old address of the instruction in front of which it
+    /// counts.
     pub fn lift(&self, index: usize, count_before: Option<LinkAddr>) -> Result<Lifted> {
         let piece = &self.pieces[index];
         let skip = if piece.entry { self.skip[piece.function as usize] } else { 0 };
@@ -140,7 +146,12 @@ impl Original<'_, '_> {
         );
         let mut lifted = self.open(index, piece)?;
         let end = piece.end() - u32::from(lifted.tail);
-        let mut decoder = Decoder::with_ip(64, self.bytes(piece.function, from, end), self.at(from).0, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(
+            64,
+            self.bytes(piece.function, from, end),
+            self.at(from).0,
+            DecoderOptions::NONE,
+        );
         let sites = self.sites_in(from, end);
         while decoder.can_decode() {
             let at = decoder.ip();
@@ -157,7 +168,9 @@ impl Original<'_, '_> {
                 .find(|s| s.at == offset && matches!(s.kind, SiteKind::StaticKey { .. }));
             match key {
                 Some(key) => self.lift_static_key(key, &mut lifted),
-                None => self.lift_instruction(piece.function, &decoder, &instruction, &mut lifted)?,
+                None => {
+                    self.lift_instruction(piece.function, &decoder, &instruction, &mut lifted)?
+                }
             }
         }
         lifted.instructions.push((self.at(end), lifted.bytes.len() as u32));
@@ -171,17 +184,26 @@ impl Original<'_, '_> {
         self.kernel.link_address(offset)
     }
 
-    /// An empty piece with its exit: a branch to a place outside of the group is no exit, but an instruction like others.
+    /// An empty piece with its exit: a branch to a place outside of the group is no exit, but an
+    /// instruction like others.
     fn open(&self, index: usize, piece: &Piece) -> Result<Lifted> {
         let tail = |exit| (exit, piece.tail);
         let (exit, tail) = match piece.exit {
             Exit::Stop => (LiftedExit::Stop, 0),
             Exit::Runs => (LiftedExit::Runs, 0),
-            Exit::Jump(to) => self.piece_from(to).map_or((LiftedExit::Stop, 0), |to| tail(LiftedExit::Jump(to))),
-            Exit::Branch(to) => self.piece_from(to).map_or((LiftedExit::Runs, 0), |to| tail(LiftedExit::Branch(to))),
+            Exit::Jump(to) => {
+                self.piece_from(to).map_or((LiftedExit::Stop, 0), |to| tail(LiftedExit::Jump(to)))
+            }
+            Exit::Branch(to) => {
+                self.piece_from(to).map_or((LiftedExit::Runs, 0), |to| tail(LiftedExit::Branch(to)))
+            }
         };
         let condition = match exit {
-            LiftedExit::Branch(_) => branch::condition_of(self.bytes(piece.function, piece.end() - u32::from(tail), piece.end())),
+            LiftedExit::Branch(_) => branch::condition_of(self.bytes(
+                piece.function,
+                piece.end() - u32::from(tail),
+                piece.end(),
+            )),
             _ => 0,
         };
         let runs = matches!(exit, LiftedExit::Runs | LiftedExit::Branch(_));
@@ -212,15 +234,17 @@ impl Original<'_, '_> {
 
     /// A field of four zeros that a fixup fills, and room for what of the instruction is behind it.
     fn push_field(&self, lifted: &mut Lifted, target: Target, behind: u32) {
-        lifted.fixups.push(Fixup {
-            at: lifted.bytes.len() as u32,
-            behind,
-            target,
-        });
+        lifted.fixups.push(Fixup { at: lifted.bytes.len() as u32, behind, target });
         lifted.bytes.extend([0; 4]);
     }
 
-    fn lift_instruction(&self, function: u32, decoder: &Decoder<'_>, instruction: &Instruction, lifted: &mut Lifted) -> Result<()> {
+    fn lift_instruction(
+        &self,
+        function: u32,
+        decoder: &Decoder<'_>,
+        instruction: &Instruction,
+        lifted: &mut Lifted,
+    ) -> Result<()> {
         let at = (instruction.ip() - self.kernel.text.start) as u32;
         let bytes = self.bytes(function, at, at + instruction.len() as u32);
         if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64 {
@@ -243,7 +267,13 @@ impl Original<'_, '_> {
         Ok(())
     }
 
-    fn lift_branch(&self, function: u32, instruction: &Instruction, bytes: &[u8], lifted: &mut Lifted) -> Result<()> {
+    fn lift_branch(
+        &self,
+        function: u32,
+        instruction: &Instruction,
+        bytes: &[u8],
+        lifted: &mut Lifted,
+    ) -> Result<()> {
         let (at, to) = (instruction.ip(), instruction.near_branch64());
         let fixed = self.is_in_alternative(LinkAddr(at));
         if fixed && bytes.len() < 5 {
@@ -259,7 +289,9 @@ impl Original<'_, '_> {
             [short @ 0x70..=0x7f, _] => &[0x0f, 0x80 | (short & 0xf)],
             [0x0f, near @ 0x80..=0x8f, ..] if bytes.len() == 6 => &[0x0f, *near],
             // A prefix before the branch (`cs jmp` to a retpoline, `bnd`) stays.
-            [.., _, _, _, _] if instruction.len() >= 6 && bytes.len() <= 8 => &bytes[..bytes.len() - 4],
+            [.., _, _, _, _] if instruction.len() >= 6 && bytes.len() <= 8 => {
+                &bytes[..bytes.len() - 4]
+            }
             _ => bail!("{at:x}: a branch in a form that is not known"),
         };
         lifted.bytes.extend_from_slice(opcode);
@@ -279,18 +311,25 @@ impl Original<'_, '_> {
             let instruction = decoder.decode();
             ensure!(!instruction.is_invalid(), "a replacement that does not decode at {at}");
             let offsets = decoder.get_constant_offsets(&instruction);
-            let (field, target) = if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64 {
-                let to = instruction.near_branch64();
-                if (at.0..=at.0 + u64::from(len)).contains(&to) {
+            let (field, target) =
+                if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64 {
+                    let to = instruction.near_branch64();
+                    if (at.0..=at.0 + u64::from(len)).contains(&to) {
+                        continue;
+                    }
+                    ensure!(
+                        offsets.immediate_size() == 4,
+                        "a short branch out of the replacement at {at}"
+                    );
+                    (offsets.immediate_offset(), self.branch_target(to))
+                } else if instruction.is_ip_rel_memory_operand() {
+                    (
+                        offsets.displacement_offset(),
+                        self.data_target(instruction.ip_rel_memory_address()),
+                    )
+                } else {
                     continue;
-                }
-                ensure!(offsets.immediate_size() == 4, "a short branch out of the replacement at {at}");
-                (offsets.immediate_offset(), self.branch_target(to))
-            } else if instruction.is_ip_rel_memory_operand() {
-                (offsets.displacement_offset(), self.data_target(instruction.ip_rel_memory_address()))
-            } else {
-                continue;
-            };
+                };
             fixups.push(Fixup {
                 at: (start + field) as u32,
                 behind: (instruction.len() - field) as u32,

@@ -1,9 +1,11 @@
 //! Copies of functions of the running kernel, as a module that the kernel's own loader takes.
 //!
-//! Takes a group's functions as they stand in the kernel and an order of their pieces; gives the module's bytes and where everything lies in it.
-//! The module has side tables like any other, so that the kernel patches the copies as it patches the originals: static keys, static calls,
-//! alternatives, returns and retpolines, exception fixups, warnings, unwinding. What the copies need of the kernel they reach by one exported symbol
-//! and a distance: the kernel's image is rigid. Never reads or writes a file.
+//! Takes a group's functions as they stand in the kernel and an order of their pieces; gives the
+//! module's bytes and where everything lies in it. The module has side tables like any other, so
+//! that the kernel patches the copies as it patches the originals: static keys, static calls,
+//! alternatives, returns and retpolines, exception fixups, warnings, unwinding. What the copies
+//! need of the kernel they reach by one exported symbol and a distance: the kernel's image is
+//! rigid. Never reads or writes a file.
 
 mod elf;
 mod lift;
@@ -87,12 +89,7 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
     let movables = movables(&lifted, &leads);
     let places = place::place(&movables, &[], plan.order, LinkAddr(0))?;
     let text = write_text(&lifted, &leads, &places, plan.order)?;
-    let writer = Writer {
-        original,
-        lifted: &lifted,
-        places: &places,
-        loading,
-    };
+    let writer = Writer { original, lifted: &lifted, places: &places, loading };
     let mut sections = vec![
         section(".text", SHF_EXECINSTR, 64, text),
         section(".altinstr_replacement", SHF_EXECINSTR, 1, Vec::new()),
@@ -181,7 +178,9 @@ fn write_text(lifted: &[Lifted], leads: &[u32], places: &Places, order: &[u32]) 
         out.resize(start + leads[i] as usize, NOP);
         out.extend_from_slice(&l.bytes);
         match l.exit {
-            LiftedExit::Jump(to) if places.ending[i] != Ending::JumpDropped => write_jump(&mut out, new(to as usize), places.tail[i])?,
+            LiftedExit::Jump(to) if places.ending[i] != Ending::JumpDropped => {
+                write_jump(&mut out, new(to as usize), places.tail[i])?
+            }
             LiftedExit::Branch(to) => {
                 let (condition, to) = match places.ending[i] {
                     Ending::Inverted => (l.condition ^ 1, new(i + 1)),
@@ -239,9 +238,13 @@ impl Writer<'_, '_, '_> {
     fn relocation(&self, offset: u32, behind: u32, target: Target) -> Relocation {
         let base = self.loading.base.addr.0;
         let (against, addend) = match target {
-            Target::Piece(piece) => (Against::Section(TEXT), i64::from(self.place_of(piece as usize))),
+            Target::Piece(piece) => {
+                (Against::Section(TEXT), i64::from(self.place_of(piece as usize)))
+            }
             Target::Kernel(at) => (Against::Import, at.0.wrapping_sub(base) as i64),
-            Target::Absolute(at) => (Against::Import, at.wrapping_sub(base.wrapping_add(self.original.slide)) as i64),
+            Target::Absolute(at) => {
+                (Against::Import, at.wrapping_sub(base.wrapping_add(self.original.slide)) as i64)
+            }
         };
         Relocation {
             offset: u64::from(offset),
@@ -251,7 +254,8 @@ impl Writer<'_, '_, '_> {
         }
     }
 
-    /// Fills in what lies in `.text` itself; the rest becomes relocations. Gives the pieces that count.
+    /// Fills in what lies in `.text` itself; the rest becomes relocations. Gives the pieces that
+    /// count.
     fn relocate_text(&self, text: &mut Section) -> Vec<u32> {
         let mut counted = Vec::new();
         for (i, l) in self.lifted.iter().enumerate() {
@@ -261,7 +265,8 @@ impl Writer<'_, '_, '_> {
                 match target {
                     Target::Piece(to) => {
                         let displacement = self.place_of(to as usize).wrapping_sub(at + behind);
-                        text.data[at as usize..at as usize + 4].copy_from_slice(&displacement.to_le_bytes());
+                        text.data[at as usize..at as usize + 4]
+                            .copy_from_slice(&displacement.to_le_bytes());
                     }
                     _ => text.relocations.push(self.relocation(at, behind, target)),
                 }
@@ -294,7 +299,10 @@ impl Writer<'_, '_, '_> {
                 let Target::Piece(to) = fixup.target else { continue };
                 let callee = &self.original.pieces[to as usize];
                 let opcode = fixup.at.checked_sub(1).map(|at| l.bytes[at as usize]);
-                if callee.entry && self.original.skip[callee.function as usize] > 0 && opcode == Some(0xe8) {
+                if callee.entry
+                    && self.original.skip[callee.function as usize] > 0
+                    && opcode == Some(0xe8)
+                {
                     calls.push((self.place_of(i) + fixup.at - 1, callee.function));
                 }
             }
@@ -304,11 +312,16 @@ impl Writer<'_, '_, '_> {
     }
 
     fn extents(&self) -> Vec<(u32, u32)> {
-        let size = |i: usize| self.lifted[i].bytes.len() as u32 + u32::from(self.places.tail[i]) + u32::from(self.places.appended[i]);
+        let size = |i: usize| {
+            self.lifted[i].bytes.len() as u32
+                + u32::from(self.places.tail[i])
+                + u32::from(self.places.appended[i])
+        };
         (0..self.lifted.len()).map(|i| (self.place_of(i), size(i))).collect()
     }
 
-    /// A name for every stretch of a function: `f.kernlane` where it is entered, `f.kernlane.N` elsewhere.
+    /// A name for every stretch of a function: `f.kernlane` where it is entered, `f.kernlane.N`
+    /// elsewhere.
     fn symbols(&self, order: &[u32]) -> Vec<Symbol> {
         let extents = self.extents();
         let mut stretches: Vec<(u32, u64, u64, bool)> = Vec::new();
@@ -327,7 +340,8 @@ impl Writer<'_, '_, '_> {
         let mut parts: BTreeMap<u32, u32> = BTreeMap::new();
         let mut symbols = Vec::new();
         for (function, at, end, entry) in stretches.into_iter().filter(|s| s.1 < s.2) {
-            let name = self.original.kernel.function_name(&self.original.functions[function as usize]);
+            let name =
+                self.original.kernel.function_name(&self.original.functions[function as usize]);
             let part = parts.entry(function).or_default();
             *part += u32::from(!entry);
             symbols.push(Symbol {

@@ -1,7 +1,7 @@
 //! The side tables of the copies, and the sections that the loader itself reads.
 //!
-//! Each entry of the kernel's tables whose site is in a copied block gets a like entry for the copy. An entry that points into a block's dropped
-//! jump cannot be: the cutter pins such jumps.
+//! Each entry of the kernel's tables whose site is in a copied block gets a like entry for the
+//! copy. An entry that points into a block's dropped jump cannot be: the cutter pins such jumps.
 
 use super::elf::{Against, Relocation, Section};
 use super::{REPLACEMENTS, TEXT, Target, Writer, section};
@@ -10,7 +10,8 @@ use image::address::LinkAddr;
 use image::linked::tables::{OrcState, within};
 use object::elf::{R_X86_64_PC32, R_X86_64_PC64, SHF_WRITE};
 
-/// Room for a module's name in `struct module` and for a symbol's in `__versions`: `MODULE_NAME_LEN`.
+/// Room for a module's name in `struct module` and for a symbol's in `__versions`:
+/// `MODULE_NAME_LEN`.
 const NAME: usize = 56;
 
 impl Writer<'_, '_, '_> {
@@ -48,7 +49,11 @@ impl Writer<'_, '_, '_> {
     }
 
     /// The entries of a table whose sites are copied.
-    fn entries_of<'t, T>(&'t self, table: &'t [T], site: impl Fn(&T) -> u64 + Copy + 't) -> impl Iterator<Item = &'t T> {
+    fn entries_of<'t, T>(
+        &'t self,
+        table: &'t [T],
+        site: impl Fn(&T) -> u64 + Copy + 't,
+    ) -> impl Iterator<Item = &'t T> {
         self.stretches().flat_map(move |(from, to)| within(table, site, from, to))
     }
 
@@ -87,9 +92,15 @@ impl Writer<'_, '_, '_> {
     /// Likewise for where control goes: into the copies where it can.
     fn push_control(&self, table: &mut Section, at: u64) -> Result<()> {
         match self.original.branch_target(at) {
-            Target::Piece(piece) => self.push_field(table, Against::Section(TEXT), i64::from(self.place_of(piece as usize))),
+            Target::Piece(piece) => self.push_field(
+                table,
+                Against::Section(TEXT),
+                i64::from(self.place_of(piece as usize)),
+            ),
             Target::Kernel(at) => self.push_kernel(table, at.0),
-            Target::Absolute(at) => anyhow::bail!("{}: names {at:x}, outside of the kernel", table.name),
+            Target::Absolute(at) => {
+                anyhow::bail!("{}: names {at:x}, outside of the kernel", table.name)
+            }
         }
         Ok(())
     }
@@ -99,7 +110,8 @@ impl Writer<'_, '_, '_> {
         for e in self.entries_of(&self.original.kernel.tables.jumps, |e| e.site) {
             self.push_site(&mut table, e.site)?;
             self.push_control(&mut table, e.target)?;
-            let mut key = self.relocation(table.data.len() as u32, 0, Target::Kernel(LinkAddr(e.key)));
+            let mut key =
+                self.relocation(table.data.len() as u32, 0, Target::Kernel(LinkAddr(e.key)));
             key.kind = R_X86_64_PC64;
             table.relocations.push(key);
             table.data.extend([0; 8]);
@@ -137,11 +149,13 @@ impl Writer<'_, '_, '_> {
         Ok(table)
     }
 
-    /// The replacements themselves go into a section of their own, which the kernel frees when it has used them.
+    /// The replacements themselves go into a section of their own, which the kernel frees when it
+    /// has used them.
     fn alternatives(&self, replacements: &mut Section) -> Result<Section> {
         let mut table = section(".altinstructions", 0, 1, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.alternatives, |e| e.site) {
-            let (bytes, fixups) = self.original.lift_replacement(LinkAddr(e.replacement), e.replacement_len)?;
+            let (bytes, fixups) =
+                self.original.lift_replacement(LinkAddr(e.replacement), e.replacement_len)?;
             let start = replacements.data.len() as u32;
             for f in fixups {
                 replacements.relocations.push(self.relocation(start + f.at, f.behind, f.target));
@@ -155,7 +169,8 @@ impl Writer<'_, '_, '_> {
         Ok(table)
     }
 
-    /// The unwinder's state of every instruction, in the new order of addresses; undefined behind the last.
+    /// The unwinder's state of every instruction, in the new order of addresses; undefined behind
+    /// the last.
     fn orc(&self, order: &[u32]) -> [Section; 2] {
         let tables = &self.original.kernel.tables;
         let mut states: Vec<(u32, OrcState)> = Vec::new();
@@ -204,7 +219,8 @@ impl Writer<'_, '_, '_> {
         let structure = self.loading.structure;
         let at = usize::try_from(structure.name)?;
         let mut module = vec![0; usize::try_from(structure.size)?];
-        let room = module.get_mut(at..at + NAME).context("struct module is smaller than its name")?;
+        let room =
+            module.get_mut(at..at + NAME).context("struct module is smaller than its name")?;
         room[..name.len()].copy_from_slice(name.as_bytes());
         let mut found = vec![
             section(".modinfo", 0, 1, info),

@@ -1,7 +1,8 @@
 //! Counters in the code: the instruction that counts, and the room for what it counts.
 //!
-//! Takes places in `.text`; gives the bytes that go in front of what stands there, and their relocations. The counts are 64 bits each, in the order
-//! of the counters, behind what the object's `.bss` has: zero when the kernel starts.
+//! Takes places in `.text`; gives the bytes that go in front of what stands there, and their
+//! relocations. The counts are 64 bits each, in the order of the counters, behind what the object's
+//! `.bss` has: zero when the kernel starts.
 
 use super::translate::Translation;
 use anyhow::{Context, Result, ensure};
@@ -24,7 +25,8 @@ pub struct Counter {
 
 /// `incq count(%rip)`. Not atomic: exact on one CPU only.
 const COUNT: [u8; 7] = [0x48, 0xff, 0x05, 0, 0, 0, 0];
-/// The same with the flags kept. The code of a program may have data below its stack pointer (128 bytes, "red zone").
+/// The same with the flags kept. The code of a program may have data below its stack pointer (128
+/// bytes, "red zone").
 #[rustfmt::skip]
 const COUNT_KEEPING_FLAGS: [u8; 22] = [
     0x48, 0x8d, 0x64, 0x24, 0x80,                       // lea -128(%rsp), %rsp
@@ -75,7 +77,8 @@ impl Room {
         }
         let ascending = counters.windows(2).all(|pair| pair[0].at < pair[1].at);
         ensure!(ascending, "two counters in one place");
-        let section = object.elf.by_name(".bss").filter(|&id| object.elf.section(id).kind == SHT_NOBITS);
+        let section =
+            object.elf.by_name(".bss").filter(|&id| object.elf.section(id).kind == SHT_NOBITS);
         let section = section.context("no .bss section, in which counts could lie")?;
         Ok(Some(Room {
             section,
@@ -84,8 +87,14 @@ impl Room {
         }))
     }
 
-    /// The relocations of `.text` with which the counters reach their counts, with old symbol numbers.
-    pub fn relocations(&self, object: &KernelObject<'_>, translation: &Translation<'_>, counters: &[Counter]) -> Result<Vec<Relocation>> {
+    /// The relocations of `.text` with which the counters reach their counts, with old symbol
+    /// numbers.
+    pub fn relocations(
+        &self,
+        object: &KernelObject<'_>,
+        translation: &Translation<'_>,
+        counters: &[Counter],
+    ) -> Result<Vec<Relocation>> {
         let symbol = object.elf.section_symbol(self.section)?;
         let of = |(n, counter): (usize, &Counter)| {
             Ok(Relocation {

@@ -1,7 +1,8 @@
 //! A rewritten `vmlinux.o`: the same program with its `.text` in another order.
 //!
-//! Takes the object as read and an order of its pieces; gives the new object's bytes and the old → new map. Every relocation, symbol and
-//! side table follows from the one translation; ORC is made anew from it. Never reads or writes a file.
+//! Takes the object as read and an order of its pieces; gives the new object's bytes and the old →
+//! new map. Every relocation, symbol and side table follows from the one translation; ORC is made
+//! anew from it. Never reads or writes a file.
 
 mod counters;
 mod orc;
@@ -50,7 +51,8 @@ pub struct Summary {
 pub struct Plan<'a> {
     /// A permutation of the object's pieces.
     pub order: &'a [u32],
-    /// How many of them, from the front, are hot: a part of a function behind them is named `.cold`.
+    /// How many of them, from the front, are hot: a part of a function behind them is named
+    /// `.cold`.
     pub hot: usize,
     /// Where the object's `.text` begins in the linked kernel.
     pub base: LinkAddr,
@@ -62,13 +64,15 @@ pub struct Plan<'a> {
 /// What the parts of a function behind its first are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartNames {
-    /// `f.warm.N` among hot code, `f.cold` behind it: what people know from BOLT. A compiler's `f.part.N` is called, these are not.
+    /// `f.warm.N` among hot code, `f.cold` behind it: what people know from BOLT. A compiler's
+    /// `f.part.N` is called, these are not.
     Readable,
     /// `f.cold.N`, with `f` made unique: what objtool can join again.
     Joinable,
 }
 
-/// What becomes of debugging information (DWARF). Its line tables measure distances in the old code, so it is wrong for moved code.
+/// What becomes of debugging information (DWARF). Its line tables measure distances in the old
+/// code, so it is wrong for moved code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Debug {
@@ -87,14 +91,16 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
     let head = object.pieces.first().map_or(0, |p| p.at - p.lead);
     let start = LinkAddr(plan.base.0 + u64::from(head));
     let places = place::place(&movables, &growing, plan.order, start)?;
-    let size = u32::try_from(places.end.0 - plan.base.0).context("the new .text is larger than 4 GB")?;
+    let size =
+        u32::try_from(places.end.0 - plan.base.0).context("the new .text is larger than 4 GB")?;
     let translation = Translation::new(object, &places, &growing, plan.base, size);
     let text = text::write(object, &places, &translation, plan, head)?;
     let counters = counters::Room::of(object, plan.counters)?;
     let symbols = symbols::rewrite(object, &places, &translation, plan, counters.as_ref())?;
     let orc = orc::rewrite(object, &places, &translation, plan.order, head)?;
     let debug = debug_of(object, plan);
-    let relocations = relocations::rewrite(object, &translation, plan, counters.as_ref(), &symbols, debug)?;
+    let relocations =
+        relocations::rewrite(object, &translation, plan, counters.as_ref(), &symbols, debug)?;
     let bytes = write::write(object, text, &symbols, orc, relocations, counters.as_ref(), debug)?;
     let count = |ending: Ending| places.ending.iter().filter(|&&e| e == ending).count();
     let summary = Summary {
@@ -109,12 +115,7 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
         text_after: u64::from(size),
     };
     let placement = place::placement(&movables, &growing, &places);
-    Ok(Rewritten {
-        bytes,
-        placement,
-        summary,
-        debug,
-    })
+    Ok(Rewritten { bytes, placement, summary, debug })
 }
 
 fn debug_of(object: &KernelObject<'_>, plan: &Plan<'_>) -> Debug {
@@ -126,10 +127,12 @@ fn debug_of(object: &KernelObject<'_>, plan: &Plan<'_>) -> Debug {
     }
 }
 
-/// What compilers align the entries of functions to for the decoder's sake. Among hot code it costs more lines of the cache than it saves.
-/// Nothing in the kernel relies on it (larger alignments are asked for by the code itself): what patches the padding in front of an entry
-/// measures from the entry. One place looks at it, `is_callthunk` in arch/x86/kernel/callthunks.c, to see whether a function that a BPF
-/// program calls counts its calls itself; for an entry that is not aligned it says no, and the program counts the call.
+/// What compilers align the entries of functions to for the decoder's sake. Among hot code it costs
+/// more lines of the cache than it saves. Nothing in the kernel relies on it (larger alignments are
+/// asked for by the code itself): what patches the padding in front of an entry measures from the
+/// entry. One place looks at it, `is_callthunk` in arch/x86/kernel/callthunks.c, to see whether a
+/// function that a BPF program calls counts its calls itself; for an entry that is not aligned it
+/// says no, and the program counts the call.
 const ENTRY_ALIGNMENT: u32 = 16;
 
 /// The pieces as the placer sees them.
@@ -155,7 +158,8 @@ fn movables(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Movable> {
             lead_named: p.lead > 0 && object.functions[p.function as usize].lead_named,
             gap: p.gap,
             align: if hot && p.align <= ENTRY_ALIGNMENT { 1 } else { p.align },
-            // The piece knows of its place in the section only, which need not lie at a page's start.
+            // The piece knows of its place in the section only, which need not lie at a page's
+            // start.
             residue: if hot && p.align <= ENTRY_ALIGNMENT {
                 0
             } else {
@@ -172,14 +176,15 @@ fn movables(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Movable> {
 fn growing(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Growing> {
     let address = |at: u32| LinkAddr(plan.base.0 + u64::from(at));
     let grows = |s: &&pieces::Site| s.len == 2 && matches!(s.kind, SiteKind::StaticKey { .. });
-    let keys = object.sites.iter().filter(grows).map(|s| Growing {
-        at: address(s.at),
-        growth: Growth::WhenFar(address(s.target)),
-    });
-    let counters = plan.counters.iter().map(|c| Growing {
-        at: address(c.at),
-        growth: Growth::Always(c.bytes()),
-    });
+    let keys = object
+        .sites
+        .iter()
+        .filter(grows)
+        .map(|s| Growing { at: address(s.at), growth: Growth::WhenFar(address(s.target)) });
+    let counters = plan
+        .counters
+        .iter()
+        .map(|c| Growing { at: address(c.at), growth: Growth::Always(c.bytes()) });
     let mut growing: Vec<Growing> = keys.chain(counters).collect();
     growing.sort_by_key(|g| g.at);
     growing

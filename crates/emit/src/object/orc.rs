@@ -1,7 +1,8 @@
 //! The unwinder's table (ORC) for the new `.text`.
 //!
-//! Takes the old table as a function from address to state; gives the table for the new addresses. A jump that was added has the state of
-//! the place it goes to, not of the instruction in front of it; padding has none. Entries for other sections pass unchanged.
+//! Takes the old table as a function from address to state; gives the table for the new addresses.
+//! A jump that was added has the state of the place it goes to, not of the instruction in front of
+//! it; padding has none. Entries for other sections pass unchanged.
 
 use super::translate::Translation;
 use anyhow::Result;
@@ -20,9 +21,16 @@ pub struct Orc {
 }
 
 /// Makes the table anew; `None` when the kernel has none.
-pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, order: &[u32], head: u32) -> Result<Option<Orc>> {
+pub fn rewrite(
+    object: &KernelObject<'_>,
+    places: &Places,
+    translation: &Translation<'_>,
+    order: &[u32],
+    head: u32,
+) -> Result<Option<Orc>> {
     let elf = &object.elf;
-    let Some(sections) = OrcSections::find(elf, |id| object.relocations[id.0 as usize].len())? else {
+    let Some(sections) = OrcSections::find(elf, |id| object.relocations[id.0 as usize].len())?
+    else {
         return Ok(None);
     };
     let (ip_section, unwind_section, states) = (sections.ip, sections.unwind, sections.states);
@@ -43,14 +51,7 @@ pub fn rewrite(object: &KernelObject<'_>, places: &Places, translation: &Transla
     for (i, r) in old_ip.iter().enumerate() {
         if i == first_of_text {
             for &(at, state) in &fresh {
-                orc.push(
-                    Relocation {
-                        symbol,
-                        addend: i64::from(at),
-                        ..*r
-                    },
-                    state,
-                );
+                orc.push(Relocation { symbol, addend: i64::from(at), ..*r }, state);
             }
         }
         if !is_text(r) {
@@ -86,16 +87,17 @@ fn new_table(
         }
     };
     // A stretch of the old code, with the entries that begin inside it.
-    let copy = |push: &mut dyn FnMut(u32, State), from: u32, to: u32, place: &dyn Fn(u32) -> u32| {
-        if from == to {
-            return;
-        }
-        push(place(from), state_at(old, from));
-        let first = old.partition_point(|&(at, _)| at <= from);
-        for &(at, state) in old[first..].iter().take_while(|&&(at, _)| at < to) {
-            push(place(at), state);
-        }
-    };
+    let copy =
+        |push: &mut dyn FnMut(u32, State), from: u32, to: u32, place: &dyn Fn(u32) -> u32| {
+            if from == to {
+                return;
+            }
+            push(place(from), state_at(old, from));
+            let first = old.partition_point(|&(at, _)| at <= from);
+            for &(at, state) in old[first..].iter().take_while(|&&(at, _)| at < to) {
+                push(place(at), state);
+            }
+        };
     copy(&mut push, 0, head, &|at| at);
     let mut end = head;
     for &i in order {
@@ -104,7 +106,8 @@ fn new_table(
         if translation.new[i] - piece.lead > end {
             push(end, UNDEFINED);
         }
-        // An instruction of the branch at the end keeps its state wherever it begins now; a dropped one leaves none.
+        // An instruction of the branch at the end keeps its state wherever it begins now; a dropped
+        // one leaves none.
         let dropped = places.tail[i] == 0;
         let to = piece.end() - if dropped { u32::from(piece.tail) } else { 0 };
         copy(&mut push, piece.at - piece.lead, to, &|at| translation.inside(i, at));

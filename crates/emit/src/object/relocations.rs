@@ -36,9 +36,13 @@ pub fn rewrite(
     Ok(lists)
 }
 
-/// The relocations of a section of debugging information, aimed where the code went. A place that is nowhere (padding) keeps its number: what
-/// speaks of it is stripped, or did not move.
-fn of_debug(object: &KernelObject<'_>, translation: &Translation<'_>, id: SectionId) -> Result<Vec<Relocation>> {
+/// The relocations of a section of debugging information, aimed where the code went. A place that
+/// is nowhere (padding) keeps its number: what speaks of it is stripped, or did not move.
+fn of_debug(
+    object: &KernelObject<'_>,
+    translation: &Translation<'_>,
+    id: SectionId,
+) -> Result<Vec<Relocation>> {
     let mut list = object.elf.debug_relocations(id)?;
     for r in &mut list {
         let symbol = object.elf.symbol(r.symbol);
@@ -56,7 +60,12 @@ fn of_debug(object: &KernelObject<'_>, translation: &Translation<'_>, id: Sectio
 }
 
 /// Aims every reference at its target's new place.
-fn aim(object: &KernelObject<'_>, translation: &Translation<'_>, symbols: &Symbols, lists: &mut [Vec<Relocation>]) -> Result<()> {
+fn aim(
+    object: &KernelObject<'_>,
+    translation: &Translation<'_>,
+    symbols: &Symbols,
+    lists: &mut [Vec<Relocation>],
+) -> Result<()> {
     let shifts: Vec<(&Reference, i64)> = object
         .references
         .par_iter()
@@ -78,7 +87,12 @@ fn aim(object: &KernelObject<'_>, translation: &Translation<'_>, symbols: &Symbo
 }
 
 /// Puts the relocations of `.text` where their fields went, ascending again.
-fn move_fields(object: &KernelObject<'_>, translation: &Translation<'_>, order: &[u32], list: &mut Vec<Relocation>) -> Result<()> {
+fn move_fields(
+    object: &KernelObject<'_>,
+    translation: &Translation<'_>,
+    order: &[u32],
+    list: &mut Vec<Relocation>,
+) -> Result<()> {
     let mut moved = Vec::with_capacity(list.len());
     for &i in order {
         let piece = &object.pieces[i as usize];

@@ -1,7 +1,8 @@
 //! The new symbol table.
 //!
-//! Every symbol of `.text` follows its place. A function in several parts keeps its name and symbol for the part with its entry; each
-//! other part gets a local function symbol that carries the name, so that traces stay readable.
+//! Every symbol of `.text` follows its place. A function in several parts keeps its name and symbol
+//! for the part with its entry; each other part gets a local function symbol that carries the name,
+//! so that traces stay readable.
 
 use super::counters::{COUNTS, Room};
 use super::translate::Translation;
@@ -28,11 +29,7 @@ pub struct Symbols {
 impl Symbols {
     /// The new number of an old symbol.
     pub fn number(&self, old: SymbolId) -> SymbolId {
-        if old.0 < self.first_global - self.added {
-            old
-        } else {
-            SymbolId(old.0 + self.added)
-        }
+        if old.0 < self.first_global - self.added { old } else { SymbolId(old.0 + self.added) }
     }
 }
 
@@ -61,7 +58,8 @@ pub fn rewrite(
     let mut table = Vec::with_capacity(elf.symbols.len() + parts.len() / 2);
     for (i, symbol) in elf.symbols.iter().enumerate() {
         table.push(if symbol.section() == Some(object.text) && i > 0 {
-            moved(object, translation, &entry_sizes, symbol).with_context(|| format!("symbol {}", elf.name(symbol)))?
+            moved(object, translation, &entry_sizes, symbol)
+                .with_context(|| format!("symbol {}", elf.name(symbol)))?
         } else {
             *symbol
         });
@@ -69,7 +67,9 @@ pub fn rewrite(
     let old_first_global = elf.section(elf.symtab).info as usize;
     let mut strings = elf.bytes(elf.strtab).to_vec();
     let names = part_names(object, &parts, plan.names);
-    for (function, name) in names.iter().flatten().filter_map(|n| Some((n.function, n.renamed.as_ref()?))) {
+    for (function, name) in
+        names.iter().flatten().filter_map(|n| Some((n.function, n.renamed.as_ref()?)))
+    {
         if let Some(symbol) = object.functions[function].symbol {
             table[symbol.0 as usize].name = add_string(&mut strings, name)?;
         }
@@ -110,7 +110,12 @@ pub fn rewrite(
 }
 
 /// Stretches of the new order that belong to one function; its entry always begins one.
-fn parts(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, plan: &Plan<'_>) -> Vec<Part> {
+fn parts(
+    object: &KernelObject<'_>,
+    places: &Places,
+    translation: &Translation<'_>,
+    plan: &Plan<'_>,
+) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for (position, &i) in plan.order.iter().enumerate() {
         let i = i as usize;
@@ -120,20 +125,21 @@ fn parts(object: &KernelObject<'_>, places: &Places, translation: &Translation<'
         let to = translation.code_end[i] + u32::from(places.appended[i]);
         let cold = position >= plan.hot;
         match parts.last_mut() {
-            Some(last) if last.function == function && !piece.entry && last.cold == cold => last.to = to,
-            _ => parts.push(Part {
-                function,
-                from,
-                to,
-                entry: piece.entry,
-                cold,
-            }),
+            Some(last) if last.function == function && !piece.entry && last.cold == cold => {
+                last.to = to
+            }
+            _ => parts.push(Part { function, from, to, entry: piece.entry, cold }),
         }
     }
     parts
 }
 
-fn moved(object: &KernelObject<'_>, translation: &Translation<'_>, entry_sizes: &[u32], symbol: &Symbol) -> Result<Symbol> {
+fn moved(
+    object: &KernelObject<'_>,
+    translation: &Translation<'_>,
+    entry_sizes: &[u32],
+    symbol: &Symbol,
+) -> Result<Symbol> {
     if symbol.kind() == object::elf::STT_SECTION {
         return Ok(*symbol);
     }
@@ -160,7 +166,8 @@ fn moved(object: &KernelObject<'_>, translation: &Translation<'_>, entry_sizes: 
 /// The function whose padding a symbol names.
 fn padded<'o>(object: &'o KernelObject<'_>, at: u32, size: u64) -> Option<&'o Function> {
     let f = object.functions.get(object.functions.partition_point(|f| f.at <= at))?;
-    (f.lead_named && at == f.at - f.lead - f.spare && size == u64::from(f.lead + f.spare)).then_some(f)
+    (f.lead_named && at == f.at - f.lead - f.spare && size == u64::from(f.lead + f.spare))
+        .then_some(f)
 }
 
 /// The name of a part, and the new name of its function if it needs one.
@@ -170,10 +177,16 @@ struct PartName {
     renamed: Option<String>,
 }
 
-/// Names for the parts that do not begin with their function's entry; none for the others and for parts of nameless code.
-fn part_names(object: &KernelObject<'_>, parts: &[Part], style: PartNames) -> Vec<Option<PartName>> {
+/// Names for the parts that do not begin with their function's entry; none for the others and for
+/// parts of nameless code.
+fn part_names(
+    object: &KernelObject<'_>,
+    parts: &[Part],
+    style: PartNames,
+) -> Vec<Option<PartName>> {
     let names = || object.functions.iter().map(|f| object.function_name(f));
-    let taken: HashSet<&str> = names().filter(|n| n.contains(".warm.") || n.contains(".cold")).collect();
+    let taken: HashSet<&str> =
+        names().filter(|n| n.contains(".warm.") || n.contains(".cold")).collect();
     let mut uses: HashMap<&str, u32> = HashMap::new();
     names().for_each(|n| *uses.entry(n).or_insert(0) += 1);
     let mut numbers: HashMap<(usize, bool), u32> = HashMap::new();
@@ -203,11 +216,7 @@ fn part_names(object: &KernelObject<'_>, parts: &[Part], style: PartNames) -> Ve
             };
             *number += 1;
             if !taken.contains(candidate.as_str()) {
-                return Some(PartName {
-                    function: part.function,
-                    part: candidate,
-                    renamed: None,
-                });
+                return Some(PartName { function: part.function, part: candidate, renamed: None });
             }
         }
     };

@@ -1,10 +1,14 @@
-//! The tests of reading and rewriting objects, on a small object made here: its code is written as bytes with the assembly beside it.
+//! The tests of reading and rewriting objects, on a small object made here: its code is written as
+//! bytes with the assembly beside it.
 
 use super::*;
 use crate::counting::callees::through_registers;
 use crate::counting::plan::{ObjectFlow, plan};
 use ::object::write::{Object, Relocation, SectionId, Symbol, SymbolSection};
-use ::object::{Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf};
+use ::object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
+    SymbolScope, elf,
+};
 use image::object::elf::Elf;
 use image::object::orc::OrcSections;
 use image::object::{Hints, KernelObject};
@@ -51,19 +55,16 @@ impl Builder {
         id
     }
 
-    fn refer(&mut self, section: SectionId, offset: u64, symbol: ::object::write::SymbolId, addend: i64, r_type: u32) {
+    fn refer(
+        &mut self,
+        section: SectionId,
+        offset: u64,
+        symbol: ::object::write::SymbolId,
+        addend: i64,
+        r_type: u32,
+    ) {
         let flags = RelocationFlags::Elf { r_type };
-        self.object
-            .add_relocation(
-                section,
-                Relocation {
-                    offset,
-                    symbol,
-                    addend,
-                    flags,
-                },
-            )
-            .unwrap();
+        self.object.add_relocation(section, Relocation { offset, symbol, addend, flags }).unwrap();
     }
 
     /// A table of so many bytes with 32-bit relative references to `.text`.
@@ -84,12 +85,7 @@ fn builder() -> Builder {
     let section_symbol = object.section_symbol(text);
     let data = object.add_section(Vec::new(), b".data".to_vec(), SectionKind::Data);
     object.append_section_data(data, &[0; 16], 16);
-    let mut b = Builder {
-        object,
-        text: section_symbol,
-        code: text,
-        data,
-    };
+    let mut b = Builder { object, text: section_symbol, code: text, data };
     let function = |b: &mut Builder, name: &str, value, size| {
         b.object.add_symbol(Symbol {
             name: name.as_bytes().to_vec(),
@@ -124,7 +120,8 @@ fn bytes() -> Vec<u8> {
     builder().object.write().unwrap()
 }
 
-/// The object of a kernel with call-depth tracking: g has call padding of eight bytes, of which five are patched.
+/// The object of a kernel with call-depth tracking: g has call padding of eight bytes, of which
+/// five are patched.
 fn padded() -> Vec<u8> {
     let mut b = builder();
     let (text, data) = (b.code, b.data);
@@ -151,13 +148,7 @@ fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
     let order = order(object.pieces.len());
     rewrite(
         &object,
-        &Plan {
-            order: &order,
-            hot: 0,
-            base: BASE,
-            names: PartNames::Readable,
-            counters: &[],
-        },
+        &Plan { order: &order, hot: 0, base: BASE, names: PartNames::Readable, counters: &[] },
     )
     .unwrap()
 }
@@ -170,7 +161,8 @@ fn reversed(count: usize) -> Vec<u32> {
     (0..count as u32).rev().collect()
 }
 
-/// A kernel for User Mode Linux has the C library's first code in front of its own, and describes its functions to debuggers.
+/// A kernel for User Mode Linux has the C library's first code in front of its own, and describes
+/// its functions to debuggers.
 #[test]
 fn text_that_does_not_begin_a_page_stays_as_it_is() {
     let mut b = builder();
@@ -206,7 +198,8 @@ fn functions_are_cut_where_control_comes_and_goes() {
     let data = bytes();
     let object = KernelObject::read(&data, &Hints::default()).unwrap();
     let pieces: Vec<(u32, u32)> = object.pieces.iter().map(|p| (p.at, p.end())).collect();
-    // Behind the WARN execution goes on, so 2a and 2c are one piece; the int3 stays with its return.
+    // Behind the WARN execution goes on, so 2a and 2c are one piece; the int3 stays with its
+    // return.
     assert_eq!(pieces, [(0, 9), (9, 0x10), (0x10, 0x12), (0x12, 0x13), (0x20, 0x29), (0x2a, 0x2d)]);
     assert!(object.functions.iter().all(|f| f.whole.is_none()));
 }
@@ -223,7 +216,8 @@ fn the_old_order_gives_the_old_code_and_tables() {
     }
 }
 
-/// Every jump, branch and displacement aimed anew, every table with it: the new `.text`, instruction by instruction.
+/// Every jump, branch and displacement aimed anew, every table with it: the new `.text`,
+/// instruction by instruction.
 #[test]
 fn the_reversed_order_is_the_same_program() {
     let data = bytes();
@@ -258,7 +252,8 @@ fn the_reversed_order_is_the_same_program() {
     assert_eq!(object.relocations(text).unwrap()[0].offset, 0x1f);
 }
 
-/// What is patched moves with its function; the rest does not, and its symbol shrinks. Without the template's length all of it moves.
+/// What is patched moves with its function; the rest does not, and its symbol shrinks. Without the
+/// template's length all of it moves.
 #[test]
 fn call_padding_is_cut_to_what_the_kernel_patches() {
     let data = padded();
@@ -300,7 +295,10 @@ fn moved_parts_carry_their_functions_name_and_sizes_end_with_them() {
         .map(|s| (object.name(s), s.value, s.size))
         .collect();
     symbols.sort_unstable();
-    assert_eq!(symbols, [("f", 0x30, 0xb), ("f.cold", 0x19, 0xc), ("g", 0x10, 9), ("g.cold", 0, 3)]);
+    assert_eq!(
+        symbols,
+        [("f", 0x30, 0xb), ("f.cold", 0x19, 0xc), ("g", 0x10, 9), ("g.cold", 0, 3)]
+    );
 }
 
 #[test]
@@ -388,13 +386,7 @@ fn counting(object: &KernelObject<'_>, counters: &[Counter]) -> anyhow::Result<R
     let order = in_order(object.pieces.len());
     rewrite(
         object,
-        &Plan {
-            order: &order,
-            hot: 0,
-            base: BASE,
-            names: PartNames::Readable,
-            counters,
-        },
+        &Plan { order: &order, hot: 0, base: BASE, names: PartNames::Readable, counters },
     )
 }
 
@@ -447,12 +439,11 @@ fn counters_are_planned_where_they_may_stand() {
     let object = KernelObject::read(&data, &Hints::default()).unwrap();
     let flow = ObjectFlow::of(&object);
     let planned = plan(&object, &flow);
-    // f's entry, whose first instruction is the tracer's; of its two arms and its end two, the end following from the arms or an arm from the end.
+    // f's entry, whose first instruction is the tracer's; of its two arms and its end two, the end
+    // following from the arms or an arm from the end.
     assert_eq!(planned[0].0, Counter { at: 5, keeps_flags: false });
-    let of_f = planned
-        .iter()
-        .filter(|&&(_, piece)| object.pieces[piece as usize].function == 0)
-        .count();
+    let of_f =
+        planned.iter().filter(|&&(_, piece)| object.pieces[piece as usize].function == 0).count();
     assert_eq!(of_f, 3);
     let mut counts = vec![None; object.pieces.len()];
     for &(_, piece) in &planned {
@@ -490,17 +481,12 @@ fn damaged_objects_are_refused_or_rewritten() {
         let order = reversed(object.pieces.len());
         let _ = rewrite(
             &object,
-            &Plan {
-                order: &order,
-                hot: 0,
-                base: BASE,
-                names: PartNames::Joinable,
-                counters: &[],
-            },
+            &Plan { order: &order, hot: 0, base: BASE, names: PartNames::Joinable, counters: &[] },
         );
         let flow = ObjectFlow::of(&object);
         let _ = through_registers(&object, &flow);
-        let counters: Vec<Counter> = plan(&object, &flow).into_iter().map(|(counter, _)| counter).collect();
+        let counters: Vec<Counter> =
+            plan(&object, &flow).into_iter().map(|(counter, _)| counter).collect();
         let _ = counting(&object, &counters);
     }
     assert!(read > 400, "most damage was refused before anything was tried: {read}");

@@ -13,7 +13,13 @@ use image::place::{Ending, Places};
 const FILL: u8 = 0xcc;
 
 /// Writes every piece at its new place. `head` bytes in front of the first piece stay.
-pub fn write(object: &KernelObject<'_>, places: &Places, translation: &Translation<'_>, plan: &Plan<'_>, head: u32) -> Result<Vec<u8>> {
+pub fn write(
+    object: &KernelObject<'_>,
+    places: &Places,
+    translation: &Translation<'_>,
+    plan: &Plan<'_>,
+    head: u32,
+) -> Result<Vec<u8>> {
     let old = object.elf.bytes(object.text);
     let mut out = Vec::with_capacity(translation.size as usize);
     out.extend_from_slice(&old[..head as usize]);
@@ -64,7 +70,12 @@ fn write_body(
     Ok(())
 }
 
-fn write_site(translation: &Translation<'_>, site: &Site, old: &[u8], out: &mut Vec<u8>) -> Result<()> {
+fn write_site(
+    translation: &Translation<'_>,
+    site: &Site,
+    old: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<()> {
     let here = out.len() as u32;
     let target = translation.start(site.target)?;
     let bytes = &old[site.at as usize..site.at as usize + usize::from(site.len)];
@@ -74,13 +85,16 @@ fn write_site(translation: &Translation<'_>, site: &Site, old: &[u8], out: &mut 
             let displacement = target.wrapping_sub(here + u32::from(site.len));
             out.extend_from_slice(&bytes[..field]);
             out.extend_from_slice(&displacement.to_le_bytes());
-            out.extend_from_slice(bytes.get(field + 4..).context("a displacement of fewer than 32 bits")?);
+            out.extend_from_slice(
+                bytes.get(field + 4..).context("a displacement of fewer than 32 bits")?,
+            );
         }
         SiteKind::StaticKey { jumps } => {
             let len = if site.len == 5 || translation.grew(site.at) { 5 } else { 2 };
             match (jumps, len) {
                 (true, len) => write_jump(out, target, len)?,
-                // x86_nops[2] and [5], arch/x86/kernel/alternative.c: the kernel expects these very bytes.
+                // x86_nops[2] and [5], arch/x86/kernel/alternative.c: the kernel expects these very
+                // bytes.
                 (false, 2) => out.extend_from_slice(&[0x66, 0x90]),
                 (false, _) => out.extend_from_slice(&[0x0f, 0x1f, 0x44, 0x00, 0x00]),
             }

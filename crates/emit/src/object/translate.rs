@@ -1,4 +1,5 @@
-//! The one old → new translation of offsets in `.text`, which relocations, symbols and ORC all go through.
+//! The one old → new translation of offsets in `.text`, which relocations, symbols and ORC all go
+//! through.
 
 use anyhow::{Context, Result};
 use image::address::LinkAddr;
@@ -13,7 +14,8 @@ pub struct Translation<'a> {
     pub new: Vec<u32>,
     /// Per piece: the new offset behind its own code, without a jump put behind it.
     pub code_end: Vec<u32>,
-    /// Per piece: the padding in front of its lead stayed where it was, because the same code is before it.
+    /// Per piece: the padding in front of its lead stayed where it was, because the same code is
+    /// before it.
     keeps_spare: Vec<bool>,
     /// The old offsets of places that grew, ascending, and by how many bytes.
     grown: Vec<(u32, u32)>,
@@ -22,7 +24,13 @@ pub struct Translation<'a> {
 }
 
 impl<'a> Translation<'a> {
-    pub fn new(object: &'a KernelObject<'a>, places: &Places, growing: &[Growing], base: LinkAddr, size: u32) -> Translation<'a> {
+    pub fn new(
+        object: &'a KernelObject<'a>,
+        places: &Places,
+        growing: &[Growing],
+        base: LinkAddr,
+        size: u32,
+    ) -> Translation<'a> {
         let grown = growing.iter().zip(&places.grown).filter(|&(_, &grown)| grown);
         let grown = grown.map(|(g, _)| ((g.at.0 - base.0) as u32, g.bytes())).collect();
         let new: Vec<u32> = places.new.iter().map(|a| (a.0 - base.0) as u32).collect();
@@ -51,8 +59,8 @@ impl<'a> Translation<'a> {
         self.grown.binary_search_by_key(&at, |&(at, _)| at).is_ok()
     }
 
-    /// The new offset of a byte of piece `index`: its padding, or its code up to the branch at its end. Padding that did not move with it is
-    /// where the padding that did begins.
+    /// The new offset of a byte of piece `index`: its padding, or its code up to the branch at its
+    /// end. Padding that did not move with it is where the padding that did begins.
     pub fn inside(&self, index: usize, at: u32) -> u32 {
         let piece = &self.object.pieces[index];
         if at < piece.at {
@@ -69,7 +77,8 @@ impl<'a> Translation<'a> {
         gained.map(|&(_, bytes)| bytes).sum()
     }
 
-    /// Where the instruction, or the byte inside one, at `at` went. A place right behind code, where no code begins, is that code's end.
+    /// Where the instruction, or the byte inside one, at `at` went. A place right behind code,
+    /// where no code begins, is that code's end.
     pub fn start(&self, at: u32) -> Result<u32> {
         let index = self.object.piece_at(at).with_context(|| self.lost(at))?;
         let piece = &self.object.pieces[index];
@@ -102,7 +111,8 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Whether each piece still has its spare padding in front of it: as the gap behind the same piece as ever, or at the section's beginning.
+/// Whether each piece still has its spare padding in front of it: as the gap behind the same piece
+/// as ever, or at the section's beginning.
 fn keeps_spare(object: &KernelObject<'_>, places: &Places, new: &[u32]) -> Vec<bool> {
     let stays = |i: usize| match i.checked_sub(1) {
         Some(before) => places.keeps_gap[before],

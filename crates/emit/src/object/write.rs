@@ -32,10 +32,7 @@ pub fn write(
     if let Some(orc) = orc {
         contents.insert(orc.ip_section, Cow::Owned(orc.ip));
         contents.insert(orc.unwind_section, Cow::Owned(orc.unwind));
-        let number = |r: Relocation| Relocation {
-            symbol: symbols.number(r.symbol),
-            ..r
-        };
+        let number = |r: Relocation| Relocation { symbol: symbols.number(r.symbol), ..r };
         relocations[orc.ip_section.0 as usize] = orc.relocations.into_iter().map(number).collect();
     }
     for id in file.ids() {
@@ -112,7 +109,8 @@ fn section_header(
 
 /// The offset of a section's name, as the old file has it.
 fn name_offset(file: &image::object::elf::Elf<'_>, id: SectionId) -> Result<u32> {
-    let (header, _) = pod::from_bytes::<FileHeader64<Le>>(file.data).ok().context("no ELF header")?;
+    let (header, _) =
+        pod::from_bytes::<FileHeader64<Le>>(file.data).ok().context("no ELF header")?;
     let at = header.e_shoff.get(Le) as usize + id.0 as usize * size_of::<SectionHeader64<Le>>();
     let raw = file.data.get(at..).context("the section table is cut short")?;
     let (old, _) = pod::from_bytes::<SectionHeader64<Le>>(raw)

@@ -1,7 +1,8 @@
 //! Functions of a linked kernel cut into pieces that can be moved.
 //!
-//! Takes functions by number; gives their pieces, cut by the same rules as those of an object (`image::object::pieces`): what the relocations
-//! say there, the linked tables and the displacements themselves say here.
+//! Takes functions by number; gives their pieces, cut by the same rules as those of an object
+//! (`image::object::pieces`): what the relocations say there, the linked tables and the
+//! displacements themselves say here.
 
 use super::LinkedKernel;
 use super::tables::{self, BUGFLAG_WARNING};
@@ -22,8 +23,9 @@ impl LinkedKernel<'_> {
         instructions::decode(code, function.at, text.len() as u32, &[])
     }
 
-    /// The pieces of functions (ascending numbers), together: joined where one runs on into the next. Static keys end pieces. A branch to
-    /// a place outside the stretch from the first to the last of them ends none.
+    /// The pieces of functions (ascending numbers), together: joined where one runs on into the
+    /// next. Static keys end pieces. A branch to a place outside the stretch from the first to the
+    /// last of them ends none.
     pub fn cut(&self, chosen: &[usize]) -> Cut {
         let (Some(&first), Some(&last)) = (chosen.first(), chosen.last()) else {
             return Cut::default();
@@ -31,14 +33,17 @@ impl LinkedKernel<'_> {
         // The cutter keeps a mark for every byte: only those of the stretch.
         let base = self.functions[first].at;
         let size = self.functions[last].end - base;
-        let mut functions: Vec<Function> = chosen.iter().map(|&i| self.functions[i].clone()).collect();
-        let mut code: Vec<Instruction> = functions.iter().flat_map(|f| self.instructions(f)).collect();
+        let mut functions: Vec<Function> =
+            chosen.iter().map(|&i| self.functions[i].clone()).collect();
+        let mut code: Vec<Instruction> =
+            functions.iter().flat_map(|f| self.instructions(f)).collect();
         let tables = self.side_tables(&functions, base, size);
         let sites = functions.iter().flat_map(|f| {
             let (from, to) = (self.link_address(f.at), self.link_address(f.end));
             tables::within(&self.tables.tracer_sites, |&s| s, from, to)
         });
-        let tracer_sites: Vec<u32> = sites.map(|&site| (site - self.text.start) as u32 - base).collect();
+        let tracer_sites: Vec<u32> =
+            sites.map(|&site| (site - self.text.start) as u32 - base).collect();
         for f in &mut functions {
             (f.at, f.end) = (f.at - base, f.end - base);
         }
@@ -62,7 +67,8 @@ impl LinkedKernel<'_> {
         cut
     }
 
-    /// What the linked tables say about some functions, as the cutter takes it: by offsets from `base`, of what lies in the stretch.
+    /// What the linked tables say about some functions, as the cutter takes it: by offsets from
+    /// `base`, of what lies in the stretch.
     fn side_tables(&self, functions: &[Function], base: u32, size: u32) -> SideTables {
         let mut found = SideTables::default();
         for f in functions {
@@ -123,10 +129,7 @@ impl LinkedKernel<'_> {
             }
         }
         for e in tables::within(&tables.jumps, |e| e.site, from, to) {
-            found.static_keys.push(StaticKey {
-                at: offset(e.site),
-                target: offset(e.target),
-            });
+            found.static_keys.push(StaticKey { at: offset(e.site), target: offset(e.target) });
         }
         for e in tables::within(&tables.bugs, |e| e.site, from, to) {
             if e.flags & BUGFLAG_WARNING != 0 {
@@ -134,10 +137,7 @@ impl LinkedKernel<'_> {
             }
         }
         for e in tables::within(&tables.alternatives, |e| e.site, from, to) {
-            found.alternatives.push(Alternative {
-                at: offset(e.site),
-                len: e.len,
-            });
+            found.alternatives.push(Alternative { at: offset(e.site), len: e.len });
         }
     }
 
@@ -147,16 +147,17 @@ impl LinkedKernel<'_> {
             return Vec::new();
         };
         let mut decoder = Decoder::with_ip(64, code, at.0, DecoderOptions::NONE);
-        let branches = decoder.iter().filter(|i| i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64);
+        let branches =
+            decoder.iter().filter(|i| i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64);
         branches.map(|i| i.near_branch64()).collect()
     }
 
     /// Where a function's instructions branch to outside of itself, by offsets in `.text`.
     pub fn branches_out(&self, function: &Function) -> Vec<u32> {
         let code = self.instructions(function);
-        let branches = code
-            .iter()
-            .filter(|i| i.target != NOWHERE && matches!(i.kind, Kind::Jump | Kind::Branch | Kind::Call));
+        let branches = code.iter().filter(|i| {
+            i.target != NOWHERE && matches!(i.kind, Kind::Jump | Kind::Branch | Kind::Call)
+        });
         let out = branches.filter(|i| !(function.at..function.end).contains(&i.target));
         out.map(|i| i.target).collect()
     }

@@ -1,4 +1,5 @@
-//! What a module must know of the kernel to be loaded: exported symbols with their checksums, the version string, `struct module`.
+//! What a module must know of the kernel to be loaded: exported symbols with their checksums, the
+//! version string, `struct module`.
 //!
 //! Takes a vmlinux; gives these. Never looks at code.
 
@@ -24,7 +25,8 @@ pub struct ModuleStructure {
     pub name: u64,
 }
 
-/// `struct kernel_symbol` with relative references (include/linux/export-internal.h): value, name, namespace.
+/// `struct kernel_symbol` with relative references (include/linux/export-internal.h): value, name,
+/// namespace.
 const ENTRY: usize = 12;
 
 impl LinkedKernel<'_> {
@@ -38,11 +40,13 @@ impl LinkedKernel<'_> {
             for (index, entry) in section.bytes.chunks_exact(ENTRY).enumerate() {
                 let at = section.addr + (index * ENTRY) as u64;
                 let field = |n: usize| {
-                    let value = i32::from_le_bytes([entry[n], entry[n + 1], entry[n + 2], entry[n + 3]]);
+                    let value =
+                        i32::from_le_bytes([entry[n], entry[n + 1], entry[n + 2], entry[n + 3]]);
                     (at + n as u64).wrapping_add_signed(i64::from(value))
                 };
                 if self.string_at(field(4)) == Some(name.as_bytes()) {
-                    let crc = self.section(crcs).and_then(|s| s.bytes.get(index * 4..index * 4 + 4));
+                    let crc =
+                        self.section(crcs).and_then(|s| s.bytes.get(index * 4..index * 4 + 4));
                     return Ok(Export {
                         name: name.into(),
                         addr: LinkAddr(field(0)),
@@ -51,7 +55,9 @@ impl LinkedKernel<'_> {
                 }
             }
         }
-        anyhow::bail!("the kernel does not export {name}: it was built without modules, or is not a kernel that Kernlane knows")
+        anyhow::bail!(
+            "the kernel does not export {name}: it was built without modules, or is not a kernel that Kernlane knows"
+        )
     }
 
     /// What the kernel compares with a module's `vermagic`.
@@ -69,9 +75,8 @@ impl LinkedKernel<'_> {
     /// # Errors
     /// The kernel has no BTF, or it does not describe `struct module`.
     pub fn module_structure(&self) -> Result<ModuleStructure> {
-        let section = self
-            .section(".BTF")
-            .context("has no .BTF: Kernlane reads `struct module` from it")?;
+        let section =
+            self.section(".BTF").context("has no .BTF: Kernlane reads `struct module` from it")?;
         let btf = Btf::parse(section.bytes)?;
         Ok(ModuleStructure {
             size: btf.size("module")?,

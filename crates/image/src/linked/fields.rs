@@ -1,12 +1,13 @@
 //! The fields of instructions that can hold an absolute address.
 //!
-//! Takes code and where it lies; gives offsets and widths of immediates and displacements of 32 and 64 bits, those relative to the instruction pointer
-//! left out.
+//! Takes code and where it lies; gives offsets and widths of immediates and displacements of 32 and
+//! 64 bits, those relative to the instruction pointer left out.
 
 use crate::address::LinkAddr;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
-/// Offset in `code` and width in bytes of every such field. Bytes that do not decode end the search.
+/// Offset in `code` and width in bytes of every such field. Bytes that do not decode end the
+/// search.
 pub fn absolute(code: &[u8], at: LinkAddr) -> Vec<(usize, usize)> {
     let mut decoder = Decoder::with_ip(64, code, at.0, DecoderOptions::NONE);
     let mut found = Vec::new();
@@ -16,7 +17,9 @@ pub fn absolute(code: &[u8], at: LinkAddr) -> Vec<(usize, usize)> {
         if instruction.is_invalid() {
             break;
         }
-        found.extend(of(&decoder, &instruction).into_iter().map(|(field, width)| (start + field, width)));
+        found.extend(
+            of(&decoder, &instruction).into_iter().map(|(field, width)| (start + field, width)),
+        );
     }
     found
 }
@@ -25,8 +28,12 @@ pub fn absolute(code: &[u8], at: LinkAddr) -> Vec<(usize, usize)> {
 pub fn of(decoder: &Decoder<'_>, instruction: &Instruction) -> Vec<(usize, usize)> {
     let offsets = decoder.get_constant_offsets(instruction);
     let mut fields = Vec::new();
-    let is_branch = instruction.op_count() > 0 && instruction.op0_kind() == iced_x86::OpKind::NearBranch64;
-    if offsets.has_displacement() && !instruction.is_ip_rel_memory_operand() && matches!(offsets.displacement_size(), 4 | 8) {
+    let is_branch =
+        instruction.op_count() > 0 && instruction.op0_kind() == iced_x86::OpKind::NearBranch64;
+    if offsets.has_displacement()
+        && !instruction.is_ip_rel_memory_operand()
+        && matches!(offsets.displacement_size(), 4 | 8)
+    {
         fields.push((offsets.displacement_offset(), offsets.displacement_size()));
     }
     if offsets.has_immediate() && !is_branch && matches!(offsets.immediate_size(), 4 | 8) {

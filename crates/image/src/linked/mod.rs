@@ -1,7 +1,9 @@
-//! A final `vmlinux` as far as its code can be copied from it: bytes, symbols, functions, side tables, exports.
+//! A final `vmlinux` as far as its code can be copied from it: bytes, symbols, functions, side
+//! tables, exports.
 //!
-//! Takes the bytes of the file, which needs neither relocations nor DWARF; gives everything by link address. `crate::vmlinux` gives the
-//! blocks for counting and predicting; this gives what it takes to write a function again. Never changes anything.
+//! Takes the bytes of the file, which needs neither relocations nor DWARF; gives everything by link
+//! address. `crate::vmlinux` gives the blocks for counting and predicting; this gives what it takes
+//! to write a function again. Never changes anything.
 
 mod cut;
 pub mod exports;
@@ -80,7 +82,8 @@ pub struct LinkedKernel<'a> {
     pub text: Range<u64>,
     /// Where the whole image lies: what KASLR moves as one.
     pub image: Range<u64>,
-    /// The functions of `.text`, by offsets in it, ascending and disjoint; `Function::symbol` is an index for `function_name`.
+    /// The functions of `.text`, by offsets in it, ascending and disjoint; `Function::symbol` is an
+    /// index for `function_name`.
     pub functions: Vec<Function>,
     pub tables: Tables,
     sections: Vec<Section<'a>>,
@@ -91,7 +94,8 @@ pub struct LinkedKernel<'a> {
 
 impl<'a> LinkedKernel<'a> {
     /// # Errors
-    /// Not an x86-64 ELF file, without a build id, or without symbols; a side table that is not understood.
+    /// Not an x86-64 ELF file, without a build id, or without symbols; a side table that is not
+    /// understood.
     pub fn parse(data: &'a [u8]) -> Result<LinkedKernel<'a>> {
         let elf = object::File::parse(data).context("not an ELF file that can be read")?;
         let x86 = elf.architecture() == object::Architecture::X86_64;
@@ -122,12 +126,17 @@ impl<'a> LinkedKernel<'a> {
         let mut locals = Vec::new();
         for symbol in elf.symbols() {
             let Ok(name) = symbol.name() else { continue };
-            if name.is_empty() || symbol.kind() == SymbolKind::Section || symbol.kind() == SymbolKind::File {
+            if name.is_empty()
+                || symbol.kind() == SymbolKind::Section
+                || symbol.kind() == SymbolKind::File
+            {
                 continue;
             }
             self.named.entry(name).or_default().push(symbol.address());
-            let code = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
-            let inside = symbol.address() >= self.text.start && symbol.address().saturating_add(symbol.size()) <= self.text.end;
+            let code =
+                matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
+            let inside = symbol.address() >= self.text.start
+                && symbol.address().saturating_add(symbol.size()) <= self.text.end;
             if symbol.section_index() == Some(text) && code && inside {
                 let local = matches!(symbol.flags(), SymbolFlags::Elf { st_info, .. } if st_info >> 4 == object::elf::STB_LOCAL);
                 locals.push(local);
@@ -139,16 +148,19 @@ impl<'a> LinkedKernel<'a> {
             }
         }
         let base = self.text.start;
-        let named = self.symbols.iter().zip(&locals).enumerate().map(|(i, (symbol, &local))| Named {
-            id: SymbolId(i as u32),
-            name: symbol.name,
-            at: (symbol.addr.0 - base) as u32,
-            end: (symbol.addr.0 + symbol.size - base) as u32,
-            local,
-        });
+        let named =
+            self.symbols.iter().zip(&locals).enumerate().map(|(i, (symbol, &local))| Named {
+                id: SymbolId(i as u32),
+                name: symbol.name,
+                at: (symbol.addr.0 - base) as u32,
+                end: (symbol.addr.0 + symbol.size - base) as u32,
+                local,
+            });
         self.functions = functions::from_named(named, self.text_bytes());
         if self.functions.is_empty() {
-            bail!("has no symbols of functions (stripped?): take the vmlinux of the build tree or of the -dbg package");
+            bail!(
+                "has no symbols of functions (stripped?): take the vmlinux of the build tree or of the -dbg package"
+            );
         }
         for (start, end, apart) in APART {
             if let (Some(start), Some(end)) = (self.address_of(start), self.address_of(end)) {
@@ -215,7 +227,8 @@ fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<Section<'a>>> {
         let object::SectionFlags::Elf { sh_flags } = section.flags() else {
             continue;
         };
-        let loaded = sh_flags & u64::from(object::elf::SHF_ALLOC) != 0 && section.kind() != SectionKind::UninitializedData;
+        let loaded = sh_flags & u64::from(object::elf::SHF_ALLOC) != 0
+            && section.kind() != SectionKind::UninitializedData;
         // Per-CPU data is linked at 0 and is no part of what addresses name.
         if loaded && section.address() != 0 {
             let name = section.name().context("a section's name cannot be read")?;

@@ -1,7 +1,8 @@
 //! The side tables of a linked kernel, by link address.
 //!
-//! Takes the sections and symbols of a vmlinux; gives every table that says something about code, decoded. Formats are those of Linux 6.12;
-//! a table whose size does not fit its format is refused by name.
+//! Takes the sections and symbols of a vmlinux; gives every table that says something about code,
+//! decoded. Formats are those of Linux 6.12; a table whose size does not fit its format is refused
+//! by name.
 
 use super::LinkedKernel;
 use crate::address::LinkAddr;
@@ -72,7 +73,8 @@ pub struct Tables {
     pub calls: Vec<u64>,
     pub locks: Vec<u64>,
     pub endbr_seals: Vec<u64>,
-    /// Fields inside instructions that the kernel fills in at boot (`runtime_const`), with their bytes.
+    /// Fields inside instructions that the kernel fills in at boot (`runtime_const`), with their
+    /// bytes.
     pub constants: Vec<(u64, u8)>,
     pub orc: Vec<(u64, OrcState)>,
 }
@@ -80,7 +82,8 @@ pub struct Tables {
 impl Tables {
     pub(super) fn read(kernel: &LinkedKernel<'_>) -> Result<Tables> {
         let mut tables = Tables {
-            tracer_sites: Table::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?.absolutes(),
+            tracer_sites: Table::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?
+                .absolutes(),
             returns: Table::section(kernel, ".return_sites", 4)?.relatives(),
             retpolines: Table::section(kernel, ".retpoline_sites", 4)?.relatives(),
             calls: Table::section(kernel, ".call_sites", 4)?.relatives(),
@@ -94,11 +97,13 @@ impl Tables {
             target: relative(at, e, 4),
             key: (at + 8).wrapping_add(u64_at(e, 8)),
         }));
-        let calls = Table::between(kernel, "__start_static_call_sites", "__stop_static_call_sites", 8)?;
-        tables.static_calls.extend(calls.entries().map(|(at, e)| StaticCall {
-            site: relative(at, e, 0),
-            key: relative(at, e, 4),
-        }));
+        let calls =
+            Table::between(kernel, "__start_static_call_sites", "__stop_static_call_sites", 8)?;
+        tables.static_calls.extend(
+            calls
+                .entries()
+                .map(|(at, e)| StaticCall { site: relative(at, e, 0), key: relative(at, e, 4) }),
+        );
         let exceptions = Table::section(kernel, "__ex_table", 12)?;
         tables.exceptions.extend(exceptions.entries().map(|(at, e)| Exception {
             site: relative(at, e, 0),
@@ -210,14 +215,15 @@ impl<'a> Table<'a> {
         let bytes = section.bytes.get(..used).with_context(|| format!("{name} is cut short"))?;
         let fits = bytes.len().is_multiple_of(entry);
         ensure!(fits, "{name} has entries of a size that is not known");
-        Ok(Table {
-            addr: section.addr,
-            bytes,
-            entry,
-        })
+        Ok(Table { addr: section.addr, bytes, entry })
     }
 
-    fn between(kernel: &LinkedKernel<'a>, start: &str, end: &str, entry: usize) -> Result<Table<'a>> {
+    fn between(
+        kernel: &LinkedKernel<'a>,
+        start: &str,
+        end: &str,
+        entry: usize,
+    ) -> Result<Table<'a>> {
         let (Some(from), Some(to)) = (kernel.address_of(start), kernel.address_of(end)) else {
             return Ok(Table::empty(entry));
         };
@@ -232,19 +238,11 @@ impl<'a> Table<'a> {
             len.is_multiple_of(entry),
             "the table behind {start} has entries of a size that is not known"
         );
-        Ok(Table {
-            addr: from.0,
-            bytes,
-            entry,
-        })
+        Ok(Table { addr: from.0, bytes, entry })
     }
 
     fn empty(entry: usize) -> Table<'a> {
-        Table {
-            addr: 0,
-            bytes: &[],
-            entry,
-        }
+        Table { addr: 0, bytes: &[], entry }
     }
 
     fn entries(&self) -> impl Iterator<Item = (u64, &'a [u8])> {

@@ -1,7 +1,8 @@
 //! The raw parts of a relocatable object: sections, symbols, relocations.
 //!
-//! Takes the bytes of an ELF64 little-endian x86-64 relocatable file; gives its parts with every index checked, so that what stands
-//! on it need not check again. Knows nothing of what a section means, and never writes.
+//! Takes the bytes of an ELF64 little-endian x86-64 relocatable file; gives its parts with every
+//! index checked, so that what stands on it need not check again. Knows nothing of what a section
+//! means, and never writes.
 
 use anyhow::{Context, Result, bail, ensure};
 use object::LittleEndian as Le;
@@ -28,7 +29,8 @@ pub struct Section {
     pub info: u32,
     pub align: u64,
     pub entry_size: u64,
-    /// Bytes in memory; equal to the bytes in the file unless the section has none there (`SHT_NOBITS`).
+    /// Bytes in memory; equal to the bytes in the file unless the section has none there
+    /// (`SHT_NOBITS`).
     pub size: u64,
     /// Where its bytes lie in the file.
     pub range: Range<usize>,
@@ -74,11 +76,13 @@ impl Symbol {
 
     /// The section it is defined in, if it is in one.
     pub fn section(&self) -> Option<SectionId> {
-        (self.index != elf::SHN_UNDEF && self.index < elf::SHN_LORESERVE).then(|| SectionId(u32::from(self.index)))
+        (self.index != elf::SHN_UNDEF && self.index < elf::SHN_LORESERVE)
+            .then(|| SectionId(u32::from(self.index)))
     }
 }
 
-/// One relocation: the field at `offset` of its section becomes symbol + addend, in the way `kind` says.
+/// One relocation: the field at `offset` of its section becomes symbol + addend, in the way `kind`
+/// says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {
     pub offset: u64,
@@ -88,7 +92,8 @@ pub struct Relocation {
 }
 
 impl Relocation {
-    /// Struck out by objtool, which wrote the field itself; refers to nothing, and is carried along.
+    /// Struck out by objtool, which wrote the field itself; refers to nothing, and is carried
+    /// along.
     pub fn is_none(&self) -> bool {
         self.kind == elf::R_X86_64_NONE
     }
@@ -118,7 +123,8 @@ pub struct Elf<'a> {
 }
 
 impl<'a> Elf<'a> {
-    /// Takes the file apart. Fails on anything but a relocatable object of the kind kernels are built from.
+    /// Takes the file apart. Fails on anything but a relocatable object of the kind kernels are
+    /// built from.
     pub fn parse(data: &'a [u8]) -> Result<Elf<'a>> {
         let (header, _) = pod::from_bytes::<FileHeader64<Le>>(data)
             .ok()
@@ -126,7 +132,9 @@ impl<'a> Elf<'a> {
         let ident = &header.e_ident;
         ensure!(ident.magic == elf::ELFMAG, "not an ELF file");
         ensure!(
-            ident.class == elf::ELFCLASS64 && ident.data == elf::ELFDATA2LSB && header.e_machine.get(Le) == elf::EM_X86_64,
+            ident.class == elf::ELFCLASS64
+                && ident.data == elf::ELFDATA2LSB
+                && header.e_machine.get(Le) == elf::EM_X86_64,
             "not an object for x86-64"
         );
         ensure!(header.e_type.get(Le) == elf::ET_REL, "not a relocatable object");
@@ -147,7 +155,8 @@ impl<'a> Elf<'a> {
         );
         let symtab = only(elf::SHT_SYMTAB, "symbol table (built without symbols, or stripped?)")?;
         let strtab = SectionId(sections[symtab.0 as usize].link);
-        let names = sections.get(strtab.0 as usize).context("the symbol table names no string table")?;
+        let names =
+            sections.get(strtab.0 as usize).context("the symbol table names no string table")?;
         ensure!(
             names.kind == elf::SHT_STRTAB,
             "the symbol table's strings are in {}, which is no string table",
@@ -168,7 +177,11 @@ impl<'a> Elf<'a> {
                 section.info
             );
             let earlier = relocation_sections.insert(SectionId(section.info), SectionId(i as u32));
-            ensure!(earlier.is_none(), "{}: a second table of relocations for one section", section.name);
+            ensure!(
+                earlier.is_none(),
+                "{}: a second table of relocations for one section",
+                section.name
+            );
         }
         if let Some(section) = sections.iter().find(|s| s.kind == elf::SHT_REL) {
             bail!("{}: relocations without addends, which x86-64 does not use", section.name);
@@ -203,9 +216,11 @@ impl<'a> Elf<'a> {
     /// # Errors
     /// The section has none.
     pub fn section_symbol(&self, section: SectionId) -> Result<SymbolId> {
-        let stands_for = |s: &Symbol| s.kind() == object::elf::STT_SECTION && s.section() == Some(section);
+        let stands_for =
+            |s: &Symbol| s.kind() == object::elf::STT_SECTION && s.section() == Some(section);
         let index = self.symbols.iter().position(stands_for);
-        let index = index.with_context(|| format!("{} has no section symbol", self.section(section).name))?;
+        let index = index
+            .with_context(|| format!("{} has no section symbol", self.section(section).name))?;
         Ok(SymbolId(index as u32))
     }
 
@@ -218,7 +233,8 @@ impl<'a> Elf<'a> {
         &self.data[self.section(id).range.clone()]
     }
 
-    /// A symbol's name; a name that is no UTF-8 or runs off its table is an error of the file and comes back empty.
+    /// A symbol's name; a name that is no UTF-8 or runs off its table is an error of the file and
+    /// comes back empty.
     pub fn name(&self, symbol: &Symbol) -> &'a str {
         string_at(self.bytes(self.strtab), symbol.name).unwrap_or("")
     }
@@ -227,16 +243,13 @@ impl<'a> Elf<'a> {
         self.relocation_sections.get(&of).copied()
     }
 
-    /// The relocations of a section in the file's order, each with a symbol that exists and a field inside the section.
+    /// The relocations of a section in the file's order, each with a symbol that exists and a field
+    /// inside the section.
     pub fn relocations(&self, of: SectionId) -> Result<Vec<Relocation>> {
         let target = self.section(of);
         let list = self.debug_relocations(of)?;
         for r in &list {
-            let width = if matches!(r.kind, elf::R_X86_64_64 | elf::R_X86_64_PC64) {
-                8
-            } else {
-                1
-            };
+            let width = if matches!(r.kind, elf::R_X86_64_64 | elf::R_X86_64_PC64) { 8 } else { 1 };
             ensure!(
                 r.offset.checked_add(width).is_some_and(|end| end <= target.size),
                 "{}: a relocation at {:#x}, outside the section",
@@ -247,7 +260,8 @@ impl<'a> Elf<'a> {
         Ok(list)
     }
 
-    /// As `relocations`, for sections that may be compressed, so that their size says nothing about where fields lie.
+    /// As `relocations`, for sections that may be compressed, so that their size says nothing about
+    /// where fields lie.
     pub fn debug_relocations(&self, of: SectionId) -> Result<Vec<Relocation>> {
         let Some(table) = self.relocation_section(of) else {
             return Ok(Vec::new());
@@ -299,7 +313,8 @@ fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<Section>>
     headers
         .iter()
         .map(|h| {
-            let name = string_at(names, h.sh_name.get(Le)).context("a section without a readable name")?;
+            let name =
+                string_at(names, h.sh_name.get(Le)).context("a section without a readable name")?;
             let align = h.sh_addralign.get(Le);
             ensure!(
                 align <= MOST_ALIGNED && (align == 0 || align.is_power_of_two()),

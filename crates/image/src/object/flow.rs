@@ -3,12 +3,14 @@
 use super::pieces::{Exit, Piece, Site, SiteKind};
 use layout::graph::EdgeKind;
 
-/// The edges between pieces (ascending), by number, those of static keys too. A way to a place where no piece begins is left out.
+/// The edges between pieces (ascending), by number, those of static keys too. A way to a place
+/// where no piece begins is left out.
 pub fn edges(pieces: &[Piece], sites: &[Site]) -> Vec<(u32, u32, EdgeKind)> {
     let find = |at: u32| pieces.binary_search_by_key(&at, |p| p.at).ok().map(|i| i as u32);
     let mut edges = Vec::new();
     for (i, piece) in (0u32..).zip(pieces) {
-        let next = pieces.get(i as usize + 1).filter(|n| n.function == piece.function).map(|_| i + 1);
+        let next =
+            pieces.get(i as usize + 1).filter(|n| n.function == piece.function).map(|_| i + 1);
         let falls = matches!(piece.exit, Exit::Runs | Exit::Branch(_));
         if let (true, Some(next)) = (falls, next) {
             edges.push((i, next, EdgeKind::FallThrough));

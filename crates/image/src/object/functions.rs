@@ -1,7 +1,8 @@
 //! The functions of a section of code, and what lies between them.
 //!
-//! Takes the symbols of the section; gives stretches that cover it without overlap: functions (aliases and nested symbols folded into
-//! one), with the call padding in front of them, and the gaps. Never looks at an instruction's meaning.
+//! Takes the symbols of the section; gives stretches that cover it without overlap: functions
+//! (aliases and nested symbols folded into one), with the call padding in front of them, and the
+//! gaps. Never looks at an instruction's meaning.
 
 use super::elf::{Elf, SectionId, SymbolId};
 use object::elf::{STT_FUNC, STT_NOTYPE};
@@ -55,7 +56,8 @@ pub struct Function {
     pub end: u32,
     /// Bytes in front of `at` that belong to it: call padding, a kCFI hash.
     pub lead: u32,
-    /// Bytes of call padding in front of the lead that the kernel never patches: they need not move with it.
+    /// Bytes of call padding in front of the lead that the kernel never patches: they need not move
+    /// with it.
     pub spare: u32,
     /// A symbol names the lead, and what is spare in front of it.
     pub lead_named: bool,
@@ -64,7 +66,8 @@ pub struct Function {
 
 /// The functions of `code`, ascending and disjoint.
 ///
-/// A symbol without a size that lies inside a function makes it `Whole::InnerLabel`; outside of all it begins a nameless stretch.
+/// A symbol without a size that lies inside a function makes it `Whole::InnerLabel`; outside of all
+/// it begins a nameless stretch.
 pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
     let bytes = elf.bytes(code);
     let symbols = elf.symbols.iter().enumerate().filter(|(_, s)| {
@@ -142,8 +145,9 @@ pub fn from_named<'a>(symbols: impl Iterator<Item = Named<'a>>, bytes: &[u8]) ->
     functions
 }
 
-/// The bytes directly in front of a function's entry that a kernel with call-depth tracking patches at boot: the length of its template
-/// (`SKL_TMPL_SIZE`, arch/x86/kernel/callthunks.c). `None` when the object does not say.
+/// The bytes directly in front of a function's entry that a kernel with call-depth tracking patches
+/// at boot: the length of its template (`SKL_TMPL_SIZE`, arch/x86/kernel/callthunks.c). `None` when
+/// the object does not say.
 fn patched_padding(elf: &Elf<'_>) -> Option<u32> {
     let place = |name: &str| {
         let mut found = elf.symbols.iter().filter(|s| elf.name(s) == name);
@@ -156,7 +160,8 @@ fn patched_padding(elf: &Elf<'_>) -> Option<u32> {
     u32::try_from(length).ok()
 }
 
-/// Leaves each function of its padding what is patched. Padding that is not of no-ops alone (a kCFI hash) stays whole.
+/// Leaves each function of its padding what is patched. Padding that is not of no-ops alone (a kCFI
+/// hash) stays whole.
 fn spare_leads(functions: &mut [Function], bytes: &[u8], patched: u32) {
     for f in functions.iter_mut().filter(|f| f.lead > patched) {
         let lead = &bytes[(f.at - f.lead) as usize..f.at as usize];
@@ -170,18 +175,16 @@ fn spare_leads(functions: &mut [Function], bytes: &[u8], patched: u32) {
 /// What compilers pad with for `-fpatchable-function-entry`.
 const NO_OP: u8 = 0x90;
 
-/// Gives each function the prefix that ends where it begins; in an object that has prefixes, also the no-ops in front of functions
-/// that have none by name (assembly).
+/// Gives each function the prefix that ends where it begins; in an object that has prefixes, also
+/// the no-ops in front of functions that have none by name (assembly).
 fn give_leads(functions: &mut [Function], mut prefixes: Vec<(u32, u32)>, bytes: &[u8]) {
     prefixes.sort_by_key(|&(at, end)| (end, at));
     let usual = prefixes.iter().map(|&(at, end)| end - at).max().unwrap_or(0);
     let mut previous_end = 0;
     for f in functions {
         let first = prefixes.partition_point(|&(_, end)| end < f.at);
-        let named = prefixes
-            .get(first)
-            .filter(|&&(_, end)| end == f.at)
-            .map_or(0, |&(at, end)| end - at);
+        let named =
+            prefixes.get(first).filter(|&&(_, end)| end == f.at).map_or(0, |&(at, end)| end - at);
         let room = f.at - previous_end.min(f.at);
         let no_ops = bytes[..f.at as usize]
             .iter()

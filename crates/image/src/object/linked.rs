@@ -1,7 +1,8 @@
 //! Where an object's `.text` lies in the kernel that was linked from it.
 //!
-//! Takes the object and the bytes of the `vmlinux`; gives the address, after making sure that the two belong together: every global function
-//! lies where the object says, and every byte of code that the linker does not fill in is equal. Never changes anything.
+//! Takes the object and the bytes of the `vmlinux`; gives the address, after making sure that the
+//! two belong together: every global function lies where the object says, and every byte of code
+//! that the linker does not fill in is equal. Never changes anything.
 
 use super::KernelObject;
 use super::elf::{SectionId, Symbol};
@@ -29,25 +30,25 @@ struct Global {
 impl<'a> Linked<'a> {
     pub fn read(bytes: &'a [u8]) -> Result<Linked<'a>> {
         let elf = object::File::parse(bytes).context("not an ELF file")?;
-        let id = elf.build_id().context("its notes cannot be read")?.context("it has no build id")?;
+        let id =
+            elf.build_id().context("its notes cannot be read")?.context("it has no build id")?;
         let build_id = BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect());
         let mut globals: HashMap<&str, Option<Global>> = HashMap::new();
         for symbol in elf.symbols().filter(|s| s.is_global()) {
             if let Ok(name) = symbol.name() {
-                let global = Global {
-                    address: symbol.address(),
-                    weak: symbol.is_weak(),
-                };
+                let global = Global { address: symbol.address(), weak: symbol.is_weak() };
                 globals.entry(name).and_modify(|a| *a = None).or_insert(Some(global));
             }
         }
         ensure!(!globals.is_empty(), "it has no symbols (was it stripped?)");
-        let globals = globals.into_iter().filter_map(|(name, global)| Some((name, global?))).collect();
+        let globals =
+            globals.into_iter().filter_map(|(name, global)| Some((name, global?))).collect();
         Ok(Linked { elf, build_id, globals })
     }
 
-    /// Where the linker put a global symbol of the object. `None` if the kernel did not keep it, or if another object's definition took a weak
-    /// one's place, as the C library's `abort` does that of a kernel for User Mode Linux.
+    /// Where the linker put a global symbol of the object. `None` if the kernel did not keep it, or
+    /// if another object's definition took a weak one's place, as the C library's `abort` does that
+    /// of a kernel for User Mode Linux.
     fn address_of(&self, object: &KernelObject<'_>, symbol: &Symbol) -> Option<u64> {
         let global = self.globals.get(object.elf.name(symbol))?;
         (symbol.is_weak() == global.weak).then_some(global.address)
@@ -61,10 +62,17 @@ impl<'a> Linked<'a> {
             .transpose()
     }
 
-    /// Where a section of the object lies: all its global symbols agree on it. `None` when it has none that the kernel kept.
-    pub fn base_of(&self, object: &KernelObject<'_>, section: SectionId) -> Result<Option<LinkAddr>> {
+    /// Where a section of the object lies: all its global symbols agree on it. `None` when it has
+    /// none that the kernel kept.
+    pub fn base_of(
+        &self,
+        object: &KernelObject<'_>,
+        section: SectionId,
+    ) -> Result<Option<LinkAddr>> {
         let mut base = None;
-        for symbol in object.elf.symbols.iter().filter(|s| !s.is_local() && s.section() == Some(section)) {
+        for symbol in
+            object.elf.symbols.iter().filter(|s| !s.is_local() && s.section() == Some(section))
+        {
             let Some(address) = self.address_of(object, symbol) else { continue };
             let name = object.elf.name(symbol);
             let here = address.wrapping_sub(symbol.value);
@@ -72,22 +80,27 @@ impl<'a> Linked<'a> {
                 None => base = Some(here),
                 Some(base) if base == here => {}
                 Some(_) => {
-                    bail!("{name} does not lie where vmlinux.o says: vmlinux was not linked from this vmlinux.o; run make in the tree")
+                    bail!(
+                        "{name} does not lie where vmlinux.o says: vmlinux was not linked from this vmlinux.o; run make in the tree"
+                    )
                 }
             }
         }
         Ok(base.map(LinkAddr))
     }
 
-    /// How far the linker put a rewritten `.text` from where the placement, made for one at `base`, expected it; 0 as long as what lies in
-    /// front of it is the same. Every global symbol must lie where the placement says.
-    pub fn text_shift(&self, object: &KernelObject<'_>, placement: &Placement, base: LinkAddr) -> Result<u64> {
+    /// How far the linker put a rewritten `.text` from where the placement, made for one at `base`,
+    /// expected it; 0 as long as what lies in front of it is the same. Every global symbol must lie
+    /// where the placement says.
+    pub fn text_shift(
+        &self,
+        object: &KernelObject<'_>,
+        placement: &Placement,
+        base: LinkAddr,
+    ) -> Result<u64> {
         let mut shift = None;
-        for symbol in object
-            .elf
-            .symbols
-            .iter()
-            .filter(|s| !s.is_local() && s.section() == Some(object.text))
+        for symbol in
+            object.elf.symbols.iter().filter(|s| !s.is_local() && s.section() == Some(object.text))
         {
             let Some(address) = self.address_of(object, symbol) else { continue };
             let name = object.elf.name(symbol);
@@ -109,11 +122,10 @@ impl<'a> Linked<'a> {
         let base = self
             .base_of(object, object.text)?
             .context("no symbol of vmlinux.o's .text is in vmlinux")?;
-        let section = self
-            .elf
-            .sections()
-            .find(|s| s.address() <= base.0 && base.0 < s.address() + s.size());
-        let section = section.with_context(|| format!("vmlinux has no section at {base}, where .text should be"))?;
+        let section =
+            self.elf.sections().find(|s| s.address() <= base.0 && base.0 < s.address() + s.size());
+        let section = section
+            .with_context(|| format!("vmlinux has no section at {base}, where .text should be"))?;
         let all = section.uncompressed_data().context("vmlinux: its .text cannot be read")?;
         let ours = object.elf.bytes(object.text);
         let theirs = (base.0 - section.address()) as usize;

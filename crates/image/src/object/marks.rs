@@ -1,6 +1,8 @@
-//! What is known of each byte of code before it is cut: where instructions start, what aims there, what the kernel patches.
+//! What is known of each byte of code before it is cut: where instructions start, what aims there,
+//! what the kernel patches.
 //!
-//! Takes the decoded code and what the side tables say; gives a byte of marks for every byte of the section. Cuts nothing.
+//! Takes the decoded code and what the side tables say; gives a byte of marks for every byte of the
+//! section. Cuts nothing.
 
 use super::functions::Function;
 use super::instructions::{Instruction, NOWHERE};
@@ -22,7 +24,8 @@ pub struct Facts<'a> {
     pub tracer_sites: &'a [u32],
     /// Calls (by offset) that never return.
     pub dead_calls: &'a HashSet<u32>,
-    /// Offsets at which a layout wants to cut; followed behind calls and static keys, ignored elsewhere.
+    /// Offsets at which a layout wants to cut; followed behind calls and static keys, ignored
+    /// elsewhere.
     pub cuts: &'a [u32],
 }
 

@@ -1,7 +1,8 @@
 //! A kernel's `vmlinux.o`, fully understood: what it takes to move its code.
 //!
-//! Takes the bytes of the object as objtool left it; gives its sections, symbols and relocations, and `.text` cut into pieces. Fails, with
-//! the section's name, where something refers to the inside of code in a way that is not known. Never changes anything.
+//! Takes the bytes of the object as objtool left it; gives its sections, symbols and relocations,
+//! and `.text` cut into pieces. Fails, with the section's name, where something refers to the
+//! inside of code in a way that is not known. Never changes anything.
 
 pub mod elf;
 pub mod flow;
@@ -39,7 +40,8 @@ pub struct KernelObject<'a> {
     pub sites: Vec<Site>,
 }
 
-/// A kernel has a handful of sections like `.text.unlikely`; with more, its functions are not in `.text`.
+/// A kernel has a handful of sections like `.text.unlikely`; with more, its functions are not in
+/// `.text`.
 const MOST_TEXT_SECTIONS: usize = 64;
 
 /// What is known besides the object itself.
@@ -59,7 +61,8 @@ impl<'a> KernelObject<'a> {
             elf.section(text).is_code() && elf.section(text).size < u64::from(u32::MAX),
             ".text is not code, or larger than 4 GB"
         );
-        let own_sections = elf.sections.iter().filter(|s| s.is_code() && s.name.starts_with(".text.")).count();
+        let own_sections =
+            elf.sections.iter().filter(|s| s.is_code() && s.name.starts_with(".text.")).count();
         ensure!(
             own_sections <= MOST_TEXT_SECTIONS,
             "{own_sections} sections of code beside .text: functions in sections of their own (LTO, dead code elimination) are not understood"
@@ -76,7 +79,14 @@ impl<'a> KernelObject<'a> {
         let mut tables = tables::read(&elf, text, &relocations, &code, &starts)?;
         name_referenced_gaps(&elf, text, &mut functions, &tables);
         trim_nameless(&code, &mut functions, &tables);
-        let dead_calls = dead_calls(&elf, text, &code, &functions, &relocations[text.0 as usize], &hints.noreturn);
+        let dead_calls = dead_calls(
+            &elf,
+            text,
+            &code,
+            &functions,
+            &relocations[text.0 as usize],
+            &hints.noreturn,
+        );
         let tracer_sites = sites_of(&elf, &tables, "__mcount_loc");
         let facts = Facts {
             tables: &tables,
@@ -84,7 +94,8 @@ impl<'a> KernelObject<'a> {
             dead_calls: &dead_calls,
             cuts: &hints.cuts,
         };
-        let Cut { functions, pieces, sites } = pieces::cut(elf.section(text).size as u32, &code, functions, &facts);
+        let Cut { functions, pieces, sites } =
+            pieces::cut(elf.section(text).size as u32, &code, functions, &facts);
         let references = std::mem::take(&mut tables.references);
         let alternatives = std::mem::take(&mut tables.alternatives);
         Ok(KernelObject {
@@ -108,7 +119,8 @@ impl<'a> KernelObject<'a> {
 
     /// The piece whose padding or code contains `at`, or whose code ends there.
     pub fn piece_at(&self, at: u32) -> Option<usize> {
-        let index = self.pieces.partition_point(|p| p.at - p.lead - p.spare <= at).checked_sub(1)?;
+        let index =
+            self.pieces.partition_point(|p| p.at - p.lead - p.spare <= at).checked_sub(1)?;
         (at <= self.pieces[index].end()).then_some(index)
     }
 
@@ -159,8 +171,14 @@ fn read_relocations(elf: &Elf<'_>) -> Result<Vec<Vec<Relocation>>> {
         .collect()
 }
 
-/// Decodes all of `.text`, and adds what lies between functions and is more than padding to `functions`, nameless and whole.
-fn decode_text(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, relocations: &[Relocation]) -> Vec<Instruction> {
+/// Decodes all of `.text`, and adds what lies between functions and is more than padding to
+/// `functions`, nameless and whole.
+fn decode_text(
+    elf: &Elf<'_>,
+    text: SectionId,
+    functions: &mut Vec<Function>,
+    relocations: &[Relocation],
+) -> Vec<Instruction> {
     let bytes = elf.bytes(text);
     let size = bytes.len() as u32;
     let mut stretches: Vec<(u32, u32, bool)> = Vec::with_capacity(functions.len() * 2);
@@ -175,7 +193,9 @@ fn decode_text(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, re
     stretches.retain(|(from, to, _)| from < to);
     let decoded: Vec<Vec<Instruction>> = stretches
         .par_iter()
-        .map(|&(from, to, _)| instructions::decode(&bytes[from as usize..to as usize], from, size, relocations))
+        .map(|&(from, to, _)| {
+            instructions::decode(&bytes[from as usize..to as usize], from, size, relocations)
+        })
         .collect();
     for (&(from, to, named), code) in stretches.iter().zip(&decoded) {
         if !named && !code.iter().all(|i| i.is_padding() && !i.linked) {
@@ -208,14 +228,20 @@ fn refuse_unaimed(elf: &Elf<'_>, text: SectionId, code: &[Instruction]) -> Resul
 }
 
 /// Padding that a side table refers to is kept like code.
-fn name_referenced_gaps(elf: &Elf<'_>, text: SectionId, functions: &mut Vec<Function>, tables: &SideTables) {
+fn name_referenced_gaps(
+    elf: &Elf<'_>,
+    text: SectionId,
+    functions: &mut Vec<Function>,
+    tables: &SideTables,
+) {
     let size = elf.section(text).size as u32;
     let mut found: Vec<Function> = Vec::new();
     for r in &tables.references {
         let next = functions.partition_point(|f| f.at - f.lead - f.spare <= r.target);
         let from = next.checked_sub(1).map_or(0, |i| functions[i].end);
         let to = functions.get(next).map_or(size, |f| f.at - f.lead - f.spare);
-        let behind_code = r.target == from && matches!(r.meaning, Meaning::End | Meaning::Control | Meaning::Regenerated);
+        let behind_code = r.target == from
+            && matches!(r.meaning, Meaning::End | Meaning::Control | Meaning::Regenerated);
         if r.meaning != Meaning::Regenerated && r.target >= from && r.target < to && !behind_code {
             found.push(Function {
                 symbol: None,
@@ -260,8 +286,8 @@ fn sites_of(elf: &Elf<'_>, tables: &SideTables, name: &str) -> Vec<u32> {
     tables.references.iter().filter(|r| r.section == id).map(|r| r.target).collect()
 }
 
-/// Offsets of the calls to functions of the given names. That another function can be seen not to return is not relied upon: a livepatch may
-/// put one in its place that does.
+/// Offsets of the calls to functions of the given names. That another function can be seen not to
+/// return is not relied upon: a livepatch may put one in its place that does.
 fn dead_calls(
     elf: &Elf<'_>,
     text: SectionId,

@@ -1,13 +1,16 @@
 //! Code cut into pieces that can be moved.
 //!
-//! Takes the decoded code, its functions and what the side tables say; gives pieces (blocks, or whole stretches where something is not
-//! understood) and, inside them, the sites whose bytes depend on where things are. Cutting is conservative: a cut that is not needed
-//! costs a jump, one that is missed would cost the kernel. Never places anything.
+//! Takes the decoded code, its functions and what the side tables say; gives pieces (blocks, or
+//! whole stretches where something is not understood) and, inside them, the sites whose bytes
+//! depend on where things are. Cutting is conservative: a cut that is not needed costs a jump, one
+//! that is missed would cost the kernel. Never places anything.
 
 use super::functions::Function;
 use super::instructions::{Instruction, Kind, NOWHERE};
 pub use super::marks::Facts;
-use super::marks::{CONTINUES, CUT, IN_ALTERNATIVE, LEADER, PINNED, STARTS, STATIC_KEY, containing, mark, within};
+use super::marks::{
+    CONTINUES, CUT, IN_ALTERNATIVE, LEADER, PINNED, STARTS, STATIC_KEY, containing, mark, within,
+};
 use super::whole;
 
 /// How control leaves a piece at its end.
@@ -31,7 +34,8 @@ pub struct Piece {
     pub size: u32,
     /// Bytes in front of `at` that move with it.
     pub lead: u32,
-    /// Bytes in front of the lead that are its function's padding, but need not move: part of the gap of the piece before.
+    /// Bytes in front of the lead that are its function's padding, but need not move: part of the
+    /// gap of the piece before.
     pub spare: u32,
     /// Padding between this piece and the next one's lead.
     pub gap: u32,
@@ -68,7 +72,8 @@ pub struct Site {
 pub enum SiteKind {
     /// A 32-bit displacement from the instruction's end, this far into the instruction.
     Displacement(u8),
-    /// A no-op or a jump that a static key patches. The kernel patches by the site's length, so a short one grows when its target is far.
+    /// A no-op or a jump that a static key patches. The kernel patches by the site's length, so a
+    /// short one grows when its target is far.
     StaticKey { jumps: bool },
 }
 
@@ -81,15 +86,17 @@ pub struct Cut {
 }
 
 /// Cuts a section of `size` bytes into pieces.
-pub fn cut(size: u32, code: &[Instruction], mut functions: Vec<Function>, facts: &Facts<'_>) -> Cut {
+pub fn cut(
+    size: u32,
+    code: &[Instruction],
+    mut functions: Vec<Function>,
+    facts: &Facts<'_>,
+) -> Cut {
     let mut marks = mark(size, code, facts);
     whole::find(code, &mut functions, facts, &marks);
     functions = whole::join(code, functions, facts, &marks);
     refuse_cuts_before_tracers(&functions, facts, &mut marks);
-    let mut result = Cut {
-        functions,
-        ..Cut::default()
-    };
+    let mut result = Cut { functions, ..Cut::default() };
     for index in 0..result.functions.len() {
         if result.functions[index].whole.is_some() {
             keep_whole(code, index, &mut result);
@@ -105,7 +112,8 @@ pub fn cut(size: u32, code: &[Instruction], mut functions: Vec<Function>, facts:
     result
 }
 
-/// The code from a function's entry to its tracer site stays in one piece, so that its symbol contains the site.
+/// The code from a function's entry to its tracer site stays in one piece, so that its symbol
+/// contains the site.
 fn refuse_cuts_before_tracers(functions: &[Function], facts: &Facts<'_>, marks: &mut [u8]) {
     for &site in facts.tracer_sites {
         if let Some(index) = containing(functions, site) {
@@ -158,7 +166,13 @@ fn push_displacement(i: &Instruction, sites: &mut Vec<Site>) {
 }
 
 /// Blocks of a function that is understood.
-fn cut_function(code: &[Instruction], index: usize, marks: &[u8], facts: &Facts<'_>, result: &mut Cut) {
+fn cut_function(
+    code: &[Instruction],
+    index: usize,
+    marks: &[u8],
+    facts: &Facts<'_>,
+    result: &mut Cut,
+) {
     let function = result.functions[index].clone();
     let cutter = Cutter {
         body: within(code, function.at, function.end),
@@ -239,33 +253,35 @@ impl Cutter<'_> {
                 at: i.at,
                 len: i.len,
                 target: static_key_target(self.facts, i.at),
-                kind: SiteKind::StaticKey {
-                    jumps: i.kind == Kind::Jump,
-                },
+                kind: SiteKind::StaticKey { jumps: i.kind == Kind::Jump },
             });
         } else if !i.is_plain_branch() || mark & IN_ALTERNATIVE != 0 {
             push_displacement(i, sites);
         }
     }
 
-    /// Whether a piece may end behind an instruction that runs on: something aims there, or the layout asks for it.
+    /// Whether a piece may end behind an instruction that runs on: something aims there, or the
+    /// layout asks for it.
     fn may_cut_behind(&self, i: &Instruction) -> bool {
         let (mark, next) = (self.mark(i.at), self.mark(i.end()));
         let opaque = mark & IN_ALTERNATIVE != 0;
         let asked = next & CUT != 0 && (i.kind == Kind::Call || mark & STATIC_KEY != 0) && !opaque;
-        let inside_alternative = opaque && next & IN_ALTERNATIVE != 0 && !starts_alternative(self.facts, i.end());
+        let inside_alternative =
+            opaque && next & IN_ALTERNATIVE != 0 && !starts_alternative(self.facts, i.end());
         (next & LEADER != 0 || asked) && !inside_alternative
     }
 
     /// The int3 at `k` that nothing else refers to.
     fn guard(&self, k: usize) -> Option<&Instruction> {
-        let is_guard = |i: &&Instruction| i.kind == Kind::Int3 && self.mark(i.at) & (LEADER | PINNED) == 0;
+        let is_guard =
+            |i: &&Instruction| i.kind == Kind::Int3 && self.mark(i.at) & (LEADER | PINNED) == 0;
         self.body.get(k).filter(is_guard)
     }
 
     /// How many instructions from `k` on are padding that nothing reaches, which is no code.
     fn padding(&self, k: usize) -> usize {
-        let is_padding = |i: &&Instruction| i.is_padding() && self.mark(i.at) & !(STARTS | CUT) == 0;
+        let is_padding =
+            |i: &&Instruction| i.is_padding() && self.mark(i.at) & !(STARTS | CUT) == 0;
         self.body[k..].iter().take_while(is_padding).count()
     }
 }
@@ -279,8 +295,15 @@ fn static_key_target(facts: &Facts<'_>, at: u32) -> u32 {
     keys[keys.partition_point(|k| k.at < at)].target
 }
 
-/// Whether an instruction ends its piece, how, and the bytes of its branch that can be written anew.
-fn leaves(i: &Instruction, mark: u8, next_mark: u8, last: bool, facts: &Facts<'_>) -> Option<(Exit, u8)> {
+/// Whether an instruction ends its piece, how, and the bytes of its branch that can be written
+/// anew.
+fn leaves(
+    i: &Instruction,
+    mark: u8,
+    next_mark: u8,
+    last: bool,
+    facts: &Facts<'_>,
+) -> Option<(Exit, u8)> {
     if mark & (IN_ALTERNATIVE | STATIC_KEY) != 0 {
         // Patched at run time: what it does now says little, and it may always run on.
         return last.then_some((Exit::Stop, 0));

@@ -1,8 +1,9 @@
 //! What the kernel's side tables say about the code.
 //!
-//! Takes the relocations of every section that point into one section of code; gives for each what it means: an instruction's
-//! address, a place control goes to, the label behind an instruction, the middle of an instruction. A table that is not on the list
-//! here may point at the first byte of functions only; when it points elsewhere, reading fails with the table's name. Never
+//! Takes the relocations of every section that point into one section of code; gives for each what
+//! it means: an instruction's address, a place control goes to, the label behind an instruction,
+//! the middle of an instruction. A table that is not on the list here may point at the first byte
+//! of functions only; when it points elsewhere, reading fails with the table's name. Never
 //! interprets what else is in a table.
 //!
 //! To add one: a line in `layout_of`, with where its format is defined in the kernel.
@@ -81,17 +82,24 @@ fn layout_of(name: &str) -> Layout {
         "__ex_table" => Layout::Entries(12, &[(0, Instruction), (4, Control)]),
         // struct jump_entry, include/linux/jump_label.h
         "__jump_table" => Layout::Entries(16, &[(0, Instruction), (4, Control)]),
-        // struct alt_instr and struct bug_entry: the first field is the site; their lengths have changed, see `entry_size`.
+        // struct alt_instr and struct bug_entry: the first field is the site; their lengths have
+        // changed, see `entry_size`.
         ".altinstructions" | "__bug_table" => Layout::Uniform(Instruction),
         // struct static_call_site, include/linux/static_call_types.h
         ".static_call_sites" => Layout::Entries(8, &[(0, Instruction)]),
         // tools/objtool/check.c, create_*_sections
-        ".return_sites" | ".retpoline_sites" | ".call_sites" | ".ibt_endbr_seal" | ".cfi_sites" => Layout::Uniform(Instruction),
+        ".return_sites" | ".retpoline_sites" | ".call_sites" | ".ibt_endbr_seal" | ".cfi_sites" => {
+            Layout::Uniform(Instruction)
+        }
         // LOCK_PREFIX, arch/x86/include/asm/alternative.h
         ".smp_locks" => Layout::Uniform(Instruction),
-        // The fentry sites (scripts/recordmcount.h, objtool's create_mcount_loc_sections); -fpatchable-function-entry; clang's kCFI
-        "__mcount_loc" | "__patchable_function_entries" | ".kcfi_traps" => Layout::Uniform(Instruction),
-        // include/linux/objtool.h; `reachable` and `unreachable` stand behind the instruction that they speak of
+        // The fentry sites (scripts/recordmcount.h, objtool's create_mcount_loc_sections);
+        // -fpatchable-function-entry; clang's kCFI
+        "__mcount_loc" | "__patchable_function_entries" | ".kcfi_traps" => {
+            Layout::Uniform(Instruction)
+        }
+        // include/linux/objtool.h; `reachable` and `unreachable` stand behind the instruction that
+        // they speak of
         ".discard.reachable" | ".discard.unreachable" => Layout::Uniform(End),
         ".discard.retpoline_safe"
         | ".discard.intra_function_calls"
@@ -101,12 +109,17 @@ fn layout_of(name: &str) -> Layout {
         | ".discard.annotate_insn"
         | ".discard.noendbr"
         | ".discard.ibt_endbr_noseal" => Layout::Uniform(Instruction),
-        ".discard.addressable" | ".discard.func_stack_frame_non_standard" | "_kprobe_blacklist" => Layout::Uniform(Control),
-        // Unwinding as the compiler describes it to debuggers, one entry a function (kernels for User Mode Linux have it): nothing in a kernel
-        // reads it, and it says nothing of a function's other parts.
+        ".discard.addressable" | ".discard.func_stack_frame_non_standard" | "_kprobe_blacklist" => {
+            Layout::Uniform(Control)
+        }
+        // Unwinding as the compiler describes it to debuggers, one entry a function (kernels for
+        // User Mode Linux have it): nothing in a kernel reads it, and it says nothing of a
+        // function's other parts.
         ".eh_frame" => Layout::Uniform(Control),
         ".orc_unwind_ip" => Layout::Uniform(Regenerated),
-        _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => Layout::Uniform(Middle),
+        _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => {
+            Layout::Uniform(Middle)
+        }
         _ if [".rodata", ".data", ".init.data", ".init.rodata", ".ref.data", "__tracepoints"]
             .iter()
             .any(|known| {
@@ -122,9 +135,15 @@ fn layout_of(name: &str) -> Layout {
 
 /// Reads every reference to `code`.
 ///
-/// `relocations` are those of every section by number, those of code ascending by offset; `own` is `code` decoded; `starts` are the
-/// first bytes of its functions, ascending.
-pub fn read(elf: &Elf<'_>, code: SectionId, relocations: &[Vec<Relocation>], own: &[Instruction], starts: &[u32]) -> Result<SideTables> {
+/// `relocations` are those of every section by number, those of code ascending by offset; `own` is
+/// `code` decoded; `starts` are the first bytes of its functions, ascending.
+pub fn read(
+    elf: &Elf<'_>,
+    code: SectionId,
+    relocations: &[Vec<Relocation>],
+    own: &[Instruction],
+    starts: &[u32],
+) -> Result<SideTables> {
     let mut tables = SideTables::default();
     for id in elf.ids() {
         let section = elf.section(id);
@@ -157,10 +176,9 @@ fn value_in(elf: &Elf<'_>, code: SectionId, r: &Relocation) -> Option<i64> {
 
 fn offset_in_code(elf: &Elf<'_>, code: SectionId, value: i64) -> Result<u32> {
     let size = elf.section(code).size;
-    u32::try_from(value)
-        .ok()
-        .filter(|&v| u64::from(v) <= size)
-        .with_context(|| format!("points to {}{value:+#x}, outside that section", elf.section(code).name))
+    u32::try_from(value).ok().filter(|&v| u64::from(v) <= size).with_context(|| {
+        format!("points to {}{value:+#x}, outside that section", elf.section(code).name)
+    })
 }
 
 /// References from code: an operand relative to the instruction's end, or an address.
@@ -185,7 +203,9 @@ fn from_code(
             let inside = instructions
                 .get(at)
                 .filter(|i| u64::from(i.at) + u64::from(i.field) == r.offset && i.field != 0);
-            let instruction = inside.with_context(|| format!("{}: a relative reference that is no operand of an instruction", place()))?;
+            let instruction = inside.with_context(|| {
+                format!("{}: a relative reference that is no operand of an instruction", place())
+            })?;
             i64::from(instruction.end()) - r.offset as i64
         } else {
             ensure!(
@@ -208,7 +228,14 @@ fn from_code(
 }
 
 /// References from tables and data.
-fn from_data(elf: &Elf<'_>, code: SectionId, id: SectionId, list: &[Relocation], starts: &[u32], found: &mut Vec<Reference>) -> Result<()> {
+fn from_data(
+    elf: &Elf<'_>,
+    code: SectionId,
+    id: SectionId,
+    list: &[Relocation],
+    starts: &[u32],
+    found: &mut Vec<Reference>,
+) -> Result<()> {
     let name = &elf.section(id).name;
     let layout = layout_of(name);
     for (index, r) in list.iter().enumerate() {
@@ -229,7 +256,9 @@ fn from_data(elf: &Elf<'_>, code: SectionId, id: SectionId, list: &[Relocation],
                 .iter()
                 .find(|(at, _)| r.offset % size == *at)
                 .map(|(_, meaning)| *meaning)
-                .with_context(|| format!("{}: a field of this table that should not refer to code", place()))?,
+                .with_context(|| {
+                    format!("{}: a field of this table that should not refer to code", place())
+                })?,
             Layout::Data if r.is_absolute() => Meaning::Control,
             _ if starts.binary_search(&target).is_ok() => Meaning::Control,
             _ => bail!(
@@ -238,27 +267,25 @@ fn from_data(elf: &Elf<'_>, code: SectionId, id: SectionId, list: &[Relocation],
                 elf.section(code).name
             ),
         };
-        found.push(Reference {
-            section: id,
-            relocation: index as u32,
-            target,
-            meaning,
-        });
+        found.push(Reference { section: id, relocation: index as u32, target, meaning });
     }
     Ok(())
 }
 
-/// Decodes a section of code other than the one in question: between its symbols, or, for the replacements of alternatives, each of them.
-fn decode_other(elf: &Elf<'_>, id: SectionId, relocations: &[Vec<Relocation>]) -> Result<Vec<Instruction>> {
+/// Decodes a section of code other than the one in question: between its symbols, or, for the
+/// replacements of alternatives, each of them.
+fn decode_other(
+    elf: &Elf<'_>,
+    id: SectionId,
+    relocations: &[Vec<Relocation>],
+) -> Result<Vec<Instruction>> {
     let section = elf.section(id);
-    let size = u32::try_from(section.size).with_context(|| format!("{}: larger than 4 GB", section.name))?;
+    let size = u32::try_from(section.size)
+        .with_context(|| format!("{}: larger than 4 GB", section.name))?;
     let mut cuts: Vec<u32> = vec![0, size];
     let starts_here = |value: u64| u32::try_from(value).ok().filter(|&v| v < size);
     cuts.extend(
-        elf.symbols
-            .iter()
-            .filter(|s| s.section() == Some(id))
-            .filter_map(|s| starts_here(s.value)),
+        elf.symbols.iter().filter(|s| s.section() == Some(id)).filter_map(|s| starts_here(s.value)),
     );
     if section.name == ".altinstr_replacement" {
         let table = elf
@@ -283,8 +310,14 @@ fn decode_other(elf: &Elf<'_>, id: SectionId, relocations: &[Vec<Relocation>]) -
     Ok(found)
 }
 
-/// The entries whose other fields matter here: lengths of alternatives, static keys, the flags of traps.
-fn read_entries(elf: &Elf<'_>, code: SectionId, relocations: &[Vec<Relocation>], tables: &mut SideTables) -> Result<()> {
+/// The entries whose other fields matter here: lengths of alternatives, static keys, the flags of
+/// traps.
+fn read_entries(
+    elf: &Elf<'_>,
+    code: SectionId,
+    relocations: &[Vec<Relocation>],
+    tables: &mut SideTables,
+) -> Result<()> {
     let sites = |name: &str| -> Vec<(u64, u32)> {
         let Some(id) = elf.by_name(name) else { return Vec::new() };
         let list = &relocations[id.0 as usize];
@@ -326,7 +359,10 @@ fn read_entries(elf: &Elf<'_>, code: SectionId, relocations: &[Vec<Relocation>],
                 offset % size == 0,
                 "__bug_table+{offset:#x}: a reference to code that is not an entry's first field"
             );
-            let flags = elf.bytes(id).get((offset + size - 2) as usize).context("__bug_table: cut short")?;
+            let flags = elf
+                .bytes(id)
+                .get((offset + size - 2) as usize)
+                .context("__bug_table: cut short")?;
             const BUGFLAG_WARNING: u8 = 1;
             if flags & BUGFLAG_WARNING != 0 {
                 tables.warnings.insert(at);
@@ -335,10 +371,7 @@ fn read_entries(elf: &Elf<'_>, code: SectionId, relocations: &[Vec<Relocation>],
     }
     for pair in keys.windows(2) {
         if pair[0].0 % 16 == 0 && pair[1].0 == pair[0].0 + 4 {
-            tables.static_keys.push(StaticKey {
-                at: pair[0].1,
-                target: pair[1].1,
-            });
+            tables.static_keys.push(StaticKey { at: pair[0].1, target: pair[1].1 });
         }
     }
     let complete = tables.static_keys.len() * 2 == keys.len();
@@ -351,9 +384,15 @@ fn read_entries(elf: &Elf<'_>, code: SectionId, relocations: &[Vec<Relocation>],
     Ok(())
 }
 
-/// The size of a table's entries: the one of `candidates` that divides the table and has a relocation at the start of every entry (and,
-/// for `second` ≠ 0, at that offset in it).
-fn entry_size(elf: &Elf<'_>, id: SectionId, list: &[Relocation], candidates: &[u64], second: u64) -> Result<u64> {
+/// The size of a table's entries: the one of `candidates` that divides the table and has a
+/// relocation at the start of every entry (and, for `second` ≠ 0, at that offset in it).
+fn entry_size(
+    elf: &Elf<'_>,
+    id: SectionId,
+    list: &[Relocation],
+    candidates: &[u64],
+    second: u64,
+) -> Result<u64> {
     let section = elf.section(id);
     let offsets: HashSet<u64> = list.iter().map(|r| r.offset).collect();
     candidates
@@ -361,7 +400,9 @@ fn entry_size(elf: &Elf<'_>, id: SectionId, list: &[Relocation], candidates: &[u
         .copied()
         .find(|&size| {
             section.size.is_multiple_of(size)
-                && (0..section.size / size).all(|i| offsets.contains(&(i * size)) && offsets.contains(&(i * size + second)))
+                && (0..section.size / size).all(|i| {
+                    offsets.contains(&(i * size)) && offsets.contains(&(i * size + second))
+                })
         })
         .with_context(|| format!("{}: entries of a size that is not known", section.name))
 }

@@ -1,6 +1,7 @@
 //! Which functions stay whole, and which are joined because they cannot be parted.
 //!
-//! Takes code, functions, side tables and their `marks`; gives the functions with the reason for each that is not cut. Cuts nothing.
+//! Takes code, functions, side tables and their `marks`; gives the functions with the reason for
+//! each that is not cut. Cuts nothing.
 
 use super::functions::{Function, Whole};
 use super::instructions::{Instruction, Kind, NOWHERE};
@@ -8,14 +9,21 @@ use super::marks::{Facts, IN_ALTERNATIVE, STARTS, containing, stays_in_alternati
 use super::tables::{Alternative, Meaning};
 
 /// Finds the functions that must stay whole.
-pub(super) fn find(code: &[Instruction], functions: &mut [Function], facts: &Facts<'_>, marks: &[u8]) {
+pub(super) fn find(
+    code: &[Instruction],
+    functions: &mut [Function],
+    facts: &Facts<'_>,
+    marks: &[u8],
+) {
     let starts = |at: u32| marks[at as usize] & STARTS != 0;
     let mut found: Vec<(u32, Whole)> = Vec::new();
     for i in code {
         match i.kind {
             Kind::Invalid => found.push((i.at, Whole::Undecodable)),
             Kind::OddBranch => found.push((i.at, Whole::OddBranch)),
-            Kind::Jump | Kind::Branch if i.target != NOWHERE && !i.is_plain_branch() => found.push((i.at, Whole::OddBranch)),
+            Kind::Jump | Kind::Branch if i.target != NOWHERE && !i.is_plain_branch() => {
+                found.push((i.at, Whole::OddBranch))
+            }
             _ => {}
         }
         if i.target != NOWHERE && !starts(i.target) {
@@ -37,14 +45,17 @@ pub(super) fn find(code: &[Instruction], functions: &mut [Function], facts: &Fac
     }
     for a in &facts.tables.alternatives {
         let end = a.at + u32::from(a.len);
-        let whole_instructions = starts(a.at) && (starts(end) || functions.iter().any(|f| f.end == end));
+        let whole_instructions =
+            starts(a.at) && (starts(end) || functions.iter().any(|f| f.end == end));
         if !whole_instructions {
             found.push((a.at, Whole::OddTableEntry));
         }
     }
     for key in &facts.tables.static_keys {
         let site = within(code, key.at, key.at + 1).first();
-        let sound = site.is_some_and(|i| matches!(i.kind, Kind::Nop | Kind::Jump) && matches!(i.len, 2 | 5) && !i.linked);
+        let sound = site.is_some_and(|i| {
+            matches!(i.kind, Kind::Nop | Kind::Jump) && matches!(i.len, 2 | 5) && !i.linked
+        });
         if !sound {
             found.push((key.at, Whole::OddTableEntry));
         }
@@ -55,7 +66,9 @@ pub(super) fn find(code: &[Instruction], functions: &mut [Function], facts: &Fac
             Meaning::Control if enters_alternative(&facts.tables.alternatives, r.target, None) => {
                 found.push((r.target, Whole::AlternativeTarget));
             }
-            Meaning::Instruction if !starts(r.target) => found.push((r.target, Whole::OddTableEntry)),
+            Meaning::Instruction if !starts(r.target) => {
+                found.push((r.target, Whole::OddTableEntry))
+            }
             _ => {}
         }
     }
@@ -66,7 +79,8 @@ pub(super) fn find(code: &[Instruction], functions: &mut [Function], facts: &Fac
     }
 }
 
-/// Whether `at` lies inside an alternative, behind its first byte, that does not also contain `from`.
+/// Whether `at` lies inside an alternative, behind its first byte, that does not also contain
+/// `from`.
 fn enters_alternative(alternatives: &[Alternative], at: u32, from: Option<u32>) -> bool {
     let behind = alternatives.partition_point(|a| a.at < at);
     let inside = |a: &Alternative, at: u32| a.at <= at && at < a.at + u32::from(a.len);
@@ -78,7 +92,12 @@ fn enters_alternative(alternatives: &[Alternative], at: u32, from: Option<u32>) 
 }
 
 /// Joins functions that cannot be parted, and those that come to be so by it.
-pub(super) fn join(code: &[Instruction], mut functions: Vec<Function>, facts: &Facts<'_>, marks: &[u8]) -> Vec<Function> {
+pub(super) fn join(
+    code: &[Instruction],
+    mut functions: Vec<Function>,
+    facts: &Facts<'_>,
+    marks: &[u8],
+) -> Vec<Function> {
     loop {
         let mut joints: Vec<Joint> = (0..functions.len())
             .flat_map(|index| joints_of(index, code, &functions, facts, marks))
@@ -94,8 +113,15 @@ pub(super) fn join(code: &[Instruction], mut functions: Vec<Function>, facts: &F
 /// The first and the last of the functions that become one, and why.
 type Joint = (usize, usize, Whole);
 
-/// What a function cannot be parted from: a whole one from the other end of its short branches and static keys; one that runs on from the next.
-fn joints_of(index: usize, code: &[Instruction], functions: &[Function], facts: &Facts<'_>, marks: &[u8]) -> Vec<Joint> {
+/// What a function cannot be parted from: a whole one from the other end of its short branches and
+/// static keys; one that runs on from the next.
+fn joints_of(
+    index: usize,
+    code: &[Instruction],
+    functions: &[Function],
+    facts: &Facts<'_>,
+    marks: &[u8],
+) -> Vec<Joint> {
     let f = &functions[index];
     let body = within(code, f.at, f.end);
     let mut joints = Vec::new();
@@ -105,7 +131,8 @@ fn joints_of(index: usize, code: &[Instruction], functions: &[Function], facts: 
         }
     };
     if let Some(reason) = f.whole {
-        let is_short = |i: &&Instruction| i.target != NOWHERE && i.end() - i.at - u32::from(i.field) == 1;
+        let is_short =
+            |i: &&Instruction| i.target != NOWHERE && i.end() - i.at - u32::from(i.field) == 1;
         body.iter().filter(is_short).for_each(|i| join(i.target, reason));
         let keys = facts.tables.static_keys.iter().filter(|k| f.at <= k.at && k.at < f.end);
         keys.for_each(|key| join(key.target, Whole::OddTableEntry));
@@ -136,7 +163,8 @@ fn joined(functions: &[Function], joints: &[Joint]) -> Vec<Function> {
     all
 }
 
-/// Whether control can leave a function over its end. A call there does not return: no compiler puts one there otherwise.
+/// Whether control can leave a function over its end. A call there does not return: no compiler
+/// puts one there otherwise.
 fn runs_on(body: &[Instruction], code: &[Instruction], end: u32, marks: &[u8]) -> bool {
     let Some(last) = body.last() else { return false };
     let passes = match last.kind {
@@ -149,5 +177,7 @@ fn runs_on(body: &[Instruction], code: &[Instruction], end: u32, marks: &[u8]) -
         _ => false,
     };
     let next = within(code, end, end + 1).first();
-    passes && marks[last.at as usize] & IN_ALTERNATIVE == 0 && next.is_none_or(|i| i.kind != Kind::Int3)
+    passes
+        && marks[last.at as usize] & IN_ALTERNATIVE == 0
+        && next.is_none_or(|i| i.kind != Kind::Int3)
 }

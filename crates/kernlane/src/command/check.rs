@@ -14,9 +14,10 @@ use std::process::ExitCode;
 
 /// Prove that a relinked kernel is the old program
 ///
-/// Reads both kernels anew and follows the map block by block: the same instructions, the same targets, the same side-table entries, the
-/// same unwinder state everywhere, the same data. Prints how much was proved, and every kind of difference. The exit status is 0 for a
-/// proof, 1 for a difference, 2 if it could not be done.
+/// Reads both kernels anew and follows the map block by block: the same instructions, the same
+/// targets, the same side-table entries, the same unwinder state everywhere, the same data. Prints
+/// how much was proved, and every kind of difference. The exit status is 0 for a proof, 1 for a
+/// difference, 2 if it could not be done.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane check ~/old/vmlinux ~/linux --map ~/linux/net.klm")]
 pub struct CheckArgs {
@@ -56,7 +57,9 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         out!("{}", findings.json(&old.kernel, &new.kernel, args.show))?;
     } else {
         if old.relocs.is_none() {
-            outln!("there is no vmlinux.relocs beside the kernels: a number that reads as an address of the kernel is taken for one")?;
+            outln!(
+                "there is no vmlinux.relocs beside the kernels: a number that reads as an address of the kernel is taken for one"
+            )?;
         }
         out!("{}", findings.text(&old.kernel, &new.kernel, args.show))?;
     }
@@ -64,7 +67,8 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 }
 
 fn read_map(path: &Path, old: &Kernel) -> Result<Placement> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let map = Map::from_text(&text).with_context(|| path.display().to_string())?;
     let build_id = old.build_id().unwrap_or_default();
     ensure!(

@@ -11,9 +11,10 @@ use std::process::ExitCode;
 
 /// Boot, set up and warm a workload once, to record it many times from there
 ///
-/// What is saved is the guest's whole memory and the state of its devices, at the place where counting would start. Recordings that start
-/// from there take seconds less, and all execute the same instructions in the same order. A checkpoint belongs to one kernel, workload,
-/// seed and version of QEMU; `record --from` refuses any other.
+/// What is saved is the guest's whole memory and the state of its devices, at the place where
+/// counting would start. Recordings that start from there take seconds less, and all execute the
+/// same instructions in the same order. A checkpoint belongs to one kernel, workload, seed and
+/// version of QEMU; `record --from` refuses any other.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane checkpoint database --kernel ~/linux -o database.checkpoint\n  \

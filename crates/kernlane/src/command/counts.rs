@@ -18,8 +18,9 @@ use std::process::ExitCode;
 
 /// Make a profile of what a counting kernel has run
 ///
-/// Reads the counters of a running kernel from `kernlane relink --count`, which is a process (User Mode Linux), and derives the counts of all blocks,
-/// edges and calls. The profile is of the tree's own kernel: `kernlane layout` takes it.
+/// Reads the counters of a running kernel from `kernlane relink --count`, which is a process (User
+/// Mode Linux), and derives the counts of all blocks, edges and calls. The profile is of the tree's
+/// own kernel: `kernlane layout` takes it.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane counts counting.kernel --tree ~/linux-um --pid 4242 -o net.klp\n  \
@@ -68,22 +69,27 @@ pub fn run(args: &CountsArgs) -> Result<ExitCode> {
 
 /// The counters of a counting kernel.
 fn listed(path: &Path) -> Result<Counters> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("{}: cannot be read; is it from `kernlane relink --count`?", path.display()))?;
+    let text = fs::read_to_string(path).with_context(|| {
+        format!("{}: cannot be read; is it from `kernlane relink --count`?", path.display())
+    })?;
     Counters::from_text(&text).with_context(|| path.display().to_string())
 }
 
 /// The profile of what the counters of a counting kernel, made from this tree, hold.
-fn of_counts(tree: &Tree, counters: &Counters, counts: &[u64], workload: &str) -> Result<(Profile, Quality)> {
+fn of_counts(
+    tree: &Tree,
+    counters: &Counters,
+    counts: &[u64],
+    workload: &str,
+) -> Result<(Profile, Quality)> {
     let originals = Originals::read(tree)?;
     let name = || tree.file("vmlinux.o").display().to_string();
-    let hints = Hints {
-        noreturn: noreturns(tree),
-        cuts: Vec::new(),
-    };
+    let hints = Hints { noreturn: noreturns(tree), cuts: Vec::new() };
     let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
-    let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
-    let image = vmlinux::parse(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
+    let linked = Linked::read(&originals.vmlinux)
+        .with_context(|| tree.file("vmlinux").display().to_string())?;
+    let image = vmlinux::parse(&originals.vmlinux)
+        .with_context(|| tree.file("vmlinux").display().to_string())?;
     let subject = Subject {
         object: &object,
         base: linked.text_base(&object).with_context(name)?,
@@ -117,5 +123,7 @@ fn print(quality: &Quality, output: &Path, profile: &Profile) -> Result<()> {
         "{edges} edges; {bounded_edges} of those that ran are not known exactly but bounded, {:.2} % of all counts",
         100.0 * bounded_share
     )?;
-    outln!("{through_registers} calls through registers, {through_registers_known} of them to functions that the code names")
+    outln!(
+        "{through_registers} calls through registers, {through_registers_known} of them to functions that the code names"
+    )
 }

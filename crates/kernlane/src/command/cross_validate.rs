@@ -24,9 +24,11 @@ use std::process::ExitCode;
 
 /// Make layouts from some workloads and test them on others: what a wrong profile costs
 ///
-/// Each recording is tested with layouts made from itself, from each other one, from the average of the others, from the average of all
-/// (Torrellas 1998, section 5); and from itself as lesser instruments would have seen it: branches sampled at several rates, and blocks counted
-/// alone. Last, its second half is tested with a layout made from its first. The layouts are placed nearly as `kernlane relink` would.
+/// Each recording is tested with layouts made from itself, from each other one, from the average of
+/// the others, from the average of all (Torrellas 1998, section 5); and from itself as lesser
+/// instruments would have seen it: branches sampled at several rates, and blocks counted alone.
+/// Last, its second half is tested with a layout made from its first. The layouts are placed nearly
+/// as `kernlane relink` would.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane cross-validate net.rec files.rec compile.rec --kernel ~/linux --algorithm joint --algorithm ext-tsp"
@@ -65,14 +67,20 @@ const FIRST_HALF: Part = Part { from: 0.0, until: 0.5 };
 const SECOND_HALF: Part = Part { from: 0.5, until: 1.0 };
 
 pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
-    let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    let machines: Vec<Machine> =
+        args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64, "counts");
     let besides = besides(&args.algorithm);
     let mut whole = Vec::new();
     for recording in &args.recordings {
         progress.say(format!("counts of {}", recording.display()));
-        whole.push(collect::of_recording(&Recording::at(recording), &image, &Part::WHOLE, besides)?);
+        whole.push(collect::of_recording(
+            &Recording::at(recording),
+            &image,
+            &Part::WHOLE,
+            besides,
+        )?);
         progress.advance(1);
     }
     let names: Vec<String> = whole.iter().map(workload).collect();
@@ -114,7 +122,13 @@ fn workload(profile: &Profile) -> String {
 }
 
 /// The profiles that recording `at` is tested with, and what they are called.
-fn trainings(args: &CrossValidateArgs, image: &Image, whole: &[Profile], names: &[String], at: usize) -> Result<Vec<(String, Profile)>> {
+fn trainings(
+    args: &CrossValidateArgs,
+    image: &Image,
+    whole: &[Profile],
+    names: &[String],
+    at: usize,
+) -> Result<Vec<(String, Profile)>> {
     let own = &whole[at];
     let others: Vec<Profile> = whole
         .iter()
@@ -130,7 +144,8 @@ fn trainings(args: &CrossValidateArgs, image: &Image, whole: &[Profile], names: 
     trainings.push(("all, averaged".to_owned(), merge(whole.to_vec(), Merge::Average)?));
     trainings.push(("itself, blocks counted alone".to_owned(), noise::blocks_only(own, image)));
     for &rate in &args.sample {
-        trainings.push((format!("itself, 1 in {rate} sampled"), noise::sampled(own, rate, args.seed)));
+        trainings
+            .push((format!("itself, 1 in {rate} sampled"), noise::sampled(own, rate, args.seed)));
     }
     Ok(trainings)
 }
@@ -149,7 +164,9 @@ fn test(
     for (trained, profile) in trainings {
         let ground = Ground::new(image, &profile).with_context(|| trained.clone())?;
         // Lesser instruments do not see what alternates: what needs that is not made from them.
-        let possible = |algorithm: &&Algorithm| !algorithm.uses_alternations() || !profile.alternations.is_empty();
+        let possible = |algorithm: &&Algorithm| {
+            !algorithm.uses_alternations() || !profile.alternations.is_empty()
+        };
         for &algorithm in args.algorithm.iter().filter(possible) {
             let (order, _) = ground.lay_out(algorithm, args.seed)?;
             let name = format!("{} {}", algorithm.name(), made.len());

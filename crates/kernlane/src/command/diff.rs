@@ -15,8 +15,9 @@ use std::process::ExitCode;
 
 /// Say what changed between two recordings, service by service and function by function, and why
 ///
-/// Each change has three parts that add up: more calls or fewer, more instructions a call, more misses a call. For a workload before and
-/// after a patch to the kernel, or for two kernels. With --limit it exits with 1 when the kernel or one of its services grew by more.
+/// Each change has three parts that add up: more calls or fewer, more instructions a call, more
+/// misses a call. For a workload before and after a patch to the kernel, or for two kernels. With
+/// --limit it exits with 1 when the kernel or one of its services grew by more.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --machine server-32k
@@ -48,7 +49,8 @@ pub struct DiffArgs {
     #[arg(long, value_name = "PERCENT")]
     pub limit: Option<f64>,
 
-    /// Services that are less than so many percent of the kernel, before and after, are not held to the limit
+    /// Services that are less than so many percent of the kernel, before and after, are not held to
+    /// the limit
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     pub least: f64,
 
@@ -61,7 +63,8 @@ pub struct DiffArgs {
     pub json: bool,
 }
 
-/// Says so when two workloads have one name, and are not the same: then the change is not the kernel's alone.
+/// Says so when two workloads have one name, and are not the same: then the change is not the
+/// kernel's alone.
 fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
     let [before, after] = [workload(before)?, workload(after)?];
     let (name, old) = &before;
@@ -94,7 +97,8 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let new = Attribution::open(kernel_after, annotations, &machines)?;
     let model = old.machines.first().map(|machine| machine.time);
     warn_of_other_workload(&args.before, &args.after)?;
-    let difference = Difference::new(&old.recorded(&args.before)?, &new.recorded(&args.after)?, model);
+    let difference =
+        Difference::new(&old.recorded(&args.before)?, &new.recorded(&args.after)?, model);
     match args.json {
         true => outln!("{}", serde_json::to_string_pretty(&difference)?)?,
         false => out!("{}", difference::text(&difference, args.top))?,

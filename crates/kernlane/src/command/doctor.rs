@@ -1,6 +1,8 @@
-//! `kernlane doctor`: what each command needs of this machine, what is there, what is missing, and how to get it.
+//! `kernlane doctor`: what each command needs of this machine, what is there, what is missing, and
+//! how to get it.
 //!
-//! Every need is tried, not looked up: QEMU is run, apt is asked to resolve a package, the cache is written to.
+//! Every need is tried, not looked up: QEMU is run, apt is asked to resolve a package, the cache is
+//! written to.
 
 use crate::need::Need;
 use anyhow::Result;
@@ -12,7 +14,8 @@ use std::process::ExitCode;
 
 /// Show what this machine has and lacks for each command, and how to get it
 ///
-/// Exit status 1 when a command is not ready: something is missing without which none of its work can be done.
+/// Exit status 1 when a command is not ready: something is missing without which none of its work
+/// can be done.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane doctor --json")]
 pub struct DoctorArgs {
@@ -48,8 +51,12 @@ pub fn run(args: &DoctorArgs, table: &Command, needs: &[&[&[Need]]]) -> Result<E
         let findings: Vec<Finding> = needs
             .into_iter()
             .map(|need| {
-                let known = tried.iter().find(|(other, _)| *other == need).map(|(_, result)| result.clone());
-                let result = known.unwrap_or_else(|| need.attempt().map_err(|error| format!("{error:#}")));
+                let known = tried
+                    .iter()
+                    .find(|(other, _)| *other == need)
+                    .map(|(_, result)| result.clone());
+                let result =
+                    known.unwrap_or_else(|| need.attempt().map_err(|error| format!("{error:#}")));
                 tried.push((need, result.clone()));
                 Finding {
                     need: need.name(),
@@ -59,14 +66,9 @@ pub fn run(args: &DoctorArgs, table: &Command, needs: &[&[&[Need]]]) -> Result<E
                 }
             })
             .collect();
-        let ready = findings
-            .iter()
-            .all(|finding| finding.missing.is_none() || finding.only_for.is_some());
-        diagnoses.push(Diagnosis {
-            command,
-            ready,
-            needs: findings,
-        });
+        let ready =
+            findings.iter().all(|finding| finding.missing.is_none() || finding.only_for.is_some());
+        diagnoses.push(Diagnosis { command, ready, needs: findings });
     }
     match args.json {
         true => outln!("{}", serde_json::to_string_pretty(&diagnoses)?)?,
@@ -107,7 +109,9 @@ fn text(diagnoses: &[Diagnosis]) -> String {
             };
             match (&finding.found, &finding.missing) {
                 (_, Some(missing)) => line(format!("  missing  {need}: {missing}")),
-                (found, None) => line(format!("  has      {need}: {}", found.as_deref().unwrap_or_default())),
+                (found, None) => {
+                    line(format!("  has      {need}: {}", found.as_deref().unwrap_or_default()))
+                }
             }
         }
     }
@@ -157,11 +161,7 @@ mod tests {
                     missing: Some("not in PATH".into()),
                 }],
             },
-            Diagnosis {
-                command: "dump".into(),
-                ready: true,
-                needs: Vec::new(),
-            },
+            Diagnosis { command: "dump".into(), ready: true, needs: Vec::new() },
         ];
         let expected = "record: NOT ready\n  missing  QEMU: there is none\n  has      dpkg-deb: /usr/bin/dpkg-deb\n\
                         export: ready\n  missing  llvm-readobj-22 (for --format propeller-ld): not in PATH\n\

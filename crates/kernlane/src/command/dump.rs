@@ -13,20 +13,25 @@ use trace::Reader;
 
 /// Print what a recording holds
 ///
-/// Its header, the conditions under which it was made, and what it amounts to; on request its translations and its stream. A recording that
-/// was cut off or damaged is printed as far as it is good; then the exit code is 1 and the last line says what is wrong and where.
+/// Its header, the conditions under which it was made, and what it amounts to; on request its
+/// translations and its stream. A recording that was cut off or damaged is printed as far as it is
+/// good; then the exit code is 1 and the last line says what is wrong and where.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  kernlane dump net.rec\n  kernlane dump net.rec --stream --limit 1000")]
+#[command(
+    after_help = "Examples:\n  kernlane dump net.rec\n  kernlane dump net.rec --stream --limit 1000"
+)]
 pub struct DumpArgs {
     /// The recording: its directory, or a trace.klt
     #[arg(value_name = "DIR")]
     pub recording: PathBuf,
 
-    /// Also every translation: number, address, instructions, code; with data accesses its physical addresses and what it accesses
+    /// Also every translation: number, address, instructions, code; with data accesses its physical
+    /// addresses and what it accesses
     #[arg(long)]
     pub translations: bool,
 
-    /// Also everything that happened, in order; with data accesses behind each execution, and uses of page frames before it
+    /// Also everything that happened, in order; with data accesses behind each execution, and uses
+    /// of page frames before it
     #[arg(long)]
     pub stream: bool,
 
@@ -50,11 +55,8 @@ pub fn run(args: &DumpArgs) -> Result<ExitCode> {
     };
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
     let reader = Reader::new(file).with_context(|| path.display().to_string())?;
-    let sections = Sections {
-        translations: args.translations,
-        stream: args.stream,
-        limit: args.limit,
-    };
+    let sections =
+        Sections { translations: args.translations, stream: args.stream, limit: args.limit };
     let form = if args.json { Form::Json } else { Form::Text };
     match stdout::write_with(|out| dump(reader, form, sections, out))? {
         None => Ok(ExitCode::SUCCESS),

@@ -21,11 +21,15 @@ use std::process::ExitCode;
 
 /// Evaluate layouts as Torrellas, Xia and Daigle did (1998, figures 11 to 17)
 ///
-/// The kernel is laid out by Chang-Hwu, OptS, OptL and Call, the user's code as OptA has it, for the average of the recordings, and each recording replayed over the
-/// layouts on many instruction caches: misses by cause, by class of block, by address, by size, line and ways, by the size of the SelfConfFree area, with separate and
-/// reserved caches. The paper's numbers stand beside them. The layouts are placed nearly as `kernlane relink` would.
+/// The kernel is laid out by Chang-Hwu, OptS, OptL and Call, the user's code as OptA has it, for
+/// the average of the recordings, and each recording replayed over the layouts on many instruction
+/// caches: misses by cause, by class of block, by address, by size, line and ways, by the size of
+/// the SelfConfFree area, with separate and reserved caches. The paper's numbers stand beside them.
+/// The layouts are placed nearly as `kernlane relink` would.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux --machine torrellas-8k")]
+#[command(
+    after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux --machine torrellas-8k"
+)]
 pub struct EvaluateArgs {
     /// Recordings (directories) of one kernel
     #[arg(required = true, value_name = "RECORDING")]

@@ -6,7 +6,10 @@ use ::layout::Algorithm;
 use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
 use clap::{Args, ValueEnum};
-use exchange::{Format, Subject, bolt, callgrind, callgrind::Events, folded, in_time, linker, llvm_samples, parquet, propeller};
+use exchange::{
+    Format, Subject, bolt, callgrind, callgrind::Events, folded, in_time, linker, llvm_samples,
+    parquet, propeller,
+};
 use host::outln;
 use host::output;
 use image::vmlinux;
@@ -16,11 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::{Chunk, Event, Reader, events};
 
-/// Write what ran as a file for the tools of others: counts for BOLT, clang, Propeller and lld, calls for profile viewers
+/// Write what ran as a file for the tools of others: counts for BOLT, clang, Propeller and lld,
+/// calls for profile viewers
 ///
-/// An exact profile of a kernel, without a processor that records branches, also feeds a build by clang. Formats that carry an order
-/// are laid out by --algorithm. Formats of services and calls take one recording; with --machine they have its misses, too;
-/// what is over time can be cut by --from and --until.
+/// An exact profile of a kernel, without a processor that records branches, also feeds a build by
+/// clang. Formats that carry an order are laid out by --algorithm. Formats of services and calls
+/// take one recording; with --machine they have its misses, too; what is over time can be cut by
+/// --from and --until.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
@@ -45,7 +50,8 @@ pub struct ExportArgs {
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub machine: Option<String>,
 
-    /// What the kernel's functions mean, instead of annotations/linux.toml, for the formats of services and calls
+    /// What the kernel's functions mean, instead of annotations/linux.toml, for the formats of
+    /// services and calls
     #[arg(long, value_name = "FILE.toml")]
     pub annotations: Option<PathBuf>,
 
@@ -106,7 +112,9 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
         }
         (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
         (false, Amount::Events(events)) => outln!("{path}: {events} events"),
-        (false, Amount::Tables(tables)) => outln!("{path}: {} (docs/reference/exports.md)", tables.join(", ")),
+        (false, Amount::Tables(tables)) => {
+            outln!("{path}: {} (docs/reference/exports.md)", tables.join(", "))
+        }
     }
 }
 
@@ -140,7 +148,9 @@ fn over_time(args: &ExportArgs) -> Result<u64> {
             (args.input.part.from * all) as u64..(args.input.part.until * all).ceil() as u64
         }
     };
-    output::write_with(&args.output, |out| in_time::trace_events(&attribution, recording, window, out))
+    output::write_with(&args.output, |out| {
+        in_time::trace_events(&attribution, recording, window, out)
+    })
 }
 
 /// Nanoseconds of the guest's clock.
@@ -206,7 +216,11 @@ fn of_calls(args: &ExportArgs) -> Result<String> {
     let recording = whole_recording(args)?;
     let observed = attribution(args)?.observed(recording)?;
     Ok(match args.format {
-        Format::Callgrind => callgrind::callgrind(&observed.calls, Events::of(&observed.table), &observed.conditions()),
+        Format::Callgrind => callgrind::callgrind(
+            &observed.calls,
+            Events::of(&observed.table),
+            &observed.conditions(),
+        ),
         _ => folded::folded(&observed.calls),
     })
 }
@@ -220,12 +234,9 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
     let image = args.input.image()?;
     let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
     let path = vmlinux::path(&args.input.kernel);
-    let subject = Subject {
-        image: &image,
-        profile: &profile,
-        path: &path,
-    };
-    let layout = || Ok::<_, anyhow::Error>(Ground::new(&image, &profile)?.lay_out(args.algorithm, 0)?.0);
+    let subject = Subject { image: &image, profile: &profile, path: &path };
+    let layout =
+        || Ok::<_, anyhow::Error>(Ground::new(&image, &profile)?.lay_out(args.algorithm, 0)?.0);
     Ok(match args.format {
         Format::Bolt => bolt::pre_aggregated(&subject)?,
         Format::CallGraph => linker::call_graph(&subject)?,
@@ -233,6 +244,8 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
         Format::LlvmSamples => llvm_samples::sample_profile(&subject)?,
         Format::PropellerCc => propeller::clusters(&subject, &layout()?)?.cc_profile(),
         Format::PropellerLd => propeller::clusters(&subject, &layout()?)?.ld_profile(),
-        Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet => bail!("{:?} is made of calls", args.format),
+        Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet => {
+            bail!("{:?} is made of calls", args.format)
+        }
     })
 }

@@ -14,11 +14,14 @@ use std::process::ExitCode;
 
 /// Make a profile of branches that perf sampled, or of LLVM's sample profile
 ///
-/// Takes a perf.data file of `perf record -b`, what `perf script -F brstack` prints, or a sample profile by source lines of llvm-profgen or create_llvm_prof
-/// (AutoFDO), as text or binary; for that the kernel needs DWARF. Counts are of samples, and know nothing of where the kernel was entered; a recording knows
-/// both.
+/// Takes a perf.data file of `perf record -b`, what `perf script -F brstack` prints, or a sample
+/// profile by source lines of llvm-profgen or create_llvm_prof (AutoFDO), as text or binary; for
+/// that the kernel needs DWARF. Counts are of samples, and know nothing of where the kernel was
+/// entered; a recording knows both.
 #[derive(Args)]
-#[command(after_help = "Example:\n  perf record -b -a -e cycles:k -- sleep 10\n  kernlane import perf.data --kernel ~/linux -o perf.klp")]
+#[command(
+    after_help = "Example:\n  perf record -b -a -e cycles:k -- sleep 10\n  kernlane import perf.data --kernel ~/linux -o perf.klp"
+)]
 pub struct ImportArgs {
     /// A perf.data file, text of `perf script -F brstack`, or LLVM's sample profile
     #[arg(value_name = "FILE")]

@@ -19,10 +19,12 @@ use std::process::ExitCode;
 
 /// Lay the kernel's blocks out for recordings
 ///
-/// Writes the order to a file that `kernlane relink` and `kernlane replay` take, and prints how the order scores on the same counts, beside the
-/// original's.
+/// Writes the order to a file that `kernlane relink` and `kernlane replay` take, and prints how the
+/// order scores on the same counts, beside the original's.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp -o net.kll")]
+#[command(
+    after_help = "Example:\n  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp -o net.kll"
+)]
 pub struct LayoutArgs {
     #[command(flatten)]
     pub input: Input,
@@ -46,7 +48,8 @@ pub struct LayoutArgs {
 
 /// Reads the name of an algorithm; help, man pages and completions list the names.
 pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
-    PossibleValuesParser::new(Algorithm::ALL.map(Algorithm::name)).try_map(|name| name.parse::<Algorithm>())
+    PossibleValuesParser::new(Algorithm::ALL.map(Algorithm::name))
+        .try_map(|name| name.parse::<Algorithm>())
 }
 
 /// What some algorithms need of a profile that not every profile has.
@@ -89,13 +92,20 @@ impl<'a> Ground<'a> {
                  profile --alternations`"
             );
         }
-        let ordered = ::layout::order(graph, algorithm, seed).with_context(|| format!("{algorithm} cannot lay this kernel out"))?;
-        ::layout::check(graph, &ordered.order).with_context(|| format!("{algorithm} gave an order that breaks a rule"))?;
+        let ordered = ::layout::order(graph, algorithm, seed)
+            .with_context(|| format!("{algorithm} cannot lay this kernel out"))?;
+        ::layout::check(graph, &ordered.order)
+            .with_context(|| format!("{algorithm} gave an order that breaks a rule"))?;
         let score = ::layout::score(graph, &ordered.order);
         let profile = if algorithm.uses_counts() { &self.profile_hash } else { "none" };
-        let layout = self
-            .movable
-            .layout(self.image, &ordered.order, ordered.hot, algorithm.name(), seed, profile);
+        let layout = self.movable.layout(
+            self.image,
+            &ordered.order,
+            ordered.hot,
+            algorithm.name(),
+            seed,
+            profile,
+        );
         Ok((layout, score))
     }
 }

@@ -19,7 +19,9 @@ pub struct ManArgs {
 
 /// Print the completions for a shell
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane completions bash > ~/.local/share/bash-completion/completions/kernlane")]
+#[command(
+    after_help = "Example:\n  kernlane completions bash > ~/.local/share/bash-completion/completions/kernlane"
+)]
 pub struct CompletionsArgs {
     #[arg(value_enum)]
     pub shell: Shell,
@@ -44,10 +46,9 @@ fn write_pages(directory: &Path, command: &Command, name: &str) -> Result<()> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).title(name).render(&mut page)?;
     output::write(&directory.join(format!("{name}.1")), &page)?;
-    command
-        .get_subcommands()
-        .filter(|below| !below.is_hide_set())
-        .try_for_each(|below| write_pages(directory, below, &format!("{name}-{}", below.get_name())))
+    command.get_subcommands().filter(|below| !below.is_hide_set()).try_for_each(|below| {
+        write_pages(directory, below, &format!("{name}-{}", below.get_name()))
+    })
 }
 
 /// Prints what completes the commands of `table`.
@@ -75,16 +76,17 @@ mod tests {
             let name = command.get_name();
             assert!(command.get_about().is_some(), "{name} does not say what it does");
             let example = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(example.contains(&format!("kernlane {name}")), "the help of {name} shows no example");
+            assert!(
+                example.contains(&format!("kernlane {name}")),
+                "the help of {name} shows no example"
+            );
         }
     }
 
     #[test]
     fn every_command_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
-        let args = ManArgs {
-            directory: directory.path().to_owned(),
-        };
+        let args = ManArgs { directory: directory.path().to_owned() };
         man(&args, Cli::command()).unwrap();
         let page = std::fs::read_to_string(directory.path().join("kernlane-layout.1")).unwrap();
         assert!(page.contains("ext\\-tsp\\-global"), "every algorithm has its name there: {page}");
@@ -93,9 +95,7 @@ mod tests {
     #[test]
     fn every_page_that_a_page_refers_to_is_written() {
         let directory = tempfile::tempdir().unwrap();
-        let args = ManArgs {
-            directory: directory.path().to_owned(),
-        };
+        let args = ManArgs { directory: directory.path().to_owned() };
         man(&args, Cli::command()).unwrap();
         let mut references = 0;
         for entry in std::fs::read_dir(directory.path()).unwrap() {
@@ -105,7 +105,10 @@ mod tests {
                 .filter(|word| word.starts_with("kernlane-") && word.contains("(1)"))
             {
                 let name = word.split("(1)").next().unwrap();
-                assert!(directory.path().join(format!("{name}.1")).is_file(), "{name}(1) is not written");
+                assert!(
+                    directory.path().join(format!("{name}.1")).is_file(),
+                    "{name}(1) is not written"
+                );
                 references += 1;
             }
         }

@@ -1,4 +1,5 @@
-//! `kernlane objtool`: the kernel's own objtool as a judge of rewriting. For the project's tests; not listed in the help.
+//! `kernlane objtool`: the kernel's own objtool as a judge of rewriting. For the project's tests;
+//! not listed in the help.
 
 use anyhow::{Context, Result};
 use check::objtool::{self, Agreement};
@@ -13,10 +14,12 @@ use image::object::{Hints, KernelObject};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Shuffle a kernel's blocks, and compare what the tree's own objtool finds with what rewriting made
+/// Shuffle a kernel's blocks, and compare what the tree's own objtool finds with what rewriting
+/// made
 ///
-/// Every function is torn into two parts, the blocks of each in random order, the functions in random order. objtool can join two parts of a
-/// function, not more; so it judges this order, not one of a layout file.
+/// Every function is torn into two parts, the blocks of each in random order, the functions in
+/// random order. objtool can join two parts of a function, not more; so it judges this order, not
+/// one of a layout file.
 #[derive(Args)]
 pub struct ObjtoolArgs {
     /// The directory in which the kernel was built
@@ -27,7 +30,8 @@ pub struct ObjtoolArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// Instructions at which the unwinder's state may differ (dead code behind calls that never return)
+    /// Instructions at which the unwinder's state may differ (dead code behind calls that never
+    /// return)
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub spare: usize,
 
@@ -42,23 +46,16 @@ const SHOWN: usize = 40;
 pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
     let tree = Tree::open(&args.tree, &[])?;
     let originals = Originals::read(&tree)?;
-    let linked = Linked::read(&originals.vmlinux).with_context(|| tree.file("vmlinux").display().to_string())?;
-    let hints = Hints {
-        noreturn: noreturns(&tree),
-        cuts: Vec::new(),
-    };
-    let object = KernelObject::read(&originals.object, &hints).with_context(|| tree.file("vmlinux.o").display().to_string())?;
+    let linked = Linked::read(&originals.vmlinux)
+        .with_context(|| tree.file("vmlinux").display().to_string())?;
+    let hints = Hints { noreturn: noreturns(&tree), cuts: Vec::new() };
+    let object = KernelObject::read(&originals.object, &hints)
+        .with_context(|| tree.file("vmlinux.o").display().to_string())?;
     let base = linked.text_base(&object)?;
     let (order, hot) = two_regions(&object, args.seed);
     let rewritten = rewrite(
         &object,
-        &Plan {
-            order: &order,
-            hot,
-            base,
-            names: PartNames::Joinable,
-            counters: &[],
-        },
+        &Plan { order: &order, hot, base, names: PartNames::Joinable, counters: &[] },
     )?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let agreement = objtool::compare(&tree.path, &rewritten.bytes, scratch.path())?;
@@ -67,11 +64,7 @@ pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
     } else {
         print(&agreement)?;
     }
-    Ok(if agreement.holds(args.spare) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(if agreement.holds(args.spare) { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn print(agreement: &Agreement) -> Result<()> {

@@ -33,8 +33,9 @@ use std::time::Duration;
 
 /// Record a workload, lay the kernel out for it, relink, check, and measure what it brought
 ///
-/// Ends with a table: the original, what replay predicted, and what was measured by recording the relinked kernel under the same workload.
-/// The output directory keeps every step's result; a step whose result is there already is not done again.
+/// Ends with a table: the original, what replay predicted, and what was measured by recording the
+/// relinked kernel under the same workload. The output directory keeps every step's result; a step
+/// whose result is there already is not done again.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane optimize net --tree ~/linux -o net.optimized")]
 pub struct OptimizeArgs {
@@ -81,7 +82,8 @@ pub struct OptimizeArgs {
 /// The road: record → attribute → order → place, emit → check → replay → report.
 pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
-    let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    let machines: Vec<Machine> =
+        args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let asked = asked(args.branches, &machines)?;
     output::in_directory(&args.output, |_| along(args, machines, asked))
 }
@@ -157,7 +159,12 @@ impl Road<'_> {
     /// Lays out, relinks and checks, once for each algorithm.
     fn relinked(&self, original: &Path) -> Result<Vec<Relinked>> {
         self.say("counting blocks, edges and calls")?;
-        let profile = collect::of_recording(&Recording::at(original), &self.image, &Part::WHOLE, besides(&self.args.layout))?;
+        let profile = collect::of_recording(
+            &Recording::at(original),
+            &self.image,
+            &Part::WHOLE,
+            besides(&self.args.layout),
+        )?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         let ground = Ground::new(&self.image, &profile)?;
         let mut kernels = Vec::new();
@@ -171,7 +178,12 @@ impl Road<'_> {
         Ok(kernels)
     }
 
-    fn relink(&self, algorithm: Algorithm, layout: &image::order::Layout, text: &str) -> Result<Relinked> {
+    fn relink(
+        &self,
+        algorithm: Algorithm,
+        layout: &image::order::Layout,
+        text: &str,
+    ) -> Result<Relinked> {
         let directory = self.path(&format!("{algorithm}.kernel"));
         let done = directory.join("layout.kll");
         if fs::read_to_string(&done).is_ok_and(|known| known == text) {
@@ -183,7 +195,10 @@ impl Road<'_> {
                 let destination = relink::Destination::Directory(&directory);
                 relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?
             };
-            output::write(&directory.join("relink.json"), serde_json::to_string_pretty(&relinked)?.as_bytes())?;
+            output::write(
+                &directory.join("relink.json"),
+                serde_json::to_string_pretty(&relinked)?.as_bytes(),
+            )?;
             self.check(algorithm, &directory)?;
             // Written last: only a kernel that was checked is used again.
             output::write(&done, text.as_bytes())?;
@@ -223,7 +238,8 @@ impl Road<'_> {
     fn measure(&self, kernel: &Relinked) -> Result<Vec<Row>> {
         let vmlinux = kernel.directory.join("vmlinux");
         let name = kernel.algorithm.to_string();
-        let recording = self.record(&name, &kernel.directory.join("arch/x86/boot/bzImage"), Some(&vmlinux))?;
+        let recording =
+            self.record(&name, &kernel.directory.join("arch/x86/boot/bzImage"), Some(&vmlinux))?;
         self.say(&format!("measuring the {name} kernel"))?;
         let image = vmlinux::read(&vmlinux)?;
         let mut rows = replay_rows(

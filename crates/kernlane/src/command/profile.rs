@@ -36,10 +36,12 @@ pub struct Input {
 
 /// Count how often each block, edge and call of the kernel ran
 ///
-/// The counts are exact: they come from a recording, not from samples. What is printed is how much of the kernel ran and where; the counts
-/// themselves go to a file that `kernlane layout` takes.
+/// The counts are exact: they come from a recording, not from samples. What is printed is how much
+/// of the kernel ran and where; the counts themselves go to a file that `kernlane layout` takes.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane profile net.rec files.rec --kernel ~/linux --merge average -o both.klp")]
+#[command(
+    after_help = "Example:\n  kernlane profile net.rec files.rec --kernel ~/linux --merge average -o both.klp"
+)]
 pub struct ProfileArgs {
     #[command(flatten)]
     pub input: Input,
@@ -101,11 +103,7 @@ pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernel");
     let image = args.input.image()?;
     drop(progress);
-    let besides = if args.alternations {
-        Besides::Alternations
-    } else {
-        Besides::Nothing
-    };
+    let besides = if args.alternations { Besides::Alternations } else { Besides::Nothing };
     let profile = args.input.profile(&image, besides)?;
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 /// Record every instruction that a kernel and a workload execute, in order
 ///
-/// The kernel and the workload run under QEMU's emulation, on one CPU whose time is the number of executed instructions: recording the
-/// same again gives the same bytes. The guest is made from Debian packages; nothing is installed on this machine. Counting starts and
-/// ends where the workload says so.
+/// The kernel and the workload run under QEMU's emulation, on one CPU whose time is the number of
+/// executed instructions: recording the same again gives the same bytes. The guest is made from
+/// Debian packages; nothing is installed on this machine. Counting starts and ends where the
+/// workload says so.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane record net --kernel ~/linux -o net.rec")]
 pub struct RecordArgs {
@@ -27,7 +28,8 @@ pub struct RecordArgs {
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
 
-    /// Record the data accesses, too, and where their pages lie: for data caches and TLBs in `kernlane replay`
+    /// Record the data accesses, too, and where their pages lie: for data caches and TLBs in
+    /// `kernlane replay`
     #[arg(long)]
     pub data: bool,
 }
@@ -52,7 +54,8 @@ pub struct GuestArgs {
     #[arg(long, short, value_name = "TREE|BZIMAGE")]
     pub kernel: PathBuf,
 
-    /// The vmlinux of a bzImage or vmlinuz, with symbols [default: where Debian's -dbg package has it]
+    /// The vmlinux of a bzImage or vmlinuz, with symbols [default: where Debian's -dbg package has
+    /// it]
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
 

@@ -15,15 +15,19 @@ use std::process::ExitCode;
 
 /// Relink a kernel with its code in a new order
 ///
-/// Rewrites vmlinux.o as the layout says and lets the kernel's own build link it. With --output the tree is not written to: the new vmlinux,
-/// arch/x86/boot/bzImage, System.map and the map from old to new addresses come to lie in a directory of their own, which the other
-/// commands take like a tree. Without, they take the place of the tree's own, which --restore puts back.
+/// Rewrites vmlinux.o as the layout says and lets the kernel's own build link it. With --output the
+/// tree is not written to: the new vmlinux, arch/x86/boot/bzImage, System.map and the map from old
+/// to new addresses come to lie in a directory of their own, which the other commands take like a
+/// tree. Without, they take the place of the tree's own, which --restore puts back.
 ///
-/// With --count the kernel keeps its order and counts what it runs, on one CPU; `kernlane counts` makes a profile of that.
+/// With --count the kernel keeps its order and counts what it runs, on one CPU; `kernlane counts`
+/// makes a profile of that.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  kernlane relink --tree ~/linux --layout net.kll -o net.kernel\n  \
+#[command(
+    after_help = "Examples:\n  kernlane relink --tree ~/linux --layout net.kll -o net.kernel\n  \
     kernlane relink --tree ~/linux --layout net.kll\n  kernlane relink --tree ~/linux --restore\n  \
-    kernlane relink --tree ~/linux-um --count -o counting.kernel")]
+    kernlane relink --tree ~/linux-um --count -o counting.kernel"
+)]
 pub struct RelinkArgs {
     /// The directory in which the kernel was built
     #[arg(long, value_name = "DIR")]
@@ -49,7 +53,8 @@ pub struct RelinkArgs {
     #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
 
-    /// A variable for make, as given when the kernel was built; LLVM= and CROSS_COMPILE= are found out
+    /// A variable for make, as given when the kernel was built; LLVM= and CROSS_COMPILE= are found
+    /// out
     #[arg(long = "make", value_name = "VAR=VALUE")]
     pub make: Vec<String>,
 
@@ -85,7 +90,8 @@ pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
 }
 
 fn restore(tree: &Path) -> Result<ExitCode> {
-    let tree = fs::canonicalize(tree).with_context(|| format!("{}: no such tree", tree.display()))?;
+    let tree =
+        fs::canonicalize(tree).with_context(|| format!("{}: no such tree", tree.display()))?;
     if relink::restore(&tree)? {
         outln!("{}: has its own link again", tree.display())?;
     } else {
@@ -95,7 +101,8 @@ fn restore(tree: &Path) -> Result<ExitCode> {
 }
 
 fn read_layout(path: &Path) -> Result<Layout> {
-    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     Layout::from_text(&text).with_context(|| path.display().to_string())
 }
 
@@ -126,7 +133,9 @@ fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) -> Result<
     }
     match report.debug {
         Debug::None | Debug::Kept => {}
-        Debug::Dropped => outln!("debugging information (DWARF) is left out: its line tables do not fit moved code")?,
+        Debug::Dropped => outln!(
+            "debugging information (DWARF) is left out: its line tables do not fit moved code"
+        )?,
     }
     outln!("rewriting vmlinux.o took {:.1} s", report.rewrite_seconds)?;
     if let Some(link) = report.link_seconds {
@@ -134,10 +143,14 @@ fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) -> Result<
     }
     match destination {
         Destination::Nowhere => {}
-        Destination::Directory(directory) => outln!("the new kernel lies in {}", directory.display())?,
+        Destination::Directory(directory) => {
+            outln!("the new kernel lies in {}", directory.display())?
+        }
         Destination::Tree => {
             let path = tree.path.display();
-            outln!("{path} has the new kernel; `kernlane relink --tree {path} --restore` puts its own back")?;
+            outln!(
+                "{path} has the new kernel; `kernlane relink --tree {path} --restore` puts its own back"
+            )?;
         }
     }
     Ok(())

@@ -28,10 +28,11 @@ use trace::Reader;
 
 /// Run a recorded execution again over layouts and machines
 ///
-/// Prints for each layout, the original first, what a simulated machine sees: L1I misses by cause, iTLB misses, taken branches, what was
-/// fetched and touched, and time by a simple model; of a recording with data accesses also what its data caches, second-level caches and TLBs
-/// missed, and time by SimOS' in-order model; with --branches also which branches are predicted wrongly. The recording is read once for all
-/// layouts and machines.
+/// Prints for each layout, the original first, what a simulated machine sees: L1I misses by cause,
+/// iTLB misses, taken branches, what was fetched and touched, and time by a simple model; of a
+/// recording with data accesses also what its data caches, second-level caches and TLBs missed, and
+/// time by SimOS' in-order model; with --branches also which branches are predicted wrongly. The
+/// recording is read once for all layouts and machines.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --branches"
@@ -41,24 +42,27 @@ pub struct ReplayArgs {
     #[arg(value_name = "RECORDING")]
     pub recording: PathBuf,
 
-    /// Another layout, from `kernlane layout` (*.kll), or the map of one from `kernlane relink` (*.klm); may be given several times
+    /// Another layout, from `kernlane layout` (*.kll), or the map of one from `kernlane relink`
+    /// (*.klm); may be given several times
     #[arg(long, short, value_name = "FILE")]
     pub layout: Vec<PathBuf>,
 
-    /// A machine: server-32k, server-48k, small-core, simos-1994, simos-1996, simos-1998, torrellas-8k, ultrasparc-16k, or a file; may be
-    /// given several times
+    /// A machine: server-32k, server-48k, small-core, simos-1994, simos-1996, simos-1998,
+    /// torrellas-8k, ultrasparc-16k, or a file; may be given several times
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
     pub machine: Vec<String>,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux; needed for *.kll, and names functions. With a tree, layouts are
-    /// placed as `kernlane relink` would; with a vmlinux alone, nearly so
+    /// The kernel that was recorded: its build tree, or its vmlinux; needed for *.kll, and names
+    /// functions. With a tree, layouts are placed as `kernlane relink` would; with a vmlinux alone,
+    /// nearly so
     #[arg(long, short, alias = "tree", value_name = "TREE|VMLINUX")]
     pub kernel: Option<PathBuf>,
 
     #[command(flatten)]
     pub part: Part,
 
-    /// Also say what no layout can do better: misses of a cache that wastes nothing, by Belady's policy and by LRU; needs --kernel
+    /// Also say what no layout can do better: misses of a cache that wastes nothing, by Belady's
+    /// policy and by LRU; needs --kernel
     #[arg(long, requires = "kernel")]
     pub bound: bool,
 
@@ -72,12 +76,10 @@ pub struct ReplayArgs {
 }
 
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
-    let machines: Vec<Machine> = args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    let image = args
-        .kernel
-        .as_deref()
-        .map(|kernel| vmlinux::read(&vmlinux::path(kernel)))
-        .transpose()?;
+    let machines: Vec<Machine> =
+        args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    let image =
+        args.kernel.as_deref().map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
     let mut layouts = vec![Layout::original()];
     for path in &args.layout {
         let layout = read_layout(path, args.kernel.as_deref(), image.as_ref())?;
@@ -87,7 +89,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         layouts.push(layout);
     }
     let asked = asked(args.branches, &machines)?;
-    let mut rows = replay_rows(&args.recording, &layouts, &machines, asked, image.as_ref(), &args.part)?;
+    let mut rows =
+        replay_rows(&args.recording, &layouts, &machines, asked, image.as_ref(), &args.part)?;
     if let (true, Some(image)) = (args.bound, &image) {
         add_bounds(&mut rows, &args.recording, image, &machines, &args.part)?;
     }
@@ -116,16 +119,25 @@ pub fn asked(branches: bool, machines: &[Machine]) -> Result<Asked> {
     Ok(Asked::Branches)
 }
 
-/// To the original's row on each machine, what no layout can do better. Reads the recording once for each machine.
-fn add_bounds(rows: &mut [Row], recording: &Path, image: &Image, machines: &[Machine], part: &Part) -> Result<()> {
+/// To the original's row on each machine, what no layout can do better. Reads the recording once
+/// for each machine.
+fn add_bounds(
+    rows: &mut [Row],
+    recording: &Path,
+    image: &Image,
+    machines: &[Machine],
+    part: &Part,
+) -> Result<()> {
     let recording = Recording::at(recording);
     let path = recording.trace();
     let named = || path.display().to_string();
     let reader = || executed(&recording);
     for machine in machines {
         let mut cut = part.cut(reader).with_context(named)?;
-        let found = bound::bound(reader().with_context(named)?, image, &mut cut, machine).with_context(named)?;
-        let rows = rows.iter_mut().filter(|row| row.machine == machine.name && row.layout == ORIGINAL);
+        let found = bound::bound(reader().with_context(named)?, image, &mut cut, machine)
+            .with_context(named)?;
+        let rows =
+            rows.iter_mut().filter(|row| row.machine == machine.name && row.layout == ORIGINAL);
         rows.for_each(|row| row.bound = Some(found));
     }
     Ok(())
@@ -143,23 +155,17 @@ pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) ->
     let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
     if text.starts_with(map::MAGIC) {
         let map = Map::from_text(&text).with_context(named)?;
-        return Ok(Layout {
-            name,
-            kernel: Some(map.build_id),
-            placement: map.placement,
-        });
+        return Ok(Layout { name, kernel: Some(map.build_id), placement: map.placement });
     }
     let order = order::Layout::from_text(&text).with_context(named)?;
     let placement = match (kernel, image) {
-        (Some(tree), _) if tree.join("vmlinux.o").exists() => relink::predicted_placement(&Tree::open(tree, &[])?, &order),
+        (Some(tree), _) if tree.join("vmlinux.o").exists() => {
+            relink::predicted_placement(&Tree::open(tree, &[])?, &order)
+        }
         (_, Some(image)) => estimate::placement(image, &order),
         _ => bail!("{}: give --kernel, to know the blocks that this layout orders", path.display()),
     };
-    Ok(Layout {
-        name,
-        kernel: Some(order.build_id),
-        placement: placement.with_context(named)?,
-    })
+    Ok(Layout { name, kernel: Some(order.build_id), placement: placement.with_context(named)? })
 }
 
 /// The result rows of a part of a recording, see [`rows::rows`]. Shows progress on a terminal.
@@ -174,7 +180,14 @@ pub fn replay_rows(
     image: Option<&Image>,
     part: &Part,
 ) -> Result<Vec<Row>> {
-    let replayed = replay_recording(recording, layouts, machines, asked, image.map(|image| &image.build_id), part)?;
+    let replayed = replay_recording(
+        recording,
+        layouts,
+        machines,
+        asked,
+        image.map(|image| &image.build_id),
+        part,
+    )?;
     let mut rows = rows::rows(&replayed, layouts, machines, image);
     if !part.is_whole() {
         let named = |row: &mut Row| row.conditions.insert("part".to_owned(), part.to_string());
@@ -195,19 +208,26 @@ pub fn replay_recording(
     kernel: Option<&BuildId>,
     part: &Part,
 ) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> = layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
+    let trials: Vec<Trials<'_>> =
+        layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
     replay_trials(recording, &trials, kernel, part)
 }
 
 /// As [`replay_recording`], each layout on machines of its own.
-pub fn replay_trials(recording: &Path, trials: &[Trials<'_>], kernel: Option<&BuildId>, part: &Part) -> Result<Replayed> {
+pub fn replay_trials(
+    recording: &Path,
+    trials: &[Trials<'_>],
+    kernel: Option<&BuildId>,
+    part: &Part,
+) -> Result<Replayed> {
     let recording = Recording::at(recording);
     let path = recording.trace();
     let named = || path.display().to_string();
     let mut cut = part.cut(|| executed(&recording)).with_context(named)?;
     let file = File::open(&path).with_context(named)?;
     let progress = Progress::of(file.metadata().with_context(named)?.len(), "replay");
-    let mut reader = Reader::new(progress.reading(BufReader::with_capacity(1 << 20, file))).with_context(named)?;
+    let mut reader = Reader::new(progress.reading(BufReader::with_capacity(1 << 20, file)))
+        .with_context(named)?;
     if !part.is_whole() {
         reader = reader.without_data();
     }

@@ -27,17 +27,22 @@ use std::process::ExitCode;
 /// What the page simulates unless another is named.
 const MACHINE: &str = "server-32k";
 
-/// Show where a recording's time goes, and what layouts brought: as one self-contained page, or as tables
+/// Show where a recording's time goes, and what layouts brought: as one self-contained page, or as
+/// tables
 ///
-/// Takes results (what `kernlane replay --json` prints, or the results.json that `kernlane optimize` leaves in its directory) and sets
-/// the original beside every layout, predicted and recorded. Without --output and --json it prints the tables.
+/// Takes results (what `kernlane replay --json` prints, or the results.json that
+/// `kernlane optimize` leaves in its directory) and sets the original beside every layout,
+/// predicted and recorded. Without --output and --json it prints the tables.
 ///
-/// With --output it takes recordings, too, and the kernel that was recorded: the page then shows execution over time, services, misses by cause, by address and
-/// (of recordings made with --data) by data structure, chains of calls, the system's share and functions, on the machine `server-32k` unless --machine names others; with --layout also where
-/// another layout misses.
+/// With --output it takes recordings, too, and the kernel that was recorded: the page then shows
+/// execution over time, services, misses by cause, by address and (of recordings made with --data)
+/// by data structure, chains of calls, the system's share and functions, on the machine
+/// `server-32k` unless --machine names others; with --layout also where another layout misses.
 ///
-/// With --services, --misses, --os-share or --locality it takes recordings instead, and the kernel that was recorded; --services says for every service
-/// of the system (each system call, kind of page fault, interrupt, softirq, kernel thread …) what it came to. With --sizes it takes recordings alone.
+/// With --services, --misses, --os-share or --locality it takes recordings instead, and the kernel
+/// that was recorded; --services says for every service of the system (each system call, kind of
+/// page fault, interrupt, softirq, kernel thread …) what it came to. With --sizes it takes
+/// recordings alone.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.rec --kernel ~/linux -o net.html
@@ -61,7 +66,8 @@ pub struct ReportArgs {
     #[arg(long, requires = "kernel")]
     pub services: bool,
 
-    /// With --services: how the branches of each service are predicted on machines that say how they predict
+    /// With --services: how the branches of each service are predicted on machines that say how
+    /// they predict
     #[arg(long, requires = "services", requires = "machine")]
     pub branches: bool,
 
@@ -69,12 +75,13 @@ pub struct ReportArgs {
     #[arg(long, requires = "kernel", conflicts_with = "services")]
     pub os_share: bool,
 
-    /// How much of the kernel's code runs, why it is entered, its branches, loops and popular functions, beside Torrellas' numbers
+    /// How much of the kernel's code runs, why it is entered, its branches, loops and popular
+    /// functions, beside Torrellas' numbers
     #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share"])]
     pub locality: bool,
 
-    /// Misses of the kernel and of user code, by cause, in caches of many sizes and associativities; of recordings made with --data in data
-    /// caches and unified ones, too
+    /// Misses of the kernel and of user code, by cause, in caches of many sizes and
+    /// associativities; of recordings made with --data in data caches and unified ones, too
     #[arg(long, conflicts_with_all = ["services", "os_share", "locality"])]
     pub sizes: bool,
 
@@ -125,7 +132,8 @@ fn of_sizes(args: &ReportArgs) -> Result<ExitCode> {
 }
 
 fn of_results(args: &ReportArgs) -> Result<ExitCode> {
-    let (recordings, results): (Vec<&PathBuf>, Vec<&PathBuf>) = args.inputs.iter().partition(|path| Recording::at(*path).exists());
+    let (recordings, results): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        args.inputs.iter().partition(|path| Recording::at(*path).exists());
     if let (Some(recording), None, false) = (recordings.first(), &args.output, args.json) {
         bail!(
             "{}: a recording; give --output for a page, --json for what it shows, or --services, --os-share or --locality for a table",
@@ -167,11 +175,7 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
         return Ok(Vec::new());
     }
     let kernel = args.kernel.as_deref().context("give --kernel, to know the kernel's functions")?;
-    let machines = if args.machine.is_empty() {
-        &[MACHINE.to_owned()][..]
-    } else {
-        &args.machine
-    };
+    let machines = if args.machine.is_empty() { &[MACHINE.to_owned()][..] } else { &args.machine };
     let attribution = Attribution::open(kernel, args.annotations.as_deref(), machines)?;
     let path = vmlinux::path(kernel);
     // A layout's blocks are known of a vmlinux alone.
@@ -206,7 +210,8 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 .collect();
             let conditions = replayed.header.conditions.iter().cloned().collect();
             let sizes = attribution::read(recording, "caches", sizes::sizes)?;
-            let data = attribution.data_misses(recording, kernel, &observed.table)?.map(DataMisses::from);
+            let data =
+                attribution.data_misses(recording, kernel, &observed.table)?.map(DataMisses::from);
             Ok(Overview::new(observed, conditions, rows, &misses, sizes, data))
         })
         .collect()
@@ -233,11 +238,7 @@ fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
             .collect::<Result<_>>()?;
         let tables: Vec<MissTable> = per_recording.into_iter().flatten().collect();
         let texts = || {
-            tables
-                .iter()
-                .map(|table| misses::text(table, args.top))
-                .collect::<Vec<_>>()
-                .join("\n")
+            tables.iter().map(|table| misses::text(table, args.top)).collect::<Vec<_>>().join("\n")
         };
         print(args, &tables, texts)?;
         return Ok(ExitCode::SUCCESS);

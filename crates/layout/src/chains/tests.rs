@@ -8,10 +8,8 @@ const NODES: u64 = 12;
 
 /// Nodes, and jumps of every kind between them, from and to any byte of a node.
 fn graph(random: &mut SplitMix64) -> (Vec<Node>, Vec<Jump>) {
-    let node = |random: &mut SplitMix64| Node {
-        size: 1 + random.below(200),
-        count: 1 + random.below(50),
-    };
+    let node =
+        |random: &mut SplitMix64| Node { size: 1 + random.below(200), count: 1 + random.below(50) };
     let nodes: Vec<Node> = (0..NODES).map(|_| node(random)).collect();
     let jumps = (0..10 + random.below(30)).map(|_| jump(&nodes, random));
     let jumps: Vec<Jump> = jumps.filter(|jump| jump.from != jump.to).collect();
@@ -23,25 +21,14 @@ fn jump(nodes: &[Node], random: &mut SplitMix64) -> Jump {
     let (size_from, size_to) = (nodes[from as usize].size, nodes[to as usize].size);
     let inside = random.below(4) == 0;
     let kind = match random.below(3) {
-        0 => JumpKind::Together {
-            bytes: size_from + size_to,
-            worth: 0.3,
-            reach: 64,
-        },
-        kind => JumpKind::Control {
-            may_fall: kind == 1,
-            conditional: random.below(2) == 0,
-        },
+        0 => JumpKind::Together { bytes: size_from + size_to, worth: 0.3, reach: 64 },
+        kind => JumpKind::Control { may_fall: kind == 1, conditional: random.below(2) == 0 },
     };
     let control = matches!(kind, JumpKind::Control { .. });
     Jump {
         from,
         to,
-        from_end: if inside && control {
-            1 + random.below(size_from)
-        } else {
-            size_from
-        },
+        from_end: if inside && control { 1 + random.below(size_from) } else { size_from },
         to_start: if inside && control { random.below(size_to) } else { 0 },
         count: random.below(50),
         kind,
@@ -83,8 +70,9 @@ fn score(order: &[u32], chains: &Chains, counted: impl Fn(&Jump) -> bool) -> f64
     chains.jumps.iter().filter(|&jump| counted(jump)).filter_map(one).sum()
 }
 
-/// Whether the engine may join x and y so: the entry stays in front, what is forced together stays together, and a long chain is only cut where a
-/// jump to the front or from the back of y may then run on.
+/// Whether the engine may join x and y so: the entry stays in front, what is forced together stays
+/// together, and a long chain is only cut where a jump to the front or from the back of y may then
+/// run on.
 fn allowed(x: &[u32], y: &[u32], merge: Merge, chains: &Chains) -> bool {
     let front = |order: &[u32]| Some(order[0]) == chains.entry;
     let order = joined(x, y, merge);
@@ -95,7 +83,9 @@ fn allowed(x: &[u32], y: &[u32], merge: Merge, chains: &Chains) -> bool {
         return true;
     };
     let (before, behind) = (x[cut - 1], x[cut]);
-    let meets = |jump: &Jump| (jump.from, jump.to) == (before, y[0]) || (jump.from, jump.to) == (y[y.len() - 1], behind);
+    let meets = |jump: &Jump| {
+        (jump.from, jump.to) == (before, y[0]) || (jump.from, jump.to) == (y[y.len() - 1], behind)
+    };
     let offered = x.len() <= chains.parameters.split_threshold || chains.jumps.iter().any(meets);
     chains.forced[before as usize] != Some(behind) && offered
 }
@@ -111,7 +101,8 @@ fn join_some(chains: &mut Chains, random: &mut SplitMix64) {
         return;
     }
     let (x, y) = chains.chains_of(number);
-    let (nodes_x, nodes_y) = (chains.chains[x as usize].nodes.clone(), chains.chains[y as usize].nodes.clone());
+    let (nodes_x, nodes_y) =
+        (chains.chains[x as usize].nodes.clone(), chains.chains[y as usize].nodes.clone());
     let mut ways = merges(nodes_x.len());
     ways.retain(|&merge| allowed(&nodes_x, &nodes_y, merge, chains));
     let Some(&merge) = ways.get(random.below(ways.len() as u64) as usize) else {
@@ -121,7 +112,8 @@ fn join_some(chains: &mut Chains, random: &mut SplitMix64) {
     assert_eq!(chains.chains[chain as usize].nodes, joined(&nodes_x, &nodes_y, merge), "{merge:?}");
 }
 
-/// Runs `examine` on many graphs with and without entry, some chains of each joined, short ones cut everywhere or not.
+/// Runs `examine` on many graphs with and without entry, some chains of each joined, short ones cut
+/// everywhere or not.
 fn each_pair(mut examine: impl FnMut(&Chains, &Pair, u32, u32)) {
     let mut random = SplitMix64::new(5);
     for _ in 0..300 {
@@ -152,7 +144,8 @@ fn no_pair_gains_more_than_its_bound() {
         if !chains.cut_everywhere(&chains.chains[x as usize]) {
             return;
         }
-        let bound = pair.most + chains.chains[x as usize].slack.max(chains.chains[y as usize].slack);
+        let bound =
+            pair.most + chains.chains[x as usize].slack.max(chains.chains[y as usize].slack);
         let gain = chains.best_merge(x, y, pair).map_or(0.0, |(gain, _)| gain);
         assert!(gain <= bound * (1.0 + 1e-12), "{gain} of at most {bound}");
         gained += usize::from(gain > 0.0);
@@ -165,7 +158,8 @@ fn the_jumps_between_two_chains_add_what_they_score_in_the_joined_one() {
     let (mut scored, mut cut) = (0, 0);
     each_pair(|chains, pair, x, y| {
         let (chain_x, chain_y) = (&chains.chains[x as usize], &chains.chains[y as usize]);
-        let between = |jump: &Jump| chain_x.nodes.contains(&jump.from) != chain_x.nodes.contains(&jump.to);
+        let between =
+            |jump: &Jump| chain_x.nodes.contains(&jump.from) != chain_x.nodes.contains(&jump.to);
         let across = chains.across(x, pair);
         for merge in merges(chain_x.nodes.len()) {
             let expected = score(&joined(&chain_x.nodes, &chain_y.nodes, merge), chains, between);
@@ -182,9 +176,11 @@ fn the_jumps_between_two_chains_add_what_they_score_in_the_joined_one() {
 fn the_best_merge_gains_what_its_score_is_higher_and_no_other_gains_more() {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     each_pair(|chains, pair, x, y| {
-        let (x_nodes, y_nodes) = (&chains.chains[x as usize].nodes, &chains.chains[y as usize].nodes);
+        let (x_nodes, y_nodes) =
+            (&chains.chains[x as usize].nodes, &chains.chains[y as usize].nodes);
         let before = score(x_nodes, chains, |_| true) + score(y_nodes, chains, |_| true);
-        let gain_of = |merge: Merge| score(&joined(x_nodes, y_nodes, merge), chains, |_| true) - before;
+        let gain_of =
+            |merge: Merge| score(&joined(x_nodes, y_nodes, merge), chains, |_| true) - before;
         let mut ways = merges(x_nodes.len());
         ways.retain(|&merge| allowed(x_nodes, y_nodes, merge, chains));
         let most = ways.iter().map(|&merge| gain_of(merge)).fold(0.0, f64::max);
@@ -205,7 +201,8 @@ fn the_best_merge_gains_what_its_score_is_higher_and_no_other_gains_more() {
     assert!(kinds.len() == 4 && kinds.values().all(|&found| found > 20), "{kinds:?}");
 }
 
-/// What waits with a gain of before a chain changed would be joined at a place that is another by now.
+/// What waits with a gain of before a chain changed would be joined at a place that is another by
+/// now.
 #[test]
 fn what_is_joined_gains_what_was_computed_and_no_chain_grows_beyond_its_limit() {
     let mut random = SplitMix64::new(11);
@@ -221,14 +218,19 @@ fn what_is_joined_gains_what_was_computed_and_no_chain_grows_beyond_its_limit() 
         let mut chains = Chains::new(&nodes, &jumps, entry, &parameters);
         (0..chains.pairs.len() as u32).for_each(|pair| chains.wait(pair));
         while let Some((gain, Join { x, y, merge, .. })) = chains.best_join() {
-            let (x_nodes, y_nodes) = (&chains.chains[x as usize].nodes, &chains.chains[y as usize].nodes);
+            let (x_nodes, y_nodes) =
+                (&chains.chains[x as usize].nodes, &chains.chains[y as usize].nodes);
             assert!(allowed(x_nodes, y_nodes, merge, &chains), "{merge:?}");
             let before = score(x_nodes, &chains, |_| true) + score(y_nodes, &chains, |_| true);
             let raised = score(&joined(x_nodes, y_nodes, merge), &chains, |_| true) - before;
             assert!(close(gain, raised), "{gain}, not {raised}, for {merge:?}");
             let chain = chains.join(x, y, merge);
             let length = chains.chains[chain as usize].nodes.len();
-            assert!(length <= parameters.max_chain, "{length} nodes of at most {}", parameters.max_chain);
+            assert!(
+                length <= parameters.max_chain,
+                "{length} nodes of at most {}",
+                parameters.max_chain
+            );
             chains.wait_again(chain);
             joins += 1;
             full += usize::from(length == parameters.max_chain);

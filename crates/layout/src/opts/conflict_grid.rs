@@ -1,14 +1,17 @@
-//! Section 4.4: loops that call get a logical cache each, with the routines they call, so that neither conflicts with the other.
+//! Section 4.4: loops that call get a logical cache each, with the routines they call, so that
+//! neither conflicts with the other.
 //!
-//! The grid says which loops call which routines. The most often invoked routine is placed first: at the lowest offset that is free in the
-//! logical caches of all loops that call it; in one of these it lies, in the others the same bytes are left to code that seldom runs.
+//! The grid says which loops call which routines. The most often invoked routine is placed first:
+//! at the lowest offset that is free in the logical caches of all loops that call it; in one of
+//! these it lies, in the others the same bytes are left to code that seldom runs.
 //!
 //! ```text
 //! logical cache of L1:  SelfConfFree | L1 | r1 | r2 | r3        r1, r2, r3 called by L1
 //! logical cache of L2:  SelfConfFree | L2  | r4 | gap           r2, r4 called by L2: r2 lies in the cache of L1
 //! ```
 //!
-//! Takes the sequences; gives what is left of them, and the pieces of each logical cache with their offsets in it.
+//! Takes the sequences; gives what is left of them, and the pieces of each logical cache with their
+//! offsets in it.
 
 use super::OptSParameters;
 use super::transitions::Transitions;
@@ -20,7 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What lies in a logical cache: pieces one behind the other from an offset on, ascending.
 pub(super) type Contents = Vec<(u64, Vec<PieceId>)>;
 
-/// Pulls loops that call, and the routines kept in the grid, out of the sequences. `area` is the size of the SelfConfFree area.
+/// Pulls loops that call, and the routines kept in the grid, out of the sequences. `area` is the
+/// size of the SelfConfFree area.
 pub(super) fn pull_out(
     hot: &Hot,
     transitions: &Transitions,
@@ -41,7 +45,8 @@ pub(super) fn pull_out(
         caches.push(cache);
     }
     for (routine, callers) in &grid.routines {
-        let callers: Vec<usize> = callers.iter().copied().filter(|&l| !caches[l].contents.is_empty()).collect();
+        let callers: Vec<usize> =
+            callers.iter().copied().filter(|&l| !caches[l].contents.is_empty()).collect();
         let pieces: Vec<PieceId> = grid.pieces(*routine).filter(|p| !pulled[p.index()]).collect();
         let bytes = bytes(hot, &pieces, parameters);
         let (Some(&first), false) = (callers.first(), pieces.is_empty()) else {
@@ -63,7 +68,8 @@ pub(super) fn pull_out(
     (rest, sorted.collect())
 }
 
-/// The most bytes that pieces take up wherever they are placed; what is placed before them may reach a line too far.
+/// The most bytes that pieces take up wherever they are placed; what is placed before them may
+/// reach a line too far.
 fn bytes(hot: &Hot, pieces: &[PieceId], parameters: &OptSParameters) -> u64 {
     parameters.line_bytes + pieces.iter().map(|&p| hot.most_bytes(p)).sum::<u64>()
 }
@@ -106,40 +112,48 @@ impl Cache {
 struct Grid {
     /// The pieces of each loop that calls a routine of the grid, in the order of the sequences.
     loops: Vec<Vec<PieceId>>,
-    /// The routines, the most often invoked first, with the loops that call them or call what calls them.
+    /// The routines, the most often invoked first, with the loops that call them or call what calls
+    /// them.
     routines: Vec<(FunctionId, BTreeSet<usize>)>,
     /// The pieces of each routine in the order of the sequences.
     pieces: BTreeMap<FunctionId, Vec<PieceId>>,
 }
 
 impl Grid {
-    fn new(hot: &Hot, transitions: &Transitions, sequences: &[PieceId], parameters: &OptSParameters) -> Grid {
+    fn new(
+        hot: &Hot,
+        transitions: &Transitions,
+        sequences: &[PieceId],
+        parameters: &OptSParameters,
+    ) -> Grid {
         let mut loops: BTreeMap<usize, Vec<PieceId>> = BTreeMap::new();
         for &piece in sequences {
             let mut blocks = hot.pieces.blocks(piece).map(BlockId);
-            if let Some(found) = blocks.find_map(|block| transitions.loops.outermost(block, parameters.min_iterations)) {
+            if let Some(found) = blocks
+                .find_map(|block| transitions.loops.outermost(block, parameters.min_iterations))
+            {
                 loops.entry(found).or_default().push(piece);
             }
         }
         let called = called_by_loops(hot, transitions, &loops);
         let callees = neighbours(hot.arcs().into_keys());
-        let mut kept: Vec<FunctionId> = reached(called.keys().copied(), &callees).into_iter().collect();
+        let mut kept: Vec<FunctionId> =
+            reached(called.keys().copied(), &callees).into_iter().collect();
         kept.sort_by_key(|&routine| (std::cmp::Reverse(hot.entries(routine)), routine));
         kept.truncate(parameters.grid_routines);
         let callers = neighbours(hot.arcs().into_keys().map(|(caller, callee)| (callee, caller)));
         let loops_of = |routine| {
             let leading = reached([routine], &callers);
-            leading
-                .iter()
-                .filter_map(|function| called.get(function))
-                .flatten()
-                .copied()
-                .collect()
+            leading.iter().filter_map(|function| called.get(function)).flatten().copied().collect()
         };
-        let routines: Vec<(FunctionId, BTreeSet<usize>)> = kept.into_iter().map(|routine| (routine, loops_of(routine))).collect();
-        let calling: BTreeSet<usize> = routines.iter().flat_map(|(_, loops)| loops).copied().collect();
-        let number: BTreeMap<usize, usize> = calling.iter().enumerate().map(|(at, &found)| (found, at)).collect();
-        let mut pieces: BTreeMap<FunctionId, Vec<PieceId>> = routines.iter().map(|&(routine, _)| (routine, Vec::new())).collect();
+        let routines: Vec<(FunctionId, BTreeSet<usize>)> =
+            kept.into_iter().map(|routine| (routine, loops_of(routine))).collect();
+        let calling: BTreeSet<usize> =
+            routines.iter().flat_map(|(_, loops)| loops).copied().collect();
+        let number: BTreeMap<usize, usize> =
+            calling.iter().enumerate().map(|(at, &found)| (found, at)).collect();
+        let mut pieces: BTreeMap<FunctionId, Vec<PieceId>> =
+            routines.iter().map(|&(routine, _)| (routine, Vec::new())).collect();
         for &piece in sequences {
             if let Some(pieces) = pieces.get_mut(&hot.function_of(piece)) {
                 pieces.push(piece);
@@ -149,7 +163,9 @@ impl Grid {
             loops: calling.iter().map(|found| loops[found].clone()).collect(),
             routines: routines
                 .into_iter()
-                .map(|(routine, loops)| (routine, loops.iter().map(|found| number[found]).collect()))
+                .map(|(routine, loops)| {
+                    (routine, loops.iter().map(|found| number[found]).collect())
+                })
                 .collect(),
             pieces,
         }
@@ -161,7 +177,11 @@ impl Grid {
 }
 
 /// The loops that call each function themselves.
-fn called_by_loops(hot: &Hot, transitions: &Transitions, loops: &BTreeMap<usize, Vec<PieceId>>) -> BTreeMap<FunctionId, BTreeSet<usize>> {
+fn called_by_loops(
+    hot: &Hot,
+    transitions: &Transitions,
+    loops: &BTreeMap<usize, Vec<PieceId>>,
+) -> BTreeMap<FunctionId, BTreeSet<usize>> {
     let mut called: BTreeMap<FunctionId, BTreeSet<usize>> = BTreeMap::new();
     for (&number, pieces) in loops {
         for arc in pieces.iter().flat_map(|piece| &transitions.calls[piece.index()]) {
@@ -172,7 +192,9 @@ fn called_by_loops(hot: &Hot, transitions: &Transitions, loops: &BTreeMap<usize,
 }
 
 /// By the first function of each pair, the second ones.
-fn neighbours(pairs: impl Iterator<Item = (FunctionId, FunctionId)>) -> BTreeMap<FunctionId, Vec<FunctionId>> {
+fn neighbours(
+    pairs: impl Iterator<Item = (FunctionId, FunctionId)>,
+) -> BTreeMap<FunctionId, Vec<FunctionId>> {
     let mut neighbours: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
     for (from, to) in pairs {
         neighbours.entry(from).or_default().push(to);
@@ -181,7 +203,10 @@ fn neighbours(pairs: impl Iterator<Item = (FunctionId, FunctionId)>) -> BTreeMap
 }
 
 /// Functions, their neighbours, the neighbours of those, and so on.
-fn reached(from: impl IntoIterator<Item = FunctionId>, neighbours: &BTreeMap<FunctionId, Vec<FunctionId>>) -> BTreeSet<FunctionId> {
+fn reached(
+    from: impl IntoIterator<Item = FunctionId>,
+    neighbours: &BTreeMap<FunctionId, Vec<FunctionId>>,
+) -> BTreeSet<FunctionId> {
     let mut waiting: Vec<FunctionId> = from.into_iter().collect();
     let mut found = BTreeSet::new();
     while let Some(function) = waiting.pop() {
@@ -196,7 +221,8 @@ fn reached(from: impl IntoIterator<Item = FunctionId>, neighbours: &BTreeMap<Fun
 mod tests {
     use super::*;
 
-    /// Figure 10: L1 calls r1, r2, r3; L2 calls r2 and r4. What is free for r2 must be free in both.
+    /// Figure 10: L1 calls r1, r2, r3; L2 calls r2 and r4. What is free for r2 must be free in
+    /// both.
     #[test]
     fn a_routine_of_two_loops_has_its_place_kept_free_in_the_other() {
         let mut caches = [Cache::default(), Cache::default()];

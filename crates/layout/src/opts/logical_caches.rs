@@ -1,7 +1,8 @@
 //! Section 4.2: the most popular pieces get cache lines that nothing else uses.
 //!
-//! Memory is divided into logical caches, stretches of the size of the cache. The first `SelfConfFree` bytes of the first hold the most
-//! popular pieces, those of the others seldom executed code:
+//! Memory is divided into logical caches, stretches of the size of the cache. The first
+//! `SelfConfFree` bytes of the first hold the most popular pieces, those of the others seldom
+//! executed code:
 //!
 //! ```text
 //!            logical cache 0    logical cache 1    logical cache 2
@@ -21,9 +22,15 @@ use crate::graph::BlockId;
 use crate::hot::Hot;
 use crate::pieces::PieceId;
 
-pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId>, parameters: &OptSParameters) -> Vec<PieceId> {
+pub(super) fn place(
+    hot: &Hot,
+    transitions: &Transitions,
+    sequences: Vec<PieceId>,
+    parameters: &OptSParameters,
+) -> Vec<PieceId> {
     let popular = popular(hot, transitions, &sequences, parameters);
-    let (first, others): (Vec<PieceId>, Vec<PieceId>) = sequences.into_iter().partition(|p| popular[p.index()]);
+    let (first, others): (Vec<PieceId>, Vec<PieceId>) =
+        sequences.into_iter().partition(|p| popular[p.index()]);
     let mut layout = Filling::new(hot);
     first.into_iter().for_each(|piece| layout.put(piece));
     // Whole lines, because lines are what conflicts.
@@ -31,8 +38,12 @@ pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId
     let cache = parameters.cache_bytes;
     let (others, grid) = match parameters.loop_area {
         LoopArea::InSequences => (others, Vec::new()),
-        LoopArea::Behind => (loops_behind(hot, transitions, others, parameters.min_iterations), Vec::new()),
-        LoopArea::WithCallees => conflict_grid::pull_out(hot, transitions, others, area, parameters),
+        LoopArea::Behind => {
+            (loops_behind(hot, transitions, others, parameters.min_iterations), Vec::new())
+        }
+        LoopArea::WithCallees => {
+            conflict_grid::pull_out(hot, transitions, others, area, parameters)
+        }
     };
     for piece in others {
         let (start, end) = layout.range(piece);
@@ -51,8 +62,14 @@ pub(super) fn place(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId
     layout.order
 }
 
-/// Section 4.3: the pieces of loops with many iterations leave the sequences and follow them, in the same order.
-fn loops_behind(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId>, iterations: f64) -> Vec<PieceId> {
+/// Section 4.3: the pieces of loops with many iterations leave the sequences and follow them, in
+/// the same order.
+fn loops_behind(
+    hot: &Hot,
+    transitions: &Transitions,
+    sequences: Vec<PieceId>,
+    iterations: f64,
+) -> Vec<PieceId> {
     let in_loop = |piece: &PieceId| in_loop(hot, transitions, *piece, iterations);
     let (loops, mut rest): (Vec<PieceId>, Vec<PieceId>) = sequences.into_iter().partition(in_loop);
     rest.extend(loops);
@@ -60,22 +77,35 @@ fn loops_behind(hot: &Hot, transitions: &Transitions, sequences: Vec<PieceId>, i
 }
 
 /// Whether a piece belongs to a loop of so many iterations.
-pub(super) fn in_loop(hot: &Hot, transitions: &Transitions, piece: PieceId, iterations: f64) -> bool {
+pub(super) fn in_loop(
+    hot: &Hot,
+    transitions: &Transitions,
+    piece: PieceId,
+    iterations: f64,
+) -> bool {
     let mut blocks = hot.pieces.blocks(piece).map(BlockId);
     blocks.any(|block| transitions.loops.outermost(block, iterations).is_some())
 }
 
-/// Where the SelfConfFree area ends that a piece from `start` to `end` would touch, in a logical cache behind the first. A piece that
-/// fits between no two areas touches none: nothing can be done for it.
+/// Where the SelfConfFree area ends that a piece from `start` to `end` would touch, in a logical
+/// cache behind the first. A piece that fits between no two areas touches none: nothing can be done
+/// for it.
 fn touched_area(start: u64, end: u64, cache: u64, area: u64) -> Option<u64> {
     let own = start / cache * cache;
     let inside = own > 0 && start < own + area;
     let touched = if inside { own } else { own.saturating_add(cache) };
-    (area > 0 && end > touched && end - start <= cache - area).then_some(touched.saturating_add(area))
+    (area > 0 && end > touched && end - start <= cache - area)
+        .then_some(touched.saturating_add(area))
 }
 
-/// The pieces of the SelfConfFree area: from the most popular down to the cut-off, as far as they fit.
-pub(super) fn popular(hot: &Hot, transitions: &Transitions, sequences: &[PieceId], parameters: &OptSParameters) -> Vec<bool> {
+/// The pieces of the SelfConfFree area: from the most popular down to the cut-off, as far as they
+/// fit.
+pub(super) fn popular(
+    hot: &Hot,
+    transitions: &Transitions,
+    sequences: &[PieceId],
+    parameters: &OptSParameters,
+) -> Vec<bool> {
     let popularity = |p: PieceId| transitions.popularity[p.index()];
     let mut candidates: Vec<PieceId> = sequences
         .iter()

@@ -1,8 +1,9 @@
 //! The loops of an image, and how often each runs per invocation.
 //!
-//! Takes a graph; gives the natural loops of its executed edges, function by function (Aho, Sethi, Ullman 1986, section 10.4: an edge whose
-//! target dominates its source closes a loop). A ring of blocks with several entries, none of which dominates the others, is no loop
-//! here. Calls are not followed: a loop holds the blocks of its own function.
+//! Takes a graph; gives the natural loops of its executed edges, function by function (Aho, Sethi,
+//! Ullman 1986, section 10.4: an edge whose target dominates its source closes a loop). A ring of
+//! blocks with several entries, none of which dominates the others, is no loop here. Calls are not
+//! followed: a loop holds the blocks of its own function.
 
 use crate::graph::{BlockId, Edge, Graph};
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ pub(super) struct Loop {
     /// The smallest loop around this one.
     parent: Option<usize>,
     depth: usize,
-    /// What its blocks' counts are multiplied with to get one iteration per invocation, of this loop and of those around it.
+    /// What its blocks' counts are multiplied with to get one iteration per invocation, of this
+    /// loop and of those around it.
     scale: f64,
     /// Iterations per invocation, at least 1.
     pub iterations: f64,
@@ -33,10 +35,7 @@ pub struct NaturalLoop {
 
 /// The natural loops of the executed edges: function by function, each before those within it.
 pub fn natural_loops(graph: &Graph) -> Vec<NaturalLoop> {
-    let natural = |l: Loop| NaturalLoop {
-        blocks: l.body,
-        iterations: l.iterations,
-    };
+    let natural = |l: Loop| NaturalLoop { blocks: l.body, iterations: l.iterations };
     Loops::new(graph).loops.into_iter().map(natural).collect()
 }
 
@@ -48,10 +47,7 @@ pub(super) struct Loops {
 
 impl Loops {
     pub fn new(graph: &Graph) -> Self {
-        let mut found = Loops {
-            loops: Vec::new(),
-            innermost: vec![None; graph.len()],
-        };
+        let mut found = Loops { loops: Vec::new(), innermost: vec![None; graph.len()] };
         for (function, flow) in function_flows(graph).iter().enumerate() {
             if !flow.edges.is_empty() {
                 found.add_function(graph, graph.functions[function].start as usize, flow);
@@ -62,11 +58,13 @@ impl Loops {
 
     /// The largest loop around a block that runs at least `iterations` per invocation.
     pub fn outermost(&self, block: BlockId, iterations: f64) -> Option<usize> {
-        let around = std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent);
+        let around =
+            std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent);
         around.filter(|&l| self.loops[l].iterations >= iterations).last()
     }
 
-    /// What the count of a block is multiplied with, were each loop around it to run once per invocation.
+    /// What the count of a block is multiplied with, were each loop around it to run once per
+    /// invocation.
     pub fn block_scale(&self, block: BlockId) -> f64 {
         self.innermost[block.index()].map_or(1.0, |l| self.loops[l].scale)
     }
@@ -84,7 +82,9 @@ impl Loops {
 
     /// The loops that an edge leaves, the smallest first.
     pub fn left_by(&self, from: BlockId, to: BlockId) -> impl Iterator<Item = usize> {
-        let around = |block: BlockId| std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent);
+        let around = |block: BlockId| {
+            std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent)
+        };
         around(from).take_while(move |&l| around(to).all(|other| other != l))
     }
 
@@ -106,7 +106,8 @@ impl Loops {
         bodies.sort_by_key(|(body, header)| (usize::MAX - body.len(), *header));
         for (body, header) in bodies {
             let parent = self.innermost[start + header];
-            let iterations = iterations(graph.counts[start + header], back[&header], flow, header, &dominators);
+            let iterations =
+                iterations(graph.counts[start + header], back[&header], flow, header, &dominators);
             let around = parent.map(|l| &self.loops[l]);
             let found = Loop {
                 parent,
@@ -116,8 +117,7 @@ impl Loops {
                 latches: latches[&header].iter().map(|&b| BlockId((start + b) as u32)).collect(),
                 body: body.iter().map(|&b| BlockId((start + b) as u32)).collect(),
             };
-            body.iter()
-                .for_each(|&block| self.innermost[start + block] = Some(self.loops.len()));
+            body.iter().for_each(|&block| self.innermost[start + block] = Some(self.loops.len()));
             self.loops.push(found);
         }
     }
@@ -169,8 +169,8 @@ fn function_flows(graph: &Graph) -> Vec<Flow> {
     flows
 }
 
-/// How often a loop runs per invocation: executions of its header over those that did not come from within. At least 1, whatever the
-/// counts say.
+/// How often a loop runs per invocation: executions of its header over those that did not come from
+/// within. At least 1, whatever the counts say.
 fn iterations(count: u64, back: u128, flow: &Flow, header: usize, dominators: &Dominators) -> f64 {
     let balance = u128::from(count).saturating_sub(back);
     let entries = match balance {
@@ -201,12 +201,14 @@ fn body(flow: &Flow, header: usize, latches: &[usize]) -> Vec<usize> {
     body
 }
 
-/// Which blocks every path to a block passes (Cooper, Harvey, Kennedy, "A simple, fast dominance algorithm", 2001). A root above all
-/// entries stands for the rest of the image; blocks that no entry reaches are entered at the lowest.
+/// Which blocks every path to a block passes (Cooper, Harvey, Kennedy, "A simple, fast dominance
+/// algorithm", 2001). A root above all entries stands for the rest of the image; blocks that no
+/// entry reaches are entered at the lowest.
 struct Dominators {
     /// Position of each block in postorder.
     position: Vec<Option<usize>>,
-    /// What each block dominates, by its position in postorder: a range of numbers given to the blocks, beginning with its own.
+    /// What each block dominates, by its position in postorder: a range of numbers given to the
+    /// blocks, beginning with its own.
     dominated: Vec<Range<usize>>,
 }
 
@@ -223,7 +225,8 @@ impl Dominators {
             for at in (0..root).rev() {
                 let block = postorder[at];
                 let before = flow.predecessors[block].iter().filter_map(|&p| position[p]);
-                let before = before.chain(entered[block].then_some(root)).filter(|&p| above[p].is_some());
+                let before =
+                    before.chain(entered[block].then_some(root)).filter(|&p| above[p].is_some());
                 let nearest = before.reduce(|a, b| nearest_common(&above, a, b));
                 if above[at] != nearest {
                     above[at] = nearest;
@@ -232,22 +235,20 @@ impl Dominators {
             }
         }
         let above: Vec<usize> = above.into_iter().map(|a| a.unwrap_or(root)).collect();
-        Dominators {
-            position,
-            dominated: dominated(&above),
-        }
+        Dominators { position, dominated: dominated(&above) }
     }
 
     fn dominates(&self, dominator: usize, block: usize) -> bool {
-        let (Some(dominator), Some(block)) = (self.position[dominator], self.position[block]) else {
+        let (Some(dominator), Some(block)) = (self.position[dominator], self.position[block])
+        else {
             return false;
         };
         self.dominated[dominator].contains(&self.dominated[block].start)
     }
 }
 
-/// Numbers the tree of dominators so that whatever a node dominates has the numbers behind its own. `above` gives each node's parent,
-/// always a higher position; the last is the root.
+/// Numbers the tree of dominators so that whatever a node dominates has the numbers behind its own.
+/// `above` gives each node's parent, always a higher position; the last is the root.
 fn dominated(above: &[usize]) -> Vec<Range<usize>> {
     let mut sizes = vec![1; above.len()];
     for at in 0..above.len().saturating_sub(1) {
@@ -274,7 +275,8 @@ fn nearest_common(above: &[Option<usize>], mut a: usize, mut b: usize) -> usize 
     a
 }
 
-/// The blocks with edges, each behind all it leads to except by edges back; and at which of them control comes in.
+/// The blocks with edges, each behind all it leads to except by edges back; and at which of them
+/// control comes in.
 fn postorder(flow: &Flow) -> (Vec<usize>, Vec<bool>) {
     let mut order = Vec::new();
     let mut seen = vec![false; flow.blocks];
@@ -361,7 +363,8 @@ mod tests {
     /// ```
     #[test]
     fn loops_in_loops_are_scaled_by_both() {
-        let edges = [(0, 1, 10), (1, 2, 50), (2, 3, 200), (3, 2, 150), (3, 4, 50), (4, 1, 40), (4, 5, 10)];
+        let edges =
+            [(0, 1, 10), (1, 2, 50), (2, 3, 200), (3, 2, 150), (3, 4, 50), (4, 1, 40), (4, 5, 10)];
         let graph = graph(&[10, 50, 200, 200, 50, 10], &edges);
         assert!(once(&graph).iter().all(|&count| (count - 10.0).abs() < 1e-9));
         let loops = Loops::new(&graph);

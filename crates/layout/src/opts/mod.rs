@@ -1,7 +1,9 @@
-//! OptS: sequences of blocks across functions, grown from the kernel's entries, and an area of the cache for the most popular blocks.
+//! OptS: sequences of blocks across functions, grown from the kernel's entries, and an area of the
+//! cache for the most popular blocks.
 //!
-//! J. Torrellas, C. Xia, R. Daigle, "Optimizing the instruction cache performance of the operating system" (IEEE Transactions on Computers
-//! 1998), sections 4.1 and 4.2. Takes a graph with seeds; gives its order. `docs/algorithms/opts.md` tells the idea and what is ours.
+//! J. Torrellas, C. Xia, R. Daigle, "Optimizing the instruction cache performance of the operating
+//! system" (IEEE Transactions on Computers 1998), sections 4.1 and 4.2. Takes a graph with seeds;
+//! gives its order. `docs/algorithms/opts.md` tells the idea and what is ours.
 
 mod conflict_grid;
 mod logical_caches;
@@ -15,7 +17,8 @@ use crate::graph::{Graph, Ordered};
 use crate::hot::Hot;
 use crate::validate::{InputError, at_least, at_most, validate};
 
-/// One row of table 4: ExecThresh, and BranchThresh by class of seed; `None` where the class has no sequence yet. All are shares of 1.
+/// One row of table 4: ExecThresh, and BranchThresh by class of seed; `None` where the class has no
+/// sequence yet. All are shares of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Iteration {
     pub exec: f64,
@@ -47,8 +50,8 @@ pub enum LoopArea {
     InSequences,
     /// Apart, behind the sequences: OptL (section 4.3).
     Behind,
-    /// Those that call, with their callees in a logical cache each, so that none conflict: Call (section 4.4). The others stay in the
-    /// sequences.
+    /// Those that call, with their callees in a logical cache each, so that none conflict: Call
+    /// (section 4.4). The others stay in the sequences.
     WithCallees,
 }
 
@@ -62,7 +65,8 @@ pub struct OptSParameters {
     pub line_bytes: u64,
     /// Bytes of the SelfConfFree area at most (section 5.3); 0 for none.
     pub self_conf_free_bytes: u64,
-    /// Popularity, as a share of the most popular block's, from which a block may lie there (section 5.3).
+    /// Popularity, as a share of the most popular block's, from which a block may lie there
+    /// (section 5.3).
     pub self_conf_free_cutoff: f64,
     pub loop_area: LoopArea,
     /// Iterations per invocation from which a loop is moved (section 4.3).
@@ -104,7 +108,9 @@ impl OptSParameters {
     fn validate(&self) -> Result<(), InputError> {
         for row in &self.schedule {
             at_least("schedule.exec", row.exec, 0.0)?;
-            for branch in [row.interrupt, row.page_fault, row.system_call, row.other].into_iter().flatten() {
+            for branch in
+                [row.interrupt, row.page_fault, row.system_call, row.other].into_iter().flatten()
+            {
                 at_least("schedule.branch", branch, 0.0)?;
             }
         }
@@ -117,7 +123,8 @@ impl OptSParameters {
     }
 }
 
-/// Loops within loops of a function, each with its blocks, are as many as the square of its blocks. No function of a kernel comes near.
+/// Loops within loops of a function, each with its blocks, are as many as the square of its blocks.
+/// No function of a kernel comes near.
 const MOST_BLOCKS_OF_A_FUNCTION: usize = 1 << 14;
 
 fn functions_within_reach(graph: &Graph) -> Result<(), InputError> {
@@ -125,8 +132,8 @@ fn functions_within_reach(graph: &Graph) -> Result<(), InputError> {
     at_most(MOST_BLOCKS_OF_A_FUNCTION, "opts", "blocks in one function", largest)
 }
 
-/// Grows sequences from the seeds and places them one behind the other, around the SelfConfFree areas. What never ran fills those areas
-/// or goes behind, as it was.
+/// Grows sequences from the seeds and places them one behind the other, around the SelfConfFree
+/// areas. What never ran fills those areas or goes behind, as it was.
 pub fn opts(graph: &Graph, parameters: &OptSParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     functions_within_reach(graph)?;
@@ -150,8 +157,12 @@ pub enum BlockClass {
     OtherSequence,
 }
 
-/// The class of each block; `None` for what never ran. Popular blocks are in the area even where they are in a loop, as `opts` lays them.
-pub fn classes(graph: &Graph, parameters: &OptSParameters) -> Result<Vec<Option<BlockClass>>, InputError> {
+/// The class of each block; `None` for what never ran. Popular blocks are in the area even where
+/// they are in a loop, as `opts` lays them.
+pub fn classes(
+    graph: &Graph,
+    parameters: &OptSParameters,
+) -> Result<Vec<Option<BlockClass>>, InputError> {
     validate(graph)?;
     functions_within_reach(graph)?;
     parameters.validate()?;

@@ -1,6 +1,8 @@
-//! The flow graph that sequences are built in: between pieces, across functions, loops taken as one iteration per invocation.
+//! The flow graph that sequences are built in: between pieces, across functions, loops taken as one
+//! iteration per invocation.
 //!
-//! Takes the part of a graph that ran; gives for each piece the calls it makes and the control transfers out of it, most frequent first.
+//! Takes the part of a graph that ran; gives for each piece the calls it makes and the control
+//! transfers out of it, most frequent first.
 
 use super::loops::Loops;
 use crate::graph::{BlockId, Graph};
@@ -14,7 +16,8 @@ pub(super) struct Arc {
     pub to: PieceId,
     /// Executions, as profiled: the most frequent is followed first.
     weight: f64,
-    /// Executions over those of the source, both with one iteration per invocation: compared with BranchThresh.
+    /// Executions over those of the source, both with one iteration per invocation: compared with
+    /// BranchThresh.
     pub share: f64,
 }
 
@@ -23,8 +26,8 @@ pub(super) struct Transitions {
     pub calls: Vec<Vec<Arc>>,
     /// Where each piece leads without a call, or when the call returns.
     pub arcs: Vec<Vec<Arc>>,
-    /// Executions of each piece over those of the most popular one, with one iteration per invocation: compared with ExecThresh. 0 for
-    /// what never ran.
+    /// Executions of each piece over those of the most popular one, with one iteration per
+    /// invocation: compared with ExecThresh. 0 for what never ran.
     pub popularity: Vec<f64>,
     /// The loops of the image.
     pub loops: Loops,
@@ -41,7 +44,8 @@ impl Transitions {
         let once = executions(hot, &loops);
         let most = once.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         let calls = graph.calls.iter().map(|c| (c.from, c.to, c.count, loops.block_scale(c.from)));
-        let edges = graph.edges.iter().map(|e| (e.from, e.to, e.count, loops.edge_scale(e.from, e.to)));
+        let edges =
+            graph.edges.iter().map(|e| (e.from, e.to, e.count, loops.edge_scale(e.from, e.to)));
         let mut loops_ending_in: BTreeMap<PieceId, Vec<usize>> = BTreeMap::new();
         for (number, found) in loops.loops.iter().enumerate().rev() {
             for &latch in &found.latches {
@@ -58,8 +62,8 @@ impl Transitions {
         }
     }
 
-    /// The ways out of the loops that end in a piece, the smallest loop first. One iteration per invocation means that there control
-    /// goes on.
+    /// The ways out of the loops that end in a piece, the smallest loop first. One iteration per
+    /// invocation means that there control goes on.
     pub fn behind_loops(&self, piece: PieceId) -> impl Iterator<Item = &Arc> {
         self.loops_ending_in.get(&piece).into_iter().flatten().flat_map(|&l| &self.exits[l])
     }
@@ -68,14 +72,15 @@ impl Transitions {
 /// Executions of each piece with one iteration per invocation: the most that one of its blocks has.
 fn executions(hot: &Hot, loops: &Loops) -> Vec<f64> {
     let block = |b: u32| hot.graph.counts[b as usize] as f64 * loops.block_scale(BlockId(b));
-    hot.pieces
-        .all()
-        .map(|piece| hot.pieces.blocks(piece).map(block).fold(0.0, f64::max))
-        .collect()
+    hot.pieces.all().map(|piece| hot.pieces.blocks(piece).map(block).fold(0.0, f64::max)).collect()
 }
 
 /// Arcs by source, those between the same pieces added up; most frequent first, then by target.
-fn arcs(hot: &Hot, once: &[f64], transfers: impl Iterator<Item = (BlockId, BlockId, u64, f64)>) -> Vec<Vec<Arc>> {
+fn arcs(
+    hot: &Hot,
+    once: &[f64],
+    transfers: impl Iterator<Item = (BlockId, BlockId, u64, f64)>,
+) -> Vec<Vec<Arc>> {
     let mut sums: BTreeMap<(PieceId, PieceId), (f64, f64)> = BTreeMap::new();
     for (from, to, count, scale) in transfers.filter(|t| t.2 > 0) {
         let (from, to) = (hot.pieces.of_block(from), hot.pieces.of_block(to));
@@ -87,11 +92,7 @@ fn arcs(hot: &Hot, once: &[f64], transfers: impl Iterator<Item = (BlockId, Block
     }
     let mut arcs = vec![Vec::new(); once.len()];
     for ((from, to), (weight, scaled)) in sums {
-        arcs[from.index()].push(Arc {
-            to,
-            weight,
-            share: scaled / once[from.index()],
-        });
+        arcs[from.index()].push(Arc { to, weight, share: scaled / once[from.index()] });
     }
     arcs.iter_mut().for_each(|arcs| most_frequent_first(arcs));
     arcs

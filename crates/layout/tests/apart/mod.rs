@@ -1,4 +1,5 @@
-//! Blocks that nothing holds together, and how far from each other an order lays two of them. Used by the tests of layouts that look beyond control.
+//! Blocks that nothing holds together, and how far from each other an order lays two of them. Used
+//! by the tests of layouts that look beyond control.
 
 use kernlane_layout::Graph;
 

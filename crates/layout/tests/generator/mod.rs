@@ -1,17 +1,21 @@
-//! Graphs for tests and benches, made from a seed: wild ones that keep the rules and nothing else, and ones like a kernel's, whose counts
-//! come from walking through the code. Used by `tests/` and by `bench/layout.rs`.
+//! Graphs for tests and benches, made from a seed: wild ones that keep the rules and nothing else,
+//! and ones like a kernel's, whose counts come from walking through the code. Used by `tests/` and
+//! by `bench/layout.rs`.
 
 #![allow(dead_code, reason = "each user needs a part")]
 
 use kernlane_layout::chunks::first_of_chunk;
 use kernlane_layout::random::SplitMix64;
-use kernlane_layout::{Alternation, BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Presence, Seed, SeedClass};
+use kernlane_layout::{
+    Alternation, BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Presence, Seed, SeedClass,
+};
 use std::collections::{BTreeMap, HashMap};
 
-const CLASSES: [SeedClass; 4] = [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other];
+const CLASSES: [SeedClass; 4] =
+    [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other];
 
-/// A well-formed graph without any sense: edges anywhere, counts of any size that do not balance, glue anywhere, every shape from no
-/// block at all to a hundred.
+/// A well-formed graph without any sense: edges anywhere, counts of any size that do not balance,
+/// glue anywhere, every shape from no block at all to a hundred.
 pub fn wild(seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let blocks = match random.below(8) {
@@ -27,9 +31,7 @@ pub fn wild(seed: u64) -> Graph {
     for block in 0..blocks {
         let largest = [4, 64, 3000, u64::from(u32::MAX)][random.below(4) as usize];
         graph.sizes.push(1 + random.below(largest) as u32);
-        graph
-            .counts
-            .push(if random.below(100) < never { 0 } else { random.below(scale) + 1 });
+        graph.counts.push(if random.below(100) < never { 0 } else { random.below(scale) + 1 });
         graph.glued.push(block > 0 && random.below(100) < glue);
         graph.alignments.push(1 << random.below(6));
     }
@@ -46,10 +48,14 @@ pub fn wild(seed: u64) -> Graph {
 }
 
 fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut SplitMix64) {
-    let count = |random: &mut SplitMix64| if random.below(4) == 0 { 0 } else { random.below(scale) + 1 };
+    let count =
+        |random: &mut SplitMix64| if random.below(4) == 0 { 0 } else { random.below(scale) + 1 };
     for _ in 0..random.below(u64::from(blocks) * 3) {
         let from = BlockId(random.below(u64::from(blocks)) as u32);
-        let near = BlockId((u64::from(from.0) + random.below(6)).saturating_sub(2).min(u64::from(blocks) - 1) as u32);
+        let near = BlockId(
+            (u64::from(from.0) + random.below(6)).saturating_sub(2).min(u64::from(blocks) - 1)
+                as u32,
+        );
         let far = BlockId(random.below(u64::from(blocks)) as u32);
         let to = if random.below(4) > 0 { near } else { far };
         let count = count(random);
@@ -64,11 +70,7 @@ fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut Split
     for _ in 0..random.below(u64::from(blocks)) {
         let from = BlockId(random.below(u64::from(blocks)) as u32);
         let callee = graph.functions[random.below(graph.functions.len() as u64) as usize].start;
-        graph.calls.push(Call {
-            from,
-            to: BlockId(callee),
-            count: count(random),
-        });
+        graph.calls.push(Call { from, to: BlockId(callee), count: count(random) });
     }
     for _ in 0..random.below(6) {
         let block = BlockId(random.below(u64::from(blocks)) as u32);
@@ -112,27 +114,15 @@ pub struct KernelShape {
     pub glued: u64,
 }
 
-pub const SMALL: KernelShape = KernelShape {
-    functions: 60,
-    steps: 20_000,
-    seeds: 2,
-    glued: 20,
-};
+pub const SMALL: KernelShape = KernelShape { functions: 60, steps: 20_000, seeds: 2, glued: 20 };
 /// The size of a small distribution's kernel: about 390 000 blocks, of which about 20 000 run.
-pub const KERNEL: KernelShape = KernelShape {
-    functions: 31_700,
-    steps: 20_000_000,
-    seeds: 40,
-    glued: 20,
-};
+pub const KERNEL: KernelShape =
+    KernelShape { functions: 31_700, steps: 20_000_000, seeds: 40, glued: 20 };
 
-/// The size of a distribution's kernel with all its modules built in: 127 000 functions, 1.5 million blocks, of which 118 000 ran.
-pub const DISTRIBUTION: KernelShape = KernelShape {
-    functions: 127_000,
-    steps: 60_000_000,
-    seeds: 120,
-    glued: 20,
-};
+/// The size of a distribution's kernel with all its modules built in: 127 000 functions, 1.5
+/// million blocks, of which 118 000 ran.
+pub const DISTRIBUTION: KernelShape =
+    KernelShape { functions: 127_000, steps: 60_000_000, seeds: 120, glued: 20 };
 
 /// Graphs of many edges: larger than any kernel's, all of it hot.
 #[derive(Clone, Copy)]
@@ -142,8 +132,8 @@ pub struct VastShape {
     pub function: u32,
 }
 
-/// Two edges leave each block, to the next and to one of its function, mostly near; every fifth block calls. All have counts, of every order of
-/// magnitude up to half a million.
+/// Two edges leave each block, to the next and to one of its function, mostly near; every fifth
+/// block calls. All have counts, of every order of magnitude up to half a million.
 pub fn vast(shape: VastShape, seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let mut graph = Graph::default();
@@ -164,43 +154,25 @@ pub fn vast(shape: VastShape, seed: u64) -> Graph {
             let near = (block - start).saturating_sub(reach / 2).min(end - start - reach);
             let to = BlockId(start + near + random.below(u64::from(reach)) as u32);
             let count = heavy(&mut random);
-            graph.edges.push(Edge {
-                from,
-                to,
-                count,
-                kind: EdgeKind::Branch,
-            });
+            graph.edges.push(Edge { from, to, count, kind: EdgeKind::Branch });
             if block + 1 < end {
                 let (to, count) = (BlockId(block + 1), heavy(&mut random));
-                graph.edges.push(Edge {
-                    from,
-                    to,
-                    count,
-                    kind: EdgeKind::FallThrough,
-                });
+                graph.edges.push(Edge { from, to, count, kind: EdgeKind::FallThrough });
             }
         }
     }
     let entries = graph.functions.len() as u64;
     let other = |random: &mut SplitMix64| BlockId(random.below(u64::from(blocks)) as u32);
     for block in (0..blocks).step_by(5).map(BlockId) {
-        let callee = graph.functions[random.below(entries).min(random.below(entries)) as usize].start;
+        let callee =
+            graph.functions[random.below(entries).min(random.below(entries)) as usize].start;
         let (to, count) = (BlockId(callee), heavy(&mut random));
         graph.calls.push(Call { from: block, to, count });
-        graph.joint_misses.push(JointMiss {
-            a: block,
-            b: other(&mut random),
-            count,
-        });
-        graph.alternations.push(Alternation {
-            a: block,
-            b: other(&mut random),
-            count,
-        });
-        graph.presences.push(Presence {
-            block,
-            turnovers: vec![random.next_u64() & random.next_u64()],
-        });
+        graph.joint_misses.push(JointMiss { a: block, b: other(&mut random), count });
+        graph.alternations.push(Alternation { a: block, b: other(&mut random), count });
+        graph
+            .presences
+            .push(Presence { block, turnovers: vec![random.next_u64() & random.next_u64()] });
     }
     graph.seeds = (0..100)
         .map(|number| Seed {
@@ -223,8 +195,9 @@ enum End {
     Return,
 }
 
-/// A graph like a kernel's: functions of a few blocks, most of them error handling that never runs, loops of few iterations, popular
-/// small functions, and counts that balance because they come from walks that begin at the seeds.
+/// A graph like a kernel's: functions of a few blocks, most of them error handling that never runs,
+/// loops of few iterations, popular small functions, and counts that balance because they come from
+/// walks that begin at the seeds.
 pub fn kernel(shape: KernelShape, seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let mut graph = Graph::default();
@@ -233,11 +206,8 @@ pub fn kernel(shape: KernelShape, seed: u64) -> Graph {
         let start = ends.len() as u32;
         // The back half of the functions are leaves and helpers: small.
         let small = function > shape.functions / 2;
-        let length = 1 + if small {
-            random.below(6)
-        } else {
-            random.below(12) + random.below(28)
-        } as u32;
+        let length =
+            1 + if small { random.below(6) } else { random.below(12) + random.below(28) } as u32;
         for block in 0..length {
             ends.push(end(start, block, length, function, shape.functions, &mut random));
             graph.sizes.push(3 + (random.below(20) + random.below(20)) as u32);
@@ -251,12 +221,20 @@ pub fn kernel(shape: KernelShape, seed: u64) -> Graph {
     graph
 }
 
-fn end(start: u32, block: u32, length: u32, function: u32, functions: u32, random: &mut SplitMix64) -> End {
+fn end(
+    start: u32,
+    block: u32,
+    length: u32,
+    function: u32,
+    functions: u32,
+    random: &mut SplitMix64,
+) -> End {
     let left = length - block - 1;
     if left == 0 {
         return End::Return;
     }
-    let forward = |random: &mut SplitMix64| start + block + 1 + random.below(u64::from(left)) as u32;
+    let forward =
+        |random: &mut SplitMix64| start + block + 1 + random.below(u64::from(left)) as u32;
     let likelihoods = [0, 0, 1, 10, 300, 500, 990, 999, 1000, 1000];
     match random.below(20) {
         0..4 => End::Fall,
@@ -270,7 +248,9 @@ fn end(start: u32, block: u32, length: u32, function: u32, functions: u32, rando
         _ => match functions - function - 1 {
             0 => End::Fall,
             // Calls lead to later functions, so that walks end; half of them to a few popular ones.
-            later if random.below(2) == 0 => End::Call(functions - 1 - random.below(u64::from(later.min(functions / 100 + 5))) as u32),
+            later if random.below(2) == 0 => End::Call(
+                functions - 1 - random.below(u64::from(later.min(functions / 100 + 5))) as u32,
+            ),
             later => End::Call(function + 1 + random.below(u64::from(later.min(300))) as u32),
         },
     }
@@ -287,9 +267,17 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
     let mut misses = Misses::default();
     let mut recent = Recent::new(graph);
     while steps < shape.steps {
-        let seed = (random.below(seeds.len() as u64).min(random.below(seeds.len() as u64))) as usize;
+        let seed =
+            (random.below(seeds.len() as u64).min(random.below(seeds.len() as u64))) as usize;
         entered[seed] += 1;
-        steps += one_walk(graph, ends, seeds[seed].0, &mut transfers, &mut (&mut misses, &mut recent), random);
+        steps += one_walk(
+            graph,
+            ends,
+            seeds[seed].0,
+            &mut transfers,
+            &mut (&mut misses, &mut recent),
+            random,
+        );
     }
     graph.presences = misses.presences();
     graph.joint_misses = misses.joint();
@@ -305,12 +293,7 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
         let from = BlockId(block as u32);
         let mut edge = |to, count, kind| {
             if count > 0 {
-                graph.edges.push(Edge {
-                    from,
-                    to: BlockId(to),
-                    count,
-                    kind,
-                });
+                graph.edges.push(Edge { from, to: BlockId(to), count, kind });
             }
         };
         edge(from.0 + 1, passed, EdgeKind::FallThrough);
@@ -326,7 +309,8 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
     }
 }
 
-/// A cache of as many blocks as a real one holds, what missed in it one after the other, and what ran in its turnovers.
+/// A cache of as many blocks as a real one holds, what missed in it one after the other, and what
+/// ran in its turnovers.
 #[derive(Default)]
 struct Misses {
     slots: HashMap<u32, u32>,
@@ -343,7 +327,8 @@ impl Misses {
         self.missed += usize::from(!hit);
         let turnover = self.missed / 1021;
         if turnover < 512 {
-            self.turnovers.entry(block).or_insert_with(|| vec![0; 8])[turnover / 64] |= 1 << (turnover % 64);
+            self.turnovers.entry(block).or_insert_with(|| vec![0; 8])[turnover / 64] |=
+                1 << (turnover % 64);
         }
         if hit {
             return;
@@ -363,13 +348,7 @@ impl Misses {
 
     fn joint(self) -> Vec<JointMiss> {
         let pairs = self.pairs.into_iter();
-        pairs
-            .map(|((a, b), count)| JointMiss {
-                a: BlockId(a),
-                b: BlockId(b),
-                count,
-            })
-            .collect()
+        pairs.map(|((a, b), count)| JointMiss { a: BlockId(a), b: BlockId(b), count }).collect()
     }
 }
 
@@ -387,11 +366,7 @@ impl Recent {
             let firsts = first_of_chunk(&graph.sizes[range.start as usize..range.end as usize]);
             firsts.into_iter().map(|first| range.start + first)
         });
-        Recent {
-            chunks: chunks.collect(),
-            queue: Vec::new(),
-            pairs: HashMap::new(),
-        }
+        Recent { chunks: chunks.collect(), queue: Vec::new(), pairs: HashMap::new() }
     }
 
     fn run(&mut self, block: u32) {
@@ -413,16 +388,13 @@ impl Recent {
     fn alternations(self) -> Vec<Alternation> {
         let mut pairs: Vec<_> = self.pairs.into_iter().collect();
         pairs.sort_unstable();
-        let alternation = |((a, b), count)| Alternation {
-            a: BlockId(a),
-            b: BlockId(b),
-            count,
-        };
+        let alternation = |((a, b), count)| Alternation { a: BlockId(a), b: BlockId(b), count };
         pairs.into_iter().map(alternation).collect()
     }
 }
 
-/// Runs from a function's entry until it returns, for 5000 blocks at most; gives the number of blocks.
+/// Runs from a function's entry until it returns, for 5000 blocks at most; gives the number of
+/// blocks.
 fn one_walk(
     graph: &mut Graph,
     ends: &[End],

@@ -1,7 +1,8 @@
 //! The application's blocks: as arrays for the layout algorithms, and as what is placed.
 //!
-//! Takes counts of translations and their spaces; gives blocks, ascending by address: stretches of code between where translations begin and end. Where a
-//! block leads to code that never ran stands a *stub*: a block of one byte, for the branch to it and its place behind the block to be there.
+//! Takes counts of translations and their spaces; gives blocks, ascending by address: stretches of
+//! code between where translations begin and end. Where a block leads to code that never ran stands
+//! a *stub*: a block of one byte, for the branch to it and its place behind the block to be there.
 
 use crate::application::{Recorded, Spaces};
 use anyhow::Result;
@@ -19,7 +20,8 @@ pub(super) struct Blocks {
     pub movables: Vec<Movable>,
 }
 
-/// How a translation ends: its last instruction, and the bytes of it if it is a branch that can be aimed anew.
+/// How a translation ends: its last instruction, and the bytes of it if it is a branch that can be
+/// aimed anew.
 #[derive(Clone, Copy)]
 struct End {
     last: Last,
@@ -40,15 +42,9 @@ impl Blocks {
         let codes: Vec<Code> = codes.collect::<Result<_>>()?;
         let ran = Ran::new(recorded, &codes);
         let movables = ran.movables();
-        let counts = movables
-            .iter()
-            .map(|block| ran.blocks.get(&block.at.0).map_or(0, |&(_, runs)| runs));
-        let counting = Counting {
-            recorded,
-            codes: &codes,
-            ran: &ran,
-            movables: &movables,
-        };
+        let counts =
+            movables.iter().map(|block| ran.blocks.get(&block.at.0).map_or(0, |&(_, runs)| runs));
+        let counting = Counting { recorded, codes: &codes, ran: &ran, movables: &movables };
         let mut graph = Graph {
             sizes: movables.iter().map(|block| block.size).collect(),
             counts: counts.collect(),
@@ -62,7 +58,8 @@ impl Blocks {
         Ok(Blocks { graph, movables })
     }
 
-    /// The order, what never ran behind. Of what ran, stretches in which each block runs into the next keep their direction, and come last that were first.
+    /// The order, what never ran behind. Of what ran, stretches in which each block runs into the
+    /// next keep their direction, and come last that were first.
     pub fn downwards(&self, ordered: &Ordered) -> Vec<u32> {
         let (hot, cold) = ordered.order.0.split_at(ordered.hot);
         let stretches: Vec<&[BlockId]> = hot.chunk_by(|&a, &b| self.may_run_into(a, b)).collect();
@@ -84,11 +81,9 @@ impl Blocks {
 
 impl Ran {
     fn new(recorded: &Recorded, codes: &[Code]) -> Ran {
-        let bounds: BTreeSet<u64> = codes.iter().flat_map(|code| [code.addr.0, code.end().0]).collect();
-        let mut ran = Ran {
-            blocks: BTreeMap::new(),
-            ends: BTreeMap::new(),
-        };
+        let bounds: BTreeSet<u64> =
+            codes.iter().flat_map(|code| [code.addr.0, code.end().0]).collect();
+        let mut ran = Ran { blocks: BTreeMap::new(), ends: BTreeMap::new() };
         for (number, code) in codes.iter().enumerate() {
             let mut start = code.addr.0;
             for &end in bounds.range(start + 1..=code.end().0) {
@@ -134,7 +129,9 @@ impl Ran {
             Last::Conditional { target } if tail > 0 => (Exit::Branch(LinkAddr(target.0)), tail),
             Last::Jump { .. } | Last::InterruptReturn => (Exit::Stop, 0),
             Last::Taken(BranchKind::Return | BranchKind::IndirectJump) => (Exit::Stop, 0),
-            Last::Plain | Last::Conditional { .. } | Last::Call { .. } | Last::Taken(_) => (Exit::Runs, 0),
+            Last::Plain | Last::Conditional { .. } | Last::Call { .. } | Last::Taken(_) => {
+                (Exit::Runs, 0)
+            }
         }
     }
 
@@ -160,7 +157,8 @@ struct Counting<'a> {
 }
 
 impl Counting<'_> {
-    /// The block that begins at an address of a translation's beginning, or the first behind its end.
+    /// The block that begins at an address of a translation's beginning, or the first behind its
+    /// end.
     fn block_from(&self, addr: u64) -> usize {
         self.movables.partition_point(|block| block.at.0 < addr)
     }
@@ -176,7 +174,9 @@ impl Counting<'_> {
     fn transfers(&self, graph: &mut Graph) {
         let mut edges: BTreeMap<(u32, u32), (EdgeKind, u64)> = BTreeMap::new();
         let mut calls: BTreeMap<(u32, u32), u64> = BTreeMap::new();
-        let mut edge = |from: u32, to: u32, kind, count| edges.entry((from, to)).or_insert((kind, 0)).1 += count;
+        let mut edge = |from: u32, to: u32, kind, count| {
+            edges.entry((from, to)).or_insert((kind, 0)).1 += count
+        };
         for (number, &runs) in (0..).zip(&self.recorded.runs) {
             for from in self.first(number).0..self.last(number).0 {
                 edge(from, from + 1, EdgeKind::FallThrough, runs);
@@ -185,8 +185,12 @@ impl Counting<'_> {
         for (&(from, to), &count) in &self.recorded.successors {
             let (last, first) = (self.last(from), self.first(to));
             match self.codes[from as usize].last {
-                Last::Call { .. } | Last::Taken(BranchKind::IndirectCall) => *calls.entry((last.0, first.0)).or_default() += count,
-                Last::Taken(BranchKind::Return) if self.behind_call(first) => edge(first.0 - 1, first.0, EdgeKind::FallThrough, count),
+                Last::Call { .. } | Last::Taken(BranchKind::IndirectCall) => {
+                    *calls.entry((last.0, first.0)).or_default() += count
+                }
+                Last::Taken(BranchKind::Return) if self.behind_call(first) => {
+                    edge(first.0 - 1, first.0, EdgeKind::FallThrough, count)
+                }
                 Last::Taken(BranchKind::Return) | Last::InterruptReturn => {}
                 Last::Taken(_) => edge(last.0, first.0, EdgeKind::Indirect, count),
                 Last::Plain | Last::Conditional { .. } | Last::Jump { .. } => {
@@ -200,11 +204,13 @@ impl Counting<'_> {
             .into_iter()
             .map(|((from, to), (kind, count))| (BlockId(from), BlockId(to), kind, count));
         graph.edges = edges.map(|(from, to, kind, count)| Edge { from, to, count, kind }).collect();
-        let calls = calls.into_iter().map(|((from, to), count)| (BlockId(from), BlockId(to), count));
+        let calls =
+            calls.into_iter().map(|((from, to), count)| (BlockId(from), BlockId(to), count));
         graph.calls = calls.map(|(from, to, count)| Call { from, to, count }).collect();
     }
 
-    /// How control went where the code says where to. Where that code lies in another space, nothing can make it a fall-through.
+    /// How control went where the code says where to. Where that code lies in another space,
+    /// nothing can make it a fall-through.
     fn kind(&self, from: u32, to: u32) -> Option<EdgeKind> {
         let (before, behind) = (&self.codes[from as usize], &self.codes[to as usize]);
         let in_space = behind.addr == before.end() || before.target() == Some(behind.addr);
@@ -222,7 +228,9 @@ impl Counting<'_> {
     /// Whether a block stands behind one that ends in a call.
     fn behind_call(&self, block: BlockId) -> bool {
         let end = self.ran.ends.get(&self.movables[block.index()].at.0);
-        end.is_some_and(|end| matches!(end.last, Last::Call { .. } | Last::Taken(BranchKind::IndirectCall)))
+        end.is_some_and(|end| {
+            matches!(end.last, Last::Call { .. } | Last::Taken(BranchKind::IndirectCall))
+        })
     }
 
     fn seeds(&self, graph: &mut Graph) {
@@ -230,11 +238,7 @@ impl Counting<'_> {
         for (number, &count) in (0..).zip(&self.recorded.entries).filter(|(_, count)| **count > 0) {
             *seeds.entry(self.first(number)).or_default() += count;
         }
-        let seed = |(block, count)| Seed {
-            block,
-            class: SeedClass::Other,
-            count,
-        };
+        let seed = |(block, count)| Seed { block, class: SeedClass::Other, count };
         graph.seeds = seeds.into_iter().map(seed).collect();
     }
 

@@ -1,7 +1,9 @@
-//! The application: user code that ran, of all programs and libraries, laid out as Torrellas' OptA has it (1998, section 5).
+//! The application: user code that ran, of all programs and libraries, laid out as Torrellas' OptA
+//! has it (1998, section 5).
 //!
-//! Takes what recordings saw of user code; gives a placement of it, by address in *spaces*, and the spaces, by which replay finds a translation's code
-//! there. Of a program only what ran is known. Never reads a program's file.
+//! Takes what recordings saw of user code; gives a placement of it, by address in *spaces*, and the
+//! spaces, by which replay finds a translation's code there. Of a program only what ran is known.
+//! Never reads a program's file.
 //!
 //! ```text
 //! recordings → recorded: translations, counts → spaces: addresses of their own → blocks: graph → placement
@@ -43,23 +45,34 @@ impl Application {
         Ok(Application { spaces, blocks })
     }
 
-    /// Lays it out by sequences with the loops behind them and without a SelfConfFree area, for a cache of so many bytes. The kernel's begin at
-    /// `kernel` and fill the cache upwards; the application's most popular end where that is in the cache, and fill it downwards:
+    /// Lays it out by sequences with the loops behind them and without a SelfConfFree area, for a
+    /// cache of so many bytes. The kernel's begin at `kernel` and fill the cache upwards; the
+    /// application's most popular end where that is in the cache, and fill it downwards:
     ///
     /// ```text
     /// kernel       │ area, popular … seldom →       │ …
     /// application  │ … ← loops, seldom … popular    │
     ///              0 of the kernel's logical cache  0
     /// ```
-    pub fn placement(&self, cache_bytes: u64, line_bytes: u64, kernel: LinkAddr) -> Result<Vec<Placed>> {
+    pub fn placement(
+        &self,
+        cache_bytes: u64,
+        line_bytes: u64,
+        kernel: LinkAddr,
+    ) -> Result<Vec<Placed>> {
         let graph = &self.blocks.graph;
-        let ordered = opts::opts(graph, &parameters(cache_bytes, line_bytes)).context("the application's counts make no graph")?;
+        let ordered = opts::opts(graph, &parameters(cache_bytes, line_bytes))
+            .context("the application's counts make no graph")?;
         layout::check(graph, &ordered.order).context("the application's order breaks a rule")?;
-        self.placed(&ordered, cache_bytes, kernel)
-            .context("the application cannot be placed")
+        self.placed(&ordered, cache_bytes, kernel).context("the application cannot be placed")
     }
 
-    fn placed(&self, ordered: &Ordered, cache_bytes: u64, kernel: LinkAddr) -> Result<Vec<Placed>, PlaceError> {
+    fn placed(
+        &self,
+        ordered: &Ordered,
+        cache_bytes: u64,
+        kernel: LinkAddr,
+    ) -> Result<Vec<Placed>, PlaceError> {
         let order = self.blocks.downwards(ordered);
         let places = place(&self.blocks.movables, &[], &order, START)?;
         let end = match order.get(ordered.hot) {
@@ -74,7 +87,8 @@ impl Application {
     }
 }
 
-/// One class of seeds, so one BranchThresh for each row of table 4: that of the column that has one in each.
+/// One class of seeds, so one BranchThresh for each row of table 4: that of the column that has one
+/// in each.
 fn parameters(cache_bytes: u64, line_bytes: u64) -> OptSParameters {
     let defaults = OptSParameters::default();
     let row = |row: &Iteration| Iteration::uniform(row.exec, row.interrupt.unwrap_or(0.0));

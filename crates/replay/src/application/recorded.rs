@@ -1,6 +1,8 @@
-//! What a recording says of user code: which translations ran, how often, and which ran behind which.
+//! What a recording says of user code: which translations ran, how often, and which ran behind
+//! which.
 //!
-//! Takes the recording chunk by chunk; gives counts. What the kernel ran in between is left out: an interrupted program goes on where it was.
+//! Takes the recording chunk by chunk; gives counts. What the kernel ran in between is left out: an
+//! interrupted program goes on where it was.
 
 use anyhow::{Context, Result};
 use execution::code::Code;
@@ -16,7 +18,8 @@ pub struct Recorded {
     pub(super) codes: Vec<Code>,
     /// How often each ran.
     pub(super) runs: Vec<u64>,
-    /// How often the kernel gave control to it, other than to go on with what it had interrupted: where programs begin, threads, signal handlers.
+    /// How often the kernel gave control to it, other than to go on with what it had interrupted:
+    /// where programs begin, threads, signal handlers.
     pub(super) entries: Vec<u64>,
     /// How often the second ran behind the first.
     pub(super) successors: BTreeMap<(u32, u32), u64>,
@@ -25,7 +28,8 @@ pub struct Recorded {
 impl Recorded {
     /// The number of a translation that is in none of the arrays yet.
     fn push(&mut self, translation: &Translation) -> Result<u32> {
-        let number = u32::try_from(self.codes.len()).context("more user code ran than can be numbered")?;
+        let number =
+            u32::try_from(self.codes.len()).context("more user code ran than can be numbered")?;
         self.codes.push(Code::new(translation)?);
         self.translations.push(translation.clone());
         self.runs.push(0);
@@ -42,8 +46,12 @@ pub fn recorded<R: Read>(reader: &mut Reader<R>) -> Result<Recorded> {
     let mut following = Following::default();
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
-            Chunk::Translations(defined) => defined.iter().try_for_each(|translation| following.define(translation))?,
-            Chunk::Stream(words) => trace::events(&words).try_for_each(|event| following.event(event))?,
+            Chunk::Translations(defined) => {
+                defined.iter().try_for_each(|translation| following.define(translation))?
+            }
+            Chunk::Stream(words) => {
+                trace::events(&words).try_for_each(|event| following.event(event))?
+            }
             Chunk::Tasks(_) | Chunk::End(_) => {}
         }
     }
@@ -129,7 +137,8 @@ impl Following {
     }
 }
 
-/// All recordings as one, each of which weighs the same; the same code at the same address is the same.
+/// All recordings as one, each of which weighs the same; the same code at the same address is the
+/// same.
 pub(super) fn average(all: &[Recorded]) -> Result<Recorded> {
     let total = |one: &Recorded| one.runs.iter().map(|&count| u128::from(count)).sum::<u128>();
     let largest = all.iter().map(total).max().unwrap_or(0);

@@ -1,8 +1,10 @@
-//! Whose code a translation is: a recording has addresses, and several programs have code at the same.
+//! Whose code a translation is: a recording has addresses, and several programs have code at the
+//! same.
 //!
-//! Takes translations and the control transfers between them; gives each a *space* in which no two differ in a byte or in where an instruction begins.
-//! Code that direct branches and falling through connect comes to lie in the same space, the most frequent first; what is left over lies where most of its
-//! bytes lie already, else in the first space that it fits.
+//! Takes translations and the control transfers between them; gives each a *space* in which no two
+//! differ in a byte or in where an instruction begins. Code that direct branches and falling
+//! through connect comes to lie in the same space, the most frequent first; what is left over lies
+//! where most of its bytes lie already, else in the first space that it fits.
 
 use crate::application::Recorded;
 use anyhow::{Context, Result, ensure};
@@ -11,7 +13,8 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use trace::{RunAddr, Translation};
 
-/// Bytes of a space: the users' half of 4-level paging (Documentation/arch/x86/x86_64/mm.rst). Addresses behind are of the next space.
+/// Bytes of a space: the users' half of 4-level paging (Documentation/arch/x86/x86_64/mm.rst).
+/// Addresses behind are of the next space.
 const BITS: u32 = 47;
 /// All spaces lie in the half without bit 63, and the first does not lie where user code was.
 const MOST_SPACES: usize = (1 << (63 - BITS)) - 1;
@@ -101,18 +104,20 @@ impl Group {
     }
 }
 
-/// Groups of what direct transfers connect, the most frequent first, as long as nothing in a group differs.
+/// Groups of what direct transfers connect, the most frequent first, as long as nothing in a group
+/// differs.
 fn connected(recorded: &Recorded) -> Vec<Group> {
-    let group = |(number, translation)| Group {
-        numbers: vec![number],
-        bytes: Bytes::of(translation),
-    };
-    let mut groups: Vec<Option<Group>> = (0..).zip(&recorded.translations).map(|one| Some(group(one))).collect();
+    let group =
+        |(number, translation)| Group { numbers: vec![number], bytes: Bytes::of(translation) };
+    let mut groups: Vec<Option<Group>> =
+        (0..).zip(&recorded.translations).map(|one| Some(group(one))).collect();
     let mut group_of: Vec<usize> = (0..groups.len()).collect();
     let mut direct: Vec<(Reverse<u64>, u32, u32)> = recorded
         .successors
         .iter()
-        .filter(|&(&(from, to), _)| leads(&recorded.codes[from as usize], recorded.codes[to as usize].addr))
+        .filter(|&(&(from, to), _)| {
+            leads(&recorded.codes[from as usize], recorded.codes[to as usize].addr)
+        })
         .map(|(&(from, to), &count)| (Reverse(count), from, to))
         .collect();
     direct.sort_unstable();
@@ -123,7 +128,8 @@ fn connected(recorded: &Recorded) -> Vec<Group> {
         let Ok([small, Some(large_group)]) = groups.get_disjoint_mut([small, large]) else {
             continue;
         };
-        if let Some(taken) = small.take_if(|small| large_group.bytes.common(&small.bytes).is_some()) {
+        if let Some(taken) = small.take_if(|small| large_group.bytes.common(&small.bytes).is_some())
+        {
             taken.numbers.iter().for_each(|&number| group_of[number as usize] = large);
             large_group.take(taken);
         }
@@ -142,7 +148,8 @@ fn packed(mut groups: Vec<Group>) -> Vec<Vec<u32>> {
     let mut spaces: Vec<Group> = Vec::new();
     for group in groups {
         let fits = spaces.iter().enumerate();
-        let fits = fits.filter_map(|(at, space)| Some((space.bytes.common(&group.bytes)?, Reverse(at))));
+        let fits =
+            fits.filter_map(|(at, space)| Some((space.bytes.common(&group.bytes)?, Reverse(at))));
         match fits.max() {
             Some((_, Reverse(at))) => spaces[at].take(group),
             None => spaces.push(group),

@@ -8,7 +8,9 @@ use execution::part::Cut;
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
 use layout::graph::{BlockId, EdgeKind, Order, Ordered};
-use trace::{Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer};
+use trace::{
+    Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+};
 
 const K: u64 = 0xffff_ffff_8100_0000;
 const U: u64 = 0x40_1000;
@@ -52,10 +54,7 @@ fn of_user(recording: &[u8]) -> Recorded {
 fn replayed(recording: &[u8], application: &Application, placed: Vec<Placed>) -> [LayoutCounts; 2] {
     let machines = [machine::find("torrellas-8k").unwrap()];
     let original = Layout::original();
-    let moved = Layout {
-        placement: Placement { blocks: placed },
-        ..Layout::original()
-    };
+    let moved = Layout { placement: Placement { blocks: placed }, ..Layout::original() };
     let trials = [
         Trials::new(&original, &machines, Asked::Caches),
         Trials {
@@ -63,7 +62,8 @@ fn replayed(recording: &[u8], application: &Application, placed: Vec<Placed>) ->
             ..Trials::new(&moved, &machines, Asked::Caches)
         },
     ];
-    let replayed = replay_trials(Reader::new(recording).unwrap(), &trials, &mut Cut::whole()).unwrap();
+    let replayed =
+        replay_trials(Reader::new(recording).unwrap(), &trials, &mut Cut::whole()).unwrap();
     replayed.layouts.try_into().unwrap()
 }
 
@@ -72,7 +72,8 @@ fn what_conflicted_lies_together_at_the_other_side_of_the_cache() {
     let recording = program(ROUNDS);
     let application = Application::new(&[of_user(&recording)]).unwrap();
     let placed = application.placement(APART.into(), 32, LinkAddr(K)).unwrap();
-    // The loop lies below what is in no loop, the branch to what runs has become one to what never ran, and all 13 bytes end where the kernel begins.
+    // The loop lies below what is in no loop, the branch to what runs has become one to what never
+    // ran, and all 13 bytes end where the kernel begins.
     let base = placed[0].new.0;
     let found: Vec<_> = placed
         .iter()
@@ -91,7 +92,8 @@ fn what_conflicted_lies_together_at_the_other_side_of_the_cache() {
     assert_eq!((base + 13) % u64::from(APART), K % u64::from(APART));
 
     let [original, moved] = replayed(&recording, &application, placed);
-    // Main and f evict one another, twice a round; in the first the lines of main and of the system call are new.
+    // Main and f evict one another, twice a round; in the first the lines of main and of the system
+    // call are new.
     let misses = |counts: &LayoutCounts| counts.machines[0].l1i.user.total();
     assert_eq!((misses(&original), misses(&moved)), (2 * ROUNDS + 2, 1));
     assert_eq!(
@@ -109,11 +111,8 @@ fn the_graph_has_what_ran() {
     assert_eq!(graph.sizes, [5, 6, 1, 2, 5, 2]);
     assert_eq!(graph.counts, [10, 10, 0, 10, 10, 10]);
     assert_eq!(graph.functions, [0..5, 5..6]);
-    let edges: Vec<_> = graph
-        .edges
-        .iter()
-        .map(|edge| (edge.from.0, edge.to.0, edge.kind, edge.count))
-        .collect();
+    let edges: Vec<_> =
+        graph.edges.iter().map(|edge| (edge.from.0, edge.to.0, edge.kind, edge.count)).collect();
     let expected = [
         (0, 1, EdgeKind::FallThrough, 10), // the call returned
         (1, 3, EdgeKind::Branch, 10),
@@ -121,28 +120,29 @@ fn the_graph_has_what_ran() {
         (4, 0, EdgeKind::Jump, 9),
     ];
     assert_eq!(edges, expected);
-    let calls: Vec<_> = graph.calls.iter().map(|call| (call.from.0, call.to.0, call.count)).collect();
+    let calls: Vec<_> =
+        graph.calls.iter().map(|call| (call.from.0, call.to.0, call.count)).collect();
     assert_eq!(calls, [(0, 5, 10)]);
     let seeds: Vec<_> = graph.seeds.iter().map(|seed| (seed.block.0, seed.count)).collect();
     assert_eq!(seeds, [(0, 1)]);
 }
 
-/// Also where a call and what follows it are apart: then a jump stands behind the call, and runs when the callee returns.
+/// Also where a call and what follows it are apart: then a jump stands behind the call, and runs
+/// when the callee returns.
 #[test]
 fn no_order_breaks_the_flow_of_control() {
     let recording = program(3);
     let application = Application::new(&[of_user(&recording)]).unwrap();
     let mut orders = vec![vec![]];
     for block in (0..6).map(BlockId) {
-        let with = |order: Vec<BlockId>| (0..=order.len()).map(move |at| [&order[..at], &[block], &order[at..]].concat());
+        let with = |order: Vec<BlockId>| {
+            (0..=order.len()).map(move |at| [&order[..at], &[block], &order[at..]].concat())
+        };
         orders = orders.into_iter().flat_map(with).collect();
     }
     assert_eq!(orders.len(), 720);
     for order in orders {
-        let ordered = Ordered {
-            order: Order(order),
-            hot: 6,
-        };
+        let ordered = Ordered { order: Order(order), hot: 6 };
         let placed = application.placed(&ordered, APART.into(), LinkAddr(K)).unwrap();
         // The call and the system call run on into what is behind them, the branch always jumps.
         let runs: u32 = [0, 1, 3, 4, 5].map(|block| placed[block].new_size).iter().sum();
@@ -231,10 +231,7 @@ fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
         .collect();
     assert_eq!(spaces, [1, 1, 2, 2, 2, 2, 1]);
 
-    let unknown = Translation {
-        addr: RunAddr(U + 1),
-        ..defined[0].clone()
-    };
+    let unknown = Translation { addr: RunAddr(U + 1), ..defined[0].clone() };
     let error = application.spaces.code(&unknown).unwrap_err().to_string();
     assert!(error.contains("0000000000401001 was not in the recordings"), "{error}");
 }
@@ -250,7 +247,10 @@ fn code_where_no_program_can_be_is_refused() {
 fn recordings_weigh_the_same_and_share_code() {
     let nop: &[u8] = &[0x90];
     let (one, other) = ([(U, nop)], [(U + 8, nop), (U, nop)]);
-    let average = super::recorded::average(&[of_user(&events(&one, &ran(&[0; 6]))), of_user(&events(&other, &ran(&[0, 1])))]);
+    let average = super::recorded::average(&[
+        of_user(&events(&one, &ran(&[0; 6]))),
+        of_user(&events(&other, &ran(&[0, 1]))),
+    ]);
     let average = average.unwrap();
     assert_eq!(average.runs, [9, 3]);
     assert!(Application::new(&[]).unwrap().placement(8192, 32, LinkAddr(K)).unwrap().is_empty());

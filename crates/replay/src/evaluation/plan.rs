@@ -17,18 +17,22 @@ pub enum Level {
     /// OptS, half of the cache for the kernel and half for the user (section 5.5).
     #[serde(rename = "Sep")]
     Separate,
-    /// OptS without an area, an eighth of the cache for the kernel's most fetched lines (section 5.5).
+    /// OptS without an area, an eighth of the cache for the kernel's most fetched lines (section
+    /// 5.5).
     #[serde(rename = "Resv")]
     Reserved,
 }
 
 impl Level {
     /// Those whose misses are told by cause on an undivided cache: figure 11, in its order.
-    pub const CAUSES: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA];
+    pub const CAUSES: [Level; 5] =
+        [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA];
     /// Those that differ in where the kernel's blocks lie, on a cache that is not divided.
-    pub const KERNEL: [Level; 5] = [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
+    pub const KERNEL: [Level; 5] =
+        [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
     /// Those of figure 17, in its order.
-    pub const SETUPS: [Level; 6] = [Level::Base, Level::OptS, Level::OptA, Level::Separate, Level::Reserved, Level::Call];
+    pub const SETUPS: [Level; 6] =
+        [Level::Base, Level::OptS, Level::OptA, Level::Separate, Level::Reserved, Level::Call];
     /// Those that are tried on every shape of a cache.
     pub const SHAPED: [Level; 3] = [Level::Base, Level::ChangHwu, Level::OptS];
 
@@ -61,7 +65,8 @@ pub enum Area {
     /// The most popular blocks from 40 % on, at most 1 KB.
     Usual,
     None,
-    /// The blocks of at least this popularity, in per cent of the most popular one's, in at most half the cache.
+    /// The blocks of at least this popularity, in per cent of the most popular one's, in at most
+    /// half the cache.
     Cutoff(u8),
 }
 
@@ -84,11 +89,7 @@ pub struct Shape {
 impl Shape {
     pub fn of(machine: &Machine) -> Shape {
         let (line, ways) = (u64::from(machine.l1i_line), u64::from(machine.l1i.ways()));
-        Shape {
-            bytes: u64::from(machine.l1i.sets()) * ways * line,
-            line,
-            ways,
-        }
+        Shape { bytes: u64::from(machine.l1i.sets()) * ways * line, line, ways }
     }
 
     pub fn sets(self) -> u64 {
@@ -100,27 +101,21 @@ impl Shape {
         self.bytes >= 4 << 10 && self.sets() >= 8
     }
 
-    /// Another size. Where that is a power of two and the number of ways is none, with as many ways as the next below.
+    /// Another size. Where that is a power of two and the number of ways is none, with as many ways
+    /// as the next below.
     pub fn sized(self, bytes: u64) -> Shape {
-        let ways = if bytes.is_power_of_two() {
-            1 << self.ways.ilog2()
-        } else {
-            self.ways
-        };
+        let ways = if bytes.is_power_of_two() { 1 << self.ways.ilog2() } else { self.ways };
         Shape { bytes, ways, ..self }
     }
 
     /// So many ways; where the size is no power of two, the next below.
     pub fn with_ways(self, ways: u64) -> Shape {
-        Shape {
-            bytes: 1 << self.bytes.ilog2(),
-            ways,
-            ..self
-        }
+        Shape { bytes: 1 << self.bytes.ilog2(), ways, ..self }
     }
 }
 
-/// A layout: what was laid out how, and for a cache of how many bytes (0 where that makes no difference).
+/// A layout: what was laid out how, and for a cache of how many bytes (0 where that makes no
+/// difference).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Made {
     pub level: Level,
@@ -142,7 +137,8 @@ impl Made {
 /// Which layouts the figures try on which caches; each once.
 pub fn plan(own: Shape) -> Vec<(Level, Area, Shape)> {
     let undivided = Level::CAUSES.into_iter().chain(Level::KERNEL);
-    let mut plan: Vec<(Level, Area, Shape)> = undivided.map(|level| (level, Area::Usual, own)).collect();
+    let mut plan: Vec<(Level, Area, Shape)> =
+        undivided.map(|level| (level, Area::Usual, own)).collect();
     let sizes = SIZES.map(|bytes| own.sized(bytes)).into_iter();
     let lines = LINES.map(|line| Shape { line, ..own }).into_iter();
     let ways = WAYS.map(|ways| own.with_ways(ways)).into_iter();
@@ -179,7 +175,8 @@ mod tests {
     #[test]
     fn every_figure_has_its_caches_and_none_twice() {
         let plan = plan(own(8 << 10, 32, 1));
-        let of = |level| plan.iter().filter(|trial| trial.0 == level && trial.1 == Area::Usual).count();
+        let of =
+            |level| plan.iter().filter(|trial| trial.0 == level && trial.1 == Area::Usual).count();
         // 5 sizes, 4 lines, 4 ways; the machine's own cache is one of each.
         assert_eq!(
             [
@@ -213,8 +210,13 @@ mod tests {
         ] {
             let machine = execution::machine::find(name).unwrap();
             for (_, _, shape) in plan(Shape::of(&machine)) {
-                CacheDescription::new(shape.bytes, shape.ways, shape.line, machine.l1i.replacement())
-                    .unwrap_or_else(|error| panic!("{name}: {shape:?}: {error}"));
+                CacheDescription::new(
+                    shape.bytes,
+                    shape.ways,
+                    shape.line,
+                    machine.l1i.replacement(),
+                )
+                .unwrap_or_else(|error| panic!("{name}: {shape:?}: {error}"));
             }
         }
     }

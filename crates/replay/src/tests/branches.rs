@@ -1,16 +1,21 @@
-//! Wrong predictions of the program of `by_hand.rs`, counted on paper, and that nothing is predicted unasked.
+//! Wrong predictions of the program of `by_hand.rs`, counted on paper, and that nothing is
+//! predicted unasked.
 
 use crate::tests::by_hand::{loops, machine, memory, moved};
 use crate::tests::guest::{record, replayed};
 use crate::{Layout, replay};
-use sim::{BranchCounters, BranchPrediction, Direction, Held, Machine, PerSide, TargetBufferDescription};
+use sim::{
+    BranchCounters, BranchPrediction, Direction, Held, Machine, PerSide, TargetBufferDescription,
+};
 use trace::Reader;
 
 /// Backward taken, forward not; room for every branch.
 fn predicting(direction: Direction) -> Machine {
     let targets = TargetBufferDescription::new(64, 4, Held::Taken).unwrap();
     Machine {
-        branch: Some(BranchPrediction::new(direction, Some(targets), 4, Some(20.0), Some(3.0)).unwrap()),
+        branch: Some(
+            BranchPrediction::new(direction, Some(targets), 4, Some(20.0), Some(3.0)).unwrap(),
+        ),
         ..machine()
     }
 }
@@ -42,8 +47,9 @@ fn a_layout_changes_what_is_predicted_by_hand() {
     assert_eq!(moved, BranchCounters { misfetches: 4, ..of_both });
 }
 
-/// Two bits of one branch that alternates, beginning with B: not taken from the weak state, then up and down between the two lowest. Inverted it
-/// begins with taken, and goes up and down between the two in the middle.
+/// Two bits of one branch that alternates, beginning with B: not taken from the weak state, then up
+/// and down between the two lowest. Inverted it begins with taken, and goes up and down between the
+/// two in the middle.
 #[test]
 fn inverting_a_branch_changes_what_is_learnt() {
     let [original, moved] = rounds(Direction::bimodal(1024).unwrap());

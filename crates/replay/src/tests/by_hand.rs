@@ -12,7 +12,9 @@
 use crate::tests::guest::{Memory, record, replayed};
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
-use sim::{Geometry, ItlbDescription, Machine, Misses, PerSide, Replacement, SimpleModel, TakenBranches};
+use sim::{
+    Geometry, ItlbDescription, Machine, Misses, PerSide, Replacement, SimpleModel, TakenBranches,
+};
 
 const K: u64 = 0xffff_ffff_8100_0000;
 const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
@@ -23,7 +25,10 @@ pub fn machine() -> Machine {
         name: "small".to_owned(),
         l1i: Geometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
         l1i_line: 32,
-        itlb: Some(ItlbDescription::new(Geometry::tlb(2, 2, Replacement::Lru).unwrap(), 4096, 4096).unwrap()),
+        itlb: Some(
+            ItlbDescription::new(Geometry::tlb(2, 2, Replacement::Lru).unwrap(), 4096, 4096)
+                .unwrap(),
+        ),
         memory: None,
         branch: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
@@ -56,36 +61,32 @@ const LEFT: [u64; 8] = [0x00, 0x08, 0x0a, 0x12, 0x1c, 0x24, 0x100, 0x29];
 const RIGHT: [u64; 7] = [0x00, 0x08, 0x14, 0x1c, 0x24, 0x100, 0x29];
 
 pub fn loops(times: usize) -> Vec<u64> {
-    let both: Vec<u64> = LEFT
-        .iter()
-        .chain(&[0x31])
-        .chain(&RIGHT)
-        .chain(&[0x31])
-        .map(|offset| K + offset)
-        .collect();
+    let both: Vec<u64> =
+        LEFT.iter().chain(&[0x31]).chain(&RIGHT).chain(&[0x31]).map(|offset| K + offset).collect();
     both.repeat(times)
 }
 
-fn placed(old: u64, old_size: u32, new: u64, new_size: u32, appended: u8, ending: Ending) -> Placed {
-    Placed {
-        old: LinkAddr(K + old),
-        old_size,
-        new: LinkAddr(K + new),
-        new_size,
-        appended,
-        ending,
-    }
+fn placed(
+    old: u64,
+    old_size: u32,
+    new: u64,
+    new_size: u32,
+    appended: u8,
+    ending: Ending,
+) -> Placed {
+    Placed { old: LinkAddr(K + old), old_size, new: LinkAddr(K + new), new_size, appended, ending }
 }
 
-/// Everything 0x200 on: A inverted with a near jump, C behind it, then D, then B behind a jump of its own; the call cut from E.
+/// Everything 0x200 on: A inverted with a near jump, C behind it, then D, then B behind a jump of
+/// its own; the call cut from E.
 pub fn moved() -> Placement {
     Placement {
         blocks: vec![
-            placed(0x00, 10, 0x200, 14, 0, Ending::Inverted),   // jcc B; falls into C
+            placed(0x00, 10, 0x200, 14, 0, Ending::Inverted), // jcc B; falls into C
             placed(0x0a, 10, 0x280, 8, 0, Ending::JumpDropped), // falls into D
-            placed(0x14, 8, 0x20e, 8, 5, Ending::Same),         // jumps to D
-            placed(0x1c, 13, 0x288, 13, 2, Ending::Same),       // behind the call: jumps to E
-            placed(0x29, 10, 0x300, 13, 0, Ending::Same),       // jmp A, near
+            placed(0x14, 8, 0x20e, 8, 5, Ending::Same),       // jumps to D
+            placed(0x1c, 13, 0x288, 13, 2, Ending::Same),     // behind the call: jumps to E
+            placed(0x29, 10, 0x300, 13, 0, Ending::Same),     // jmp A, near
         ],
     }
 }
@@ -101,26 +102,14 @@ fn the_original_by_hand() {
     // In each round: A to C, B's jump and two of E's, two calls and returns.
     assert_eq!(
         amounts.taken.kernel,
-        TakenBranches {
-            conditional: 10,
-            jump: 30,
-            call: 20,
-            ret: 20,
-            indirect: 0
-        }
+        TakenBranches { conditional: 10, jump: 30, call: 20, ret: 20, indirect: 0 }
     );
     assert_eq!(amounts.touched_pages, PerSide { kernel: 1, user: 0 });
     assert_eq!(amounts.breaks, 0);
     let on = &counts.machines[0];
-    // Lines 0 (A B C, the first of D), 1 (D E), 8 (F): line 8 and line 0 share a set. Each round brings both in again.
-    assert_eq!(
-        on.l1i.kernel,
-        Misses {
-            cold: 3,
-            own: 38,
-            other: 0
-        }
-    );
+    // Lines 0 (A B C, the first of D), 1 (D E), 8 (F): line 8 and line 0 share a set. Each round
+    // brings both in again.
+    assert_eq!(on.l1i.kernel, Misses { cold: 3, own: 38, other: 0 });
     assert_eq!(on.touched_lines.kernel, 3);
     assert_eq!(on.itlb, Some(PerSide { kernel: 1, user: 0 }));
 }
@@ -130,31 +119,20 @@ fn a_layout_by_hand() {
     let recording = record(&memory(), &loops(10), 64);
     let counts = replayed(&recording, moved(), &[machine()]).layouts.remove(1);
     let amounts = &counts.amounts;
-    // A 14, B 8, D 13, F 1, jump 2, E 13: 9 instructions; A 14, C 8, jump 5, D 13, F 1, jump 2, E 13: 10.
+    // A 14, B 8, D 13, F 1, jump 2, E 13: 9 instructions; A 14, C 8, jump 5, D 13, F 1, jump 2, E
+    // 13: 10.
     assert_eq!(amounts.instructions.kernel, 190);
     assert_eq!(amounts.fetched_bytes.kernel, 1070);
     // A is taken to B now; the jumps behind C and D are added, B's is gone.
     assert_eq!(
         amounts.taken.kernel,
-        TakenBranches {
-            conditional: 10,
-            jump: 50,
-            call: 20,
-            ret: 20,
-            indirect: 0
-        }
+        TakenBranches { conditional: 10, jump: 50, call: 20, ret: 20, indirect: 0 }
     );
     assert_eq!(amounts.breaks, 0);
-    // Lines 16 (A C), 20 (B D and the jump behind the call), 8 (F), 24 (E), all of set 0. Each iteration: 16 20 8 20 24.
+    // Lines 16 (A C), 20 (B D and the jump behind the call), 8 (F), 24 (E), all of set 0. Each
+    // iteration: 16 20 8 20 24.
     let on = &counts.machines[0];
-    assert_eq!(
-        on.l1i.kernel,
-        Misses {
-            cold: 4,
-            own: 96,
-            other: 0
-        }
-    );
+    assert_eq!(on.l1i.kernel, Misses { cold: 4, own: 96, other: 0 });
     assert_eq!(on.touched_lines.kernel, 4);
     let misses: u64 = on.misses_at.iter().map(|(_, misses)| misses).sum();
     assert_eq!(misses, 100);
@@ -169,7 +147,8 @@ fn blocks_placed_where_they_were_change_nothing() {
     assert_eq!(layouts[0], layouts[1]);
 }
 
-/// Where the interrupt comes, which branches are taken does not change, and it is always seen how its victim went on.
+/// Where the interrupt comes, which branches are taken does not change, and it is always seen how
+/// its victim went on.
 #[test]
 fn an_interrupt_anywhere_changes_only_what_it_adds() {
     let quiet = loops(2);
@@ -182,7 +161,10 @@ fn an_interrupt_anywhere_changes_only_what_it_adds() {
             assert_eq!(after.interruptions.unresolved, 0);
             for (before, after) in before.layouts.iter().zip(&after.layouts) {
                 let (before, after) = (&before.amounts, &after.amounts);
-                assert_eq!(after.taken, before.taken, "interrupted before instruction {at}, limit {limit}");
+                assert_eq!(
+                    after.taken, before.taken,
+                    "interrupted before instruction {at}, limit {limit}"
+                );
                 assert_eq!(after.fetched_bytes.kernel, before.fetched_bytes.kernel + 10);
                 assert_eq!(after.instructions.kernel, before.instructions.kernel + 2);
                 assert_eq!(after.breaks, 0);
@@ -191,7 +173,8 @@ fn an_interrupt_anywhere_changes_only_what_it_adds() {
     }
 }
 
-/// An instruction that raised an exception runs again: it is fetched twice, and nothing that was put behind a block runs twice.
+/// An instruction that raised an exception runs again: it is fetched twice, and nothing that was
+/// put behind a block runs twice.
 #[test]
 fn an_instruction_begun_again_is_fetched_twice() {
     let quiet = loops(2);
@@ -206,7 +189,10 @@ fn an_instruction_begun_again_is_fetched_twice() {
                     after.amounts.taken, before.amounts.taken,
                     "exception at instruction {at}, limit {limit}"
                 );
-                assert_eq!(after.amounts.fetched_bytes.kernel, before.amounts.fetched_bytes.kernel + 18);
+                assert_eq!(
+                    after.amounts.fetched_bytes.kernel,
+                    before.amounts.fetched_bytes.kernel + 18
+                );
             }
         }
     }
@@ -232,7 +218,9 @@ fn a_placement_that_is_wrong_is_noticed() {
 fn nonsense_is_noticed_and_does_no_harm() {
     let recording = record(&memory(), &loops(2), 3);
     let mut random = crate::tests::program::Random(42);
-    let number = |random: &mut crate::tests::program::Random| [0, 1, 9, 0xffff, u32::MAX, K as u32][random.below(6)];
+    let number = |random: &mut crate::tests::program::Random| {
+        [0, 1, 9, 0xffff, u32::MAX, K as u32][random.below(6)]
+    };
     let mut noticed = 0;
     for _ in 0..500 {
         let mut placement = moved();
@@ -242,11 +230,15 @@ fn nonsense_is_noticed_and_does_no_harm() {
                 1 => block.new_size = number(&mut random),
                 2 => block.old_size = number(&mut random),
                 3 => block.appended = number(&mut random) as u8,
-                4 => block.ending = [Ending::Same, Ending::Inverted, Ending::JumpDropped][random.below(3)],
+                4 => {
+                    block.ending =
+                        [Ending::Same, Ending::Inverted, Ending::JumpDropped][random.below(3)]
+                }
                 _ => block.old = LinkAddr(K.wrapping_add(u64::from(number(&mut random)))),
             }
         }
-        noticed += u64::from(replayed(&recording, placement, &[machine()]).layouts[1].amounts.breaks > 0);
+        noticed +=
+            u64::from(replayed(&recording, placement, &[machine()]).layouts[1].amounts.breaks > 0);
     }
     assert!(noticed > 400, "{noticed}");
 }

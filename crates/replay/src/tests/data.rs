@@ -1,9 +1,13 @@
 //! A recording with data accesses, by hand: every counter is known.
 
 use crate::{Layout, Replayed, replay};
-use sim::{CacheDescription, Counters, Geometry, Latencies, Machine, Memory, Misses, Replacement, SimpleModel};
+use sim::{
+    CacheDescription, Counters, Geometry, Latencies, Machine, Memory, Misses, Replacement,
+    SimpleModel,
+};
 use trace::{
-    Event, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+    Event, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId,
+    TaskPointer, Translation, TranslationId, Writer,
 };
 
 /// An L1D of two lines in one set, an L2 of four in one set, a TLB of two pages.
@@ -42,12 +46,7 @@ fn translation(id: u32, addr: u64) -> Translation {
 }
 
 fn task(id: u32, pid: u32) -> Task {
-    Task {
-        id: TaskId(id),
-        pointer: TaskPointer(u64::from(pid)),
-        pid: Some(pid),
-        comm: [0; 16],
-    }
+    Task { id: TaskId(id), pointer: TaskPointer(u64::from(pid)), pid: Some(pid), comm: [0; 16] }
 }
 
 /// Each event with the addresses that its first instruction loads (8 bytes each).
@@ -79,11 +78,7 @@ fn misses(cold: u64, own: u64, other: u64) -> Misses {
 }
 
 fn page(addr: u64, frame: u64, kind: PageKind) -> Mapping {
-    Mapping {
-        page: addr >> 12,
-        frame,
-        kind,
-    }
+    Mapping { page: addr >> 12, frame, kind }
 }
 
 const KERNEL_RAN: Event = Event::Executed(TranslationId(0));
@@ -97,7 +92,7 @@ fn misses_have_their_cause_and_level_and_side() {
             (first, &[]),
             (USER_RAN, &[0x1000, 0x1008, 0x1040]), // cold, the same line, cold
             (KERNEL_RAN, &[0x1080]),               // cold, evicts 1000
-            (USER_RAN, &[0x1040, 0x1000]),         // there; other: the kernel evicted it; evicts 1080
+            (USER_RAN, &[0x1040, 0x1000]), // there; other: the kernel evicted it; evicts 1080
             (second, &[]),
             (USER_RAN, &[0x1080]), // other: the first process evicted it; evicts 1040
             (USER_RAN, &[0x1040]), // self: this process evicted it; evicts 1000
@@ -144,7 +139,8 @@ fn a_page_that_is_mapped_elsewhere_is_elsewhere() {
         ],
     );
     let user = replayed.layouts[0].machines[0].memory.unwrap().user;
-    // Two pages of one frame are one line and two entries of the TLB; then one line more, and one entry.
+    // Two pages of one frame are one line and two entries of the TLB; then one line more, and one
+    // entry.
     assert_eq!((user.l1d, user.dtlb), (misses(2, 0, 0), 3));
 }
 
@@ -170,7 +166,8 @@ fn a_recording_without_data_has_no_such_counters() {
     writer.translations(&[translation(0, KERNEL)]).unwrap();
     writer.stream(&[0, 0]).unwrap();
     let recording = writer.end().unwrap().0;
-    let replayed = replay(Reader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()]).unwrap();
+    let replayed =
+        replay(Reader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()]).unwrap();
     let counts = &replayed.layouts[0].machines[0];
     assert_eq!((counts.memory, counts.l1i.kernel), (None, misses(1, 0, 0)));
 }

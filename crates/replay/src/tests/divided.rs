@@ -23,7 +23,9 @@ const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
 /// Misses of ten rounds.
 fn misses(division: Division) -> PerSide<Misses> {
     let mut memory = Memory::default();
-    for (start, ending) in [(U, &[0x0f, 0x05][..]), (K, &[0xeb, 0x36]), (K + 0x40, &[0x48, 0x0f, 0x07])] {
+    for (start, ending) in
+        [(U, &[0x0f, 0x05][..]), (K, &[0xeb, 0x36]), (K + 0x40, &[0x48, 0x0f, 0x07])]
+    {
         let end = memory.put(start, NOP8);
         memory.put(end, ending);
     }
@@ -31,11 +33,9 @@ fn misses(division: Division) -> PerSide<Misses> {
     let round = [U, U + 8, K, K + 8, K + 0x40, K + 0x48, U + 0x0a];
     let recording = record(&memory, &round.repeat(10), 64);
     let (original, machines) = (Layout::original(), [machine()]);
-    let trials = Trials {
-        division: &division,
-        ..Trials::new(&original, &machines, Asked::Caches)
-    };
-    let mut replayed = replay_trials(Reader::new(&recording[..]).unwrap(), &[trials], &mut Cut::whole()).unwrap();
+    let trials = Trials { division: &division, ..Trials::new(&original, &machines, Asked::Caches) };
+    let mut replayed =
+        replay_trials(Reader::new(&recording[..]).unwrap(), &[trials], &mut Cut::whole()).unwrap();
     replayed.layouts.remove(0).machines.remove(0).l1i
 }
 
@@ -62,10 +62,7 @@ fn in_halves_each_evicts_only_itself() {
 /// The user's line has a set alone; K and K+0x40 are of different ones of the other three.
 #[test]
 fn a_reserved_line_is_never_evicted() {
-    let found = misses(Division::Reserved {
-        sets: 1,
-        lines: BTreeMap::from([(U / 32, 0)]),
-    });
+    let found = misses(Division::Reserved { sets: 1, lines: BTreeMap::from([(U / 32, 0)]) });
     assert_eq!(found.user, counted(1, 0, 0));
     assert_eq!(found.kernel, counted(2, 0, 0));
 }

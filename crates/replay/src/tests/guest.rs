@@ -1,5 +1,5 @@
-//! A guest that executes what it is told, and QEMU's way of cutting that into translations: from wherever control arrives up to a
-//! branch, or a limit.
+//! A guest that executes what it is told, and QEMU's way of cutting that into translations: from
+//! wherever control arrives up to a branch, or a limit.
 
 use crate::{Asked, Layout, Replayed, replay_part};
 use execution::part::Cut;
@@ -21,20 +21,19 @@ impl Memory {
 
     /// Whether a translation ends with this instruction, as far as these tests use them.
     fn ends_translation(code: &[u8]) -> bool {
-        matches!(code, [0x70..=0x7f | 0xeb, _] | [0x0f, 0x80..=0x8f, ..] | [0xe8 | 0xe9, ..] | [0xc3])
-            || matches!(code, [0x48, 0xcf] | [0x48, 0x0f, 0x07] | [0x0f, 0x05])
+        matches!(
+            code,
+            [0x70..=0x7f | 0xeb, _] | [0x0f, 0x80..=0x8f, ..] | [0xe8 | 0xe9, ..] | [0xc3]
+        ) || matches!(code, [0x48, 0xcf] | [0x48, 0x0f, 0x07] | [0x0f, 0x05])
     }
 }
 
-/// Writes a recording of the execution: the addresses of the instructions, in order. A translation holds at most `limit` instructions.
+/// Writes a recording of the execution: the addresses of the instructions, in order. A translation
+/// holds at most `limit` instructions.
 pub fn record(memory: &Memory, executed: &[u64], limit: usize) -> Vec<u8> {
     let mut writer = Writer::new(
         Vec::new(),
-        &Header {
-            build_id: "0a".to_owned(),
-            workload: "test".to_owned(),
-            ..Header::default()
-        },
+        &Header { build_id: "0a".to_owned(), workload: "test".to_owned(), ..Header::default() },
     )
     .unwrap();
     let mut known: HashMap<u64, (TranslationId, Vec<u64>)> = HashMap::new();
@@ -53,10 +52,7 @@ pub fn record(memory: &Memory, executed: &[u64], limit: usize) -> Vec<u8> {
             .count();
         let event = match reached == addrs.len() {
             true => Event::Executed(*id),
-            false => Event::Left {
-                translation: *id,
-                instructions: reached as u32,
-            },
+            false => Event::Left { translation: *id, instructions: reached as u32 },
         };
         let mut words = Vec::new();
         event.append_to(&mut words);
@@ -66,7 +62,12 @@ pub fn record(memory: &Memory, executed: &[u64], limit: usize) -> Vec<u8> {
     writer.end().unwrap().0
 }
 
-fn translate(memory: &Memory, start: u64, limit: usize, id: TranslationId) -> (Translation, Vec<u64>) {
+fn translate(
+    memory: &Memory,
+    start: u64,
+    limit: usize,
+    id: TranslationId,
+) -> (Translation, Vec<u64>) {
     let (mut addr, mut addrs, mut lengths, mut code) = (start, Vec::new(), Vec::new(), Vec::new());
     while let Some(bytes) = memory.0.get(&addr).filter(|_| addrs.len() < limit) {
         addrs.push(addr);
@@ -78,27 +79,13 @@ fn translate(memory: &Memory, start: u64, limit: usize, id: TranslationId) -> (T
         }
     }
     assert!(!addrs.is_empty(), "nothing lies at {start:x}");
-    (
-        Translation {
-            id,
-            addr: RunAddr(start),
-            lengths: lengths.into(),
-            code: code.into(),
-        },
-        addrs,
-    )
+    (Translation { id, addr: RunAddr(start), lengths: lengths.into(), code: code.into() }, addrs)
 }
 
 /// Replays a recording in memory over the original and `placement`.
 pub fn replayed(recording: &[u8], placement: Placement, machines: &[Machine]) -> Replayed {
-    let layouts = [
-        Layout::original(),
-        Layout {
-            name: "moved".to_owned(),
-            kernel: None,
-            placement,
-        },
-    ];
+    let layouts =
+        [Layout::original(), Layout { name: "moved".to_owned(), kernel: None, placement }];
     let reader = Reader::new(recording).unwrap();
     replay_part(reader, &layouts, machines, Asked::Branches, &mut Cut::whole()).unwrap()
 }

@@ -1,4 +1,5 @@
-//! Replay against exact numbers: small recordings counted by hand, and random programs that are run in both layouts.
+//! Replay against exact numbers: small recordings counted by hand, and random programs that are run
+//! in both layouts.
 
 mod branches;
 mod by_hand;

@@ -1,7 +1,8 @@
-//! Random kernels of a few functions, in their original layout and in random ones, each as real machine code.
+//! Random kernels of a few functions, in their original layout and in random ones, each as real
+//! machine code.
 //!
-//! The same kernel in two layouts is the ground truth for replay: what it executes in the second, replayed at its own addresses, is
-//! what replaying the first over the placement has to give.
+//! The same kernel in two layouts is the ground truth for replay: what it executes in the second,
+//! replayed at its own addresses, is what replaying the first over the placement has to give.
 
 use crate::tests::guest::Memory;
 use image::address::LinkAddr;
@@ -47,7 +48,8 @@ pub struct Program {
     pub entries: Vec<usize>,
 }
 
-/// A program as machine code: where each block lies and each of its instructions, its end last. A dropped jump has no address.
+/// A program as machine code: where each block lies and each of its instructions, its end last. A
+/// dropped jump has no address.
 pub struct Laid {
     pub memory: Memory,
     pub starts: Vec<u64>,
@@ -57,13 +59,8 @@ pub struct Laid {
     pub endings: Vec<Ending>,
 }
 
-const NOPS: [&[u8]; 5] = [
-    &[0x90],
-    &[0x66, 0x90],
-    &[0x0f, 0x1f, 0],
-    &[0x0f, 0x1f, 0x40, 0],
-    &[0x0f, 0x1f, 0x44, 0, 0],
-];
+const NOPS: [&[u8]; 5] =
+    [&[0x90], &[0x66, 0x90], &[0x0f, 0x1f, 0], &[0x0f, 0x1f, 0x40, 0], &[0x0f, 0x1f, 0x44, 0, 0]];
 
 /// Where the original and the random layouts lie.
 pub const OLD: u64 = 0xffff_ffff_8100_0000;
@@ -87,7 +84,9 @@ impl Program {
                     },
                     4 => End::Jump(first + number + 1 + random.below(count - number - 1)),
                     // Only to later functions, so that calls end.
-                    5 | 6 if function + 1 < functions => End::Call(function + 1 + random.below(functions - function - 1)),
+                    5 | 6 if function + 1 < functions => {
+                        End::Call(function + 1 + random.below(functions - function - 1))
+                    }
                     7 => End::Return,
                     _ => End::FallThrough,
                 };
@@ -106,13 +105,8 @@ impl Program {
     /// The original layout, with short branches where they reach.
     pub fn original(&self) -> Laid {
         let order: Vec<usize> = (0..self.blocks.len()).collect();
-        let plans: Vec<Plan> = order
-            .iter()
-            .map(|_| Plan {
-                ending: Ending::Same,
-                append: false,
-            })
-            .collect();
+        let plans: Vec<Plan> =
+            order.iter().map(|_| Plan { ending: Ending::Same, append: false }).collect();
         self.lay(OLD, &order, &plans)
     }
 
@@ -131,13 +125,7 @@ impl Program {
                 order.insert(at, target);
             }
         }
-        let mut plans = vec![
-            Plan {
-                ending: Ending::Same,
-                append: false
-            };
-            order.len()
-        ];
+        let mut plans = vec![Plan { ending: Ending::Same, append: false }; order.len()];
         for (at, &block) in order.iter().enumerate() {
             plans[block] = self.plan(block, order.get(at + 1).copied(), random);
         }
@@ -149,27 +137,16 @@ impl Program {
     fn plan(&self, block: usize, behind: Option<usize>, random: &mut Random) -> Plan {
         let next = block + 1;
         match self.blocks[block].end {
-            End::Jump(target) if behind == Some(target) && random.chance(80) => Plan {
-                ending: Ending::JumpDropped,
-                append: false,
-            },
-            End::Jump(_) | End::Return => Plan {
-                ending: Ending::Same,
-                append: false,
-            },
-            End::FallThrough | End::Call(_) => Plan {
-                ending: Ending::Same,
-                append: behind != Some(next),
-            },
+            End::Jump(target) if behind == Some(target) && random.chance(80) => {
+                Plan { ending: Ending::JumpDropped, append: false }
+            }
+            End::Jump(_) | End::Return => Plan { ending: Ending::Same, append: false },
+            End::FallThrough | End::Call(_) => {
+                Plan { ending: Ending::Same, append: behind != Some(next) }
+            }
             End::Branch(target) => match random.chance(40) {
-                true => Plan {
-                    ending: Ending::Inverted,
-                    append: behind != Some(target),
-                },
-                false => Plan {
-                    ending: Ending::Same,
-                    append: behind != Some(next),
-                },
+                true => Plan { ending: Ending::Inverted, append: behind != Some(target) },
+                false => Plan { ending: Ending::Same, append: behind != Some(next) },
             },
         }
     }
@@ -237,7 +214,8 @@ impl Program {
     }
 
     fn reaches(&self, block: usize, plans: &[Plan], starts: &[u64]) -> bool {
-        let end = starts[block] + self.body_size(block) + self.end_sizes(block, plans[block], false).0;
+        let end =
+            starts[block] + self.body_size(block) + self.end_sizes(block, plans[block], false).0;
         self.target(block, plans[block])
             .is_none_or(|target| i8::try_from(starts[target].wrapping_sub(end) as i64).is_ok())
     }

@@ -1,13 +1,14 @@
-//! What replay predicts for a layout is what a recording of that layout shows: random programs, random layouts, random decisions,
-//! interrupts and system calls; every counter equal, to the last one.
+//! What replay predicts for a layout is what a recording of that layout shows: random programs,
+//! random layouts, random decisions, interrupts and system calls; every counter equal, to the last
+//! one.
 
 use crate::LayoutCounts;
 use crate::tests::guest::{Memory, record, replayed};
 use crate::tests::program::{End, Laid, Program, Random};
 use image::place::{Ending, Placement};
 use sim::{
-    BranchCounters, BranchPrediction, Direction, Geometry, Held, ItlbDescription, Machine, Replacement, SimpleModel,
-    TargetBufferDescription,
+    BranchCounters, BranchPrediction, Direction, Geometry, Held, ItlbDescription, Machine,
+    Replacement, SimpleModel, TargetBufferDescription,
 };
 
 const HANDLER: u64 = 0xffff_ffff_8300_0000;
@@ -27,7 +28,8 @@ enum Step {
     Interrupt,
 }
 
-/// Executes function 0 as a system call of a user's loop, several times; `interrupts` is a percentage.
+/// Executes function 0 as a system call of a user's loop, several times; `interrupts` is a
+/// percentage.
 fn execute(program: &Program, random: &mut Random, calls: usize, interrupts: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     for _ in 0..calls {
@@ -68,7 +70,8 @@ fn addresses(program: &Program, laid: &Laid, steps: &[Step]) -> Vec<u64> {
     let mut executed = Vec::new();
     // Jumps behind calls that have not returned yet.
     let mut returns: Vec<Option<u64>> = Vec::new();
-    // What runs between an instruction and its successor runs behind the interrupt that comes between them.
+    // What runs between an instruction and its successor runs behind the interrupt that comes
+    // between them.
     let mut between: Option<u64> = None;
     for &step in steps {
         if !matches!(step, Step::Interrupt) {
@@ -85,7 +88,9 @@ fn addresses(program: &Program, laid: &Laid, steps: &[Step]) -> Vec<u64> {
                     End::Call(_) => returns.push(laid.appended[block]),
                     End::Return => between = returns.pop().flatten(),
                     End::FallThrough => between = laid.appended[block],
-                    End::Branch(_) if taken == (laid.endings[block] == Ending::Inverted) => between = laid.appended[block],
+                    End::Branch(_) if taken == (laid.endings[block] == Ending::Inverted) => {
+                        between = laid.appended[block]
+                    }
                     End::Branch(_) | End::Jump(_) => {}
                 }
             }
@@ -111,7 +116,10 @@ fn machines() -> Vec<Machine> {
         name: format!("{size}-{ways}-{line}"),
         l1i: Geometry::cache(size, ways, line, replacement).unwrap(),
         l1i_line: line as u32,
-        itlb: Some(ItlbDescription::new(Geometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096).unwrap()),
+        itlb: Some(
+            ItlbDescription::new(Geometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096)
+                .unwrap(),
+        ),
         memory: None,
         branch: None,
         time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
@@ -127,13 +135,16 @@ fn machines() -> Vec<Machine> {
         (Direction::gshare(64, 4).unwrap(), 64, 16),
     ];
     for (machine, (direction, entries, return_stack)) in machines.iter_mut().zip(predictors) {
-        let targets = (entries > 0).then(|| TargetBufferDescription::new(entries, 2, Held::Taken).unwrap());
-        machine.branch = Some(BranchPrediction::new(direction, targets, return_stack, None, None).unwrap());
+        let targets =
+            (entries > 0).then(|| TargetBufferDescription::new(entries, 2, Held::Taken).unwrap());
+        machine.branch =
+            Some(BranchPrediction::new(direction, targets, return_stack, None, None).unwrap());
     }
     machines
 }
 
-/// All that can be compared: where in the old code a miss began is not known of the new kernel's recording.
+/// All that can be compared: where in the old code a miss began is not known of the new kernel's
+/// recording.
 fn without_origins(mut counts: LayoutCounts) -> LayoutCounts {
     counts.machines.iter_mut().for_each(|machine| machine.misses_at.clear());
     counts

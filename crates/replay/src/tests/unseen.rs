@@ -1,4 +1,5 @@
-//! What a recording does not show outright: user code under several addresses, and branches that were interrupted for good.
+//! What a recording does not show outright: user code under several addresses, and branches that
+//! were interrupted for good.
 
 use crate::tests::guest::replayed;
 use image::place::Placement;
@@ -35,7 +36,8 @@ fn recording(translations: &[(u64, &[u8])], executed: impl Iterator<Item = u32>)
     writer.end().unwrap().0
 }
 
-/// A branch in a shared library; what it branches to was first seen in another process, 0x5000 further on.
+/// A branch in a shared library; what it branches to was first seen in another process, 0x5000
+/// further on.
 #[test]
 fn a_users_branch_between_two_addresses_of_a_library_is_known_by_its_offset() {
     let library = 0x7f00_0000_0000;

@@ -1,4 +1,5 @@
-//! The frames of a recording's chunks, taken apart and put together by the format's description alone, and a generator of damage.
+//! The frames of a recording's chunks, taken apart and put together by the format's description
+//! alone, and a generator of damage.
 
 // Each test uses its part.
 #![allow(dead_code)]
@@ -32,7 +33,8 @@ pub fn framed(kind: &[u8; 4], payload: &[u8]) -> Vec<u8> {
 }
 
 pub fn framed_as(kind: &[u8; 4], packed: &[u8], unpacked: u32) -> Vec<u8> {
-    let mut chunk = [&kind[..], &(packed.len() as u32).to_le_bytes(), &unpacked.to_le_bytes()].concat();
+    let mut chunk =
+        [&kind[..], &(packed.len() as u32).to_le_bytes(), &unpacked.to_le_bytes()].concat();
     let checksum = crc32fast::hash(&[&chunk[..], packed].concat());
     chunk.extend(checksum.to_le_bytes());
     chunk.extend(packed);

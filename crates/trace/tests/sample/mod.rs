@@ -4,8 +4,8 @@
 #![allow(dead_code)]
 
 use kernlane_trace::{
-    Chunk, Event, FrameUse, Header, Mapping, PageKind, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Totals, Translation,
-    TranslationId, UseChange, Writer,
+    Chunk, Event, FrameUse, Header, Mapping, PageKind, RunAddr, SeenAccesses, Site, Task, TaskId,
+    TaskPointer, Totals, Translation, TranslationId, UseChange, Writer,
 };
 
 pub fn header() -> Header {
@@ -30,12 +30,7 @@ pub fn translation(id: u32, addr: u64, lengths: &[u8]) -> Translation {
 pub fn task(id: u32, pointer: u64, pid: Option<u32>, name: &[u8]) -> Task {
     let mut comm = [0; 16];
     comm[..name.len()].copy_from_slice(name);
-    Task {
-        id: TaskId(id),
-        pointer: TaskPointer(pointer),
-        pid,
-        comm,
-    }
+    Task { id: TaskId(id), pointer: TaskPointer(pointer), pid, comm }
 }
 
 pub fn words(events: &[Event]) -> Vec<u32> {
@@ -65,15 +60,9 @@ pub fn chunks() -> Vec<Chunk> {
         Chunk::Tasks(vec![task(1, 0xffff_8880_0020_0000, None, b"exactly16bytes!!")]),
         Chunk::Stream(words(&[
             executed(2),
-            Event::Left {
-                translation: TranslationId(1),
-                instructions: 3,
-            },
+            Event::Left { translation: TranslationId(1), instructions: 3 },
             Event::Task(TaskId(1)),
-            Event::Left {
-                translation: TranslationId(0),
-                instructions: 1,
-            },
+            Event::Left { translation: TranslationId(0), instructions: 1 },
             Event::Clock(0),
             Event::Clock(Event::MOST_TICKS),
         ])),
@@ -87,7 +76,9 @@ pub fn bytes() -> (Vec<u8>, Totals) {
         match chunk {
             Chunk::Translations(translations) => writer.translations(&translations).unwrap(),
             Chunk::Tasks(tasks) => writer.tasks(&tasks).unwrap(),
-            Chunk::Stream(words) => writer.stream(&words).and_then(|()| writer.cut_stream()).unwrap(),
+            Chunk::Stream(words) => {
+                writer.stream(&words).and_then(|()| writer.cut_stream()).unwrap()
+            }
             Chunk::End(_) => unreachable!("the sample has no clean end of its own"),
         }
     }
@@ -107,22 +98,20 @@ fn seen(executions: &[&[(Site, u64)]]) -> SeenAccesses {
     seen
 }
 
-/// Streams with every kind of access: usual ones, of other sites, repeated ones, none at all, of code that was left.
+/// Streams with every kind of access: usual ones, of other sites, repeated ones, none at all, of
+/// code that was left.
 pub fn data_streams() -> Vec<WithData> {
-    let (load, store, wide) = (Site::new(0, false, 3), Site::new(2, true, 2), Site::new(1, false, 4));
+    let (load, store, wide) =
+        (Site::new(0, false, 3), Site::new(2, true, 2), Site::new(1, false, 4));
     let stack = 0xff11_0000_0123_4ff8;
     let page = |page, frame, kind| Mapping { page, frame, kind };
     let executed = |id| Event::Executed(TranslationId(id));
-    let left = |id, instructions| Event::Left {
-        translation: TranslationId(id),
-        instructions,
-    };
+    let left = |id, instructions| Event::Left { translation: TranslationId(id), instructions };
     let copied: Vec<_> = (0..300_u64)
         .flat_map(|i| [(load, 0x7000 + 8 * i), (store, 0xff11_0000_0000_8000 + 8 * i)])
         .collect();
-    let filled: Vec<_> = (0..70_u64)
-        .map(|i| (store, 0xffff_ffff_ffff_ff00_u64.wrapping_add(4 * i)))
-        .collect();
+    let filled: Vec<_> =
+        (0..70_u64).map(|i| (store, 0xffff_ffff_ffff_ff00_u64.wrapping_add(4 * i))).collect();
     let mut first = seen(&[
         &[(load, 0x40_2000), (store, stack)],
         &[(wide, 0x40_2ff8)],

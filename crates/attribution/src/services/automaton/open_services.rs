@@ -1,7 +1,7 @@
 //! The open services of each task: how they begin, change their names, end, and go with their task.
 //!
-//! Takes what the automaton sees; changes the stacks of open services and books their times in the ledger. Never looks
-//! at translations.
+//! Takes what the automaton sees; changes the stacks of open services and books their times in the
+//! ledger. Never looks at translations.
 
 use super::{Automaton, thread_name};
 use crate::services::annotations::{Kind, fit};
@@ -11,7 +11,8 @@ use crate::services::meter::{Booked, Meter};
 use crate::services::tasks::{Moment, Open, Task, Until};
 
 impl<M: Meter> Automaton<'_, M> {
-    /// A new task runs its first instructions; what was not yet known to be anything else belongs to it.
+    /// A new task runs its first instructions; what was not yet known to be anything else belongs
+    /// to it.
     pub(super) fn begin_task(&mut self, service: ServiceId) {
         let task = &mut self.tasks[self.current];
         match &mut task.open[..] {
@@ -26,7 +27,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// Another task at the address of one that is dead: it is a task of its own from where it was switched to.
+    /// Another task at the address of one that is dead: it is a task of its own from where it was
+    /// switched to.
     pub(super) fn replace_task(&mut self) {
         self.book();
         let dead = self.current;
@@ -44,7 +46,8 @@ impl<M: Meter> Automaton<'_, M> {
             switched: true,
             ..Task::default()
         };
-        (task.ran, task.blocked, task.waiting, task.since) = (last.ran, last.blocked, last.waiting, last.clock);
+        (task.ran, task.blocked, task.waiting, task.since) =
+            (last.ran, last.blocked, last.waiting, last.clock);
         self.current = self.tasks.len();
         self.tasks.push(new);
         let of_dead = |at: &&mut usize| **at == dead;
@@ -65,7 +68,8 @@ impl<M: Meter> Automaton<'_, M> {
             self.interrupts += 1;
         }
         if kind == Kind::SystemCall {
-            // Only user mode makes system calls: the task is no kernel thread, though nothing else of it was seen.
+            // Only user mode makes system calls: the task is no kernel thread, though nothing else
+            // of it was seen.
             self.tasks[self.current].unknown = false;
         }
         if self.tasks[self.current].open.is_empty() && self.tasks[self.current].unknown {
@@ -85,7 +89,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// What a task does in the kernel by itself: it is idle, or a kernel thread until user mode shows that it is none.
+    /// What a task does in the kernel by itself: it is idle, or a kernel thread until user mode
+    /// shows that it is none.
     pub(super) fn open_base(&mut self) {
         let task = &mut self.tasks[self.current];
         task.switched = false;
@@ -151,8 +156,9 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// Gives the innermost open service of kind `of` another name; whether there was one that may have it. A task of which it is not known
-    /// what it does is in that service since before the recording began.
+    /// Gives the innermost open service of kind `of` another name; whether there was one that may
+    /// have it. A task of which it is not known what it does is in that service since before the
+    /// recording began.
     pub(super) fn rename(&mut self, of: Kind, when: &[ServiceId], service: ServiceId) -> bool {
         let task = &mut self.tasks[self.current];
         if let Some(open) = task.open.iter_mut().rfind(|open| open.kind == of) {
@@ -163,7 +169,9 @@ impl<M: Meter> Automaton<'_, M> {
             return may;
         }
         match task.open.first_mut() {
-            Some(base) if task.unknown && of == Kind::SystemCall && base.kind == Kind::KernelThread => {
+            Some(base)
+                if task.unknown && of == Kind::SystemCall && base.kind == Kind::KernelThread =>
+            {
                 (base.kind, base.service, task.unknown) = (of, service, false);
                 true
             }
@@ -174,7 +182,9 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn enter_user_mode(&mut self) {
         self.book();
         let task = &mut self.tasks[self.current];
-        if let Some(base) = task.open.first_mut().filter(|base| task.unknown && base.kind == Kind::KernelThread) {
+        if let Some(base) =
+            task.open.first_mut().filter(|base| task.unknown && base.kind == Kind::KernelThread)
+        {
             base.kind = Kind::Other;
             base.service = self.ledger.service(Kind::Other, "begun before the recording");
         }
@@ -261,7 +271,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// The kernel has read the clock: what began since a halt began later by the time that was halted.
+    /// The kernel has read the clock: what began since a halt began later by the time that was
+    /// halted.
     pub(super) fn clock_read(&mut self, ticks: u32) {
         let Some(halt) = self.halts.read(self.clock, ticks) else { return };
         self.book();
@@ -272,9 +283,7 @@ impl<M: Meter> Automaton<'_, M> {
             later += 1;
         }
         let woken = self.tasks.iter_mut().filter_map(|task| task.woken.as_mut());
-        woken
-            .filter(|woken| **woken >= halt.at)
-            .for_each(|woken| *woken += halt.nanoseconds);
+        woken.filter(|woken| **woken >= halt.at).for_each(|woken| *woken += halt.nanoseconds);
         self.meter.halted(halt.nanoseconds, later);
     }
 
@@ -292,11 +301,7 @@ impl<M: Meter> Automaton<'_, M> {
                 let invocation = Invocation {
                     instructions,
                     machines: machines.to_vec(),
-                    times: Times {
-                        latency: instructions,
-                        ran: instructions,
-                        ..Times::default()
-                    },
+                    times: Times { latency: instructions, ran: instructions, ..Times::default() },
                 };
                 let user = self.tasks[self.current].user.unwrap_or(self.nobody);
                 self.ledger.add(user, &invocation);

@@ -10,7 +10,10 @@ use trace::Reader;
 fn machine() -> Machine {
     let targets = TargetBufferDescription::new(64, 4, Held::Taken).unwrap();
     Machine {
-        branch: Some(BranchPrediction::new(Direction::Static, Some(targets), 16, Some(10.0), Some(2.0)).unwrap()),
+        branch: Some(
+            BranchPrediction::new(Direction::Static, Some(targets), 16, Some(10.0), Some(2.0))
+                .unwrap(),
+        ),
         ..execution::machine::find("server-32k").unwrap()
     }
 }
@@ -47,14 +50,11 @@ fn read_with_a_lost_return() -> Run {
 fn wrong_predictions_go_to_the_service_whose_branch_it_was() {
     let books = books_with_branches(&read_with_a_lost_return(), &[machine()]);
     // Its last branch is the return from its function: what it was called by goes on elsewhere.
-    let net = BranchCounters {
-        returns: 1,
-        wrong_returns: 1,
-        misfetches: 1,
-        ..BranchCounters::default()
-    };
+    let net =
+        BranchCounters { returns: 1, wrong_returns: 1, misfetches: 1, ..BranchCounters::default() };
     assert_eq!(counters(&books, "net_rx_action"), net);
-    // From then on the return stack is off by one. Calls and the loop's branch are not in the target buffer when they are first taken.
+    // From then on the return stack is off by one. Calls and the loop's branch are not in the
+    // target buffer when they are first taken.
     let read = BranchCounters {
         conditional: 3,
         wrong_directions: 1,
@@ -88,13 +88,19 @@ fn a_table_has_rates_stalls_and_totals() {
     let table = ServiceTable::new(&header, &without, Vec::new(), &machines);
     assert!(!serde_json::to_string(&table).unwrap().contains("branches"));
     for (with, without) in books.ledger.accounts.iter().zip(&without.ledger.accounts) {
-        let l1i = |totals: &crate::services::ledger::Totals| totals.machines.first().map(|counts| counts.l1i_misses);
-        assert_eq!((&with.name, with.totals.instructions), (&without.name, without.totals.instructions));
+        let l1i = |totals: &crate::services::ledger::Totals| {
+            totals.machines.first().map(|counts| counts.l1i_misses)
+        };
+        assert_eq!(
+            (&with.name, with.totals.instructions),
+            (&without.name, without.totals.instructions)
+        );
         assert_eq!(l1i(&with.totals), l1i(&without.totals));
     }
 }
 
-/// Nobody saw where the jump went behind which an interrupt came; the next time it goes where none is known.
+/// Nobody saw where the jump went behind which an interrupt came; the next time it goes where none
+/// is known.
 #[test]
 fn a_jump_that_is_interrupted_is_not_judged() {
     let mut run = Run::new();

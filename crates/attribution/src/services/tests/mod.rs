@@ -9,10 +9,8 @@ use crate::services::table::ServiceTable;
 use trace::Header;
 
 fn expect(run: &Run, expected: &[(Kind, &str, u64, u64)]) {
-    let expected: Vec<_> = expected
-        .iter()
-        .map(|&(kind, name, calls, n)| (kind, name.to_owned(), calls, n))
-        .collect();
+    let expected: Vec<_> =
+        expected.iter().map(|&(kind, name, calls, n)| (kind, name.to_owned(), calls, n)).collect();
     assert_eq!(run.services(), expected);
 }
 
@@ -57,14 +55,13 @@ fn a_vsyscall_that_the_kernel_emulates_is_no_zero_page() {
     expect(&run, &[(Kind::PageFault, "vsyscall emulation", 1, 11), (Kind::User, "sh", 2, 4)]);
 }
 
-/// `mark-start` runs when a recording begins, and its first instructions are those of its last system call.
+/// `mark-start` runs when a recording begins, and its first instructions are those of its last
+/// system call.
 #[test]
 fn a_user_task_that_ends_in_its_first_system_call_is_no_kernel_thread() {
     let mut run = Run::new();
     run.enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-    run.call(at("__schedule"), 4, "__switch_to")
-        .switch(2, "cat")
-        .ret(at("__switch_to"), 3);
+    run.call(at("__schedule"), 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
     run.iret(at("ret_from_fork_asm"), 8).user(1);
     expect(
         &run,
@@ -141,7 +138,8 @@ fn an_interrupt_between_a_return_and_where_it_goes() {
 fn what_is_open_goes_with_its_task() {
     let schedule = at("__schedule");
     let mut run = Run::new();
-    // sh blocks in read; a new task runs, forks off into user mode, and blocks in read, too; sh goes on.
+    // sh blocks in read; a new task runs, forks off into user mode, and blocks in read, too; sh
+    // goes on.
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(schedule, 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
     run.iret(at("ret_from_fork_asm"), 8).user(20);
@@ -161,7 +159,8 @@ fn what_is_open_goes_with_its_task() {
     let books = run.books();
     assert_eq!(books.context_switches, 2);
     let read = books.ledger.accounts.iter().find(|account| account.name == "read").unwrap();
-    // sh's: 7 before it blocked, 4 + 5 + 3 in the scheduler, 8 behind; off the processor while cat ran: 3 + 8 + 20 + 7 + 4, less its own.
+    // sh's: 7 before it blocked, 4 + 5 + 3 in the scheduler, 8 behind; off the processor while cat
+    // ran: 3 + 8 + 20 + 7 + 4, less its own.
     let away = 3 + 8 + 20 + 7 + 4 - 3;
     assert_eq!(read.totals.times.ran, (7 + 4 + 3 + 5 + 8) + (7 + 4));
     assert_eq!(read.totals.times.blocked + read.totals.times.waiting, away + 3);
@@ -175,34 +174,27 @@ fn what_is_open_goes_with_its_task() {
 fn blocked_ends_and_waiting_begins_with_the_wake() {
     let mut run = Run::new();
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-    run.call(at("__schedule"), 4, "__switch_to")
-        .switch(2, "cat")
-        .ret(at("__switch_to"), 3);
+    run.call(at("__schedule"), 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
     run.iret(at("ret_from_fork_asm"), 8).user(20).wake(1).wake(1).user(30);
     // Pre-empted, so never woken.
     run.call(at("asm_sysvec_apic_timer_interrupt"), 2, "__schedule");
-    run.call(at("__schedule"), 4, "__switch_to")
-        .switch(1, "sh")
-        .ret(at("__switch_to"), 3);
-    run.ret(at("__schedule") + 8, 5)
-        .plain(at("__x64_sys_read") + 6, 1)
-        .leave_read()
-        .user(2);
+    run.call(at("__schedule"), 4, "__switch_to").switch(1, "sh").ret(at("__switch_to"), 3);
+    run.ret(at("__schedule") + 8, 5).plain(at("__x64_sys_read") + 6, 1).leave_read().user(2);
     let books = run.books();
-    let totals = &books.ledger.accounts.iter().find(|account| account.name == "read").unwrap().totals;
+    let totals =
+        &books.ledger.accounts.iter().find(|account| account.name == "read").unwrap().totals;
     assert!(books.wakes_seen);
     assert_eq!((totals.times.blocked, totals.times.waiting), (3 + 8 + 20, 30 + 2 + 4));
 }
 
-/// Without pids a new task is known by where it begins: what its address did before belongs to a dead task.
+/// Without pids a new task is known by where it begins: what its address did before belongs to a
+/// dead task.
 #[test]
 fn a_dead_task_waits_for_nothing() {
     let mut run = Run::new();
     let die = |run: &mut Run, next: u32| {
         run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-        run.call(at("__schedule"), 4, "__switch_to")
-            .switch(next, "sh")
-            .ret(at("__switch_to"), 3);
+        run.call(at("__schedule"), 4, "__switch_to").switch(next, "sh").ret(at("__switch_to"), 3);
     };
     die(&mut run, 2);
     run.iret(at("ret_from_fork_asm"), 8).user(500);
@@ -233,10 +225,13 @@ fn a_device_by_its_handler_through_a_retpoline() {
     );
     let thunk = at("__x86_indirect_thunk_rax");
     let mut run = Run::new();
-    run.user(1)
-        .call(stub, 2, "__handle_irq_event_percpu")
-        .call(handle, 3, "__x86_indirect_thunk_rax");
-    // The thunk calls its own next lines, puts the handler's address over the return address, and returns to it.
+    run.user(1).call(stub, 2, "__handle_irq_event_percpu").call(
+        handle,
+        3,
+        "__x86_indirect_thunk_rax",
+    );
+    // The thunk calls its own next lines, puts the handler's address over the return address, and
+    // returns to it.
     run.push(thunk, 0, &[0xe8, 7, 0, 0, 0]).ret(thunk + 12, 2);
     run.ret(handler, 4).ret(handle + 7, 1).iret(at("bare_entry"), 1).user(1);
     expect(
@@ -277,23 +272,15 @@ fn an_interrupt_return_to_itself_ends_nothing() {
 #[test]
 fn what_began_before_the_recording_is_known_by_its_code() {
     let mut run = Run::new();
-    // Another task goes on in read; a third in code that tells nothing; a fourth never leaves the kernel.
+    // Another task goes on in read; a third in code that tells nothing; a fourth never leaves the
+    // kernel.
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
-    run.call(at("__schedule"), 4, "__switch_to")
-        .switch(2, "cat")
-        .ret(at("__switch_to"), 3);
-    run.plain(at("__x64_sys_read") + 0x40, 6)
-        .iret(at("entry_SYSCALL_64") + 0x40, 2)
-        .user(1);
+    run.call(at("__schedule"), 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
+    run.plain(at("__x64_sys_read") + 0x40, 6).iret(at("entry_SYSCALL_64") + 0x40, 2).user(1);
     run.iret(at("asm_sysvec_apic_timer_interrupt"), 2);
-    run.switch(3, "wc")
-        .ret(at("__switch_to"), 3)
-        .iret(at("entry_SYSCALL_64") + 0x40, 2)
-        .user(1);
+    run.switch(3, "wc").ret(at("__switch_to"), 3).iret(at("entry_SYSCALL_64") + 0x40, 2).user(1);
     run.call(at("asm_sysvec_apic_timer_interrupt"), 1, "__schedule");
-    run.switch(4, "kworker/0:1")
-        .ret(at("__switch_to"), 3)
-        .plain(at("bare_entry") + 4, 10);
+    run.switch(4, "kworker/0:1").ret(at("__switch_to"), 3).plain(at("bare_entry") + 4, 10);
     expect(
         &run,
         &[
@@ -337,11 +324,7 @@ fn a_halt_is_time_of_those_who_wait_and_of_idle() {
     let books = halted().books();
     let times = |kind: Kind, name: &str| {
         let mut accounts = books.ledger.accounts.iter();
-        accounts
-            .find(|account| account.kind == kind && account.name == name)
-            .unwrap()
-            .totals
-            .times
+        accounts.find(|account| account.kind == kind && account.name == name).unwrap().totals.times
     };
     assert_eq!(books.halted, Some(1000));
     let read = times(Kind::SystemCall, "read");
@@ -368,10 +351,15 @@ fn nonsense_is_attributed_whole() {
             let inside = if random(2) == 0 { 0 } else { 0x40 };
             match random(8) {
                 0 => run.user(1 + random(3)),
-                1 | 2 => run.call(at(function) + inside, 1 + random(3), FUNCTIONS[random(FUNCTIONS.len())]),
+                1 | 2 => run.call(
+                    at(function) + inside,
+                    1 + random(3),
+                    FUNCTIONS[random(FUNCTIONS.len())],
+                ),
                 3 | 4 => run.ret(at(function) + inside, 1 + random(3)),
                 5 => run.iret(at(function) + inside, 1 + random(3)),
-                6 => run.switch(random(4) as u32, ["swapper/0", "sh", "kworker/0:0", "cat"][random(4)]),
+                6 => run
+                    .switch(random(4) as u32, ["swapper/0", "sh", "kworker/0:0", "cat"][random(4)]),
                 _ => run.left(at(function) + inside, 3, 1 + random(2) as u32),
             };
         }
@@ -379,7 +367,8 @@ fn nonsense_is_attributed_whole() {
     }
 }
 
-/// A direct-mapped cache of two lines of 64 bytes: `read` and the fault handler evict one another, and each miss is its own service's.
+/// A direct-mapped cache of two lines of 64 bytes: `read` and the fault handler evict one another,
+/// and each miss is its own service's.
 #[test]
 fn misses_go_to_the_service_that_has_them() {
     let mut machine = execution::machine::find("server-32k").unwrap();
@@ -394,7 +383,8 @@ fn misses_go_to_the_service_that_has_them() {
         let account = books.ledger.accounts.iter().find(|account| account.name == name).unwrap();
         account.totals.machines[0].l1i_misses
     };
-    // All code lies at multiples of 128 bytes and takes one line: everything evicts everything, but not itself.
+    // All code lies at multiples of 128 bytes and takes one line: everything evicts everything, but
+    // not itself.
     assert_eq!(misses("sh"), 3);
     assert_eq!(misses("read"), 2 * 6);
 }

@@ -1,4 +1,5 @@
-//! `kernlane live analyze`: the structure of the running kernel, and which of its functions can be replaced.
+//! `kernlane live analyze`: the structure of the running kernel, and which of its functions can be
+//! replaced.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -14,8 +15,9 @@ use std::process::ExitCode;
 
 /// Read the running kernel's structure and say which functions can be replaced
 ///
-/// Compares the code in memory with the vmlinux of the same build id; every byte that differs must be explained by a side table or by
-/// KASLR, or the function is left out. The exit status is 1 when --prove refutes a copy.
+/// Compares the code in memory with the vmlinux of the same build id; every byte that differs must
+/// be explained by a side table or by KASLR, or the function is left out. The exit status is 1 when
+/// --prove refutes a copy.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live analyze --reasons")]
 pub struct AnalyzeArgs {
@@ -27,7 +29,8 @@ pub struct AnalyzeArgs {
     #[arg(long)]
     pub file_only: bool,
 
-    /// Copy every function that can be replaced in its original order, and compare instruction by instruction
+    /// Copy every function that can be replaced in its original order, and compare instruction by
+    /// instruction
     #[arg(long)]
     pub prove: bool,
 
@@ -71,11 +74,7 @@ pub fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     } else {
         print(&found, args)?;
     }
-    Ok(if found.refuted.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(if found.refuted.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn text(kernel: &LinkedKernel<'_>, file_only: bool) -> Result<Text> {
@@ -84,11 +83,7 @@ fn text(kernel: &LinkedKernel<'_>, file_only: bool) -> Result<Text> {
         true => Box::new(FileMemory(kernel)),
         false => Box::new(RunningKernel::open(kernel)?),
     };
-    Ok(Text {
-        start,
-        bytes: memory.read(LinkAddr(start), len)?,
-        slide: memory.slide(),
-    })
+    Ok(Text { start, bytes: memory.read(LinkAddr(start), len)?, slide: memory.slide() })
 }
 
 fn print(found: &Survey, args: &AnalyzeArgs) -> Result<()> {

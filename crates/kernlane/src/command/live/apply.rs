@@ -18,8 +18,9 @@ use std::process::ExitCode;
 
 /// Install functions in another layout
 ///
-/// The functions are those named, or those of the profile that are hot: called more than --threshold percent as often as the --root. Their hot blocks come to lie
-/// together, the cold ones behind. Calls among them go from copy to copy. Everything is checked before anything is written.
+/// The functions are those named, or those of the profile that are hot: called more than
+/// --threshold percent as often as the --root. Their hot blocks come to lie together, the cold ones
+/// behind. Calls among them go from copy to copy. Everything is checked before anything is written.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  kernlane live apply --function vfs_read,vfs_write --algorithm original"
@@ -71,7 +72,9 @@ pub struct ApplyArgs {
 }
 
 pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| apply(args, kernel, running))
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
+        apply(args, kernel, running)
+    })
 }
 
 fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
@@ -82,7 +85,12 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     }
     if let Some(profile) = &profile {
         for root in &args.root {
-            chosen.extend(live::hot::group(kernel, profile, find(kernel, root)?, args.threshold / 100.0));
+            chosen.extend(live::hot::group(
+                kernel,
+                profile,
+                find(kernel, root)?,
+                args.threshold / 100.0,
+            ));
         }
     }
     ensure!(
@@ -137,7 +145,12 @@ pub(super) fn lay_out(
 }
 
 /// The group's blocks in the order that the algorithm gives them.
-pub(super) fn order(group: &Group<'_, '_>, profile: Option<&Profile>, algorithm: Algorithm, seed: u64) -> Result<Vec<u32>> {
+pub(super) fn order(
+    group: &Group<'_, '_>,
+    profile: Option<&Profile>,
+    algorithm: Algorithm,
+    seed: u64,
+) -> Result<Vec<u32>> {
     ensure!(
         !algorithm.uses_alternations(),
         "{algorithm} needs to know which chunks of code alternate, and a group of functions does not say: choose another algorithm"
@@ -163,7 +176,8 @@ pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &Prepared) -> Resul
 }
 
 fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Profile> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let profile = Profile::from_json(&text).with_context(|| path.display().to_string())?;
     ensure!(
         profile.build_id == kernel.build_id,
@@ -199,7 +213,11 @@ pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Resul
     Ok(())
 }
 
-pub(super) fn print_plan(group: &Group<'_, '_>, running: &RunningKernel, prepared: &Prepared) -> Result<()> {
+pub(super) fn print_plan(
+    group: &Group<'_, '_>,
+    running: &RunningKernel,
+    prepared: &Prepared,
+) -> Result<()> {
     let kernel = group.original.kernel;
     outln!("module {}: {} bytes of code", prepared.name, prepared.module.text_size)?;
     for (n, &(function, patch_at)) in group.members.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! `kernlane live auto`: sample, count, lay out, install, measure, and take it back, in one command.
+//! `kernlane live auto`: sample, count, lay out, install, measure, and take it back, in one
+//! command.
 
 use super::roots::RootArgs;
 use crate::command::layout::algorithms;
@@ -24,9 +25,11 @@ use std::time::Duration;
 
 /// Make the running kernel's hot paths faster for the load of this moment, as one command
 ///
-/// Asks the hardware counters whether the instruction cache is a bottleneck, samples which functions the kernel is in, counts their blocks and those
-/// of what they call, lays the hot ones out, counts them once more in the optimized code, entered by the roots only, lays them out again, installs
-/// them, and measures what an invocation of each root takes before and after. On a terminal it then waits: q takes everything back, l leaves it installed.
+/// Asks the hardware counters whether the instruction cache is a bottleneck, samples which
+/// functions the kernel is in, counts their blocks and those of what they call, lays the hot ones
+/// out, counts them once more in the optimized code, entered by the roots only, lays them out
+/// again, installs them, and measures what an invocation of each root takes before and after. On a
+/// terminal it then waits: q takes everything back, l leaves it installed.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live auto --time 5")]
 pub struct AutoArgs {
@@ -118,12 +121,7 @@ pub fn run(args: &AutoArgs) -> Result<ExitCode> {
         let device = Device::open()?;
         host::interrupt::catch()?;
         super::cache::ask()?;
-        let auto = Auto {
-            args,
-            kernel,
-            running,
-            device,
-        };
+        let auto = Auto { args, kernel, running, device };
         let roots = args.roots.choose(kernel, running)?;
         let (plan, counted) = auto.planned(&roots)?;
         auto.install(plan, counted)
@@ -151,12 +149,7 @@ struct Plan<'k, 'd> {
 impl<'k, 'd> Auto<'k, 'd> {
     /// Counts, lays out, and does both once more in what came of it.
     fn planned(&self, roots: &[usize]) -> Result<(Plan<'k, 'd>, Vec<Counted>)> {
-        let Auto {
-            kernel,
-            running,
-            device,
-            args,
-        } = self;
+        let Auto { kernel, running, device, args } = self;
         let mut watch = Watch {
             kernel,
             running,
@@ -185,7 +178,11 @@ impl<'k, 'd> Auto<'k, 'd> {
     fn plan(&self, profile: &Profile, roots: &[usize]) -> Result<Plan<'k, 'd>> {
         let threshold = self.args.threshold / 100.0;
         let roots = entered(self.kernel, profile, roots)?;
-        let group = Group::new(self.kernel, self.running, &hot::groups(self.kernel, profile, &roots, threshold))?;
+        let group = Group::new(
+            self.kernel,
+            self.running,
+            &hot::groups(self.kernel, profile, &roots, threshold),
+        )?;
         let limit = hot::least_limit(self.kernel, profile, &roots, threshold);
         Ok(Plan {
             order: super::apply::order(&group, Some(profile), self.args.algorithm, 0)?,
@@ -220,12 +217,17 @@ impl<'k, 'd> Auto<'k, 'd> {
         }
         let times_before = self.measure(&roots)?;
         let text = prepared.install(&group, device)?.text;
-        let place = |&n: &usize| (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1);
+        let place = |&n: &usize| {
+            (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1)
+        };
         let after = Occupancy::of(cache, hot.iter().map(place));
         (report.lines[1], report.without_room[1]) = (after.total(), after.without_room());
-        let printed = super::apply::print_summary(&group, &prepared).and_then(|()| outln!("and as they are now:\n{after}"));
+        let printed = super::apply::print_summary(&group, &prepared)
+            .and_then(|()| outln!("and as they are now:\n{after}"));
         let reported = printed.and_then(|()| self.measure(&roots)).and_then(|times_after| {
-            for ((gain, before), after) in report.roots.iter_mut().zip(&times_before).zip(&times_after) {
+            for ((gain, before), after) in
+                report.roots.iter_mut().zip(&times_before).zip(&times_after)
+            {
                 (gain.before, gain.after) = (before.mean_on_cpu(), after.mean_on_cpu());
             }
             print_gain(&report.roots)?;
@@ -265,7 +267,8 @@ impl Gain {
     }
 }
 
-/// The roots that were entered while they were counted: a thread's main loop is on many stacks and never is.
+/// The roots that were entered while they were counted: a thread's main loop is on many stacks and
+/// never is.
 fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Result<Vec<usize>> {
     let entries = |&&index: &&usize| {
         let entry = kernel.link_address(kernel.functions[index].at);
@@ -304,7 +307,9 @@ fn print_gain(roots: &[Gain]) -> Result<()> {
                     100.0 * (after / before - 1.0)
                 )?;
             }
-            _ => outln!("{:>12} {:>12} {:>8}  {function}: was not called both times", "-", "-", "-")?,
+            _ => {
+                outln!("{:>12} {:>12} {:>8}  {function}: was not called both times", "-", "-", "-")?
+            }
         }
     }
     Ok(())

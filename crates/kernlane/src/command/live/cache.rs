@@ -1,4 +1,5 @@
-//! What `watch` and `auto` say of the instruction cache: whether it is a bottleneck, and how hot blocks lie over its sets.
+//! What `watch` and `auto` say of the instruction cache: whether it is a bottleneck, and how hot
+//! blocks lie over its sets.
 
 use anyhow::Result;
 use host::outln;
@@ -14,19 +15,18 @@ use std::time::Duration;
 /// For so long the hardware counters are asked.
 const ASKED: Duration = Duration::from_secs(1);
 
-/// What is assumed of the instruction cache where the kernel tells nothing of it (in most virtual machines).
-const ASSUMED: Geometry = Geometry {
-    sets: 64,
-    ways: 8,
-    line: 64,
-};
+/// What is assumed of the instruction cache where the kernel tells nothing of it (in most virtual
+/// machines).
+const ASSUMED: Geometry = Geometry { sets: 64, ways: 8, line: 64 };
 
 /// Asks the hardware counters, and says what they answer.
 pub fn ask() -> Result<()> {
     let counts = bottleneck::count(ASKED)?;
     outln!("{counts}")?;
     if counts.answer() == bottleneck::Answer::Unknown {
-        outln!("what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, figure 2)")?;
+        outln!(
+            "what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, figure 2)"
+        )?;
     }
     Ok(())
 }
@@ -41,7 +41,12 @@ pub fn geometry() -> Result<Geometry> {
 }
 
 /// Draws where the blocks lie in the kernel's own text, which are `hot` of the group.
-pub fn draw_original(group: &Group<'_, '_>, running: &RunningKernel, cache: Geometry, hot: &[usize]) -> Result<Occupancy> {
+pub fn draw_original(
+    group: &Group<'_, '_>,
+    running: &RunningKernel,
+    cache: Geometry,
+    hot: &[usize],
+) -> Result<Occupancy> {
     let place = |&n: &usize| {
         let piece = &group.original.pieces[n];
         (running.address(group.original.kernel.link_address(piece.at)), piece.size)

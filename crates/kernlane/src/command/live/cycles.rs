@@ -1,6 +1,8 @@
-//! `kernlane live apply --cycles N`: a group is installed and undone again and again, before a kernel is trusted with it.
+//! `kernlane live apply --cycles N`: a group is installed and undone again and again, before a
+//! kernel is trusted with it.
 //!
-//! Takes a group that is prepared; prints how often tasks held it up, and what the steps took of the processor. Leaves the kernel original.
+//! Takes a group that is prepared; prints how often tasks held it up, and what the steps took of
+//! the processor. Leaves the kernel original.
 
 use anyhow::{Result, ensure};
 use host::outln;
@@ -18,10 +20,16 @@ const STAY: Duration = Duration::from_millis(50);
 const LEAVE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
-pub(super) fn run(group: &Group<'_, '_>, prepared: &Prepared, device: &Device, cycles: u32) -> Result<ExitCode> {
+pub(super) fn run(
+    group: &Group<'_, '_>,
+    prepared: &Prepared,
+    device: &Device,
+    cycles: u32,
+) -> Result<ExitCode> {
     host::interrupt::catch()?;
     let progress = Progress::of(cycles.into(), "cycles of installing and undoing");
-    let (mut loading, mut patching, mut undoing) = (Spent::default(), Spent::default(), Spent::default());
+    let (mut loading, mut patching, mut undoing) =
+        (Spent::default(), Spent::default(), Spent::default());
     let mut held_up = 0;
     for _ in 0..cycles {
         host::interrupt::check()?;
@@ -37,7 +45,9 @@ pub(super) fn run(group: &Group<'_, '_>, prepared: &Prepared, device: &Device, c
     drop(progress);
     outln!("installed and undone {cycles} times; a task in a copy held up {held_up} of them")?;
     outln!("processor time, ms     mean     most")?;
-    for (step, spent) in [("loading the module", loading), ("patching", patching), ("undoing", undoing)] {
+    for (step, spent) in
+        [("loading the module", loading), ("patching", patching), ("undoing", undoing)]
+    {
         outln!("{step:18} {spent}")?;
     }
     Ok(ExitCode::SUCCESS)

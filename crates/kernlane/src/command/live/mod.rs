@@ -21,10 +21,13 @@ use std::process::ExitCode;
 
 /// Lay out functions of the running kernel anew, and take it back
 ///
-/// Needs root and Kernlane's kernel module (`kmod/`, see docs/how-to/live.md). Functions are copied in another order into a module, and entered by one
-/// jump and by aimed calls; `kernlane live undo` restores every byte. The kernel's files are not touched: after a reboot everything is as before.
+/// Needs root and Kernlane's kernel module (`kmod/`, see docs/how-to/live.md). Functions are copied
+/// in another order into a module, and entered by one jump and by aimed calls; `kernlane live undo`
+/// restores every byte. The kernel's files are not touched: after a reboot everything is as before.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv --dry-run")]
+#[command(
+    after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv --dry-run"
+)]
 pub struct LiveArgs {
     #[command(subcommand)]
     pub command: LiveCommand,
@@ -58,8 +61,12 @@ pub fn run(args: &LiveArgs) -> Result<ExitCode> {
 /// Reads the running kernel's vmlinux and the running kernel itself, and works on both.
 ///
 /// # Errors
-/// There is no vmlinux, it is not that of the running kernel, or the running kernel cannot be read; those of the work.
-fn on_running_kernel<T>(vmlinux: Option<&Path>, work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel) -> Result<T>) -> Result<T> {
+/// There is no vmlinux, it is not that of the running kernel, or the running kernel cannot be read;
+/// those of the work.
+fn on_running_kernel<T>(
+    vmlinux: Option<&Path>,
+    work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel) -> Result<T>,
+) -> Result<T> {
     let (path, bytes) = map_vmlinux(vmlinux)?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
     let running = RunningKernel::open(&kernel)?;
@@ -72,14 +79,18 @@ fn map_vmlinux(given: Option<&Path>) -> Result<(PathBuf, Mmap)> {
         Some(path) => path.to_path_buf(),
         None => installed_vmlinux()?,
     };
-    let file = File::open(&path).with_context(|| format!("{}: cannot be opened", path.display()))?;
-    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the process with SIGBUS, as for any reader.
-    let bytes = unsafe { Mmap::map(&file) }.with_context(|| format!("{}: cannot be read", path.display()))?;
+    let file =
+        File::open(&path).with_context(|| format!("{}: cannot be opened", path.display()))?;
+    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the
+    // process with SIGBUS, as for any reader.
+    let bytes = unsafe { Mmap::map(&file) }
+        .with_context(|| format!("{}: cannot be read", path.display()))?;
     Ok((path, bytes))
 }
 
 fn installed_vmlinux() -> Result<PathBuf> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").context("reading the kernel's release")?;
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .context("reading the kernel's release")?;
     let release = release.trim();
     let places = [
         format!("/usr/lib/debug/boot/vmlinux-{release}"),

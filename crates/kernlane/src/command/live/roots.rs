@@ -54,12 +54,16 @@ impl RootArgs {
         note!("sampling the kernel for {} s", self.sample);
         let samples = sample::sample(time)?;
         if samples.stacks.is_empty() {
-            bail!("the kernel did nothing while it was sampled: run this under the load that it is meant for, or name a --root");
+            bail!(
+                "the kernel did nothing while it was sampled: run this under the load that it is meant for, or name a --root"
+            );
         }
         if samples.lost > 0 {
             note!("the samples' ring was full {} times: some are missing", samples.lost);
         }
-        let link = |stack: &Vec<u64>| stack.iter().map(|at| LinkAddr(at.wrapping_sub(running.slide))).collect();
+        let link = |stack: &Vec<u64>| {
+            stack.iter().map(|at| LinkAddr(at.wrapping_sub(running.slide))).collect()
+        };
         let stacks: Vec<Vec<LinkAddr>> = samples.stacks.iter().map(link).collect();
         let owners = Owners::read();
         let found = roots::choose(kernel, &stacks, self.share / 100.0, &mut |index| {
@@ -78,8 +82,13 @@ impl RootArgs {
 }
 
 /// Functions by their names, each of which can be replaced.
-pub fn named(kernel: &LinkedKernel<'_>, running: &RunningKernel, names: &[String]) -> Result<Vec<usize>> {
-    let chosen: Vec<usize> = names.iter().map(|name| super::apply::find(kernel, name)).collect::<Result<_>>()?;
+pub fn named(
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+    names: &[String],
+) -> Result<Vec<usize>> {
+    let chosen: Vec<usize> =
+        names.iter().map(|name| super::apply::find(kernel, name)).collect::<Result<_>>()?;
     super::apply::refuse_owned(kernel, &chosen)?;
     for (&index, name) in chosen.iter().zip(names) {
         if let Err(reason) = group::decide(kernel, running, index)? {

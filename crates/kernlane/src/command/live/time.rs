@@ -13,8 +13,9 @@ use std::time::Duration;
 
 /// Measure how long invocations of functions take
 ///
-/// From entry to return, with what they call; with and without the time in which the task was switched out. Probes are put in and taken out again;
-/// each costs the same on every call, so compare two runs of this, and do not add up.
+/// From entry to return, with what they call; with and without the time in which the task was
+/// switched out. Probes are put in and taken out again; each costs the same on every call, so
+/// compare two runs of this, and do not add up.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live time tcp_v4_rcv,vfs_read --time 5")]
 pub struct TimeArgs {
@@ -44,10 +45,16 @@ struct Row<'a> {
 }
 
 pub fn run(args: &TimeArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| print_times(args, kernel, running))
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
+        print_times(args, kernel, running)
+    })
 }
 
-fn print_times(args: &TimeArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
+fn print_times(
+    args: &TimeArgs,
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+) -> Result<ExitCode> {
     let chosen: Vec<usize> = (args.functions.iter())
         .map(|name| super::apply::find(kernel, name))
         .collect::<Result<_>>()?;

@@ -19,9 +19,10 @@ pub struct StatusArgs {
 
 /// Restore the kernel's code, byte for byte
 ///
-/// The exit status is 0 when nothing leads into the copies any more and nobody is in one, and 1 when a task may still be in one: then the module stays, harmless,
-/// until nobody is, and a later `kernlane live undo` removes it. A kernel that removes no modules (sysctl kernel.modules_disabled) keeps the module, empty, until it
-/// boots again.
+/// The exit status is 0 when nothing leads into the copies any more and nobody is in one, and 1
+/// when a task may still be in one: then the module stays, harmless, until nobody is, and a later
+/// `kernlane live undo` removes it. A kernel that removes no modules (sysctl
+/// kernel.modules_disabled) keeps the module, empty, until it boots again.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live undo")]
 pub struct UndoArgs {
@@ -52,11 +53,7 @@ impl TakenBack {
 impl fmt::Display for TakenBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let group = &self.group;
-        let bytes = if self.restored {
-            "every byte is restored"
-        } else {
-            "was not installed"
-        };
+        let bytes = if self.restored { "every byte is restored" } else { "was not installed" };
         match self.module {
             Unloaded::Removed if self.restored => write!(f, "{group}: {bytes}"),
             Unloaded::Removed => write!(f, "{group}: {bytes}, and is removed"),
@@ -79,11 +76,7 @@ pub(super) fn take_back(device: Option<&Device>, name: &str) -> Result<TakenBack
         Some(Undone::Stays) => Unloaded::InUse,
         _ => install::unload(name)?,
     };
-    Ok(TakenBack {
-        group: name.to_owned(),
-        restored: undone.is_some(),
-        module,
-    })
+    Ok(TakenBack { group: name.to_owned(), restored: undone.is_some(), module })
 }
 
 pub fn status(args: &StatusArgs) -> Result<ExitCode> {
@@ -183,18 +176,18 @@ mod tests {
 
     #[test]
     fn only_a_module_in_use_is_a_no() {
-        let undone = |restored, module| TakenBack {
-            group: "kernlane_1".into(),
-            restored,
-            module,
-        };
+        let undone = |restored, module| TakenBack { group: "kernlane_1".into(), restored, module };
         let removed = undone(true, Unloaded::Removed);
         assert_eq!(removed.to_string(), "kernlane_1: every byte is restored");
         let in_use = undone(true, Unloaded::InUse);
         assert!(in_use.to_string().contains("a task may still be in a copy"));
         let until_boot = undone(true, Unloaded::UntilBoot);
-        assert!(until_boot.to_string().contains("the kernel is original") && until_boot.to_string().contains("until the next boot"));
-        let codes = [&removed, &in_use, &until_boot].map(|undone| format!("{:?}", undone.exit_code()));
+        assert!(
+            until_boot.to_string().contains("the kernel is original")
+                && until_boot.to_string().contains("until the next boot")
+        );
+        let codes =
+            [&removed, &in_use, &until_boot].map(|undone| format!("{:?}", undone.exit_code()));
         assert_eq!(codes, [0, 1, 0].map(|code| format!("{:?}", ExitCode::from(code))));
         assert!(serde_json::to_string(&until_boot).unwrap().contains(r#""module":"until-boot""#));
     }

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 /// Count the blocks of functions, and of what they call, in the running kernel
 ///
-/// Copies with a counter in each block are entered instead of the functions for a while, level by level of the call graph, and taken out again. The
-/// counts are exact; those of edges follow from them where they can. Before, the hardware counters are asked whether the instruction cache is a bottleneck;
-/// then the hot blocks are drawn over its sets. The result is a profile for `kernlane live apply`.
+/// Copies with a counter in each block are entered instead of the functions for a while, level by
+/// level of the call graph, and taken out again. The counts are exact; those of edges follow from
+/// them where they can. Before, the hardware counters are asked whether the instruction cache is a
+/// bottleneck; then the hot blocks are drawn over its sets. The result is a profile for
+/// `kernlane live apply`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live watch --root tcp_v4_rcv --time 20 -o net.klp")]
 pub struct WatchArgs {
@@ -66,10 +68,16 @@ pub struct CountArgs {
 }
 
 pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| watch_roots(args, kernel, running))
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
+        watch_roots(args, kernel, running)
+    })
 }
 
-fn watch_roots(args: &WatchArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
+fn watch_roots(
+    args: &WatchArgs,
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+) -> Result<ExitCode> {
     let device = Device::open()?;
     host::interrupt::catch()?;
     super::cache::ask()?;
@@ -114,17 +122,24 @@ pub(super) fn print_counted(found: &Watched) -> Result<()> {
 }
 
 pub fn count(args: &CountArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| count_blocks(args, kernel, running))
+    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
+        count_blocks(args, kernel, running)
+    })
 }
 
-fn count_blocks(args: &CountArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
+fn count_blocks(
+    args: &CountArgs,
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+) -> Result<ExitCode> {
     let device = Device::open()?;
     host::interrupt::catch()?;
     let function = super::roots::named(kernel, running, std::slice::from_ref(&args.function))?;
     let found = count_from(kernel, running, &device, &function, args.time, 0)?;
     ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
     if args.json {
-        let rows: Vec<(String, u64)> = found.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect();
+        let rows: Vec<(String, u64)> =
+            found.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect();
         outln!("{}", serde_json::to_string_pretty(&rows)?)?;
     } else {
         for (at, count) in &found.profile.blocks {
