@@ -1,4 +1,4 @@
-//! Misses against the size and associativity of caches, by side and cause: SimOS' figures 4.6 and
+//! Misses against the size and associativity of caches, by mode and cause: SimOS' figures 4.6 and
 //! 4.7 (Rosenblum 1995, section 4.4).
 //!
 //! Takes a recording; gives the misses of instruction caches and, where data accesses were
@@ -13,7 +13,7 @@ use execution::data::PIECE;
 use execution::data::{DataFlow, Stream};
 use execution::numbering::{Numbering, Unit};
 use serde::Serialize;
-use sim::{Line, Misses, Party, PerSide, PhysAddr, Sweep};
+use sim::{Line, Misses, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
     Accesses, Chunk, Event, Header, Patterns, Reader, RunAddr, Translation, TranslationId, events,
@@ -188,9 +188,9 @@ impl Caches {
                 Event::Left { translation, instructions } => (translation, instructions),
                 Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
             };
-            let party = Party::of(self.codes[id.0 as usize].side());
+            let requester = Requester::of(self.codes[id.0 as usize].mode());
             for at in self.lines_of(id, left) {
-                self.instructions.access(self.lines[at].0, party);
+                self.instructions.access(self.lines[at].0, requester);
             }
         }
     }
@@ -209,9 +209,9 @@ impl Caches {
                 let execution = self.flow.executions[number];
                 let id = execution.translation;
                 let kernel = self.codes[id.0 as usize].addr.is_kernel();
-                let party = if kernel { Party::KERNEL } else { execution.process };
+                let requester = if kernel { Requester::KERNEL } else { execution.process };
                 for at in self.lines_of(id, execution.left.into()) {
-                    self.instructions.access(self.lines[at].0, party);
+                    self.instructions.access(self.lines[at].0, requester);
                     let physical = match self.physical[at] {
                         Some(physical) => physical,
                         None => self.flow.code(
@@ -222,14 +222,14 @@ impl Caches {
                         ),
                     };
                     self.physical[at] = Some(physical);
-                    both.access(Line::physical(line_of(Holds::Both, physical.0)), party);
+                    both.access(Line::physical(line_of(Holds::Both, physical.0)), requester);
                 }
                 for made in &self.flow.accesses()[access..access + execution.accesses as usize] {
                     let (first, last) =
                         (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
                     for (holds, sweep) in [(Holds::Data, &mut data), (Holds::Both, &mut both)] {
                         for line in line_of(holds, first)..=line_of(holds, last) {
-                            sweep.access(Line::physical(line), party);
+                            sweep.access(Line::physical(line), requester);
                         }
                     }
                 }
@@ -255,7 +255,7 @@ impl Caches {
                 .flat_map(|size| (0..=WAYS).map(move |ways| (1_u64 << size, 1_u32 << ways)))
             {
                 let sets = size / u64::from(ways * holds.line());
-                let PerSide { kernel, user } =
+                let PerMode { kernel, user } =
                     sweep.misses(sets as u32, ways).expect("the sweep holds every size");
                 caches.push(CacheMisses {
                     holds,

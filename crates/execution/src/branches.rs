@@ -11,7 +11,7 @@
 use crate::flow::FragmentId;
 use crate::moved::Moved;
 use serde::{Deserialize, Serialize};
-use sim::{Branch, BranchCounters, BranchPrediction, CodeAddr, PerSide, Predictor, Side};
+use sim::{Branch, BranchCounters, BranchPrediction, CodeAddr, Mode, PerMode, Predictor};
 use trace::RunAddr;
 
 /// How branches were predicted on a machine.
@@ -113,8 +113,8 @@ fn is_kernel(addr: CodeAddr) -> bool {
 /// A machine's branch prediction while it runs.
 pub struct Predicting {
     predictor: Predictor,
-    /// By the side of the branch.
-    pub counters: PerSide<BranchCounters>,
+    /// By the mode of the branch.
+    pub counters: PerMode<BranchCounters>,
     /// A branch that was taken to where the next execution begins.
     open: Option<Branch>,
 }
@@ -123,7 +123,7 @@ impl Predicting {
     pub fn new(prediction: &BranchPrediction) -> Predicting {
         Predicting {
             predictor: Predictor::new(prediction),
-            counters: PerSide::default(),
+            counters: PerMode::default(),
             open: None,
         }
     }
@@ -159,7 +159,7 @@ impl Predicting {
     #[inline]
     fn execute(&mut self, branch: &Branch) {
         let wrong = self.predictor.branch(branch);
-        let side = if is_kernel(branch.at) { Side::Kernel } else { Side::User };
-        self.counters.get_mut(side).count(branch, wrong);
+        let mode = if is_kernel(branch.at) { Mode::Kernel } else { Mode::User };
+        self.counters.get_mut(mode).count(branch, wrong);
     }
 }

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
-use sim::{BranchKind, Side};
+use sim::{BranchKind, Mode};
 use trace::{RunAddr, Translation};
 
 /// How control leaves the last instruction of a translation. Only the last can be a branch: a
@@ -56,8 +56,8 @@ impl Code {
         Code { addr: by(self.addr), last, ..self }
     }
 
-    pub fn side(&self) -> Side {
-        if self.addr.is_kernel() { Side::Kernel } else { Side::User }
+    pub fn mode(&self) -> Mode {
+        if self.addr.is_kernel() { Mode::Kernel } else { Mode::User }
     }
 
     /// Bytes of the first instructions.

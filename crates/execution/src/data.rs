@@ -6,7 +6,7 @@
 //! recording is turned into this once. Never looks at code.
 
 use crate::code::Code;
-use sim::{Line, Machine, Party, PhysAddr, Side};
+use sim::{Line, Machine, Mode, PhysAddr, Requester};
 use std::collections::HashMap;
 use trace::{
     Accesses, Event, Mapping, PageKind, Patterns, RunAddr, Site, Task, TranslationId, Walk, events,
@@ -25,7 +25,7 @@ pub struct Execution {
     /// How many of [`DataFlow::accesses`] are its.
     pub accesses: u32,
     /// The process that ran; in the kernel, on whose behalf.
-    pub process: Party,
+    pub process: Requester,
     /// How many of its instructions were reached, when it was left; else 0.
     pub left: u16,
 }
@@ -37,7 +37,7 @@ impl Execution {
         loads: 0,
         stores: 0,
         accesses: 0,
-        process: Party::KERNEL,
+        process: Requester::KERNEL,
         left: 0,
     };
 }
@@ -99,10 +99,10 @@ pub struct DataFlow {
     /// The first `made` are accesses; what lies behind is room.
     room: Vec<Access>,
     made: usize,
-    tasks: Vec<Party>,
+    tasks: Vec<Requester>,
     /// By pid, or, where that is not known, by the task's address.
     processes: HashMap<u64, u32>,
-    process: Party,
+    process: Requester,
     pages: HashMap<u64, Place>,
     filter: Box<[(u64, Place); FILTER]>,
     numbers: HashMap<(u64, u64), u32>,
@@ -133,7 +133,7 @@ impl DataFlow {
             made: 0,
             tasks: Vec::new(),
             processes: HashMap::new(),
-            process: Party::process(0),
+            process: Requester::process(0),
             pages: HashMap::new(),
             filter: Box::new(
                 [(NO_PAGE, Place { base: 0, page: Line::physical(0), device: false }); FILTER],
@@ -150,7 +150,7 @@ impl DataFlow {
             let next = self.processes.len() as u32;
             let key = task.pid.map_or(task.pointer.0, u64::from);
             let number = *self.processes.entry(key).or_insert(next);
-            self.tasks.push(Party::process(number));
+            self.tasks.push(Requester::process(number));
         }
     }
 
@@ -290,11 +290,11 @@ impl DataFlow {
         if number == next {
             self.numbered.push((unit << above << 12, above + 12));
         }
-        let side = if mapping.page >> 51 == 1 { Side::Kernel } else { Side::User };
+        let mode = if mapping.page >> 51 == 1 { Mode::Kernel } else { Mode::User };
         let index = u64::from(number) << self.set_bits | unit & ((1 << self.set_bits) - 1);
         let place = Place {
             base: mapping.frame << 12,
-            page: Line::new(side, index.min(Line::MAX_INDEX.into()) as u32)
+            page: Line::new(mode, index.min(Line::MAX_INDEX.into()) as u32)
                 .expect("the index is in range"),
             device: mapping.kind == PageKind::Device,
         };

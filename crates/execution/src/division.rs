@@ -4,7 +4,7 @@
 //! cache whose sets are divided behaves as several caches of fewer sets, also of numbers that are
 //! no power of two, which a [`sim::Geometry`] alone cannot describe.
 
-use sim::Side;
+use sim::Mode;
 use std::collections::BTreeMap;
 
 /// How the sets of a cache are divided.
@@ -38,14 +38,14 @@ pub enum Tag {
 impl Division {
     /// Where the line with this number lies; `sets`: all of the cache, more than are reserved, and
     /// a power of two.
-    pub fn place(&self, line: u64, side: Side, sets: u32) -> Place {
+    pub fn place(&self, line: u64, mode: Mode, sets: u32) -> Place {
         let among = |first: u32, sets: u32| Place {
             set: first + (line % u64::from(sets)) as u32,
             tag: Tag::Shared(line / u64::from(sets)),
         };
         match self {
             Division::Whole => among(0, sets),
-            Division::Halves if side == Side::Kernel => among(0, sets / 2),
+            Division::Halves if mode == Mode::Kernel => among(0, sets / 2),
             Division::Halves => among(sets / 2, sets / 2),
             Division::Reserved { sets: own, lines } => match lines.get(&line) {
                 Some(&set) => Place { set, tag: Tag::Reserved(line) },
@@ -72,19 +72,19 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn each_party_keeps_to_its_sets() {
+    fn each_requester_keeps_to_its_sets() {
         let reserved = Division::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 1)]) };
         for line in 0..1000 {
-            let set = |division: &Division, side| division.place(line, side, 16).set;
-            assert!(set(&Division::Halves, Side::Kernel) < 8);
-            assert!((8..16).contains(&set(&Division::Halves, Side::User)));
-            assert_eq!(set(&Division::Whole, Side::User), (line % 16) as u32);
+            let set = |division: &Division, mode| division.place(line, mode, 16).set;
+            assert!(set(&Division::Halves, Mode::Kernel) < 8);
+            assert!((8..16).contains(&set(&Division::Halves, Mode::User)));
+            assert_eq!(set(&Division::Whole, Mode::User), (line % 16) as u32);
             let expected = match line {
                 700 => 0,
                 713 => 1,
                 _ => 2 + (line % 14) as u32,
             };
-            assert_eq!(set(&reserved, Side::Kernel), expected);
+            assert_eq!(set(&reserved, Mode::Kernel), expected);
         }
     }
 
@@ -93,7 +93,7 @@ mod tests {
         let reserved = Division::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 0)]) };
         for division in [Division::Whole, Division::Halves, reserved] {
             let places: HashSet<_> = (0..1000)
-                .map(|line| division.place(line, Side::Kernel, 16))
+                .map(|line| division.place(line, Mode::Kernel, 16))
                 .map(|place| (place.set, place.tag))
                 .collect();
             assert_eq!(places.len(), 1000);

@@ -6,7 +6,7 @@
 
 use crate::division::{Division, Place, Tag};
 use anyhow::{Context, Result};
-use sim::{ItlbDescription, Line, Side};
+use sim::{ItlbDescription, Line, Mode};
 use std::collections::HashMap;
 use trace::RunAddr;
 
@@ -86,12 +86,12 @@ impl Numbering {
     }
 
     fn number(&mut self, addr: RunAddr, shift: u32) -> Result<Line> {
-        let side = if addr.is_kernel() { Side::Kernel } else { Side::User };
-        let Place { set, tag } = self.division.place(addr.0 >> shift, side, 1 << self.frame_bits);
+        let mode = if addr.is_kernel() { Mode::Kernel } else { Mode::User };
+        let Place { set, tag } = self.division.place(addr.0 >> shift, mode, 1 << self.frame_bits);
         let next = self.frames.len() as u32;
         let frame = *self.frames.entry((tag, shift)).or_insert(next);
         let index = u64::from(frame) << self.frame_bits | u64::from(set);
-        u32::try_from(index).ok().and_then(|index| Line::new(side, index)).context(
+        u32::try_from(index).ok().and_then(|index| Line::new(mode, index)).context(
             "more code ran than can be simulated: the recording names over 2^31 cache lines",
         )
     }
@@ -101,26 +101,26 @@ impl Numbering {
 mod tests {
     use super::*;
 
-    fn units(numbering: &mut Numbering, start: u64, bytes: u32) -> Vec<(Side, u32, u64)> {
+    fn units(numbering: &mut Numbering, start: u64, bytes: u32) -> Vec<(Mode, u32, u64)> {
         let mut found = Vec::new();
         numbering.units(RunAddr(start), bytes, &mut found).unwrap();
-        found.into_iter().map(|(line, addr)| (line.side(), line.index(), addr.0)).collect()
+        found.into_iter().map(|(line, addr)| (line.mode(), line.index(), addr.0)).collect()
     }
 
     #[test]
     fn lines_keep_the_bits_that_choose_the_set() {
         let mut numbering = Numbering::new(Unit::Lines(64), 64);
         let base = 0xffff_ffff_8123_4000;
-        assert_eq!(units(&mut numbering, base + 0x3f, 1), [(Side::Kernel, 0, base + 0x3f)]);
+        assert_eq!(units(&mut numbering, base + 0x3f, 1), [(Mode::Kernel, 0, base + 0x3f)]);
         assert_eq!(
             units(&mut numbering, base + 0x3f, 2),
-            [(Side::Kernel, 0, base + 0x3f), (Side::Kernel, 1, base + 0x40)]
+            [(Mode::Kernel, 0, base + 0x3f), (Mode::Kernel, 1, base + 0x40)]
         );
         assert_eq!(
             units(&mut numbering, 0x40_0fc0, 65),
-            [(Side::User, 64 + 63, 0x40_0fc0), (Side::User, 128, 0x40_1000)]
+            [(Mode::User, 64 + 63, 0x40_0fc0), (Mode::User, 128, 0x40_1000)]
         );
-        assert_eq!(units(&mut numbering, base + 0xfff, 1), [(Side::Kernel, 63, base + 0xfff)]);
+        assert_eq!(units(&mut numbering, base + 0xfff, 1), [(Mode::Kernel, 63, base + 0xfff)]);
         assert_eq!(units(&mut numbering, base, 0), []);
     }
 

@@ -127,8 +127,8 @@ impl Algorithm {
         )
     }
 
-    /// Whether it uses [`Graph::alternations`], which take long to count.
-    pub fn uses_alternations(self) -> bool {
+    /// Whether it uses [`Graph::temporal_edges`], which take long to count.
+    pub fn uses_temporal_edges(self) -> bool {
         self == Algorithm::GloySmith
     }
 }

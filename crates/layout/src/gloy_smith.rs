@@ -3,7 +3,7 @@
 //!
 //! N. Gloy, T. Blackwell, M. D. Smith, B. Calder, "Procedure placement using temporal ordering
 //! information" (MICRO 1997); N. Gloy, M. D. Smith, "Procedure placement using temporal-ordering
-//! information" (TOPLAS 1999). Takes a graph with alternations (its temporal relationship graph);
+//! information" (TOPLAS 1999). Takes a graph with temporal-relationship edges;
 //! gives its order. `docs/algorithms/gloy-smith.md` tells the idea and what is ours.
 
 use crate::chunks::first_of_chunk;
@@ -147,14 +147,13 @@ impl Alignment {
             parts_of.push((first..parts.len()).collect());
         }
         let mut alternating = vec![Vec::new(); parts.len()];
-        for alternation in hot.graph.alternations.iter().filter(|alternation| alternation.count > 0)
-        {
+        for edge in hot.graph.temporal_edges.iter().filter(|edge| edge.count > 0) {
             let part = |block: BlockId| part_of_chunk.get(&chunks[block.index()]).copied();
-            if let (Some(a), Some(b)) = (part(alternation.a), part(alternation.b))
+            if let (Some(a), Some(b)) = (part(edge.a), part(edge.b))
                 && parts[a].procedure != parts[b].procedure
             {
-                alternating[a].push((b, alternation.count));
-                alternating[b].push((a, alternation.count));
+                alternating[a].push((b, edge.count));
+                alternating[b].push((a, edge.count));
             }
         }
         Alignment {

@@ -79,20 +79,20 @@ pub struct JointMiss {
 /// the other, both within the code that ran last and fills a cache twice (Gloy and Smith's temporal
 /// relationship graph). Each is named by one of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Alternation {
+pub struct TemporalEdge {
     pub a: BlockId,
     pub b: BlockId,
     pub count: u64,
 }
 
-/// In which *turnovers* a block ran: stretches of the execution in each of which an ideal cache of
+/// In which *epochs* a block ran: stretches of the execution in each of which an ideal cache of
 /// the size of a real one fetched as many bytes as it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Presence {
+pub struct BlockEpochs {
     pub block: BlockId,
-    /// Bit n % 64 of word n / 64 is set when it ran in turnover n. Words that are missing at the
+    /// Bit n % 64 of word n / 64 is set when it ran in epoch n. Words that are missing at the
     /// end are 0.
-    pub turnovers: Vec<u64>,
+    pub epochs: Vec<u64>,
 }
 
 /// An image and its profile, as arrays indexed by `BlockId` and `FunctionId`.
@@ -122,10 +122,10 @@ pub struct Graph {
     pub joint_misses: Vec<JointMiss>,
     /// Several may name the same two chunks; their counts add up. May be empty: only `gloy-smith`
     /// uses them.
-    pub alternations: Vec<Alternation>,
-    /// Several may name the same block: it ran in the turnovers of each. May be empty: only
+    pub temporal_edges: Vec<TemporalEdge>,
+    /// Several may name the same block: it ran in the epochs of each. May be empty: only
     /// `packed` uses them.
-    pub presences: Vec<Presence>,
+    pub block_epochs: Vec<BlockEpochs>,
 }
 
 impl BlockId {

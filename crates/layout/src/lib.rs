@@ -51,8 +51,8 @@ pub mod validate;
 pub use algorithm::{Algorithm, order};
 pub use check::{OrderError, check};
 pub use graph::{
-    Alternation, BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered,
-    Presence, Seed, SeedClass,
+    BlockEpochs, BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered, Seed,
+    SeedClass, TemporalEdge,
 };
 pub use score::{Score, score};
 pub use validate::{InputError, validate};

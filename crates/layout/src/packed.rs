@@ -1,7 +1,7 @@
 //! Packed by time: code that is needed in the same stretches of time shares cache lines.
 //!
-//! Takes a graph with presences; gives its order. `docs/algorithms/packed.md` tells the idea; what
-//! an order costs stands in `packing.rs`.
+//! Takes a graph with working-set epochs; gives its order. `docs/algorithms/packed.md` tells the
+//! idea; what an order costs stands in `packing.rs`.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::global::{Whole, ext_tsp_global};
@@ -48,13 +48,13 @@ impl Default for PackedParameters {
 const MOST_SEGMENTS: usize = 200_000;
 
 /// Arranges all blocks that ran: segments of the chains of one ext-TSP, in the order that wastes
-/// least of the lines. What never ran goes behind, as it was. A graph without presences is arranged
+/// least of the lines. What never ran goes behind, as it was. A graph without epochs is arranged
 /// by [`ext_tsp_global`].
 pub fn packed(graph: &Graph, parameters: &PackedParameters) -> Result<Ordered, InputError> {
     parameters.transfers.validate()?;
     at_least("line_bytes", parameters.line_bytes as f64, 1.0)?;
     at_least("cut_share", parameters.cut_share, 0.0)?;
-    if graph.presences.is_empty() {
+    if graph.block_epochs.is_empty() {
         return ext_tsp_global(graph, &parameters.transfers);
     }
     validate(graph)?;

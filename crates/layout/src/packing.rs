@@ -1,16 +1,16 @@
 //! What an order of segments costs a cache, and an order that costs little.
 //!
-//! Takes pieces with sizes and the turnovers in which they ran, in segments that stay whole; gives
+//! Takes pieces with sizes and the epochs in which they ran, in segments that stay whole; gives
 //! an order of the segments.
 //!
-//! In each turnover a cache has to fetch every line of which a byte is needed. How many these are
+//! In each epoch a cache has to fetch every line of which a byte is needed. How many these are
 //! depends on where lines begin, which an order does not say: on the average over all beginnings it
 //! is the bytes needed plus the *waste*, in lines. The waste is, for each stretch of bytes that are
 //! not needed between two that are, its length, but at most a line less one byte; for a longer
 //! stretch is fetched only at its ends.
 //!
 //! ```text
-//! piece     a     b     c         needed in a turnover: a, c
+//! piece     a     b     c         needed in an epoch: a, c
 //! bytes   |40   |16   |30   |     waste: 16, the bytes of b
 //! ```
 
@@ -27,8 +27,8 @@ pub(crate) struct Packing {
     sizes: Vec<u64>,
     /// Words for each node.
     words: usize,
-    /// Node by node: the turnovers in which it ran.
-    turnovers: Vec<u64>,
+    /// Node by node: the epochs in which it ran.
+    epochs: Vec<u64>,
     segments: Vec<Vec<u32>>,
     /// Bytes of each segment.
     bytes: Vec<u64>,
@@ -41,24 +41,24 @@ impl Packing {
     pub fn new(whole: &Whole, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
         let hot = &whole.hot;
         let words =
-            hot.graph.presences.iter().map(|presence| presence.turnovers.len()).max().unwrap_or(0);
-        let mut turnovers = vec![0; words * whole.pieces.len()];
-        for presence in &hot.graph.presences {
-            let piece = hot.pieces.of_block(presence.block);
+            hot.graph.block_epochs.iter().map(|of_block| of_block.epochs.len()).max().unwrap_or(0);
+        let mut epochs = vec![0; words * whole.pieces.len()];
+        for of_block in &hot.graph.block_epochs {
+            let piece = hot.pieces.of_block(of_block.block);
             if hot.ran(piece) {
-                let row = &mut turnovers[words * whole.node(piece) as usize..][..words];
-                row.iter_mut().zip(&presence.turnovers).for_each(|(to, from)| *to |= from);
+                let row = &mut epochs[words * whole.node(piece) as usize..][..words];
+                row.iter_mut().zip(&of_block.epochs).for_each(|(to, from)| *to |= from);
             }
         }
         let sizes = whole.pieces.iter().map(|piece| hot.sizes[piece.index()]).collect();
-        Packing::of_nodes(sizes, words, turnovers, segments, line_bytes)
+        Packing::of_nodes(sizes, words, epochs, segments, line_bytes)
     }
 
-    /// `turnovers`: `words` for each node, node by node.
+    /// `epochs`: `words` for each node, node by node.
     fn of_nodes(
         sizes: Vec<u64>,
         words: usize,
-        turnovers: Vec<u64>,
+        epochs: Vec<u64>,
         segments: Vec<Vec<u32>>,
         line_bytes: u64,
     ) -> Packing {
@@ -66,7 +66,7 @@ impl Packing {
             .iter()
             .map(|nodes| nodes.iter().map(|&node| sizes[node as usize]).sum())
             .collect();
-        Packing { sizes, words, turnovers, segments, bytes, reach: line_bytes - 1 }
+        Packing { sizes, words, epochs, segments, bytes, reach: line_bytes - 1 }
     }
 
     /// The nodes of a segment.
@@ -74,8 +74,8 @@ impl Packing {
         &self.segments[segment as usize]
     }
 
-    fn turnovers(&self, node: u32) -> &[u64] {
-        &self.turnovers[self.words * node as usize..][..self.words]
+    fn epochs(&self, node: u32) -> &[u64] {
+        &self.epochs[self.words * node as usize..][..self.words]
     }
 
     /// Joins segments to paths, always the end and the beginning that save most waste (greedy
@@ -112,7 +112,7 @@ impl Packing {
     fn need(&self, segments: &[u32]) -> f64 {
         let nodes = segments.iter().flat_map(|&segment| self.segment(segment));
         let needed: u64 =
-            nodes.map(|&node| self.sizes[node as usize] * ones(self.turnovers(node))).sum();
+            nodes.map(|&node| self.sizes[node as usize] * ones(self.epochs(node))).sum();
         let bytes: u64 = segments.iter().map(|&segment| self.bytes[segment as usize]).sum();
         needed as f64 / bytes.max(1) as f64
     }
@@ -146,14 +146,14 @@ impl Packing {
         segments.iter().flat_map(|&segment| self.segment(segment)).copied().collect()
     }
 
-    /// The turnovers in which any of the first nodes ran, as far as one line reaches.
+    /// The epochs in which any of the first nodes ran, as far as one line reaches.
     fn any<'n>(&self, nodes: impl Iterator<Item = &'n u32>) -> Vec<u64> {
         let (mut any, mut before) = (vec![0; self.words], 0);
         for &node in nodes {
             if before >= self.reach.max(1) {
                 break;
             }
-            any.iter_mut().zip(self.turnovers(node)).for_each(|(any, ran)| *any |= ran);
+            any.iter_mut().zip(self.epochs(node)).for_each(|(any, ran)| *any |= ran);
             before += self.sizes[node as usize];
         }
         any
@@ -168,7 +168,7 @@ impl Packing {
             if behind >= self.reach {
                 break;
             }
-            let ran = self.turnovers(node);
+            let ran = self.epochs(node);
             let mut waiting: Vec<u64> =
                 ran.iter().zip(&nearer).map(|(ran, nearer)| ran & !nearer).collect();
             let mut gap = behind;
@@ -176,7 +176,7 @@ impl Packing {
                 if gap >= self.reach {
                     break;
                 }
-                saved += (self.reach - gap) * meet(&mut waiting, self.turnovers(node));
+                saved += (self.reach - gap) * meet(&mut waiting, self.epochs(node));
                 gap += self.sizes[node as usize];
             }
             nearer.iter_mut().zip(ran).for_each(|(nearer, ran)| *nearer |= ran);
@@ -185,17 +185,17 @@ impl Packing {
         saved
     }
 
-    /// The waste of nodes in this order, over all turnovers.
+    /// The waste of nodes in this order, over all epochs.
     fn waste(&self, nodes: &[u32]) -> u64 {
         let mut waiting = vec![0u64; self.words];
         let from = |at: usize| {
-            waiting.copy_from_slice(self.turnovers(nodes[at]));
+            waiting.copy_from_slice(self.epochs(nodes[at]));
             let (mut waste, mut gap) = (0, 0);
             for &node in &nodes[at + 1..] {
                 if gap >= self.reach {
                     break;
                 }
-                waste += gap * meet(&mut waiting, self.turnovers(node));
+                waste += gap * meet(&mut waiting, self.epochs(node));
                 gap += self.sizes[node as usize];
             }
             waste + self.reach * ones(&waiting)
@@ -279,15 +279,15 @@ fn apply(order: &mut [u32], from: usize, to: usize, swap: bool) {
     }
 }
 
-fn ones(turnovers: &[u64]) -> u64 {
-    turnovers.iter().map(|word| u64::from(word.count_ones())).sum()
+fn ones(epochs: &[u64]) -> u64 {
+    epochs.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
 fn both(a: &[u64], b: &[u64]) -> u64 {
     a.iter().zip(b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
 }
 
-/// In how many turnovers both ran; these do not wait any more.
+/// In how many epochs both ran; these do not wait any more.
 fn meet(waiting: &mut [u64], ran: &[u64]) -> u64 {
     let mut met = 0;
     for (waiting, &ran) in waiting.iter_mut().zip(ran) {
@@ -301,7 +301,7 @@ fn meet(waiting: &mut [u64], ran: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Segments of one to three nodes each, of random sizes, in 64 random turnovers.
+    /// Segments of one to three nodes each, of random sizes, in 64 random epochs.
     fn packing(random: &mut SplitMix64, count: u32) -> Packing {
         let mut nodes = 0;
         let mut segments = Vec::new();
@@ -311,18 +311,18 @@ mod tests {
             nodes = next;
         }
         let sizes = (0..nodes).map(|_| 1 + random.below(40)).collect();
-        let turnovers = (0..nodes).map(|_| random.next_u64() & random.next_u64()).collect();
-        Packing::of_nodes(sizes, 1, turnovers, segments, 64)
+        let epochs = (0..nodes).map(|_| random.next_u64() & random.next_u64()).collect();
+        Packing::of_nodes(sizes, 1, epochs, segments, 64)
     }
 
     /// Bytes that are fetched on the average over all beginnings of lines: by counting lines.
     fn fetched(packing: &Packing, nodes: &[u32]) -> u64 {
-        let one = |turnover: u32, shift: u64| {
+        let one = |epoch: u32, shift: u64| {
             let mut at = shift;
             let mut lines = std::collections::BTreeSet::new();
             for &node in nodes {
                 let end = at + packing.sizes[node as usize];
-                if packing.turnovers(node)[0] >> turnover & 1 == 1 {
+                if packing.epochs(node)[0] >> epoch & 1 == 1 {
                     lines.extend(at / 64..=(end - 1) / 64);
                 }
                 at = end;
@@ -330,7 +330,7 @@ mod tests {
             lines.len() as u64
         };
         (0..64)
-            .flat_map(|turnover| (0..64).map(move |shift| (turnover, shift)))
+            .flat_map(|epoch| (0..64).map(move |shift| (epoch, shift)))
             .map(|(t, s)| one(t, s))
             .sum()
     }
@@ -343,7 +343,7 @@ mod tests {
             let nodes = packing.nodes(&(0..count).collect::<Vec<_>>());
             let needed: u64 = nodes
                 .iter()
-                .map(|&node| packing.sizes[node as usize] * ones(packing.turnovers(node)))
+                .map(|&node| packing.sizes[node as usize] * ones(packing.epochs(node)))
                 .sum();
             assert_eq!(needed + packing.waste(&nodes), fetched(&packing, &nodes));
         }

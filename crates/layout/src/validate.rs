@@ -24,7 +24,9 @@ pub enum InputError {
     FunctionStart { function: FunctionId, expected: u32, found: u32 },
     #[error("the functions cover {covered} blocks of {blocks}")]
     FunctionsCover { covered: u32, blocks: usize },
-    #[error("edge {edge} names block {block:?}, but there are {blocks} blocks")]
+    #[error(
+        "temporal-relationship edge {edge} names block {block:?}, but there are {blocks} blocks"
+    )]
     EdgeBlock { edge: usize, block: BlockId, blocks: usize },
     #[error("edge {edge} falls through from block {from:?} to block {to:?}, which is not the next")]
     FallThrough { edge: usize, from: BlockId, to: BlockId },
@@ -36,10 +38,12 @@ pub enum InputError {
     RootFunction { function: FunctionId, functions: usize },
     #[error("joint miss {joint_miss} names block {block:?}, but there are {blocks} blocks")]
     JointMissBlock { joint_miss: usize, block: BlockId, blocks: usize },
-    #[error("alternation {alternation} names block {block:?}, but there are {blocks} blocks")]
-    AlternationBlock { alternation: usize, block: BlockId, blocks: usize },
-    #[error("presence {presence} names block {block:?}, but there are {blocks} blocks")]
-    PresenceBlock { presence: usize, block: BlockId, blocks: usize },
+    #[error(
+        "temporal-relationship edge {edge} names block {block:?}, but there are {blocks} blocks"
+    )]
+    TemporalEdgeBlock { edge: usize, block: BlockId, blocks: usize },
+    #[error("entry {entry} of the epochs names block {block:?}, but there are {blocks} blocks")]
+    BlockEpochsBlock { entry: usize, block: BlockId, blocks: usize },
     #[error(
         "{found} {what}, but {algorithm} takes at most {most}: its time grows with their square"
     )]
@@ -149,15 +153,15 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
             return Err(InputError::JointMissBlock { joint_miss, block, blocks });
         }
     }
-    for (alternation, a) in graph.alternations.iter().enumerate() {
+    for (edge, a) in graph.temporal_edges.iter().enumerate() {
         if let Some(block) = [a.a, a.b].into_iter().find(missing) {
-            return Err(InputError::AlternationBlock { alternation, block, blocks });
+            return Err(InputError::TemporalEdgeBlock { edge, block, blocks });
         }
     }
-    if let Some((presence, p)) = graph.presences.iter().enumerate().find(|(_, p)| missing(&p.block))
+    if let Some((entry, p)) = graph.block_epochs.iter().enumerate().find(|(_, p)| missing(&p.block))
     {
         let block = p.block;
-        return Err(InputError::PresenceBlock { presence, block, blocks });
+        return Err(InputError::BlockEpochsBlock { entry, block, blocks });
     }
     for (seed, s) in graph.seeds.iter().enumerate() {
         if missing(&s.block) {
@@ -170,7 +174,7 @@ fn transfers(graph: &Graph) -> Result<(), InputError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Alternation, Call, Edge, JointMiss, Presence, Seed, SeedClass};
+    use crate::graph::{BlockEpochs, Call, Edge, JointMiss, Seed, SeedClass, TemporalEdge};
 
     fn two_functions() -> Graph {
         Graph {
@@ -188,8 +192,8 @@ mod tests {
             calls: vec![Call { from: BlockId(1), to: BlockId(2), count: 1 }],
             seeds: vec![Seed { block: BlockId(0), class: SeedClass::Other, count: 1 }],
             joint_misses: vec![JointMiss { a: BlockId(0), b: BlockId(2), count: 1 }],
-            alternations: vec![Alternation { a: BlockId(0), b: BlockId(2), count: 1 }],
-            presences: vec![Presence { block: BlockId(2), turnovers: vec![1] }],
+            temporal_edges: vec![TemporalEdge { a: BlockId(0), b: BlockId(2), count: 1 }],
+            block_epochs: vec![BlockEpochs { block: BlockId(2), epochs: vec![1] }],
         }
     }
 
@@ -260,12 +264,12 @@ mod tests {
             JointMissBlock { joint_miss: 0, block: BlockId(3), blocks: 3 }
         );
         assert_eq!(
-            broken(|g| g.alternations[0].a = BlockId(4)),
-            AlternationBlock { alternation: 0, block: BlockId(4), blocks: 3 }
+            broken(|g| g.temporal_edges[0].a = BlockId(4)),
+            TemporalEdgeBlock { edge: 0, block: BlockId(4), blocks: 3 }
         );
         assert_eq!(
-            broken(|g| g.presences[0].block = BlockId(3)),
-            PresenceBlock { presence: 0, block: BlockId(3), blocks: 3 }
+            broken(|g| g.block_epochs[0].block = BlockId(3)),
+            BlockEpochsBlock { entry: 0, block: BlockId(3), blocks: 3 }
         );
         assert_eq!(
             broken(|g| g.seeds[0].block = BlockId(u32::MAX)),

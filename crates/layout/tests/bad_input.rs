@@ -8,7 +8,7 @@ use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::joint::{JointParameters, joint};
 use kernlane_layout::opts::{Iteration, OptSParameters, opts};
 use kernlane_layout::random::SplitMix64;
-use kernlane_layout::{Algorithm, BlockId, EdgeKind, Graph, Presence, check, order, validate};
+use kernlane_layout::{Algorithm, BlockEpochs, BlockId, EdgeKind, Graph, check, order, validate};
 
 /// Changes one thing, which may or may not break a rule.
 fn damage(graph: &mut Graph, random: &mut SplitMix64) {
@@ -28,7 +28,7 @@ fn damage(graph: &mut Graph, random: &mut SplitMix64) {
         9 => graph.edges.iter_mut().for_each(|edge| edge.kind = EdgeKind::FallThrough),
         10 => graph.calls.iter_mut().for_each(|call| call.from = BlockId(number)),
         11 => graph.joint_misses.iter_mut().for_each(|joint| joint.a = BlockId(number)),
-        12 => graph.presences.iter_mut().for_each(|presence| presence.block = BlockId(number)),
+        12 => graph.block_epochs.iter_mut().for_each(|of_block| of_block.block = BlockId(number)),
         _ => graph.seeds.iter_mut().for_each(|seed| seed.block = BlockId(number)),
     }
 }
@@ -76,7 +76,7 @@ fn packed_refuses_segments_without_measure_by_name() {
         glued: vec![false; blocks],
         alignments: vec![1; blocks],
         functions: (0..blocks as u32).map(|block| block..block + 1).collect(),
-        presences: vec![Presence { block: BlockId(0), turnovers: vec![1] }],
+        block_epochs: vec![BlockEpochs { block: BlockId(0), epochs: vec![1] }],
         ..Graph::default()
     };
     assert_eq!(

@@ -1,19 +1,19 @@
 //! Which cache lines procedures that alternate get.
 
 use kernlane_layout::gloy_smith::{GloySmithParameters, gloy_smith};
-use kernlane_layout::{Alternation, BlockId, Edge, EdgeKind, Graph, check};
+use kernlane_layout::{BlockId, Edge, EdgeKind, Graph, TemporalEdge, check};
 
 /// Functions of one block each, by size and count; a block of 0 executions is cold.
-fn graph(blocks: &[(u32, u64)], alternations: &[(u32, u32, u64)]) -> Graph {
-    let alternation =
-        |&(a, b, count): &(u32, u32, u64)| Alternation { a: BlockId(a), b: BlockId(b), count };
+fn graph(blocks: &[(u32, u64)], temporal_edges: &[(u32, u32, u64)]) -> Graph {
+    let edge =
+        |&(a, b, count): &(u32, u32, u64)| TemporalEdge { a: BlockId(a), b: BlockId(b), count };
     Graph {
         sizes: blocks.iter().map(|block| block.0).collect(),
         counts: blocks.iter().map(|block| block.1).collect(),
         glued: vec![false; blocks.len()],
         alignments: vec![1; blocks.len()],
         functions: (0..blocks.len() as u32).map(|n| n..n + 1).collect(),
-        alternations: alternations.iter().map(alternation).collect(),
+        temporal_edges: temporal_edges.iter().map(edge).collect(),
         ..Graph::default()
     }
 }
@@ -69,8 +69,8 @@ fn what_alternates_lies_side_by_side_and_cold_code_fills_the_gap() {
 /// ```
 #[test]
 fn the_heaviest_pair_is_placed_first_and_the_least_conflict_is_chosen() {
-    let alternations = [(0, 1, 100), (0, 2, 9), (1, 2, 4), (0, 3, 1), (1, 3, 2), (2, 3, 2)];
-    let g = graph(&[(128, 9), (128, 9), (128, 9), (64, 9), (128, 0), (64, 0)], &alternations);
+    let temporal_edges = [(0, 1, 100), (0, 2, 9), (1, 2, 4), (0, 3, 1), (1, 3, 2), (2, 3, 2)];
+    let g = graph(&[(128, 9), (128, 9), (128, 9), (64, 9), (128, 0), (64, 0)], &temporal_edges);
     assert_eq!(lines(&g, &small())[..4], [0, 4, 4, 0]);
 }
 

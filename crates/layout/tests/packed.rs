@@ -1,19 +1,19 @@
-//! What presences do to an order.
+//! What working-set epochs do to an order.
 
 mod apart;
 
 use apart::{apart, distance};
 use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::packed::{PackedParameters, packed};
-use kernlane_layout::{BlockId, Edge, EdgeKind, Graph, Presence};
+use kernlane_layout::{BlockEpochs, BlockId, Edge, EdgeKind, Graph};
 
-/// By block: the turnovers in which it ran, one a bit.
-fn present(turnovers: [u64; 6]) -> Vec<Presence> {
-    let row = |(block, &turnovers): (usize, &u64)| Presence {
+/// By block: the epochs in which it ran, one a bit.
+fn present(epochs: [u64; 6]) -> Vec<BlockEpochs> {
+    let row = |(block, &epochs): (usize, &u64)| BlockEpochs {
         block: BlockId(block as u32),
-        turnovers: vec![turnovers],
+        epochs: vec![epochs],
     };
-    turnovers.iter().enumerate().map(row).collect()
+    epochs.iter().enumerate().map(row).collect()
 }
 
 fn order(graph: &Graph) -> Vec<u32> {
@@ -24,7 +24,7 @@ fn order(graph: &Graph) -> Vec<u32> {
 #[test]
 fn what_is_needed_together_is_laid_together() {
     let mut graph = apart();
-    graph.presences =
+    graph.block_epochs =
         present([0b000111, 0b111000, 0b010101 << 8, 0b111000, 0b010101 << 8, 0b000111]);
     let order = order(&graph);
     for (a, b) in [(0, 5), (1, 3), (2, 4)] {
@@ -35,7 +35,7 @@ fn what_is_needed_together_is_laid_together() {
 #[test]
 fn what_is_needed_most_often_comes_first() {
     let mut graph = apart();
-    graph.presences = present([0b1, 0, 0b1111_0000, 0b1111_0000, 0, 0b1]);
+    graph.block_epochs = present([0b1, 0, 0b1111_0000, 0b1111_0000, 0, 0b1]);
     let order = order(&graph);
     assert!(order[..2].contains(&2) && order[..2].contains(&3), "{order:?}");
     assert!(order[2..4].contains(&0) && order[2..4].contains(&5), "{order:?}");
@@ -46,7 +46,7 @@ fn what_is_needed_most_often_comes_first() {
 #[test]
 fn a_fall_through_that_runs_often_is_not_broken() {
     let mut graph = apart();
-    graph.presences = present([0b11, 0b100, 0, 0b11, 0b100, 0]);
+    graph.block_epochs = present([0b11, 0b100, 0, 0b11, 0b100, 0]);
     let mut fall = |count| {
         graph.edges =
             vec![Edge { from: BlockId(0), to: BlockId(1), count, kind: EdgeKind::FallThrough }];
@@ -65,12 +65,12 @@ fn a_fall_through_that_runs_often_is_not_broken() {
 #[test]
 fn the_search_is_the_same_every_time() {
     let mut graph = apart();
-    graph.presences = present([0b1010, 0b0110, 0b0011, 0b1001, 0b1100, 0b0101]);
+    graph.block_epochs = present([0b1010, 0b0110, 0b0011, 0b1001, 0b1100, 0b0101]);
     assert_eq!(order(&graph), order(&graph));
 }
 
 #[test]
-fn without_presences_it_is_one_ext_tsp() {
+fn without_epochs_it_is_one_ext_tsp() {
     let graph = apart();
     let parameters = PackedParameters::default();
     assert_eq!(packed(&graph, &parameters), ext_tsp_global(&graph, &parameters.transfers));

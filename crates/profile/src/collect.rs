@@ -3,9 +3,9 @@
 //! Takes the recording chunk by chunk and the image it ran; gives counts. Memory grows with the
 //! number of distinct translations and transitions, not with the length of the recording.
 
-use crate::alternations::{Alternations, RECENT_BYTES};
 use crate::flow::{Flow, Known};
 use crate::joint::{self, JointMisses};
+use crate::temporal_edges::{RECENT_BYTES, TemporalEdges};
 use crate::{Process, Profile, Source};
 use anyhow::Context;
 use execution::part::{Cut, Part, executed};
@@ -28,7 +28,7 @@ const MOST_PENDING: usize = 64;
 pub enum Besides {
     Nothing,
     /// Which chunks of code alternate, for `gloy-smith`.
-    Alternations,
+    TemporalEdges,
 }
 
 /// The profile of the part of a recording that `cut` keeps.
@@ -100,7 +100,7 @@ struct Collector<'a> {
     entered: Option<SeedClass>,
     seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
     joint: JointMisses,
-    alternations: Option<Alternations>,
+    temporal_edges: Option<TemporalEdges>,
 }
 
 impl<'a> Collector<'a> {
@@ -120,8 +120,8 @@ impl<'a> Collector<'a> {
             entered: None,
             seeds: BTreeMap::new(),
             joint: JointMisses::new(joint::CACHE_BYTES, image.entry_padding.into()),
-            alternations: (besides == Besides::Alternations)
-                .then(|| Alternations::new(RECENT_BYTES, image)),
+            temporal_edges: (besides == Besides::TemporalEdges)
+                .then(|| TemporalEdges::new(RECENT_BYTES, image)),
         }
     }
 
@@ -129,8 +129,8 @@ impl<'a> Collector<'a> {
         for translation in translations {
             self.instructions.push(translation.instructions());
             self.joint.define(self.image, translation.addr.0, &translation.lengths);
-            if let Some(alternations) = &mut self.alternations {
-                alternations.define(self.image, translation.addr.0, &translation.lengths);
+            if let Some(temporal_edges) = &mut self.temporal_edges {
+                temporal_edges.define(self.image, translation.addr.0, &translation.lengths);
             }
             let known = translation.is_kernel().then(|| Known::new(self.image, translation));
             self.known.push(known);
@@ -184,8 +184,8 @@ impl<'a> Collector<'a> {
     #[inline]
     fn fetched(&mut self, id: u32, instructions: u32) {
         self.joint.ran(id, instructions);
-        if let Some(alternations) = &mut self.alternations {
-            alternations.ran(id, instructions);
+        if let Some(temporal_edges) = &mut self.temporal_edges {
+            temporal_edges.ran(id, instructions);
         }
     }
 
@@ -282,10 +282,10 @@ impl<'a> Collector<'a> {
         let mut profile = Profile {
             seeds: self.seeds,
             joint_misses: self.joint.counts(self.image),
-            alternations: self
-                .alternations
-                .map_or_else(BTreeMap::new, |alternations| alternations.counts(self.image)),
-            presences: self.joint.presences(self.image),
+            temporal_edges: self
+                .temporal_edges
+                .map_or_else(BTreeMap::new, |temporal_edges| temporal_edges.counts(self.image)),
+            block_epochs: self.joint.block_epochs(self.image),
             ..Profile::empty(BuildId(header.build_id))
         };
         let summing =

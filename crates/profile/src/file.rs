@@ -1,7 +1,7 @@
 //! The profile file (`*.klp`): JSON, rows of hexadecimal addresses and counts, sorted, so that
 //! equal profiles are equal bytes.
 
-use crate::{Merge, Presences, Process, Profile, Source};
+use crate::{BlockEpochsTable, Merge, Process, Profile, Source};
 use image::BuildId;
 use image::address::LinkAddr;
 use layout::graph::{EdgeKind, SeedClass};
@@ -13,21 +13,22 @@ pub enum ProfileError {
     #[error("not a profile: {0}")]
     Json(#[from] serde_json::Error),
     #[error(
-        "a profile of format {0}; this version reads format {FORMAT}: make it again with `kernlane profile`"
+        "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again with `kernlane profile`"
     )]
     Format(u32),
     #[error("\"{0}\" is no hexadecimal address")]
     Address(String),
-    #[error(
-        "\"{0}\" are no turnovers in words of 16 hexadecimal digits, as many words in each row"
-    )]
-    Turnovers(String),
+    #[error("\"{0}\" are no epochs in words of 16 hexadecimal digits, as many words in each row")]
+    Epochs(String),
     #[error("\"{0}\" is neither a kind of edge nor a class of seed")]
     Name(String),
 }
 
-/// 2: joint misses; 3: alternations; 4: in which turnovers blocks ran.
-const FORMAT: u32 = 4;
+/// 2: joint misses; 3: temporal-relationship edges; 4: in which epochs blocks ran; 5: the field's
+/// terms as names.
+const FORMAT: u32 = 5;
+/// The oldest format that is still read: its other names are the aliases of [`Document`].
+const OLDEST: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -40,8 +41,10 @@ struct Document {
     calls: Vec<(String, String, u64)>,
     seeds: Vec<(String, String, u64)>,
     joint_misses: Vec<(String, String, u64)>,
-    alternations: Vec<(String, String, u64)>,
-    presences: Vec<(String, String)>,
+    #[serde(alias = "alternations")]
+    temporal_edges: Vec<(String, String, u64)>,
+    #[serde(alias = "presences")]
+    block_epochs: Vec<(String, String)>,
     processes: Vec<ProcessRow>,
     outside: Vec<(String, u64)>,
 }
@@ -89,8 +92,8 @@ impl Profile {
                 })
                 .collect(),
             joint_misses: pair_rows(&self.joint_misses),
-            alternations: pair_rows(&self.alternations),
-            presences: presence_rows(&self.presences),
+            temporal_edges: pair_rows(&self.temporal_edges),
+            block_epochs: epoch_rows(&self.block_epochs),
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
         };
@@ -106,7 +109,7 @@ impl Profile {
     /// No JSON, another format, or a row with a word that is none.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
         let document: Document = serde_json::from_str(text)?;
-        if document.kernlane_profile != FORMAT {
+        if !(OLDEST..=FORMAT).contains(&document.kernlane_profile) {
             return Err(ProfileError::Format(document.kernlane_profile));
         }
         let edge = |(from, to, kind, count): (String, String, String, u64)| {
@@ -132,8 +135,8 @@ impl Profile {
             calls: pairs(document.calls)?,
             seeds: document.seeds.into_iter().map(seed).collect::<Result<_, ProfileError>>()?,
             joint_misses: pairs(document.joint_misses)?,
-            alternations: pairs(document.alternations)?,
-            presences: presences(document.presences)?,
+            temporal_edges: pairs(document.temporal_edges)?,
+            block_epochs: block_epochs(document.block_epochs)?,
             processes: document
                 .processes
                 .into_iter()
@@ -171,22 +174,22 @@ fn counts(rows: Vec<(String, u64)>) -> Result<BTreeMap<LinkAddr, u64>, ProfileEr
     rows.into_iter().map(|(text, count)| Ok((address(&text)?, count))).collect()
 }
 
-fn presence_rows(presences: &Presences) -> Vec<(String, String)> {
+fn epoch_rows(block_epochs: &BlockEpochsTable) -> Vec<(String, String)> {
     let row = |words: &Vec<u64>| words.iter().map(|word| format!("{word:016x}")).collect();
-    presences.blocks.iter().map(|(addr, words)| (hex(*addr), row(words))).collect()
+    block_epochs.blocks.iter().map(|(addr, words)| (hex(*addr), row(words))).collect()
 }
 
-fn presences(rows: Vec<(String, String)>) -> Result<Presences, ProfileError> {
-    let mut found = Presences {
+fn block_epochs(rows: Vec<(String, String)>) -> Result<BlockEpochsTable, ProfileError> {
+    let mut found = BlockEpochsTable {
         words: rows.first().map_or(0, |(_, row)| row.len() / 16),
-        ..Presences::default()
+        ..BlockEpochsTable::default()
     };
     for (addr, row) in rows {
         let word = |digits: &[u8]| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
         let words: Option<Vec<u64>> = row.as_bytes().chunks(16).map(word).collect();
         match words.filter(|words| words.len() == found.words && row.len() == 16 * found.words) {
             Some(words) => found.blocks.insert(address(&addr)?, words),
-            None => return Err(ProfileError::Turnovers(row)),
+            None => return Err(ProfileError::Epochs(row)),
         };
     }
     Ok(found)
@@ -233,8 +236,8 @@ pub(super) mod tests {
             calls: BTreeMap::from([((LinkAddr(0x1010), LinkAddr(0x1000)), 2)]),
             seeds: BTreeMap::from([((LinkAddr(0x1000), SeedClass::SystemCall), 3)]),
             joint_misses: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 4)]),
-            alternations: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 6)]),
-            presences: Presences {
+            temporal_edges: BTreeMap::from([((LinkAddr(0x1000), LinkAddr(0x1010)), 6)]),
+            block_epochs: BlockEpochsTable {
                 words: 1,
                 blocks: BTreeMap::from([(LinkAddr(0x1000), vec![0b101])]),
             },
@@ -263,9 +266,18 @@ pub(super) mod tests {
             Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string()
         };
         assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
-        assert!(broken("0000000000000005", "00000000000000g5").contains("are no turnovers"));
-        assert!(broken("0000000000000005", "5").contains("are no turnovers"));
+        assert!(broken("0000000000000005", "00000000000000g5").contains("are no epochs"));
+        assert!(broken("0000000000000005", "5").contains("are no epochs"));
         assert!(broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is no hexadecimal address"));
-        assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":1").contains("format 1"));
+        assert!(broken("\"kernlane_profile\":5", "\"kernlane_profile\":1").contains("format 1"));
+    }
+
+    #[test]
+    fn the_names_of_format_4_are_read() {
+        let old = (example().to_json())
+            .replace("\"kernlane_profile\":5", "\"kernlane_profile\":4")
+            .replace("\"temporal_edges\"", "\"alternations\"")
+            .replace("\"block_epochs\"", "\"presences\"");
+        assert_eq!(Profile::from_json(&old).unwrap(), example());
     }
 }

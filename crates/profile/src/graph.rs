@@ -6,7 +6,9 @@ use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::{Layout, Run};
 use image::{BlockIndex, Function, Image};
-use layout::graph::{Alternation, BlockId, Call, Edge, Graph, JointMiss, Order, Presence, Seed};
+use layout::graph::{
+    BlockEpochs, BlockId, Call, Edge, Graph, JointMiss, Order, Seed, TemporalEdge,
+};
 
 /// The code of an image, or that part of it which is movable, as the layout algorithms see it.
 /// Graph block n is image block `to_image[n]`.
@@ -68,15 +70,15 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
             graph.joint_misses.push(JointMiss { a, b, count });
         }
     }
-    for ((a, b), &count) in &profile.alternations {
+    for ((a, b), &count) in &profile.temporal_edges {
         if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
-            graph.alternations.push(Alternation { a, b, count });
+            graph.temporal_edges.push(TemporalEdge { a, b, count });
         }
     }
-    for (block, turnovers) in &profile.presences.blocks {
+    for (block, epochs) in &profile.block_epochs.blocks {
         if let Some(block) = find(block)? {
-            let turnovers = turnovers.clone();
-            graph.presences.push(Presence { block, turnovers });
+            let epochs = epochs.clone();
+            graph.block_epochs.push(BlockEpochs { block, epochs });
         }
     }
     for ((block, class), &count) in &profile.seeds {

@@ -7,9 +7,9 @@
 //! where the code lies. Code that does not move (entry code, modules, user code) shares the cache,
 //! in lines of 64 bytes, and is in no pair. Never looks at an order.
 
-use crate::Presences;
+use crate::BlockEpochsTable;
+use crate::epochs::Epochs;
 use crate::ideal::{IdealCache, Unit, Units};
-use crate::turnovers::Turnovers;
 use image::Image;
 use image::address::LinkAddr;
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ pub struct JointMisses {
     /// The block that missed last.
     last: Option<Unit>,
     counts: HashMap<(Unit, Unit), u64>,
-    turnovers: Turnovers,
+    epochs: Epochs,
 }
 
 impl JointMisses {
@@ -37,7 +37,7 @@ impl JointMisses {
             units: Units::new(LINE, padding),
             last: None,
             counts: HashMap::new(),
-            turnovers: Turnovers::new(cache_bytes),
+            epochs: Epochs::new(cache_bytes),
         }
     }
 
@@ -54,7 +54,7 @@ impl JointMisses {
     pub fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
             let hit = self.cache.fetch(unit);
-            self.turnovers.ran(unit, if hit { 0 } else { self.units.bytes(unit) });
+            self.epochs.ran(unit, if hit { 0 } else { self.units.bytes(unit) });
             if hit || self.units.block(unit).is_none() {
                 continue;
             }
@@ -64,9 +64,9 @@ impl JointMisses {
         }
     }
 
-    /// In which turnovers of the cache each block ran.
-    pub fn presences(&self, image: &Image) -> Presences {
-        self.turnovers.presences(&self.units, image)
+    /// In which epochs of the cache each block ran.
+    pub fn block_epochs(&self, image: &Image) -> BlockEpochsTable {
+        self.epochs.block_epochs(&self.units, image)
     }
 
     /// The pairs, the lower address first.

@@ -4,9 +4,9 @@
 
 #![forbid(unsafe_code)]
 
-mod alternations;
 pub mod collect;
 pub mod edges;
+mod epochs;
 mod file;
 mod flow;
 pub mod graph;
@@ -14,7 +14,7 @@ pub mod ideal;
 mod joint;
 mod merge;
 pub mod noise;
-mod turnovers;
+mod temporal_edges;
 
 pub use file::ProfileError;
 pub use merge::{Merge, merge};
@@ -46,12 +46,12 @@ pub struct Process {
     pub blocks: BTreeMap<LinkAddr, u64>,
 }
 
-/// In which turnovers blocks ran (`turnovers.rs`), those of one recording behind those of another.
+/// In which epochs blocks ran (`epochs.rs`), those of one recording behind those of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Presences {
+pub struct BlockEpochsTable {
     /// Words of each row.
     pub words: usize,
-    /// Bit n % 64 of word n / 64 is set when the block ran in turnover n.
+    /// Bit n % 64 of word n / 64 is set when the block ran in epoch n.
     pub blocks: BTreeMap<LinkAddr, Vec<u64>>,
 }
 
@@ -72,10 +72,10 @@ pub struct Profile {
     /// How often the two blocks missed one directly after the other in an ideal cache; the lower
     /// address first.
     pub joint_misses: BTreeMap<(LinkAddr, LinkAddr), u64>,
-    /// How often one chunk of code ran between two runs of the other (`alternations.rs`); each by
+    /// How often one chunk of code ran between two runs of the other (`temporal_edges.rs`); each by
     /// its first block, the lower address first. Empty where they were not asked for.
-    pub alternations: BTreeMap<(LinkAddr, LinkAddr), u64>,
-    pub presences: Presences,
+    pub temporal_edges: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    pub block_epochs: BlockEpochsTable,
     pub processes: BTreeMap<String, Process>,
     /// Kernel instructions that belong to no block of a named function, by the address of the
     /// translation.
@@ -94,8 +94,8 @@ impl Profile {
             calls: BTreeMap::new(),
             seeds: BTreeMap::new(),
             joint_misses: BTreeMap::new(),
-            alternations: BTreeMap::new(),
-            presences: Presences::default(),
+            temporal_edges: BTreeMap::new(),
+            block_epochs: BlockEpochsTable::default(),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
         }

@@ -1,6 +1,6 @@
 //! Several profiles of one kernel become one: their sum, or Torrellas' average.
 
-use crate::{Presences, Process, Profile};
+use crate::{BlockEpochsTable, Process, Profile};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn scaled(mut profile: Profile, how: Merge, largest: u128) -> Profile {
     profile.calls.values_mut().for_each(scale);
     profile.seeds.values_mut().for_each(scale);
     profile.joint_misses.values_mut().for_each(scale);
-    profile.alternations.values_mut().for_each(scale);
+    profile.temporal_edges.values_mut().for_each(scale);
     profile
 }
 
@@ -65,8 +65,8 @@ fn add(merged: &mut Profile, other: Profile) {
     add_counts(&mut merged.calls, other.calls);
     add_counts(&mut merged.seeds, other.seeds);
     add_counts(&mut merged.joint_misses, other.joint_misses);
-    add_counts(&mut merged.alternations, other.alternations);
-    append(&mut merged.presences, other.presences);
+    add_counts(&mut merged.temporal_edges, other.temporal_edges);
+    append(&mut merged.block_epochs, other.block_epochs);
     add_counts(&mut merged.outside, other.outside);
     for (ends, (kind, count)) in other.edges {
         merged.edges.entry(ends).or_insert((kind, 0)).1 += count;
@@ -79,14 +79,14 @@ fn add(merged: &mut Profile, other: Profile) {
     }
 }
 
-/// Turnovers are no counts: those of each recording stand behind those of the ones before, whatever
+/// Epochs are no counts: those of each recording stand behind those of the ones before, whatever
 /// is done with the counts.
-fn append(to: &mut Presences, from: Presences) {
+fn append(to: &mut BlockEpochsTable, from: BlockEpochsTable) {
     let words = to.words + from.words;
     for (block, row) in from.blocks {
-        let turnovers = to.blocks.entry(block).or_default();
-        turnovers.resize(to.words, 0);
-        turnovers.extend(row);
+        let epochs = to.blocks.entry(block).or_default();
+        epochs.resize(to.words, 0);
+        epochs.extend(row);
     }
     to.words = words;
     to.blocks.values_mut().for_each(|row| row.resize(words, 0));
@@ -113,9 +113,9 @@ mod tests {
         assert_eq!(sum.blocks[&LinkAddr(0x1000)], 8);
         assert_eq!(sum.edges.values().next().unwrap().1, 10);
         assert_eq!(sum.joint_misses.values().copied().collect::<Vec<_>>(), [8]);
-        assert_eq!(sum.alternations.values().copied().collect::<Vec<_>>(), [12]);
-        assert_eq!(sum.presences.words, 2);
-        assert_eq!(sum.presences.blocks[&LinkAddr(0x1000)], [0b101, 0b101]);
+        assert_eq!(sum.temporal_edges.values().copied().collect::<Vec<_>>(), [12]);
+        assert_eq!(sum.block_epochs.words, 2);
+        assert_eq!(sum.block_epochs.blocks[&LinkAddr(0x1000)], [0b101, 0b101]);
         // 12 and 6 blocks: the second profile counts twice.
         let average = merge(vec![example(), other], Merge::Average).unwrap();
         assert_eq!(average.blocks[&LinkAddr(0x1000)], 7 + 2);

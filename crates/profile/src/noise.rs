@@ -130,7 +130,7 @@ fn block_at(image: &Image, addr: LinkAddr) -> Option<BlockIndex> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Presences;
+    use crate::BlockEpochsTable;
     use image::examples::caller_and_callee;
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
@@ -153,7 +153,7 @@ mod tests {
             ]),
             calls: BTreeMap::from([((at(4), at(0x20)), called)]),
             joint_misses: BTreeMap::from([((at(0), at(4)), 9)]),
-            presences: Presences { words: 1, blocks: BTreeMap::from([(at(0), vec![9])]) },
+            block_epochs: BlockEpochsTable { words: 1, blocks: BTreeMap::from([(at(0), vec![9])]) },
             ..Profile::empty(image.build_id.clone())
         }
     }
@@ -167,7 +167,7 @@ mod tests {
             (&found.blocks, &found.edges, &found.calls),
             (&exact.blocks, &exact.edges, &exact.calls)
         );
-        assert!(found.joint_misses.is_empty() && found.presences.blocks.is_empty());
+        assert!(found.joint_misses.is_empty() && found.block_epochs.blocks.is_empty());
     }
 
     #[test]

@@ -94,13 +94,13 @@ fn lru(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
     let mut missed = Sides::default();
     for &unit in fetches {
         if !cache.fetch(unit) {
-            *side(&mut missed, units, unit) += units.bytes(unit);
+            *mode(&mut missed, units, unit) += units.bytes(unit);
         }
     }
     missed
 }
 
-fn side<'s>(missed: &'s mut Sides<u64>, units: &Units, unit: Unit) -> &'s mut u64 {
+fn mode<'s>(missed: &'s mut Sides<u64>, units: &Units, unit: Unit) -> &'s mut u64 {
     match units.is_kernel(unit) {
         true => &mut missed.kernel,
         false => &mut missed.user,
@@ -121,7 +121,7 @@ fn belady(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
     for (&unit, &next) in fetches.iter().zip(&next) {
         let bytes = units.bytes(unit);
         let (had, at) = &mut inside[unit as usize];
-        *side(&mut missed, units, unit) += bytes - *had;
+        *mode(&mut missed, units, unit) += bytes - *had;
         used += bytes - std::mem::replace(had, bytes);
         *at = next;
         farthest.push((next, unit));

@@ -120,9 +120,9 @@ impl Sides<u64> {
     }
 }
 
-impl<T, U: From<T>> From<sim::PerSide<T>> for Sides<U> {
-    fn from(sides: sim::PerSide<T>) -> Sides<U> {
-        Sides { kernel: sides.kernel.into(), user: sides.user.into() }
+impl<T, U: From<T>> From<sim::PerMode<T>> for Sides<U> {
+    fn from(modes: sim::PerMode<T>) -> Sides<U> {
+        Sides { kernel: modes.kernel.into(), user: modes.user.into() }
     }
 }
 

@@ -17,8 +17,8 @@ use execution::numbering::{Numbering, Unit};
 use image::place::Placement;
 use rayon::prelude::*;
 use sim::{
-    BranchCounters, Counters, Hierarchy, InstructionCache, Line, Machine, Party, PerSide, PhysAddr,
-    Side, TakenBranches, Tlb,
+    BranchCounters, Counters, Hierarchy, InstructionCache, Line, Machine, Mode, PerMode, PhysAddr,
+    Requester, TakenBranches, Tlb,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use trace::{Patterns, RunAddr, Translation, TranslationId};
@@ -84,12 +84,12 @@ impl Uses {
         self.starts[at] as usize..self.starts[at + 1] as usize
     }
 
-    fn touched(&self) -> PerSide<u64> {
+    fn touched(&self) -> PerMode<u64> {
         let mut lines = self.lines.clone();
         lines.sort_unstable();
         lines.dedup();
-        let mut touched = PerSide::default();
-        lines.iter().for_each(|line| *touched.get_mut(line.side()) += 1);
+        let mut touched = PerMode::default();
+        lines.iter().for_each(|line| *touched.get_mut(line.mode()) += 1);
         touched
     }
 }
@@ -136,10 +136,14 @@ impl Running {
         let mut executions = data.executions.iter();
         let mut accesses = data.accesses();
         for &fragment in ran {
-            let Once { side, instructions, late, translation, .. } = once[fragment.0 as usize];
+            let Once { mode, instructions, late, translation, .. } = once[fragment.0 as usize];
             let execution =
                 if late { Execution::NONE } else { *executions.next().unwrap_or(&Execution::NONE) };
-            hierarchy.runs(if side == Side::Kernel { Party::KERNEL } else { execution.process });
+            hierarchy.runs(if mode == Mode::Kernel {
+                Requester::KERNEL
+            } else {
+                execution.process
+            });
             hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
             if let Some(pages) = pages {
                 pages.lines[pages.of(fragment)].iter().for_each(|&page| hierarchy.fetch_page(page));
@@ -203,7 +207,7 @@ struct Once {
     translation: TranslationId,
     /// Nothing of its translation runs: it is no execution.
     late: bool,
-    side: Side,
+    mode: Mode,
     instructions: u64,
     bytes: u64,
     taken: TakenBranches,
@@ -213,11 +217,11 @@ struct Once {
 /// What the whole recording amounts to under a layout, on any machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
-    pub instructions: PerSide<u64>,
-    pub fetched_bytes: PerSide<u64>,
-    pub taken: PerSide<TakenBranches>,
+    pub instructions: PerMode<u64>,
+    pub fetched_bytes: PerMode<u64>,
+    pub taken: PerMode<TakenBranches>,
     /// Pages of 4 KB from which something was fetched.
-    pub touched_pages: PerSide<u64>,
+    pub touched_pages: PerMode<u64>,
     /// See [`Moved::breaks`].
     pub breaks: u64,
 }
@@ -225,18 +229,18 @@ pub struct Amounts {
 /// What one machine's caches counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineCounts {
-    pub l1i: PerSide<sim::Misses>,
-    pub itlb: Option<PerSide<u64>>,
-    pub touched_lines: PerSide<u64>,
+    pub l1i: PerMode<sim::Misses>,
+    pub itlb: Option<PerMode<u64>>,
+    pub touched_lines: PerMode<u64>,
     /// Misses by the old address at which the missing fetch began; ascending, none with 0.
     pub misses_at: Vec<(RunAddr, u64)>,
     /// What the whole hierarchy did; of a recording with data accesses, where the machine describes
     /// a data cache.
-    pub memory: Option<PerSide<Counters>>,
+    pub memory: Option<PerMode<Counters>>,
     /// Data misses by the old address of the instruction; ascending.
     pub data_misses_at: Vec<(RunAddr, DataMisses)>,
     /// How branches were predicted; where that was asked for and the machine says how it predicts.
-    pub branches: Option<PerSide<BranchCounters>>,
+    pub branches: Option<PerMode<BranchCounters>>,
 }
 
 /// One layout, while the recording runs.
@@ -325,7 +329,7 @@ impl<'a> Simulation<'a> {
             self.once.push(Once {
                 translation: fragment.translation,
                 late: matches!(fragment.exit, Exit::LateNext | Exit::LateTaken),
-                side: code.side(),
+                mode: code.mode(),
                 instructions: moved.instructions,
                 bytes: moved.bytes(),
                 taken: moved.taken,
@@ -362,14 +366,14 @@ impl<'a> Simulation<'a> {
     pub fn amounts(&self, counts: &[u64]) -> Amounts {
         let mut amounts = Amounts::default();
         for (once, &times) in self.once.iter().zip(counts) {
-            *amounts.instructions.get_mut(once.side) += once.instructions * times;
-            *amounts.fetched_bytes.get_mut(once.side) += once.bytes * times;
-            *amounts.taken.get_mut(once.side) += once.taken.times(times);
+            *amounts.instructions.get_mut(once.mode) += once.instructions * times;
+            *amounts.fetched_bytes.get_mut(once.mode) += once.bytes * times;
+            *amounts.taken.get_mut(once.mode) += once.taken.times(times);
             amounts.breaks += once.breaks * times;
         }
         for &page in &self.pages {
-            let side = if RunAddr(page << 12).is_kernel() { Side::Kernel } else { Side::User };
-            *amounts.touched_pages.get_mut(side) += 1;
+            let mode = if RunAddr(page << 12).is_kernel() { Mode::Kernel } else { Mode::User };
+            *amounts.touched_pages.get_mut(mode) += 1;
         }
         amounts
     }
@@ -391,21 +395,21 @@ impl<'a> Simulation<'a> {
                     .as_ref()
                     .map(Hierarchy::counters)
                     .filter(|_| !lines.physical.is_empty());
-                let per_side = |field: fn(&Counters) -> u64| {
-                    memory.map(|counters| PerSide {
+                let per_mode = |field: fn(&Counters) -> u64| {
+                    memory.map(|counters| PerMode {
                         kernel: field(&counters.kernel),
                         user: field(&counters.user),
                     })
                 };
                 MachineCounts {
-                    l1i: memory.map_or(running.l1i.misses(), |counters| PerSide {
+                    l1i: memory.map_or(running.l1i.misses(), |counters| PerMode {
                         kernel: counters.kernel.l1i,
                         user: counters.user.l1i,
                     }),
                     itlb: running
                         .itlb
                         .as_ref()
-                        .map(|itlb| per_side(|counters| counters.itlb).unwrap_or(itlb.misses())),
+                        .map(|itlb| per_mode(|counters| counters.itlb).unwrap_or(itlb.misses())),
                     touched_lines: lines.touched(),
                     misses_at: misses_at.into_iter().collect(),
                     memory,

@@ -18,9 +18,9 @@ fn write(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Result {
         table.workload, table.kernel_build_id, table.seed, table.machine
     )?;
     writeln!(out, "{:<28}{:>14}{:>14}{:>14}{:>14}", "level", "misses", "cold", "self", "other")?;
-    for (side, levels) in [("KERN", &table.kernel), ("USER", &table.user)] {
+    for (mode, levels) in [("KERN", &table.kernel), ("USER", &table.user)] {
         for (level, causes) in named(levels) {
-            causes_line(out, &format!("{side} {level}"), causes)?;
+            causes_line(out, &format!("{mode} {level}"), causes)?;
         }
     }
     by_structure(table, top, out)?;

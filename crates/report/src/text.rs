@@ -116,13 +116,13 @@ fn memory(rows: &[&Row]) -> String {
         let (Some(memory), instructions) = (row.counters.memory, row.counters.instructions) else {
             continue;
         };
-        for (side, memory, instructions) in [
+        for (mode, memory, instructions) in [
             ("kernel", memory.kernel, instructions.kernel),
             ("user", memory.user, instructions.user),
         ] {
             let mut cells = vec![
                 name(row),
-                side.to_owned(),
+                mode.to_owned(),
                 memory.loads.to_string(),
                 memory.stores.to_string(),
             ];
@@ -153,8 +153,8 @@ fn branches(rows: &[&Row]) -> String {
     ]);
     for row in rows {
         let Some(branches) = row.counters.branches else { continue };
-        for (side, branches) in [("kernel", branches.kernel), ("user", branches.user)] {
-            let mut cells = vec![name(row), side.to_owned()];
+        for (mode, branches) in [("kernel", branches.kernel), ("user", branches.user)] {
+            let mut cells = vec![name(row), mode.to_owned()];
             cells.extend(wrong(&branches));
             table.push(cells);
         }
@@ -297,8 +297,8 @@ fn by_kind(taken: &Taken) -> [String; 5] {
         .map(|count| count.to_string())
 }
 
-fn both(sides: Sides<u64>) -> [String; 2] {
-    [sides.kernel, sides.user].map(|count| count.to_string())
+fn both(modes: Sides<u64>) -> [String; 2] {
+    [modes.kernel, modes.user].map(|count| count.to_string())
 }
 
 /// Small numbers that are not whole have three places.

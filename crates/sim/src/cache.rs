@@ -1,6 +1,6 @@
 //! A set-associative store of lines: what is in it, and what has to leave.
 //!
-//! Takes one line after the other; says hit or miss and which line was evicted. Knows no sides, no
+//! Takes one line after the other; says hit or miss and which line was evicted. Knows no modes, no
 //! counters, no time.
 //!
 //! Most accesses are to the line that was used last of its set. Using it again changes nothing,

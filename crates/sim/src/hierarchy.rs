@@ -1,6 +1,6 @@
 //! The caches and TLBs of a machine together: L1 for instructions and for data, L2 and L3 for both.
 //!
-//! Takes what a processor fetches, loads and stores, in order; gives counters by side and cause. A
+//! Takes what a processor fetches, loads and stores, in order; gives counters by mode and cause. A
 //! level is asked when the one above it missed, and keeps what it was asked for; levels do not
 //! reach into one another (neither inclusive nor exclusive). Stores bring their line in, as loads
 //! do. An access across the end of a line uses both lines, one after the other, and is one
@@ -18,8 +18,8 @@
 //! [`Hierarchy::counters`] before and after it and subtracts: a copy of some forty numbers.
 
 use crate::geometry::Geometry;
-use crate::level::{Cause, Level, Misses, Party};
-use crate::line::{Line, PerSide, Side};
+use crate::level::{Cause, Level, Misses, Requester};
+use crate::line::{Line, Mode, PerMode};
 use crate::machine::{CacheDescription, Machine};
 use crate::tlb::Tlb;
 use std::ops::{AddAssign, Sub};
@@ -114,22 +114,22 @@ impl Physical {
     }
 
     #[inline]
-    fn access(&mut self, addr: PhysAddr, party: Party) -> Option<Cause> {
-        self.level.access(self.line(addr), party)
+    fn access(&mut self, addr: PhysAddr, requester: Requester) -> Option<Cause> {
+        self.level.access(self.line(addr), requester)
     }
 }
 
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
-    party: Party,
-    side: Side,
+    requester: Requester,
+    mode: Mode,
     l1i: Level,
     l1d: Physical,
     l2: Option<Physical>,
     l3: Option<Physical>,
     itlb: Option<Tlb>,
     dtlb: Option<Tlb>,
-    counters: PerSide<Counters>,
+    counters: PerMode<Counters>,
 }
 
 impl Hierarchy {
@@ -138,30 +138,30 @@ impl Hierarchy {
         let memory = machine.memory.as_ref()?;
         let tlb = |geometry: Geometry| Tlb::new(geometry);
         Some(Hierarchy {
-            party: Party::KERNEL,
-            side: Side::Kernel,
+            requester: Requester::KERNEL,
+            mode: Mode::Kernel,
             l1i: Level::new(machine.l1i),
             l1d: Physical::new(&memory.l1d),
             l2: memory.l2.as_ref().map(Physical::new),
             l3: memory.l3.as_ref().map(Physical::new),
             itlb: machine.itlb.map(|itlb| tlb(itlb.geometry)),
             dtlb: memory.dtlb.map(tlb),
-            counters: PerSide::default(),
+            counters: PerMode::default(),
         })
     }
 
     /// Who executes from now on.
     #[inline]
-    pub fn runs(&mut self, party: Party) {
-        self.party = party;
-        self.side = party.side();
+    pub fn runs(&mut self, requester: Requester) {
+        self.requester = requester;
+        self.mode = requester.mode();
     }
 
     /// Counts instructions, and the loads and stores they made; what these touch goes to
     /// [`Hierarchy::data`].
     #[inline]
     pub fn executed(&mut self, instructions: u64, loads: u64, stores: u64) {
-        let counters = self.counters.get_mut(self.side);
+        let counters = self.counters.get_mut(self.mode);
         counters.instructions += instructions;
         counters.loads += loads;
         counters.stores += stores;
@@ -170,24 +170,24 @@ impl Hierarchy {
     /// Fetches from the L1I's `line`, which lies at `physical`.
     #[inline]
     pub fn fetch(&mut self, line: Line, physical: PhysAddr) -> Option<Missed> {
-        let cause = self.fetch_ahead(line, self.party)?;
+        let cause = self.fetch_ahead(line, self.requester)?;
         Some(self.fetch_missed(cause, physical))
     }
 
     /// Loads from or stores into the line at `physical`.
     #[inline]
     pub fn data(&mut self, physical: PhysAddr) -> Option<Missed> {
-        let cause = self.data_ahead(physical, self.party)?;
+        let cause = self.data_ahead(physical, self.requester)?;
         Some(self.data_missed(cause, physical))
     }
 
-    /// The L1I's part of a fetch by `party`. What an L1 or a TLB answers depends on none of the
+    /// The L1I's part of a fetch by `requester`. What an L1 or a TLB answers depends on none of the
     /// other caches, so each can be asked ahead for many executions; [`Hierarchy::fetch_missed`]
     /// and [`Hierarchy::data_missed`] are then told the misses of both, in the order of the
     /// executions.
     #[inline]
-    pub fn fetch_ahead(&mut self, line: Line, party: Party) -> Option<Cause> {
-        self.l1i.access(line, party)
+    pub fn fetch_ahead(&mut self, line: Line, requester: Requester) -> Option<Cause> {
+        self.l1i.access(line, requester)
     }
 
     /// Whether fetching from the line would change nothing: its set's last fetch was from it.
@@ -198,8 +198,8 @@ impl Hierarchy {
 
     /// As [`Hierarchy::fetch_ahead`]: the L1D's part of a load or store.
     #[inline]
-    pub fn data_ahead(&mut self, physical: PhysAddr, party: Party) -> Option<Cause> {
-        self.l1d.access(physical, party)
+    pub fn data_ahead(&mut self, physical: PhysAddr, requester: Requester) -> Option<Cause> {
+        self.l1d.access(physical, requester)
     }
 
     /// As [`Hierarchy::fetched_last`], for loads and stores.
@@ -211,7 +211,7 @@ impl Hierarchy {
     /// The L1I missed a line, which lies at `physical`: asks what is behind it, and counts.
     pub fn fetch_missed(&mut self, l1: Cause, physical: PhysAddr) -> Missed {
         let (l2, l3) = self.below(physical);
-        let counters = self.counters.get_mut(self.side);
+        let counters = self.counters.get_mut(self.mode);
         counters.l1i.count(l1);
         l2.into_iter().for_each(|cause| counters.l2i.count(cause));
         l3.into_iter().for_each(|cause| counters.l3i.count(cause));
@@ -221,7 +221,7 @@ impl Hierarchy {
     /// The L1D missed the line at `physical`: asks what is behind it, and counts.
     pub fn data_missed(&mut self, l1: Cause, physical: PhysAddr) -> Missed {
         let (l2, l3) = self.below(physical);
-        let counters = self.counters.get_mut(self.side);
+        let counters = self.counters.get_mut(self.mode);
         counters.l1d.count(l1);
         l2.into_iter().for_each(|cause| counters.l2d.count(cause));
         l3.into_iter().for_each(|cause| counters.l3d.count(cause));
@@ -237,10 +237,10 @@ impl Hierarchy {
     /// What the L2 and the L3 say to a miss of an L1.
     fn below(&mut self, physical: PhysAddr) -> (Option<Cause>, Option<Cause>) {
         let Some(l2) = &mut self.l2 else { return (None, None) };
-        let Some(missed) = l2.access(physical, self.party) else {
+        let Some(missed) = l2.access(physical, self.requester) else {
             return (None, None);
         };
-        let l3 = self.l3.as_mut().and_then(|l3| l3.access(physical, self.party));
+        let l3 = self.l3.as_mut().and_then(|l3| l3.access(physical, self.requester));
         (Some(missed), l3)
     }
 
@@ -260,7 +260,7 @@ impl Hierarchy {
 
     /// Counts a miss of the instruction TLB.
     pub fn fetch_page_missed(&mut self) {
-        self.counters.get_mut(self.side).itlb += 1;
+        self.counters.get_mut(self.mode).itlb += 1;
     }
 
     /// Translates the address of a load or store in this page.
@@ -279,11 +279,11 @@ impl Hierarchy {
 
     /// Counts a miss of the data TLB.
     pub fn data_page_missed(&mut self) {
-        self.counters.get_mut(self.side).dtlb += 1;
+        self.counters.get_mut(self.mode).dtlb += 1;
     }
 
-    /// All that happened so far, by side.
-    pub fn counters(&self) -> PerSide<Counters> {
+    /// All that happened so far, by mode.
+    pub fn counters(&self) -> PerMode<Counters> {
         self.counters
     }
 }

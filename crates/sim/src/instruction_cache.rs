@@ -1,37 +1,37 @@
-//! An instruction cache whose lines have a side, misses counted by side and cause.
+//! An instruction cache whose lines have a mode, misses counted by mode and cause.
 //!
-//! Torrellas' two parties (1998, sections 2.2 and 5.1): all user code is one.
+//! Torrellas' two requesters (1998, sections 2.2 and 5.1): all user code is one.
 
 use crate::geometry::Geometry;
-use crate::level::{Level, Misses, Party};
-use crate::line::{Line, PerSide};
+use crate::level::{Level, Misses, Requester};
+use crate::line::{Line, PerMode};
 
 #[derive(Clone, Debug)]
 pub struct InstructionCache {
     level: Level,
-    misses: PerSide<Misses>,
+    misses: PerMode<Misses>,
 }
 
 impl InstructionCache {
     pub fn new(geometry: Geometry) -> InstructionCache {
-        InstructionCache { level: Level::new(geometry), misses: PerSide::default() }
+        InstructionCache { level: Level::new(geometry), misses: PerMode::default() }
     }
 
     /// Fetches from `line`; true when it missed.
     #[inline]
     pub fn fetch(&mut self, line: Line) -> bool {
-        let side = line.side();
-        match self.level.access(line, Party::of(side)) {
+        let mode = line.mode();
+        match self.level.access(line, Requester::of(mode)) {
             None => false,
             Some(cause) => {
-                self.misses.get_mut(side).count(cause);
+                self.misses.get_mut(mode).count(cause);
                 true
             }
         }
     }
 
-    /// Misses so far, by the side whose code missed.
-    pub fn misses(&self) -> PerSide<Misses> {
+    /// Misses so far, by the mode whose code missed.
+    pub fn misses(&self) -> PerMode<Misses> {
         self.misses
     }
 }
@@ -40,14 +40,14 @@ impl InstructionCache {
 mod tests {
     use super::*;
     use crate::geometry::Replacement;
-    use crate::line::Side;
+    use crate::line::Mode;
 
     fn kernel(index: u32) -> Line {
-        Line::new(Side::Kernel, index).unwrap()
+        Line::new(Mode::Kernel, index).unwrap()
     }
 
     fn user(index: u32) -> Line {
-        Line::new(Side::User, index).unwrap()
+        Line::new(Mode::User, index).unwrap()
     }
 
     /// Four sets of one way: lines 0, 4, 8 conflict.

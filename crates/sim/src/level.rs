@@ -2,45 +2,45 @@
 //!
 //! The classes of SimOS (Rosenblum 1995, section 4.4.1) and of Torrellas (1998, sections 2.2 and
 //! 5.1): a miss on a line is *cold* when the line was never in this cache, *self* when it had been
-//! evicted by the very party that misses it now, *other* when by another one. Parties are the
-//! kernel and each user process; so there are COLD, KERN-self, KERN-other, USER-self and
+//! evicted by the very requester that misses it now, *other* when by another one. Requesters are
+//! the kernel and each user process; so there are COLD, KERN-self, KERN-other, USER-self and
 //! USER-other. What a line's state is, is kept for every line that was ever used: nothing is
 //! sampled.
 
 use crate::access::Access;
 use crate::cache::Cache;
 use crate::geometry::Geometry;
-use crate::line::{Line, PerSide, Side};
+use crate::line::{Line, Mode, PerMode};
 use std::ops::{AddAssign, Sub};
 
 /// Who uses a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Party(u16);
+pub struct Requester(u16);
 
-impl Party {
-    pub const KERNEL: Party = Party(1);
+impl Requester {
+    pub const KERNEL: Requester = Requester(1);
     /// What has not yet evicted a line.
-    pub(crate) const NOBODY: Party = Party(0);
+    pub(crate) const NOBODY: Requester = Requester(0);
     /// So many user processes are told apart.
     pub const PROCESSES: u32 = u16::MAX as u32 - 1;
 
-    /// The user process with this number; from [`Party::PROCESSES`] on, numbers are used again.
+    /// The user process with this number; from [`Requester::PROCESSES`] on, numbers are used again.
     #[inline]
-    pub fn process(number: u32) -> Party {
-        Party(2 + (number % Party::PROCESSES) as u16)
+    pub fn process(number: u32) -> Requester {
+        Requester(2 + (number % Requester::PROCESSES) as u16)
     }
 
-    /// The party of a side all of whose processes are one: Torrellas' two.
+    /// The requester of a mode all of whose processes are one: Torrellas' two.
     #[inline]
-    pub fn of(side: Side) -> Party {
-        match side {
-            Side::Kernel => Party::KERNEL,
-            Side::User => Party::process(0),
+    pub fn of(mode: Mode) -> Requester {
+        match mode {
+            Mode::Kernel => Requester::KERNEL,
+            Mode::User => Requester::process(0),
         }
     }
 
-    pub fn side(self) -> Side {
-        if self == Party::KERNEL { Side::Kernel } else { Side::User }
+    pub fn mode(self) -> Mode {
+        if self == Requester::KERNEL { Mode::Kernel } else { Mode::User }
     }
 }
 
@@ -100,34 +100,34 @@ pub struct Level {
     cache: Cache,
     /// Who evicted each line last; a line that is in the cache keeps the value it had when it was
     /// brought in.
-    evicted_by: PerSide<Evictors>,
+    evicted_by: PerMode<Evictors>,
 }
 
-/// A party for each line, by its index. Lines are used in neighbourhoods that lie far apart, so
+/// A requester for each line, by its index. Lines are used in neighbourhoods that lie far apart, so
 /// only these take memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evictors {
-    neighbourhoods: Vec<Option<Box<[Party; Evictors::LINES]>>>,
+    neighbourhoods: Vec<Option<Box<[Requester; Evictors::LINES]>>>,
 }
 
 impl Evictors {
     /// Lines of a neighbourhood.
     const LINES: usize = 1 << 12;
 
-    pub(crate) fn of(&mut self, line: Line) -> &mut Party {
+    pub(crate) fn of(&mut self, line: Line) -> &mut Requester {
         let (at, within) =
             (line.index() as usize / Evictors::LINES, line.index() as usize % Evictors::LINES);
         if at >= self.neighbourhoods.len() {
             self.neighbourhoods.resize(at + 1, None);
         }
         &mut self.neighbourhoods[at]
-            .get_or_insert_with(|| Box::new([Party::NOBODY; Evictors::LINES]))[within]
+            .get_or_insert_with(|| Box::new([Requester::NOBODY; Evictors::LINES]))[within]
     }
 }
 
 impl Level {
     pub fn new(geometry: Geometry) -> Level {
-        Level { cache: Cache::new(geometry), evicted_by: PerSide::default() }
+        Level { cache: Cache::new(geometry), evicted_by: PerMode::default() }
     }
 
     /// Whether `line` was used last of its set: then it is there, and using it changes nothing.
@@ -136,23 +136,23 @@ impl Level {
         self.cache.used_last(line)
     }
 
-    /// `party` uses `line`; says why it was not there, if it was not.
+    /// `requester` uses `line`; says why it was not there, if it was not.
     #[inline]
-    pub fn access(&mut self, line: Line, party: Party) -> Option<Cause> {
+    pub fn access(&mut self, line: Line, requester: Requester) -> Option<Cause> {
         match self.cache.access(line) {
             Access::Hit => None,
-            Access::Miss { evicted } => Some(self.missed(line, evicted, party)),
+            Access::Miss { evicted } => Some(self.missed(line, evicted, requester)),
         }
     }
 
-    fn missed(&mut self, line: Line, evicted: Option<Line>, party: Party) -> Cause {
-        let cause = match *self.evicted_by.get_mut(line.side()).of(line) {
-            Party::NOBODY => Cause::Cold,
-            evictor if evictor == party => Cause::Own,
+    fn missed(&mut self, line: Line, evicted: Option<Line>, requester: Requester) -> Cause {
+        let cause = match *self.evicted_by.get_mut(line.mode()).of(line) {
+            Requester::NOBODY => Cause::Cold,
+            evictor if evictor == requester => Cause::Own,
             _ => Cause::Other,
         };
         if let Some(evicted) = evicted {
-            *self.evicted_by.get_mut(evicted.side()).of(evicted) = party;
+            *self.evicted_by.get_mut(evicted.mode()).of(evicted) = requester;
         }
         cause
     }
@@ -167,8 +167,9 @@ mod tests {
     #[test]
     fn processes_are_parties_of_their_own() {
         let mut level = Level::new(Geometry::cache(16, 1, 16, Replacement::Lru).unwrap());
-        let line = |index| Line::new(Side::Kernel, index).unwrap();
-        let (kernel, first, second) = (Party::KERNEL, Party::process(0), Party::process(1));
+        let line = |index| Line::new(Mode::Kernel, index).unwrap();
+        let (kernel, first, second) =
+            (Requester::KERNEL, Requester::process(0), Requester::process(1));
         let steps = [
             (0, first, Some(Cause::Cold)),
             (0, second, None),              // shared, and there
@@ -180,18 +181,18 @@ mod tests {
             (0, kernel, Some(Cause::Own)),
             (1, second, Some(Cause::Other)),
         ];
-        for (step, (index, party, cause)) in steps.into_iter().enumerate() {
-            assert_eq!(level.access(line(index), party), cause, "step {step}");
+        for (step, (index, requester, cause)) in steps.into_iter().enumerate() {
+            assert_eq!(level.access(line(index), requester), cause, "step {step}");
         }
     }
 
     #[test]
-    fn parties_know_their_side() {
-        assert_eq!(Party::KERNEL.side(), Side::Kernel);
-        for number in [0, 1, Party::PROCESSES - 1, Party::PROCESSES, u32::MAX] {
-            assert_eq!(Party::process(number).side(), Side::User, "{number}");
+    fn requesters_know_their_mode() {
+        assert_eq!(Requester::KERNEL.mode(), Mode::Kernel);
+        for number in [0, 1, Requester::PROCESSES - 1, Requester::PROCESSES, u32::MAX] {
+            assert_eq!(Requester::process(number).mode(), Mode::User, "{number}");
         }
-        assert_ne!(Party::process(0), Party::process(Party::PROCESSES - 1));
-        assert_eq!(Party::process(3), Party::process(3 + Party::PROCESSES));
+        assert_ne!(Requester::process(0), Requester::process(Requester::PROCESSES - 1));
+        assert_eq!(Requester::process(3), Requester::process(3 + Requester::PROCESSES));
     }
 }

@@ -1,42 +1,42 @@
-//! What is fetched and by whom: lines (or pages) as small numbers, and the two sides that compete
+//! What is fetched and by whom: lines (or pages) as small numbers, and the two modes that compete
 //! for a cache.
 
-/// Who executes. Torrellas' two parties (1998, section 2.2): operating system and application.
+/// Who executes. Torrellas' two requesters (1998, section 2.2): operating system and application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Side {
+pub enum Mode {
     Kernel,
     User,
 }
 
-impl Side {
-    pub const BOTH: [Side; 2] = [Side::Kernel, Side::User];
+impl Mode {
+    pub const BOTH: [Mode; 2] = [Mode::Kernel, Mode::User];
 }
 
 /// One value for the kernel and one for user code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerSide<T> {
+pub struct PerMode<T> {
     pub kernel: T,
     pub user: T,
 }
 
-impl<T> PerSide<T> {
-    pub fn get(&self, side: Side) -> &T {
-        match side {
-            Side::Kernel => &self.kernel,
-            Side::User => &self.user,
+impl<T> PerMode<T> {
+    pub fn get(&self, mode: Mode) -> &T {
+        match mode {
+            Mode::Kernel => &self.kernel,
+            Mode::User => &self.user,
         }
     }
 
-    pub fn get_mut(&mut self, side: Side) -> &mut T {
-        match side {
-            Side::Kernel => &mut self.kernel,
-            Side::User => &mut self.user,
+    pub fn get_mut(&mut self, mode: Mode) -> &mut T {
+        match mode {
+            Mode::Kernel => &mut self.kernel,
+            Mode::User => &mut self.user,
         }
     }
 }
 
 /// A line of memory (for a TLB: a page) as the number that stands for it in a stream of fetches: 31
-/// bits of index, and the side whose code it holds in bit 31.
+/// bits of index, and the mode whose code it holds in bit 31.
 ///
 /// Whoever makes the stream numbers the lines densely, so that tables can be arrays, and keeps the
 /// low bits of the index those of the line's address, at least as many as the cache has index bits:
@@ -53,12 +53,12 @@ impl Line {
     pub(crate) const NONE: Line = Line(u32::MAX);
 
     /// `None` when `index` is above [`Line::MAX_INDEX`].
-    pub fn new(side: Side, index: u32) -> Option<Line> {
-        let bit = if side == Side::User { USER } else { 0 };
+    pub fn new(mode: Mode, index: u32) -> Option<Line> {
+        let bit = if mode == Mode::User { USER } else { 0 };
         (index <= Line::MAX_INDEX).then_some(Line(index | bit))
     }
 
-    /// The line of physical memory with this number, on the kernel's side: physical lines have
+    /// The line of physical memory with this number, on the kernel's mode: physical lines have
     /// none. Numbers above [`Line::MAX_INDEX`] (64 GB in lines of 32 bytes) are cut off.
     #[inline]
     pub const fn physical(number: u64) -> Line {
@@ -78,8 +78,8 @@ impl Line {
     }
 
     #[inline]
-    pub fn side(self) -> Side {
-        if self.0 & USER == 0 { Side::Kernel } else { Side::User }
+    pub fn mode(self) -> Mode {
+        if self.0 & USER == 0 { Mode::Kernel } else { Mode::User }
     }
 }
 
@@ -88,14 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_keeps_its_side_and_index() {
-        for side in Side::BOTH {
+    fn a_line_keeps_its_mode_and_index() {
+        for mode in Mode::BOTH {
             for index in [0, 1, 12345, Line::MAX_INDEX] {
-                let line = Line::new(side, index).unwrap();
-                assert_eq!((line.side(), line.index()), (side, index));
+                let line = Line::new(mode, index).unwrap();
+                assert_eq!((line.mode(), line.index()), (mode, index));
                 assert_ne!(line, Line::NONE);
             }
-            assert_eq!(Line::new(side, Line::MAX_INDEX + 1), None);
+            assert_eq!(Line::new(mode, Line::MAX_INDEX + 1), None);
         }
     }
 }

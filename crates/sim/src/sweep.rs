@@ -6,8 +6,8 @@
 //! And what is on top of a set is on top of every smaller set that it belongs to, so the search
 //! ends at the first number of sets for which a line is.
 
-use crate::level::{Cause, Evictors, Misses, Party};
-use crate::line::{Line, PerSide};
+use crate::level::{Cause, Evictors, Misses, Requester};
+use crate::line::{Line, PerMode};
 use std::ops::RangeInclusive;
 
 /// LRU caches with every power of two of sets in a range, and of ways up to a number.
@@ -31,8 +31,8 @@ struct Stacks {
 
 #[derive(Clone, Debug, Default)]
 struct OfWays {
-    evicted_by: PerSide<Evictors>,
-    misses: PerSide<Misses>,
+    evicted_by: PerMode<Evictors>,
+    misses: PerMode<Misses>,
 }
 
 impl Sweep {
@@ -47,20 +47,20 @@ impl Sweep {
         Sweep { stacks: stacks.collect() }
     }
 
-    /// `party` uses `line` in every cache.
+    /// `requester` uses `line` in every cache.
     #[inline]
-    pub fn access(&mut self, line: Line, party: Party) {
+    pub fn access(&mut self, line: Line, requester: Requester) {
         for stacks in &mut self.stacks {
             if stacks.lines[(line.index() & stacks.set_mask) as usize * stacks.depth] == line {
                 return;
             }
-            stacks.access(line, party);
+            stacks.access(line, requester);
         }
     }
 
     /// Misses of the cache with so many sets and ways, by whose they are; `None`: it is not among
     /// them.
-    pub fn misses(&self, sets: u32, ways: u32) -> Option<PerSide<Misses>> {
+    pub fn misses(&self, sets: u32, ways: u32) -> Option<PerMode<Misses>> {
         let stacks =
             self.stacks.iter().find(|stacks| stacks.set_mask.checked_add(1) == Some(sets))?;
         let cache = ways.is_power_of_two().then(|| stacks.caches.get(ways.ilog2() as usize))??;
@@ -70,7 +70,7 @@ impl Sweep {
 
 impl Stacks {
     /// For a line that is not on top of its stack.
-    fn access(&mut self, line: Line, party: Party) {
+    fn access(&mut self, line: Line, requester: Requester) {
         let first = (line.index() & self.set_mask) as usize * self.depth;
         let stack = &mut self.lines[first..first + self.depth];
         let place = stack.iter().position(|&held| held == line);
@@ -79,15 +79,15 @@ impl Stacks {
         for (log2, cache) in
             self.caches.iter_mut().enumerate().take_while(|(log2, _)| 1 << log2 <= pushed)
         {
-            let cause = match *cache.evicted_by.get_mut(line.side()).of(line) {
-                Party::NOBODY => Cause::Cold,
-                evictor if evictor == party => Cause::Own,
+            let cause = match *cache.evicted_by.get_mut(line.mode()).of(line) {
+                Requester::NOBODY => Cause::Cold,
+                evictor if evictor == requester => Cause::Own,
                 _ => Cause::Other,
             };
-            cache.misses.get_mut(party.side()).count(cause);
+            cache.misses.get_mut(requester.mode()).count(cause);
             let evicted = stack[(1 << log2) - 1];
             if evicted != Line::NONE {
-                *cache.evicted_by.get_mut(evicted.side()).of(evicted) = party;
+                *cache.evicted_by.get_mut(evicted.mode()).of(evicted) = requester;
             }
         }
         stack.copy_within(..pushed.min(self.depth - 1), 1);
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::geometry::{Geometry, Replacement};
     use crate::level::Level;
-    use crate::line::Side;
+    use crate::line::Mode;
 
     /// Every cache of the sweep counts what that cache alone counts.
     #[test]
@@ -112,7 +112,7 @@ mod tests {
             for ways in (0..=ways).map(|ways| 1 << ways) {
                 let size = (1_u64 << sets) * ways * 16;
                 let level = Level::new(Geometry::cache(size, ways, 16, Replacement::Lru).unwrap());
-                alone.push((1 << sets, ways as u32, level, PerSide::<Misses>::default()));
+                alone.push((1 << sets, ways as u32, level, PerMode::<Misses>::default()));
             }
         }
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -123,16 +123,16 @@ mod tests {
             (state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
         };
         for _ in 0..40_000 {
-            let party = match below(3) {
-                0 => Party::KERNEL,
-                number => Party::process(number as u32),
+            let requester = match below(3) {
+                0 => Requester::KERNEL,
+                number => Requester::process(number as u32),
             };
             let span = [16, 100, 3000][below(3) as usize];
-            let line = Line::new(Side::BOTH[below(2) as usize], below(span) as u32).unwrap();
-            sweep.access(line, party);
+            let line = Line::new(Mode::BOTH[below(2) as usize], below(span) as u32).unwrap();
+            sweep.access(line, requester);
             for (_, _, level, misses) in &mut alone {
-                if let Some(cause) = level.access(line, party) {
-                    misses.get_mut(party.side()).count(cause);
+                if let Some(cause) = level.access(line, requester) {
+                    misses.get_mut(requester.mode()).count(cause);
                 }
             }
         }

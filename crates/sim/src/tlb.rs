@@ -1,19 +1,19 @@
-//! A TLB: pages instead of lines, misses counted by side.
+//! A TLB: pages instead of lines, misses counted by mode.
 
 use crate::access::Access;
 use crate::cache::Cache;
 use crate::geometry::Geometry;
-use crate::line::{Line, PerSide};
+use crate::line::{Line, PerMode};
 
 #[derive(Clone, Debug)]
 pub struct Tlb {
     cache: Cache,
-    misses: PerSide<u64>,
+    misses: PerMode<u64>,
 }
 
 impl Tlb {
     pub fn new(geometry: Geometry) -> Tlb {
-        Tlb { cache: Cache::new(geometry), misses: PerSide::default() }
+        Tlb { cache: Cache::new(geometry), misses: PerMode::default() }
     }
 
     /// Whether `page` was used last of its set: then it is there, and using it changes nothing.
@@ -27,12 +27,12 @@ impl Tlb {
     pub fn access(&mut self, page: Line) -> bool {
         let missed = self.cache.access(page) != Access::Hit;
         if missed {
-            *self.misses.get_mut(page.side()) += 1;
+            *self.misses.get_mut(page.mode()) += 1;
         }
         missed
     }
 
-    pub fn misses(&self) -> PerSide<u64> {
+    pub fn misses(&self) -> PerMode<u64> {
         self.misses
     }
 }
@@ -41,22 +41,22 @@ impl Tlb {
 mod tests {
     use super::*;
     use crate::geometry::Replacement;
-    use crate::line::Side;
+    use crate::line::Mode;
 
     #[test]
     fn three_pages_in_two_entries() {
         let mut tlb = Tlb::new(Geometry::tlb(2, 2, Replacement::Lru).unwrap());
-        for (side, page) in [
-            (Side::Kernel, 7), // miss
-            (Side::User, 7),   // miss
-            (Side::Kernel, 7), // hit
-            (Side::Kernel, 7), // hit
-            (Side::User, 9),   // miss, evicts user 7
-            (Side::Kernel, 7), // hit
-            (Side::User, 7),   // miss, evicts user 9
+        for (mode, page) in [
+            (Mode::Kernel, 7), // miss
+            (Mode::User, 7),   // miss
+            (Mode::Kernel, 7), // hit
+            (Mode::Kernel, 7), // hit
+            (Mode::User, 9),   // miss, evicts user 7
+            (Mode::Kernel, 7), // hit
+            (Mode::User, 7),   // miss, evicts user 9
         ] {
-            tlb.access(Line::new(side, page).unwrap());
+            tlb.access(Line::new(mode, page).unwrap());
         }
-        assert_eq!(tlb.misses(), PerSide { kernel: 1, user: 3 });
+        assert_eq!(tlb.misses(), PerMode { kernel: 1, user: 3 });
     }
 }

@@ -5,7 +5,7 @@ mod random;
 
 use kernlane_sim::{
     CacheDescription, Counters, Geometry, Hierarchy, Latencies, Line, Machine, Memory, Misses,
-    Party, PerSide, PhysAddr, Replacement, Side, SimpleModel,
+    Mode, PerMode, PhysAddr, Replacement, Requester, SimpleModel,
 };
 use random::Random;
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ impl Naive {
     }
 
     /// None: a hit. Else cold (0), self (1), other (2).
-    fn access(&mut self, addr: u64, party: u32) -> Option<usize> {
+    fn access(&mut self, addr: u64, requester: u32) -> Option<usize> {
         let line = addr / self.line;
         let set = self.held.entry(line % self.sets).or_default();
         if let Some(at) = set.iter().position(|&held| held == line) {
@@ -64,12 +64,12 @@ impl Naive {
             return None;
         }
         if set.len() == self.ways {
-            self.evicted_by.insert(set.remove(0), party);
+            self.evicted_by.insert(set.remove(0), requester);
         }
         set.push(line);
         Some(match self.evicted_by.get(&line) {
             None => 0,
-            Some(&by) if by == party => 1,
+            Some(&by) if by == requester => 1,
             Some(_) => 2,
         })
     }
@@ -93,11 +93,15 @@ fn every_level_misses_what_the_naive_one_misses() {
         let mut fast =
             Hierarchy::new(&machine(l1i, build(l1d), Some(build(l2)), Some(build(l3)))).unwrap();
         let mut naive = [l1i, l1d, l2, l3].map(|(size, ways, line)| Naive::new(size, ways, line));
-        // By side; L1I, L1D, L2 and L3 of fetches and of data.
+        // By mode; L1I, L1D, L2 and L3 of fetches and of data.
         let mut expected = [[[0_u64; 3]; 6]; 2];
         for _ in 0..60_000 {
-            let party = random.below(4) as u32;
-            fast.runs(if party == 0 { Party::KERNEL } else { Party::process(party - 1) });
+            let requester = random.below(4) as u32;
+            fast.runs(if requester == 0 {
+                Requester::KERNEL
+            } else {
+                Requester::process(requester - 1)
+            });
             let addr = match random.below(3) {
                 0 => random.below(1 << 10),
                 1 => random.below(1 << 13),
@@ -107,25 +111,25 @@ fn every_level_misses_what_the_naive_one_misses() {
             let missed = match is_data {
                 true => fast.data(PhysAddr(addr)),
                 false => fast
-                    .fetch(Line::new(Side::Kernel, (addr / l1i.2) as u32).unwrap(), PhysAddr(addr)),
+                    .fetch(Line::new(Mode::Kernel, (addr / l1i.2) as u32).unwrap(), PhysAddr(addr)),
             };
-            let counts = &mut expected[usize::from(party != 0)];
-            let first = naive[usize::from(is_data)].access(addr, party);
+            let counts = &mut expected[usize::from(requester != 0)];
+            let first = naive[usize::from(is_data)].access(addr, requester);
             assert_eq!(missed.is_some(), first.is_some());
             let Some(first) = first else { continue };
             counts[usize::from(is_data)][first] += 1;
-            let Some(second) = naive[2].access(addr, party) else { continue };
+            let Some(second) = naive[2].access(addr, requester) else { continue };
             counts[2 + usize::from(is_data)][second] += 1;
-            if let Some(third) = naive[3].access(addr, party) {
+            if let Some(third) = naive[3].access(addr, requester) {
                 counts[4 + usize::from(is_data)][third] += 1;
             }
         }
         let counters = fast.counters();
-        for (side, [l1i, l1d, l2i, l2d, l3i, l3d]) in
-            [counters.kernel, counters.user].into_iter().zip(expected.map(|side| side.map(misses)))
+        for (mode, [l1i, l1d, l2i, l2d, l3i, l3d]) in
+            [counters.kernel, counters.user].into_iter().zip(expected.map(|mode| mode.map(misses)))
         {
             assert_eq!(
-                (side.l1i, side.l1d, side.l2i, side.l2d, side.l3i, side.l3d),
+                (mode.l1i, mode.l1d, mode.l2i, mode.l2d, mode.l3i, mode.l3d),
                 (l1i, l1d, l2i, l2d, l3i, l3d)
             );
         }
@@ -194,11 +198,11 @@ fn what_a_stretch_cost_is_a_difference() {
     hierarchy.executed(3, 2, 1);
     hierarchy.data(PhysAddr(0));
     let before = hierarchy.counters();
-    hierarchy.runs(Party::process(0));
+    hierarchy.runs(Requester::process(0));
     hierarchy.executed(5, 1, 0);
     hierarchy.data(PhysAddr(4096));
     let after = hierarchy.counters();
-    let cost = PerSide { kernel: after.kernel - before.kernel, user: after.user - before.user };
+    let cost = PerMode { kernel: after.kernel - before.kernel, user: after.user - before.user };
     assert_eq!(cost.kernel, Counters::default());
     let expected = Counters {
         instructions: 5,

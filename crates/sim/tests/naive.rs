@@ -2,7 +2,7 @@
 //! every single answer is equal.
 
 use kernlane_sim::{
-    Access, Cache, Geometry, InstructionCache, Line, Misses, PerSide, Replacement, Side,
+    Access, Cache, Geometry, InstructionCache, Line, Misses, Mode, PerMode, Replacement,
 };
 
 /// A set is a list, and everything is looked for from the front.
@@ -100,8 +100,8 @@ impl Random {
     }
 
     fn line(&mut self, bound: u32) -> Line {
-        let side = Side::BOTH[self.below(2) as usize];
-        Line::new(side, self.below(bound)).unwrap()
+        let mode = Mode::BOTH[self.below(2) as usize];
+        Line::new(mode, self.below(bound)).unwrap()
     }
 }
 
@@ -133,7 +133,7 @@ fn stream(geometry: Geometry, random: &mut Random) -> Vec<Line> {
             1 => {
                 let (start, length) = (random.below(1000), 300.min(span * 3));
                 lines.extend(
-                    (0..length).map(|step| Line::new(Side::Kernel, start + step % span).unwrap()),
+                    (0..length).map(|step| Line::new(Mode::Kernel, start + step % span).unwrap()),
                 );
             }
             _ => lines.extend((0..60).flat_map(|_| std::iter::repeat_n(random.line(span), 3))),
@@ -158,21 +158,21 @@ fn every_miss_has_the_cause_that_the_naive_model_finds() {
     let mut random = Random(88172645463325252);
     for geometry in geometries() {
         let (mut fast, mut naive) = (InstructionCache::new(geometry), Naive::new(geometry));
-        let mut evicted_by = std::collections::HashMap::<Line, Side>::new();
-        let mut expected = PerSide::<Misses>::default();
+        let mut evicted_by = std::collections::HashMap::<Line, Mode>::new();
+        let mut expected = PerMode::<Misses>::default();
         for line in stream(geometry, &mut random) {
             let answer = naive.access(line);
             assert_eq!(fast.fetch(line), answer != Access::Hit);
             let Access::Miss { evicted } = answer else {
                 continue;
             };
-            let misses = expected.get_mut(line.side());
+            let misses = expected.get_mut(line.mode());
             match evicted_by.get(&line) {
                 None => misses.cold += 1,
-                Some(&side) if side == line.side() => misses.own += 1,
+                Some(&mode) if mode == line.mode() => misses.own += 1,
                 Some(_) => misses.other += 1,
             }
-            evicted_by.extend(evicted.map(|left| (left, line.side())));
+            evicted_by.extend(evicted.map(|left| (left, line.mode())));
         }
         assert_eq!(fast.misses(), expected, "{geometry:?}");
     }
@@ -186,7 +186,7 @@ fn a_loop_that_just_does_not_fit_thrashes() {
     for (length, misses) in [(64, 64), (65, 65 * 10)] {
         let mut cache = InstructionCache::new(geometry);
         for step in 0..length * 10 {
-            cache.fetch(Line::new(Side::Kernel, step % length).unwrap());
+            cache.fetch(Line::new(Mode::Kernel, step % length).unwrap());
         }
         assert_eq!(cache.misses().kernel.total(), misses, "{length} lines");
     }

@@ -101,10 +101,10 @@ fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> 
             all += counts;
             all
         });
-        let sides =
+        let modes =
             replayed.layouts[0].machines[at].memory.context("no data accesses were recorded")?;
-        let mut expected = sides.kernel;
-        expected += sides.user;
+        let mut expected = modes.kernel;
+        expected += modes.user;
         ensure!(all == expected, "{name}: services have {all:?}, replay {expected:?}");
         ensure!(
             all.itlb > 0 && all.dtlb > 0 && all.l3i.total() + all.l2i.total() > 0,

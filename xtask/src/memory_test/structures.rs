@@ -9,7 +9,7 @@ use execution::machine;
 use guest::End;
 use host::recording::Recording;
 use replay::{self, Layout};
-use sim::{Counters, PerSide};
+use sim::{Counters, PerMode};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -92,15 +92,15 @@ fn of_class(row: &attribution::misses::table::StructureRow, class: &str) -> bool
 }
 
 /// Functions, structures and ranges, each to the last miss.
-fn adds_up(table: &MissTable, counted: &PerSide<Counters>, check: &mut impl FnMut(&str, bool)) {
+fn adds_up(table: &MissTable, counted: &PerMode<Counters>, check: &mut impl FnMut(&str, bool)) {
     let (kernel, user) = (Levels::from(&counted.kernel), Levels::from(&counted.user));
     check("the caches counted what replay counts", (table.kernel, table.user) == (kernel, user));
-    for (side, is_kernel, levels) in [("kernel", true, &kernel), ("user", false, &user)] {
+    for (mode, is_kernel, levels) in [("kernel", true, &kernel), ("user", false, &user)] {
         let rows = || table.functions.iter().filter(|row| row.kernel == is_kernel);
         for (level, of) in LEVELS {
             let sum = sum(rows().map(|row| of(&row.misses)));
             check(
-                &format!("{side} {level}: {} misses, all of functions", of(levels).total()),
+                &format!("{mode} {level}: {} misses, all of functions", of(levels).total()),
                 sum == of(levels),
             );
         }
@@ -110,7 +110,7 @@ fn adds_up(table: &MissTable, counted: &PerSide<Counters>, check: &mut impl FnMu
                 .iter()
                 .map(|row| of(if is_kernel { &row.kernel } else { &row.user })));
             check(
-                &format!("{side} {level}: {} misses, all of structures", of(levels).total()),
+                &format!("{mode} {level}: {} misses, all of structures", of(levels).total()),
                 sum == of(levels),
             );
         }

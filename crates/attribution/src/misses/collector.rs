@@ -7,7 +7,7 @@ use crate::services::functions::NAMELESS;
 use crate::services::symbols::Symbols;
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use image::address::LinkAddr;
-use sim::{Cause, Counters, Missed, Misses, PerSide, Side};
+use sim::{Cause, Counters, Missed, Misses, Mode, PerMode};
 use std::collections::{BTreeMap, HashMap};
 use trace::{Accesses, RunAddr, Translation, TranslationId, UseChange};
 
@@ -50,16 +50,16 @@ pub struct Machine {
     /// L1I misses of the kernel by range.
     pub ranges: BTreeMap<u64, Misses>,
     /// By structure's number, and who missed.
-    pub structures: Vec<PerSide<Counters>>,
+    pub structures: Vec<PerMode<Counters>>,
     /// Of frames that are not yet named.
-    pending: HashMap<u64, PerSide<Counters>>,
+    pending: HashMap<u64, PerMode<Counters>>,
 }
 
 impl Machine {
-    fn structure(&mut self, id: StructureId) -> &mut PerSide<Counters> {
+    fn structure(&mut self, id: StructureId) -> &mut PerMode<Counters> {
         let at = id.0 as usize;
         if at >= self.structures.len() {
-            self.structures.resize(at + 1, PerSide::default());
+            self.structures.resize(at + 1, PerMode::default());
         }
         &mut self.structures[at]
     }
@@ -135,8 +135,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn side(&self) -> Side {
-        if self.of[self.current.0 as usize].addr.is_kernel() { Side::Kernel } else { Side::User }
+    fn mode(&self) -> Mode {
+        if self.of[self.current.0 as usize].addr.is_kernel() { Mode::Kernel } else { Mode::User }
     }
 }
 
@@ -217,7 +217,7 @@ impl Observer for Collector<'_> {
     }
 
     fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: Missed) {
-        let side = self.side();
+        let mode = self.mode();
         let of = &self.of[self.current.0 as usize];
         let frame = miss.physical.0 >> 12;
         if of.stack.get(usize::from(miss.instruction)).copied().unwrap_or(false) {
@@ -229,7 +229,7 @@ impl Observer for Collector<'_> {
             Owner::Known(id) => machine.structure(id),
             Owner::Pending(frame) => machine.pending.entry(frame).or_default(),
         };
-        count(counters.get_mut(side), missed, false);
+        count(counters.get_mut(mode), missed, false);
     }
 }
 

@@ -4,7 +4,7 @@
 use super::collector::{Collector, RANGE, USER_MODE, says_nothing};
 use super::memory::Class;
 use serde::Serialize;
-use sim::{Counters, Machine, Misses, PerSide};
+use sim::{Counters, Machine, Misses, PerMode};
 use trace::Header;
 
 /// Misses by cause. In the kernel they are the papers' KERN-self and KERN-other, in user mode
@@ -123,7 +123,7 @@ impl MissTable {
         machine: &Machine,
         collector: &Collector<'_>,
         number: usize,
-        counted: &PerSide<Counters>,
+        counted: &PerMode<Counters>,
         frames_unknown: Option<String>,
     ) -> MissTable {
         let counts = collector.machine(number);

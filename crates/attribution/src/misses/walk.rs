@@ -8,7 +8,7 @@ use execution::code::Code;
 use execution::data::PIECE;
 use execution::data::{DataFlow, Execution, Stream};
 use execution::numbering::{Numbering, Unit};
-use sim::{Counters, Hierarchy, Line, Machine, Missed, Party, PerSide, PhysAddr};
+use sim::{Counters, Hierarchy, Line, Machine, Missed, PerMode, PhysAddr, Requester};
 use std::io::Read;
 use trace::{Accesses, Chunk, Patterns, Reader, RunAddr, Translation, TranslationId};
 
@@ -85,7 +85,7 @@ pub fn walk<R: Read>(
     reader: &mut Reader<R>,
     machines: &[Machine],
     observer: &mut impl Observer,
-) -> Result<Vec<PerSide<Counters>>> {
+) -> Result<Vec<PerMode<Counters>>> {
     let mut running: Vec<Running> = machines.iter().map(Running::new).collect::<Result<_>>()?;
     let mut flow = DataFlow::new(machines);
     let (mut codes, mut located) = (Vec::new(), Vec::new());
@@ -152,13 +152,13 @@ fn run(running: &mut [Running], flow: &DataFlow, codes: &[Code], observer: &mut 
         let left = (execution.left != 0).then_some(u32::from(execution.left));
         observer.executed(execution.translation, left);
         let instructions = left.map_or(code.lengths.len() as u64, u64::from);
-        let party = if code.addr.is_kernel() { Party::KERNEL } else { execution.process };
+        let requester = if code.addr.is_kernel() { Requester::KERNEL } else { execution.process };
         let (own, rest) = accesses.split_at(execution.accesses as usize);
         accesses = rest;
         for (machine, running) in running.iter_mut().enumerate() {
             let lines = running.lines_of(code, execution);
             let hierarchy = &mut running.hierarchy;
-            hierarchy.runs(party);
+            hierarchy.runs(requester);
             hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
             for (&(line, addr), &physical) in
                 running.lines[lines.clone()].iter().zip(&running.physical[lines])

@@ -101,9 +101,9 @@ impl Meter for WithBranches {
         let counted = self.machines.take().iter().zip(&mut self.predicting);
         let with_branches = counted.map(|(counts, predicting)| MachineCounts {
             branches: predicting.as_mut().map(|predicting| {
-                let sides = std::mem::take(&mut predicting.counters);
-                let mut both = sides.kernel;
-                both += sides.user;
+                let modes = std::mem::take(&mut predicting.counters);
+                let mut both = modes.kernel;
+                both += modes.user;
                 both
             }),
             ..*counts

@@ -317,8 +317,8 @@ mod tests {
             calls: vec![Call { from: BlockId(2), to: BlockId(3), count: 5 }],
             seeds: Vec::new(),
             joint_misses: Vec::new(),
-            alternations: Vec::new(),
-            presences: Vec::new(),
+            temporal_edges: Vec::new(),
+            block_epochs: Vec::new(),
         }
     }
 

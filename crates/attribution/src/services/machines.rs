@@ -15,8 +15,8 @@ use execution::code::Code;
 use execution::data::{DataFlow, Execution, Stream};
 use execution::numbering::{Numbering, Unit};
 use sim::{
-    Cause, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Party, PerSide,
-    PhysAddr, Side,
+    Cause, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Mode, PerMode,
+    PhysAddr, Requester,
 };
 use trace::{Patterns, RunAddr, Task, Translation, TranslationId};
 
@@ -74,16 +74,16 @@ impl Short {
     }
 
     #[inline]
-    fn side(self) -> Side {
-        if self.0 & Short::KERNEL != 0 { Side::Kernel } else { Side::User }
+    fn mode(self) -> Mode {
+        if self.0 & Short::KERNEL != 0 { Mode::Kernel } else { Mode::User }
     }
 
     /// Who executes, on behalf of this process.
     #[inline]
-    fn party(self, process: Party) -> Party {
-        match self.side() {
-            Side::Kernel => Party::KERNEL,
-            Side::User => process,
+    fn requester(self, process: Requester) -> Requester {
+        match self.mode() {
+            Mode::Kernel => Requester::KERNEL,
+            Mode::User => process,
         }
     }
 }
@@ -180,7 +180,7 @@ struct Ahead {
 #[derive(Clone, Copy)]
 struct Missed {
     execution: u32,
-    party: Party,
+    requester: Requester,
     /// `None`: the TLB missed.
     cause: Option<Cause>,
     physical: PhysAddr,
@@ -300,7 +300,7 @@ impl Running {
         for _ in 0..pages.fetch(id, bytes, hierarchy) {
             self.ahead.fetches.push(Missed {
                 execution: number,
-                party: shorts[id as usize].party(execution.process),
+                requester: shorts[id as usize].requester(execution.process),
                 cause: None,
                 physical: PhysAddr::default(),
             });
@@ -316,13 +316,13 @@ impl Running {
         codes: &[Code],
     ) {
         let id = execution.translation.0;
-        let party = shorts[id as usize].party(execution.process);
+        let requester = shorts[id as usize].requester(execution.process);
         let left = (execution.left != 0).then(|| (&codes[id as usize], execution.left.into()));
         for at in self.lines_of(id, left) {
-            if let Some(cause) = hierarchy.fetch_ahead(self.lines[at], party) {
+            if let Some(cause) = hierarchy.fetch_ahead(self.lines[at], requester) {
                 self.ahead.fetches.push(Missed {
                     execution: number,
-                    party,
+                    requester,
                     cause: Some(cause),
                     physical: self.physical[at],
                 });
@@ -349,7 +349,7 @@ impl Running {
             match (fetch_first, data) {
                 (Some(fetch), _) => {
                     ahead.fetches_done += 1;
-                    hierarchy.runs(fetch.party);
+                    hierarchy.runs(fetch.requester);
                     match fetch.cause {
                         Some(cause) => drop(hierarchy.fetch_missed(cause, fetch.physical)),
                         None => hierarchy.fetch_page_missed(),
@@ -357,7 +357,7 @@ impl Running {
                 }
                 (None, Some(data)) => {
                     ahead.data_done += 1;
-                    hierarchy.runs(data.party);
+                    hierarchy.runs(data.requester);
                     match data.cause {
                         Some(cause) => drop(hierarchy.data_missed(cause, data.physical)),
                         None => hierarchy.data_page_missed(),
@@ -390,14 +390,14 @@ impl Ahead {
             let execution = &flow.executions[number];
             let missed = Missed {
                 execution: number as u32,
-                party: shorts[execution.translation.0 as usize].party(execution.process),
+                requester: shorts[execution.translation.0 as usize].requester(execution.process),
                 cause: None,
                 physical: access.physical,
             };
             self.data.extend(page_missed.then_some(missed));
             for line in first..=last {
                 let physical = PhysAddr(line << log2);
-                if let Some(cause) = hierarchy.data_ahead(physical, missed.party) {
+                if let Some(cause) = hierarchy.data_ahead(physical, missed.requester) {
                     self.data.push(Missed { cause: Some(cause), physical, ..missed });
                 }
             }
@@ -406,12 +406,12 @@ impl Ahead {
 }
 
 impl Data {
-    /// What ran since the last time, by side: instructions, loads, stores.
-    fn amounts(&mut self, shorts: &[Short]) -> PerSide<[u64; 3]> {
-        let mut amounts = PerSide::<[u64; 3]>::default();
+    /// What ran since the last time, by mode: instructions, loads, stores.
+    fn amounts(&mut self, shorts: &[Short]) -> PerMode<[u64; 3]> {
+        let mut amounts = PerMode::<[u64; 3]>::default();
         for execution in &self.flow.executions[self.counted..self.ran] {
             let short = shorts[execution.translation.0 as usize];
-            let [instructions, loads, stores] = amounts.get_mut(short.side());
+            let [instructions, loads, stores] = amounts.get_mut(short.mode());
             *instructions += u64::from(short.instructions(execution.left));
             *loads += u64::from(execution.loads);
             *stores += u64::from(execution.stores);
@@ -467,9 +467,9 @@ impl Machines {
         self.count();
         for (taken, running) in self.taken.iter_mut().zip(&mut self.running) {
             let memory = running.hierarchy.as_ref().map(|hierarchy| {
-                let sides = hierarchy.counters();
-                let mut now = sides.kernel;
-                now += sides.user;
+                let modes = hierarchy.counters();
+                let mut now = modes.kernel;
+                now += modes.user;
                 now - std::mem::replace(&mut running.before, now)
             });
             running.l1i_taken += running.l1i_misses;
@@ -541,8 +541,8 @@ impl Machines {
         let l1i = running.l1i_taken + running.l1i_misses;
         match running.hierarchy.as_ref().map(Hierarchy::counters) {
             None => LevelMisses { l1i, l1d: 0, l2: 0 },
-            Some(sides) => {
-                let sum = |of: fn(&Counters) -> u64| of(&sides.kernel) + of(&sides.user);
+            Some(modes) => {
+                let sum = |of: fn(&Counters) -> u64| of(&modes.kernel) + of(&modes.user);
                 LevelMisses {
                     l1i: l1i + sum(|counters| counters.l1i.total()),
                     l1d: sum(|counters| counters.l1d.total()),
@@ -564,10 +564,10 @@ impl Machines {
         for running in &mut self.running {
             running.catch_up(data.ran as u32);
             if let Some(hierarchy) = &mut running.hierarchy {
-                for (party, [instructions, loads, stores]) in
-                    [(Party::KERNEL, amounts.kernel), (Party::process(0), amounts.user)]
+                for (requester, [instructions, loads, stores]) in
+                    [(Requester::KERNEL, amounts.kernel), (Requester::process(0), amounts.user)]
                 {
-                    hierarchy.runs(party);
+                    hierarchy.runs(requester);
                     hierarchy.executed(instructions, loads, stores);
                 }
             }

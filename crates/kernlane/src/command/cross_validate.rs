@@ -165,7 +165,7 @@ fn test(
         let ground = Ground::new(image, &profile).with_context(|| trained.clone())?;
         // Lesser instruments do not see what alternates: what needs that is not made from them.
         let possible = |algorithm: &&Algorithm| {
-            !algorithm.uses_alternations() || !profile.alternations.is_empty()
+            !algorithm.uses_temporal_edges() || !profile.temporal_edges.is_empty()
         };
         for &algorithm in args.algorithm.iter().filter(possible) {
             let (order, _) = ground.lay_out(algorithm, args.seed)?;

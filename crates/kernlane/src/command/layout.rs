@@ -54,8 +54,8 @@ pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
 
 /// What some algorithms need of a profile that not every profile has.
 pub fn besides(algorithms: &[Algorithm]) -> Besides {
-    match algorithms.iter().any(|algorithm| algorithm.uses_alternations()) {
-        true => Besides::Alternations,
+    match algorithms.iter().any(|algorithm| algorithm.uses_temporal_edges()) {
+        true => Besides::TemporalEdges,
         false => Besides::Nothing,
     }
 }
@@ -86,10 +86,10 @@ impl<'a> Ground<'a> {
     /// The layout by `algorithm`, checked, and its score on these counts.
     pub fn lay_out(&self, algorithm: Algorithm, seed: u64) -> Result<(Layout, Score)> {
         let graph = self.graph();
-        if algorithm.uses_alternations() && graph.alternations.is_empty() {
+        if algorithm.uses_temporal_edges() && graph.temporal_edges.is_empty() {
             bail!(
-                "{algorithm} needs to know which chunks of code alternate, and this profile does not say: give the recording, or a profile from `kernlane \
-                 profile --alternations`"
+                "{algorithm} needs temporal-relationship edges, and this profile has none: give the recording, or a profile from `kernlane \
+                 profile --temporal-edges`"
             );
         }
         let ordered = ::layout::order(graph, algorithm, seed)

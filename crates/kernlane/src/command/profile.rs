@@ -50,9 +50,9 @@ pub struct ProfileArgs {
     #[arg(long, short, value_name = "FILE.klp")]
     pub output: Option<PathBuf>,
 
-    /// Also count which chunks of code alternate, for the layout `gloy-smith`; takes longer
-    #[arg(long)]
-    pub alternations: bool,
+    /// Also count temporal-relationship edges, for the layout `gloy-smith`; takes longer
+    #[arg(long, alias = "alternations")]
+    pub temporal_edges: bool,
 
     /// How many functions, processes and places without a function to list
     #[arg(long, default_value_t = 10)]
@@ -103,7 +103,7 @@ pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernel");
     let image = args.input.image()?;
     drop(progress);
-    let besides = if args.alternations { Besides::Alternations } else { Besides::Nothing };
+    let besides = if args.temporal_edges { Besides::TemporalEdges } else { Besides::Nothing };
     let profile = args.input.profile(&image, besides)?;
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;

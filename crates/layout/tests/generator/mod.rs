@@ -7,7 +7,7 @@
 use kernlane_layout::chunks::first_of_chunk;
 use kernlane_layout::random::SplitMix64;
 use kernlane_layout::{
-    Alternation, BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Presence, Seed, SeedClass,
+    BlockEpochs, BlockId, Call, Edge, EdgeKind, Graph, JointMiss, Seed, SeedClass, TemporalEdge,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -88,16 +88,16 @@ fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut Split
         });
     }
     for _ in 0..random.below(u64::from(blocks)) {
-        graph.alternations.push(Alternation {
+        graph.temporal_edges.push(TemporalEdge {
             a: BlockId(random.below(u64::from(blocks)) as u32),
             b: BlockId(random.below(u64::from(blocks)) as u32),
             count: count(random),
         });
     }
     for _ in 0..random.below(u64::from(blocks)) {
-        graph.presences.push(Presence {
+        graph.block_epochs.push(BlockEpochs {
             block: BlockId(random.below(u64::from(blocks)) as u32),
-            turnovers: (0..random.below(3)).map(|_| random.next_u64()).collect(),
+            epochs: (0..random.below(3)).map(|_| random.next_u64()).collect(),
         });
     }
 }
@@ -169,10 +169,10 @@ pub fn vast(shape: VastShape, seed: u64) -> Graph {
         let (to, count) = (BlockId(callee), heavy(&mut random));
         graph.calls.push(Call { from: block, to, count });
         graph.joint_misses.push(JointMiss { a: block, b: other(&mut random), count });
-        graph.alternations.push(Alternation { a: block, b: other(&mut random), count });
+        graph.temporal_edges.push(TemporalEdge { a: block, b: other(&mut random), count });
         graph
-            .presences
-            .push(Presence { block, turnovers: vec![random.next_u64() & random.next_u64()] });
+            .block_epochs
+            .push(BlockEpochs { block, epochs: vec![random.next_u64() & random.next_u64()] });
     }
     graph.seeds = (0..100)
         .map(|number| Seed {
@@ -279,9 +279,9 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
             random,
         );
     }
-    graph.presences = misses.presences();
+    graph.block_epochs = misses.block_epochs();
     graph.joint_misses = misses.joint();
-    graph.alternations = recent.alternations();
+    graph.temporal_edges = recent.temporal_edges();
     for (&(function, class), &count) in seeds.iter().zip(&entered) {
         graph.seeds.push(Seed {
             block: BlockId(graph.functions[function as usize].start),
@@ -310,25 +310,24 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
 }
 
 /// A cache of as many blocks as a real one holds, what missed in it one after the other, and what
-/// ran in its turnovers.
+/// ran in its epochs.
 #[derive(Default)]
 struct Misses {
     slots: HashMap<u32, u32>,
     last: Option<u32>,
     pairs: BTreeMap<(u32, u32), u64>,
     missed: usize,
-    /// By block: the turnovers in which it ran, of the first 512.
-    turnovers: BTreeMap<u32, Vec<u64>>,
+    /// By block: the epochs in which it ran, of the first 512.
+    epochs: BTreeMap<u32, Vec<u64>>,
 }
 
 impl Misses {
     fn run(&mut self, block: u32) {
         let hit = self.slots.insert(block % 1021, block) == Some(block);
         self.missed += usize::from(!hit);
-        let turnover = self.missed / 1021;
-        if turnover < 512 {
-            self.turnovers.entry(block).or_insert_with(|| vec![0; 8])[turnover / 64] |=
-                1 << (turnover % 64);
+        let epoch = self.missed / 1021;
+        if epoch < 512 {
+            self.epochs.entry(block).or_insert_with(|| vec![0; 8])[epoch / 64] |= 1 << (epoch % 64);
         }
         if hit {
             return;
@@ -338,12 +337,12 @@ impl Misses {
         }
     }
 
-    fn presences(&self) -> Vec<Presence> {
-        let row = |(&block, turnovers): (&u32, &Vec<u64>)| Presence {
+    fn block_epochs(&self) -> Vec<BlockEpochs> {
+        let row = |(&block, epochs): (&u32, &Vec<u64>)| BlockEpochs {
             block: BlockId(block),
-            turnovers: turnovers.clone(),
+            epochs: epochs.clone(),
         };
-        self.turnovers.iter().map(row).collect()
+        self.epochs.iter().map(row).collect()
     }
 
     fn joint(self) -> Vec<JointMiss> {
@@ -385,11 +384,11 @@ impl Recent {
         self.queue.push(chunk);
     }
 
-    fn alternations(self) -> Vec<Alternation> {
+    fn temporal_edges(self) -> Vec<TemporalEdge> {
         let mut pairs: Vec<_> = self.pairs.into_iter().collect();
         pairs.sort_unstable();
-        let alternation = |((a, b), count)| Alternation { a: BlockId(a), b: BlockId(b), count };
-        pairs.into_iter().map(alternation).collect()
+        let edge = |((a, b), count)| TemporalEdge { a: BlockId(a), b: BlockId(b), count };
+        pairs.into_iter().map(edge).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::tests::by_hand::{loops, machine, memory, moved};
 use crate::tests::guest::{record, replayed};
 use crate::{Layout, replay};
 use sim::{
-    BranchCounters, BranchPrediction, Direction, Held, Machine, PerSide, TargetBufferDescription,
+    BranchCounters, BranchPrediction, Direction, Held, Machine, PerMode, TargetBufferDescription,
 };
 use trace::Reader;
 
@@ -25,7 +25,7 @@ fn rounds(direction: Direction) -> [BranchCounters; 2] {
     let recording = record(&memory(), &loops(10), 64);
     let mut layouts = replayed(&recording, moved(), &[predicting(direction)]).layouts;
     [layouts.remove(0), layouts.remove(0)].map(|counts| {
-        let PerSide { kernel, user } = counts.machines[0].branches.unwrap();
+        let PerMode { kernel, user } = counts.machines[0].branches.unwrap();
         assert_eq!(user, BranchCounters::default());
         kernel
     })

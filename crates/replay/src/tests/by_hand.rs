@@ -13,7 +13,7 @@ use crate::tests::guest::{Memory, record, replayed};
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
 use sim::{
-    Geometry, ItlbDescription, Machine, Misses, PerSide, Replacement, SimpleModel, TakenBranches,
+    Geometry, ItlbDescription, Machine, Misses, PerMode, Replacement, SimpleModel, TakenBranches,
 };
 
 const K: u64 = 0xffff_ffff_8100_0000;
@@ -96,7 +96,7 @@ fn the_original_by_hand() {
     let recording = record(&memory(), &loops(10), 64);
     let counts = replayed(&recording, Placement::default(), &[machine()]).layouts.remove(0);
     let amounts = &counts.amounts;
-    assert_eq!(amounts.instructions, PerSide { kernel: 170, user: 0 });
+    assert_eq!(amounts.instructions, PerMode { kernel: 170, user: 0 });
     // A 10, B 10, D 13, F 1, E 10, and A 10, C 8, D 13, F 1, E 10.
     assert_eq!(amounts.fetched_bytes.kernel, 860);
     // In each round: A to C, B's jump and two of E's, two calls and returns.
@@ -104,14 +104,14 @@ fn the_original_by_hand() {
         amounts.taken.kernel,
         TakenBranches { conditional: 10, jump: 30, call: 20, ret: 20, indirect: 0 }
     );
-    assert_eq!(amounts.touched_pages, PerSide { kernel: 1, user: 0 });
+    assert_eq!(amounts.touched_pages, PerMode { kernel: 1, user: 0 });
     assert_eq!(amounts.breaks, 0);
     let on = &counts.machines[0];
     // Lines 0 (A B C, the first of D), 1 (D E), 8 (F): line 8 and line 0 share a set. Each round
     // brings both in again.
     assert_eq!(on.l1i.kernel, Misses { cold: 3, own: 38, other: 0 });
     assert_eq!(on.touched_lines.kernel, 3);
-    assert_eq!(on.itlb, Some(PerSide { kernel: 1, user: 0 }));
+    assert_eq!(on.itlb, Some(PerMode { kernel: 1, user: 0 }));
 }
 
 #[test]

@@ -85,7 +85,7 @@ const KERNEL_RAN: Event = Event::Executed(TranslationId(0));
 const USER_RAN: Event = Event::Executed(TranslationId(1));
 
 #[test]
-fn misses_have_their_cause_and_level_and_side() {
+fn misses_have_their_cause_and_level_and_mode() {
     let (first, second) = (Event::Task(TaskId(0)), Event::Task(TaskId(1)));
     let replayed = replayed(
         &[

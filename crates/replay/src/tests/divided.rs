@@ -12,7 +12,7 @@ use crate::tests::guest::{Memory, record};
 use crate::{Asked, Layout, Trials, replay_trials};
 use execution::division::Division;
 use execution::part::Cut;
-use sim::{Misses, PerSide};
+use sim::{Misses, PerMode};
 use std::collections::BTreeMap;
 use trace::Reader;
 
@@ -21,7 +21,7 @@ const K: u64 = 0xffff_ffff_8100_0000;
 const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
 
 /// Misses of ten rounds.
-fn misses(division: Division) -> PerSide<Misses> {
+fn misses(division: Division) -> PerMode<Misses> {
     let mut memory = Memory::default();
     for (start, ending) in
         [(U, &[0x0f, 0x05][..]), (K, &[0xeb, 0x36]), (K + 0x40, &[0x48, 0x0f, 0x07])]

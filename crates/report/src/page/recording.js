@@ -41,14 +41,14 @@ const services = (recording, conditions) => {
       `Context switches: ${count(recording.table.context_switches)}.`)]];
 };
 
-const LEVELS = [["L1I", (c) => c.l1i], ["L1D", (c) => sides(c.memory, "l1d")], ["L2, instructions", (c) => sides(c.memory, "l2_instructions")],
-  ["L2, data", (c) => sides(c.memory, "l2_data")], ["L3, instructions", (c) => sides(c.memory, "l3_instructions")], ["L3, data", (c) => sides(c.memory, "l3_data")]];
-const sides = (memory, level) => (memory ? { kernel: memory.kernel[level], user: memory.user[level] } : null);
+const LEVELS = [["L1I", (c) => c.l1i], ["L1D", (c) => modes(c.memory, "l1d")], ["L2, instructions", (c) => modes(c.memory, "l2_instructions")],
+  ["L2, data", (c) => modes(c.memory, "l2_data")], ["L3, instructions", (c) => modes(c.memory, "l3_instructions")], ["L3, data", (c) => modes(c.memory, "l3_data")]];
+const modes = (memory, level) => (memory ? { kernel: memory.kernel[level], user: memory.user[level] } : null);
 const CAUSES = [["kernel, self", "kernel", "self", "kernel-self"], ["kernel, other", "kernel", "other", "kernel-other"],
   ["kernel, cold", "kernel", "cold", "kernel-cold"], ["user, other", "user", "other", "user-other"],
   ["user, self", "user", "self", "user-self"], ["user, cold", "user", "cold", "user-cold"]];
 const byCause = (label, misses) => {
-  const parts = CAUSES.map(([name, side, cause, color]) => [misses[side][cause], color, `${name}: ${count(misses[side][cause])}`]);
+  const parts = CAUSES.map(([name, mode, cause, color]) => [misses[mode][cause], color, `${name}: ${count(misses[mode][cause])}`]);
   return [label, parts, count(parts.reduce((sum, [amount]) => sum + amount, 0))];
 };
 
@@ -56,14 +56,14 @@ const misses = (recording, conditions) => {
   if (recording.rows.length === 0) return null;
   const several = new Set(recording.rows.map((row) => row.layout)).size > 1;
   const lines = recording.rows.flatMap((row) => LEVELS.map(([level, of]) => [level, of(row.counters)])
-    .filter(([, found]) => found && CAUSES.some(([, side, cause]) => found[side][cause] > 0))
+    .filter(([, found]) => found && CAUSES.some(([, mode, cause]) => found[mode][cause] > 0))
     .map(([level, found]) => byCause(`${row.machine}${several ? `, ${row.layout}` : ""}: ${level}`, found)));
   return ["Misses by cause", [
     figure(`Self: evicted by who misses it now; other: by another; cold: never fetched before. ${conditions}`,
       legend(CAUSES.map(([name, , , color]) => [name, color])), bars(lines)),
     ...recording.rows.slice(0, 1).map((row) => table(["", ...CAUSES.map(([name]) => name), "all"], LEVELS.map(([level, of]) => [level, of(row.counters)])
       .filter(([, found]) => found).map(([level, found]) => {
-        const amounts = CAUSES.map(([, side, cause]) => found[side][cause]);
+        const amounts = CAUSES.map(([, mode, cause]) => found[mode][cause]);
         return [level, ...amounts.map(count), count(amounts.reduce((sum, amount) => sum + amount, 0))];
       }), `Misses of ${row.machine}${several ? `, ${row.layout}` : ""}`))]];
 };
@@ -78,8 +78,8 @@ const byData = (recording, conditions) => {
   const both = (row, level) => total(row.kernel[level]) + total(row.user[level]);
   const all = Math.max(1, rows.reduce((sum, row) => sum + both(row, "l1d"), 0));
   const classes = [...new Set(rows.map((row) => row.class))].map((name) => {
-    const sum = (side, cause) => rows.filter((row) => row.class === name).reduce((sum, row) => sum + row[side].l1d[cause], 0);
-    const of = (side) => ({ cold: sum(side, "cold"), self: sum(side, "self"), other: sum(side, "other") });
+    const sum = (mode, cause) => rows.filter((row) => row.class === name).reduce((sum, row) => sum + row[mode].l1d[cause], 0);
+    const of = (mode) => ({ cold: sum(mode, "cold"), self: sum(mode, "self"), other: sum(mode, "other") });
     return [dataOf({ class: name }), { kernel: of("kernel"), user: of("user") }];
   });
   const amount = ([, misses]) => total(misses.kernel) + total(misses.user);
@@ -108,12 +108,12 @@ const bySize = (recording, conditions) => {
   const shown = kinds.flatMap((kind) => {
     const ways = 2;
     const lines = caches.filter((cache) => cache.holds === kind && cache.ways === ways).map((cache) => {
-      const of = (side) => ({ cold: cache[side].cold, self: cache[side].own, other: cache[side].other });
+      const of = (mode) => ({ cold: cache[mode].cold, self: cache[mode].own, other: cache[mode].other });
       return byCause(size(cache.size), { kernel: of("kernel"), user: of("user") });
     });
     return [element("p", {}, element("b", {}, HOLDS[kind] ?? kind), `, ${ways} ways`), bars(lines)];
   });
-  const total = (side) => side.cold + side.own + side.other;
+  const total = (mode) => mode.cold + mode.own + mode.other;
   const per = (misses) => (1000 * misses) / all;
   const rows = caches.map((cache) => ({ ...cache, name: `${HOLDS[cache.holds] ?? cache.holds} ${size(cache.size)}, ${cache.ways} ways` }));
   return ["Misses by size", [

@@ -152,7 +152,7 @@ pub(super) fn order(
     seed: u64,
 ) -> Result<Vec<u32>> {
     ensure!(
-        !algorithm.uses_alternations(),
+        !algorithm.uses_temporal_edges(),
         "{algorithm} needs to know which chunks of code alternate, and a group of functions does not say: choose another algorithm"
     );
     let order = layout::order(&group.graph(profile), algorithm, seed)?;

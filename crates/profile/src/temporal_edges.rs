@@ -17,15 +17,15 @@ pub const RECENT_BYTES: u64 = 2 * 8 * 1024;
 const LINE: u64 = 64;
 
 /// Follows the execution and counts.
-pub struct Alternations {
+pub struct TemporalEdges {
     recent: IdealCache,
     units: Units,
     counts: HashMap<(Unit, Unit), u64>,
 }
 
-impl Alternations {
-    pub fn new(recent_bytes: u64, image: &Image) -> Alternations {
-        Alternations {
+impl TemporalEdges {
+    pub fn new(recent_bytes: u64, image: &Image) -> TemporalEdges {
+        TemporalEdges {
             recent: IdealCache::new(recent_bytes),
             units: Units::of_chunks(LINE, image),
             counts: HashMap::new(),
@@ -70,13 +70,13 @@ mod tests {
     /// are one.
     fn followed(sizes: &[u32], apart: bool, recent: u64, ran: &[u32]) -> Vec<(usize, usize, u64)> {
         let image = row_of_blocks(sizes, apart);
-        let mut alternations = Alternations::new(recent, &image);
+        let mut temporal_edges = TemporalEdges::new(recent, &image);
         for block in &image.blocks {
-            alternations.define(&image, block.addr.0, &[block.size as u8]);
+            temporal_edges.define(&image, block.addr.0, &[block.size as u8]);
         }
-        ran.iter().for_each(|&translation| alternations.ran(translation, 1));
+        ran.iter().for_each(|&translation| temporal_edges.ran(translation, 1));
         let number = |addr: LinkAddr| image.block_at(addr).unwrap().0 as usize;
-        let counts = alternations.counts(&image).into_iter();
+        let counts = temporal_edges.counts(&image).into_iter();
         counts.map(|((a, b), count)| (number(a), number(b), count)).collect()
     }
 

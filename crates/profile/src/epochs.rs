@@ -1,37 +1,37 @@
 //! What is needed at the same time.
 //!
 //! Takes what an *ideal* cache (`joint.rs`) was asked for and what it had to fetch; gives for each
-//! block that may move in which *turnovers* it ran: a turnover ends when the cache has fetched as
+//! block that may move in which *epochs* it ran: an epoch ends when the cache has fetched as
 //! many bytes as it holds. Of a long recording some are kept, from all of it. Never looks at an
 //! order.
 
-use crate::Presences;
+use crate::BlockEpochsTable;
 use crate::ideal::{Unit, Units};
 use image::Image;
 use image::address::LinkAddr;
 use std::collections::BTreeMap;
 
-/// The most turnovers that are kept: of more, every second one, every fourth and so on.
+/// The most epochs that are kept: of more, every second one, every fourth and so on.
 const MOST: usize = 1024;
 
-pub struct Turnovers {
+pub struct Epochs {
     cache_bytes: u64,
-    /// Bytes fetched in the turnover so far.
+    /// Bytes fetched in the epoch so far.
     fetched: u64,
-    /// Turnovers that have ended.
+    /// Epochs that have ended.
     ended: u64,
-    /// The turnover in which each unit ran last, counted from 1.
+    /// The epoch in which each unit ran last, counted from 1.
     last: Vec<u64>,
-    /// What ran in the turnover so far.
+    /// What ran in the epoch so far.
     ran: Vec<Unit>,
     kept: Vec<Vec<Unit>>,
-    /// One of how many turnovers is kept.
+    /// One of how many epochs is kept.
     stride: u64,
 }
 
-impl Turnovers {
-    pub fn new(cache_bytes: u64) -> Turnovers {
-        Turnovers {
+impl Epochs {
+    pub fn new(cache_bytes: u64) -> Epochs {
+        Epochs {
             cache_bytes,
             fetched: 0,
             ended: 0,
@@ -78,17 +78,17 @@ impl Turnovers {
         self.fetched = 0;
     }
 
-    /// In which of the turnovers that were kept each block ran; the one that has not ended counts.
-    pub fn presences(&self, units: &Units, image: &Image) -> Presences {
+    /// In which of the epochs that were kept each block ran; the one that has not ended counts.
+    pub fn block_epochs(&self, units: &Units, image: &Image) -> BlockEpochsTable {
         let words = (self.kept.len() + 1).div_ceil(64);
         let mut blocks: BTreeMap<LinkAddr, Vec<u64>> = BTreeMap::new();
-        for (turnover, ran) in self.kept.iter().chain([&self.ran]).enumerate() {
+        for (epoch, ran) in self.kept.iter().chain([&self.ran]).enumerate() {
             for block in ran.iter().filter_map(|&unit| units.block(unit)) {
                 let row = blocks.entry(image.block(block).addr).or_insert_with(|| vec![0; words]);
-                row[turnover / 64] |= 1 << (turnover % 64);
+                row[epoch / 64] |= 1 << (epoch % 64);
             }
         }
-        Presences { words, blocks }
+        BlockEpochsTable { words, blocks }
     }
 }
 
@@ -96,22 +96,22 @@ impl Turnovers {
 mod tests {
     use super::*;
 
-    /// By turnover: the units that ran in it.
+    /// By epoch: the units that ran in it.
     fn followed(cache_bytes: u64, ran: &[(Unit, u64)]) -> Vec<Vec<Unit>> {
-        let mut turnovers = Turnovers::new(cache_bytes);
-        ran.iter().for_each(|&(unit, fetched)| turnovers.ran(unit, fetched));
-        turnovers.kept.into_iter().chain([turnovers.ran]).collect()
+        let mut epochs = Epochs::new(cache_bytes);
+        ran.iter().for_each(|&(unit, fetched)| epochs.ran(unit, fetched));
+        epochs.kept.into_iter().chain([epochs.ran]).collect()
     }
 
     #[test]
-    fn a_turnover_ends_when_as_much_was_fetched_as_the_cache_holds() {
+    fn an_epoch_ends_when_as_much_was_fetched_as_the_cache_holds() {
         let ran = [(0, 10), (1, 10), (2, 10), (2, 0), (1, 0)];
         assert_eq!(followed(20, &ran), [vec![0, 1], vec![2, 1]]);
-        assert_eq!(followed(64, &ran), [[0, 1, 2]], "what fits is one turnover");
+        assert_eq!(followed(64, &ran), [[0, 1, 2]], "what fits is one epoch");
     }
 
     #[test]
-    fn of_many_turnovers_some_are_kept_from_the_whole_recording() {
+    fn of_many_epochs_some_are_kept_from_the_whole_recording() {
         let many = 10 * MOST as u32;
         let kept = followed(1, &(0..many).map(|unit| (unit, 1)).collect::<Vec<_>>());
         // The last has not ended, and is empty.
