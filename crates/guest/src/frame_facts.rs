@@ -2,15 +2,14 @@
 //! tell it.
 //!
 //! Takes a kernel; gives addresses of variables, and offsets and numbers from the kernel's own
-//! description of its types: BTF, or, where it has none, the headers of its build tree, asked
-//! through the compiler as kbuild's asm-offsets.c does. Never guesses one.
+//! description of its types: BTF, or, where it has none, the headers of its build tree
+//! (`headers.rs`). Never guesses one.
 
-use anyhow::{Context, Result, bail, ensure};
+use crate::headers::Answers;
+use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
 use image::btf::Btf;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// The plugin reads so many bytes of each.
 const PAGE_SIZE: u64 = 64;
@@ -91,128 +90,57 @@ impl Types {
         })
     }
 
-    /// Compiles a few lines with the command that compiled `mm/slub.c`; writes nothing to the tree.
+    /// From the headers of a build tree.
     pub fn of_tree(tree: &Path) -> Result<Types> {
-        const SAVED: &str = "mm/.slub.o.cmd";
-        let text = std::fs::read_to_string(tree.join(SAVED))
-            .with_context(|| format!("{SAVED}: cannot be read"))?;
-        let command = compiler(&text).with_context(|| {
-            format!("{SAVED}: the command that compiled slub.o is not understood")
-        })?;
-        let mut child = Command::new("sh")
-            .args(["-c", &command])
-            .current_dir(tree)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("sh cannot be run")?;
-        let source = child.stdin.take().map(|mut stdin| stdin.write_all(QUESTIONS.as_bytes()));
-        let output = child.wait_with_output().context("waiting for the kernel's compiler")?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            bail!(
-                "the tree's compiler does not compile with its headers: {}",
-                said.lines().next().unwrap_or_default()
-            );
-        }
-        source.transpose().context("writing to the kernel's compiler")?;
-        answers(&String::from_utf8_lossy(&output.stdout))
+        Types::of_answers(&Answers::of_tree(tree, QUESTIONS)?)
+    }
+
+    fn of_answers(answers: &Answers) -> Result<Types> {
+        let size = answers.number("page")?;
+        ensure!(size == PAGE_SIZE, "a struct page has {size} bytes, not {PAGE_SIZE}");
+        Ok(Types {
+            compound_head: answers.number("compound_head")?,
+            mapping: answers.number("mapping")?,
+            page_type: answers.number("page_type")?,
+            refcount: answers.number("refcount")?,
+            reserved_bit: answers.number("reserved_bit")?,
+            slab_type: answers.number("slab_type")?,
+            table_type: answers.number("table_type")?,
+            slab_cache: answers.number("slab_cache")?,
+            cache_name: answers.number("cache_name")?,
+        })
     }
 }
 
-/// The saved command, told to compile what it is given on its input to assembly on its output.
-fn compiler(saved: &str) -> Option<String> {
-    let command = saved.lines().next()?.split_once(":= ")?.1;
-    // Behind a semicolon stands what kbuild runs on the object afterwards.
-    let command = command.split(';').next()?.trim_end();
-    let flags = command.strip_suffix(" -c -o mm/slub.o mm/slub.c")?;
-    let flags: Vec<&str> = flags.split(' ').filter(|flag| !flag.starts_with("-Wp,-MMD")).collect();
-    Some(format!("{} -w -I. -Imm -S -o - -x c -", flags.join(" ")))
-}
-
-const QUESTIONS: &str = r#"
-#include <linux/mm.h>
-#include <linux/page-flags.h>
-#include "slab.h"
-#define TELL(name, value) asm volatile("\n.ascii \"kernlane " name " %c0\"" :: "i" (value))
-void kernlane_tell(void);
-void kernlane_tell(void)
-{
-	TELL("page", sizeof(struct page));
-	TELL("compound_head", offsetof(struct page, compound_head));
-	TELL("mapping", offsetof(struct page, mapping));
-	TELL("page_type", offsetof(struct page, page_type));
-	TELL("refcount", offsetof(struct page, _refcount));
-	TELL("reserved_bit", PG_reserved);
-	TELL("slab_type", PGTY_slab);
-	TELL("table_type", PGTY_table);
-	TELL("slab_cache", offsetof(struct slab, slab_cache));
-	TELL("cache_name", offsetof(struct kmem_cache, name));
-}
-"#;
-
-fn answers(assembly: &str) -> Result<Types> {
-    let number = |name: &str| -> Result<u64> {
-        let mut told =
-            assembly.lines().filter_map(|line| line.split_once("\"kernlane ")?.1.split_once(' '));
-        let (_, value) = told
-            .find(|(told, _)| *told == name)
-            .with_context(|| format!("the compiler does not tell {name}"))?;
-        let digits = value.trim_end().trim_end_matches('"').trim_start_matches('$');
-        digits.parse().with_context(|| format!("{name} is {value:?}"))
-    };
-    let size = number("page")?;
-    ensure!(size == PAGE_SIZE, "a struct page has {size} bytes, not {PAGE_SIZE}");
-    Ok(Types {
-        compound_head: number("compound_head")?,
-        mapping: number("mapping")?,
-        page_type: number("page_type")?,
-        refcount: number("refcount")?,
-        reserved_bit: number("reserved_bit")?,
-        slab_type: number("slab_type")?,
-        table_type: number("table_type")?,
-        slab_cache: number("slab_cache")?,
-        cache_name: number("cache_name")?,
-    })
-}
+/// What `struct page` and its like are asked.
+const QUESTIONS: &[(&str, &str)] = &[
+    ("page", "sizeof(struct page)"),
+    ("compound_head", "offsetof(struct page, compound_head)"),
+    ("mapping", "offsetof(struct page, mapping)"),
+    ("page_type", "offsetof(struct page, page_type)"),
+    ("refcount", "offsetof(struct page, _refcount)"),
+    ("reserved_bit", "PG_reserved"),
+    ("slab_type", "PGTY_slab"),
+    ("table_type", "PGTY_table"),
+    ("slab_cache", "offsetof(struct slab, slab_cache)"),
+    ("cache_name", "offsetof(struct kmem_cache, name)"),
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_trees_command_is_told_to_answer() {
-        let saved = "savedcmd_mm/slub.o := gcc -Wp,-MMD,mm/.slub.o.d -nostdinc -DKBUILD_BASENAME='\"slub\"' -c -o mm/slub.o mm/slub.c  ; ./tools/objtool x\n\nsource";
-        assert_eq!(
-            compiler(saved).unwrap(),
-            "gcc -nostdinc -DKBUILD_BASENAME='\"slub\"' -w -I. -Imm -S -o - -x c -"
-        );
-        assert_eq!(compiler("savedcmd_mm/slub.o := rm -rf x\n"), None);
-        assert_eq!(compiler(""), None);
-    }
-
-    #[test]
     fn answers_are_read_and_missing_ones_named() {
-        let names = [
-            "compound_head",
-            "mapping",
-            "page_type",
-            "refcount",
-            "reserved_bit",
-            "slab_type",
-            "table_type",
-            "slab_cache",
-            "cache_name",
-        ];
-        let mut text = "\t.ascii \"kernlane page 64\"\n#APP\n".to_owned();
-        for (at, name) in names.iter().enumerate() {
-            text += &format!("\t.ascii \"kernlane {name} {at}\"\n");
-        }
-        let types = answers(&text).unwrap();
-        assert_eq!((types.compound_head, types.refcount, types.cache_name), (0, 3, 8));
-        assert!(answers(&text.replace("page 64", "page 56")).is_err());
-        let error = answers(&text.replace("slab_type", "x")).unwrap_err().to_string();
+        let text: String = (QUESTIONS.iter().skip(1).enumerate())
+            .map(|(at, (name, _))| format!("\t.ascii \"kernlane {name} {at}\"\n"))
+            .collect();
+        let text = "\t.ascii \"kernlane page 64\"\n#APP\n".to_owned() + &text;
+        let types = |text: &str| Types::of_answers(&Answers::of_assembly(text)?);
+        let read = types(&text).unwrap();
+        assert_eq!((read.compound_head, read.refcount, read.cache_name), (0, 3, 8));
+        assert!(types(&text.replace("page 64", "page 56")).is_err());
+        let error = types(&text.replace("slab_type", "x")).unwrap_err().to_string();
         assert!(error.contains("slab_type"), "{error}");
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::bzimage::BzImage;
 use crate::frame_facts::{FrameFacts, Types, VALUES};
+use crate::headers::Answers;
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
@@ -164,7 +165,7 @@ impl Kernel {
                     .filter_map(|name| Some(LinkAddr(symbol(name).ok()?.0)))
                     .collect(),
                 comm,
-                pid: pid_offset(elf, task, comm)?,
+                pid: pid_offset(elf, self.vmlinux.parent(), task, comm)?,
                 page_offset_base: symbol("page_offset_base")
                     .ok()
                     .map(|(address, ..)| LinkAddr(address)),
@@ -214,22 +215,43 @@ impl Kernel {
 const WAKES: [&str; 4] =
     ["enqueue_task_fair", "enqueue_task_rt", "enqueue_task_dl", "enqueue_task_stop"];
 
-/// From BTF, where the kernel has it; BTF must be right about `comm`, and the first task's pid must
-/// be 0.
-fn pid_offset(elf: &object::File<'_>, init_task: &[u8], comm: u64) -> Result<Option<u64>> {
-    let Some(section) = elf.section_by_name(".BTF") else {
-        return Ok(None);
+/// The offset of `pid` in `task_struct`: from BTF, or from the headers of the build tree in which
+/// the vmlinux lies. `None`: the kernel has neither. The source must be right about `comm`, and the
+/// first task's pid must be 0.
+fn pid_offset(
+    elf: &object::File<'_>,
+    tree: Option<&Path>,
+    init_task: &[u8],
+    comm: u64,
+) -> Result<Option<u64>> {
+    let (source, found, pid) = match (elf.section_by_name(".BTF"), tree) {
+        (Some(section), _) => {
+            let btf = Btf::parse(section.data()?)?;
+            let field = |name: &str| {
+                let offset = btf.offset("task_struct", name)?;
+                offset.with_context(|| format!("BTF has no {name} in task_struct"))
+            };
+            ("BTF", field("comm")?, field("pid")?)
+        }
+        (None, Some(tree)) if tree.join("mm").is_dir() => {
+            let answers = Answers::of_tree(tree, &TASK_QUESTIONS)?;
+            ("the build tree", answers.number("comm")?, answers.number("pid")?)
+        }
+        _ => return Ok(None),
     };
-    let btf = Btf::parse(section.data()?)?;
-    let found = btf.offset("task_struct", "comm")?;
-    ensure!(found == Some(comm), "BTF has comm at {found:?} of task_struct, init_task at {comm}");
-    let pid = btf.offset("task_struct", "pid")?.context("BTF has no pid in task_struct")?;
+    ensure!(
+        found == comm,
+        "{source} has comm at {found} of task_struct, init_task has it at {comm}"
+    );
     ensure!(
         init_task.get(pid as usize..pid as usize + 4) == Some(&[0; 4]),
-        "the pid of init_task is not 0 at {pid}"
+        "the pid of init_task is not 0 at {pid}, where {source} has it"
     );
     Ok(Some(pid))
 }
+
+const TASK_QUESTIONS: [(&str, &str); 2] =
+    [("comm", "offsetof(struct task_struct, comm)"), ("pid", "offsetof(struct task_struct, pid)")];
 
 /// `init_task.comm` is "swapper" (INIT_TASK_COMM, include/linux/init_task.h) in an array of sixteen
 /// bytes; the only such one in it.

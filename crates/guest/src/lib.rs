@@ -14,6 +14,7 @@ mod cpio;
 mod draft;
 mod follow;
 mod frame_facts;
+mod headers;
 mod initramfs;
 mod judge;
 mod kernel;
