@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what building and testing Kernlane needs on Debian 12. What is there already is left alone; needs root only if something is missing.
+# Installs what building and testing Kernlane needs on Debian 12. Leaves installed packages alone; needs root only if a package is missing.
 set -eu
 
 packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync busybox-static file
@@ -26,7 +26,7 @@ done
 qemu=$(dpkg-query -W -f '${Version}\n' qemu-system-x86 2>/dev/null | sed 's/^[0-9]*://; s/[+~-].*//' || true)
 version_at_least "${qemu:-0}" 10.0 || missing="$missing qemu-system-x86"
 
-# Debian 12's own cargo is too old, that of its rustc-web is not; one that is there already (rustup's) is left alone.
+# Debian 12's own cargo is too old; its package cargo-web is new enough. An installed cargo (rustup's) is kept.
 command -v cargo >/dev/null 2>&1 || {
     missing="$missing cargo-web"
     packages="$packages rustc-web cargo-web"

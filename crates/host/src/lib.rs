@@ -1,5 +1,5 @@
-//! What Kernlane does on the host: files written whole or not at all, the files of a recording,
-//! scratch directories, programs, Ctrl-C, standard output, progress on a terminal.
+//! Kernlane's dealings with the host: whole files, the files of a recording, scratch directories,
+//! programs, Ctrl-C, standard output, progress on a terminal.
 //!
 //! Takes paths and commands. Knows no kernels and no formats.
 

@@ -12,9 +12,9 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// What the guest's kernel printed.
+    /// The guest kernel's log.
     pub const CONSOLE: &str = "console.log";
-    /// What the workload printed.
+    /// The workload's output.
     pub const OUTPUT: &str = "output.log";
     /// The names of all files.
     pub const FILES: &[&str] =
@@ -33,17 +33,17 @@ impl Recording {
         self.trace().is_file()
     }
 
-    /// What ran.
+    /// The trace: the recorded execution.
     pub fn trace(&self) -> PathBuf {
         self.directory.join("trace.klt")
     }
 
-    /// On what the recording depends, and what it amounts to, as JSON.
+    /// The recording's conditions and totals, as JSON.
     pub fn summary(&self) -> PathBuf {
         self.directory.join("recording.json")
     }
 
-    /// What the workload printed.
+    /// The workload's output.
     pub fn output(&self) -> PathBuf {
         self.directory.join(Recording::OUTPUT)
     }

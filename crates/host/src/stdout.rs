@@ -8,7 +8,7 @@ use anyhow::Result;
 use std::fmt::Arguments;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 
-/// Standard output takes no more: the disk is full, or nobody reads.
+/// Standard output cannot be written: the disk is full, or the reader has gone.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output cannot be written")]
 pub struct Error(#[source] io::Error);
@@ -25,7 +25,7 @@ macro_rules! outln {
     ($($text:tt)*) => { $crate::stdout::print(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// What `out!` and `outln!` call.
+/// The function behind `out!` and `outln!`.
 ///
 /// # Errors
 /// Standard output cannot be written.

@@ -1,6 +1,5 @@
-//! What can be typed: the one table from which help, man pages, completions and the needs that
-//! `kernlane doctor` tries are made. Each command's arguments stand in the file of the command;
-//! here they are only listed.
+//! The table of commands. Help, man pages, completions and `kernlane doctor` all come from it. Each
+//! command's file defines its arguments; this file only lists the commands.
 
 use crate::command::check::CheckArgs;
 use crate::command::checkpoint::CheckpointArgs;
@@ -35,18 +34,18 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What was typed.
+    /// Parses the command line.
     ///
     /// # Errors
-    /// It is no command line of this table; or it asks for help or the version.
+    /// The command line does not fit the table, or it asks for help or the version.
     pub fn read() -> Result<Cli, clap::Error> {
         let matches = numbers_may_be_negative(Cli::command()).try_get_matches()?;
         Cli::from_arg_matches(&matches)
     }
 }
 
-/// Options take `-1` for their value, not for another option: then the message says what is wrong
-/// with that number.
+/// An option takes `-1` as its value, not as another option. So the message says what is wrong
+/// with the number.
 fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
     let takes_value =
         |argument: &clap::Arg| argument.get_action().takes_values() && !argument.is_positional();
@@ -58,7 +57,7 @@ fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
         .mut_subcommands(numbers_may_be_negative)
 }
 
-/// Makes `Command` and `NEEDS` of one table, so that no command can leave out what it needs.
+/// Makes `Command` and `NEEDS` from one table, so that every command states its needs.
 macro_rules! commands {
     ($($(#[$attribute:meta])* $name:ident($arguments:ty) needs $needs:expr;)*) => {
         #[derive(Subcommand)]

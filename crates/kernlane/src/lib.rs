@@ -1,5 +1,5 @@
-//! The tool as a library: for its own `main` and for the tests that need a virtual machine. Not an
-//! interface for others.
+//! The program as a library, for its own `main` and for the tests that need a virtual machine. It
+//! is not a public interface.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,4 +1,4 @@
-//! `kernlane`: see `cli.rs` for what can be typed and `run.rs` for what it means.
+//! `kernlane`: `cli.rs` defines the command line, `run.rs` runs a command.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -7,9 +7,9 @@ use host::{interrupt, note, stdout};
 use kernlane::{cli, run};
 use std::process::ExitCode;
 
-/// What a shell gives for a program that SIGPIPE has ended. `kernlane … | head` ends with this
-/// status in every command, and with no message. The signal itself stays ignored, since sockets to
-/// QEMU must not end the tool.
+/// The status that a shell reports for a program ended by SIGPIPE. In `kernlane … | head` every
+/// command ends with this status and without a message. The signal itself stays ignored, because a
+/// closed socket to QEMU must not end the program.
 const READER_GONE: u8 = 128 + 13;
 
 fn main() -> ExitCode {
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if stdout::reader_is_gone(&error) => ExitCode::from(READER_GONE),
         Err(error) => {
-            // Programs that Ctrl-C ended fail, too; then that is not the news.
+            // After Ctrl-C the programs that were started fail, too. Their errors are not news.
             let error = interrupt::check().err().unwrap_or(error);
             note!("kernlane: {error:#}");
             ExitCode::from(2)
@@ -28,8 +28,7 @@ fn main() -> ExitCode {
 fn parse_and_run() -> Result<ExitCode> {
     match cli::Cli::read() {
         Ok(cli) => run::run(cli),
-        // Help and version go to standard output, and are lost if that is full: then clap itself
-        // says nothing.
+        // clap does not report that help or version could not be written to standard output.
         Err(answer) if !answer.use_stderr() => {
             stdout::print_with(|| answer.print()).map(|()| ExitCode::SUCCESS)
         }

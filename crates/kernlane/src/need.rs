@@ -1,8 +1,8 @@
-//! What commands need of the machine besides their input, and how each need is tried.
+//! What commands need from the machine besides their input, and how each need is tried.
 //!
-//! Takes a need; gives what there is, or what is missing and how to get it. Every need is tried,
-//! not looked up. To add one: a variant of `Need`, its name, its attempt, and a group for the
-//! commands that have it (`cli.rs`).
+//! Takes a need; gives what was found, or what is missing and how to get it. Every need is tried,
+//! not looked up. To add a need: write a variant of `Need`, its name and its attempt, and add it to
+//! the group of the commands that have it (`cli.rs`).
 
 use anyhow::{Context, Result};
 use guest::{self, Qemu};
@@ -25,8 +25,8 @@ pub enum Need {
     Sampling,
     /// Kernlane's own kernel module.
     Module,
-    /// A program, the Debian package that has it, and the part of the work that has the need: empty
-    /// for all.
+    /// A program, its Debian package, and the part of the command's work that needs it (empty: all
+    /// of the work).
     Program(&'static str, &'static str, &'static str),
 }
 
@@ -37,8 +37,7 @@ pub const GUEST: &[Need] =
 /// To record what a guest does.
 pub const PLUGIN: &[Need] = &[Need::Plugin];
 
-/// To have a kernel tree's own build link it again. What the tree was compiled with is the tree's
-/// own matter.
+/// To relink a kernel with its tree's own build. The tree's compiler is not tried here.
 pub const RELINK: &[Need] = &[
     Need::Program("make", "make", ""),
     Need::Program("gcc", "gcc", ""),
@@ -67,7 +66,7 @@ pub const IMPORT: &[Need] = &[
 pub const LIVE: &[Need] = &[Need::KernelMemory, Need::Sampling, Need::Module];
 
 impl Need {
-    /// For people.
+    /// The name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Need::Qemu => "QEMU",
@@ -81,7 +80,7 @@ impl Need {
         }
     }
 
-    /// The part of a command's work that has the need; `None`: all of it.
+    /// The part of a command's work that has the need. `None`: all of the work.
     pub fn only_for(self) -> Option<&'static str> {
         match self {
             Need::Sampling => Some("watch and auto without --root"),
@@ -90,10 +89,10 @@ impl Need {
         }
     }
 
-    /// What there is.
+    /// Tries the need, and says what was found.
     ///
     /// # Errors
-    /// What is missing, and how to get it.
+    /// Something is missing. The message says how to get it.
     pub fn attempt(self) -> Result<String> {
         match self {
             Need::Qemu => {

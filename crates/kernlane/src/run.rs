@@ -1,4 +1,4 @@
-//! What the commands mean: the one road, record → attribute → order → place → emit → check → replay
+//! Runs the commands along the one road: record → attribute → order → place → emit → check → replay
 //! → report.
 
 use crate::cli::{self, Cli, Command};
@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::CommandFactory;
 use std::process::ExitCode;
 
-/// Runs one command. 0: done; 1: done, and the answer is "no" (a check that failed); 2: could not
-/// be done.
+/// Runs one command. Exit status 0: done. 1: done, and the answer is "no" (a check failed). 2: the
+/// command could not do its work.
 pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(&args),

@@ -170,7 +170,7 @@ fn what_does_not_belong_together_is_refused() {
         (&["replay", "loop.rec", "-l", "rubbish.kll"], "kernlane: rubbish.kll: not a layout"),
         (
             &["replay", "loop.rec", "-l", "straight.klm", "-l", "straight.klm"],
-            "kernlane: straight.klm: there is already a layout called",
+            "kernlane: straight.klm: two layouts have the name",
         ),
         (&["report", "none"], "kernlane: none: there is no such file or directory"),
     ];

@@ -1,4 +1,4 @@
-//! `kernlane check`: whether a relinked kernel is the old program.
+//! `kernlane check`: proves that a relinked kernel is the old program.
 
 use anyhow::{Context, Result, ensure};
 use check::kernel::Kernel;
@@ -14,10 +14,10 @@ use std::process::ExitCode;
 
 /// Prove that a relinked kernel is the old program
 ///
-/// Reads both kernels anew and follows the map block by block: the same instructions, the same
-/// targets, the same side-table entries, the same unwinder state everywhere, the same data. Prints
-/// how much was proved, and every kind of difference. The exit status is 0 for a proof, 1 for a
-/// difference, 2 if it could not be done.
+/// Reads both kernels and follows the map block by block. Compares instructions, targets,
+/// side-table entries, the unwinder's state at every instruction, and data. Prints how much was
+/// proved, and the differences by kind. Exit status 0: proved. 1: there are differences. 2: the
+/// comparison could not be made.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane check ~/old/vmlinux ~/linux --map ~/linux/net.klm")]
 pub struct CheckArgs {
@@ -29,7 +29,7 @@ pub struct CheckArgs {
     #[arg(value_name = "TREE|VMLINUX")]
     pub new: PathBuf,
 
-    /// The map that relinking wrote; without it no code may have moved
+    /// The map that relinking wrote. Without a map no code may have moved
     #[arg(long, value_name = "FILE.klm")]
     pub map: Option<PathBuf>,
 
@@ -58,7 +58,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     } else {
         if old.relocs.is_none() {
             outln!(
-                "there is no vmlinux.relocs beside the kernels: a number that reads as an address of the kernel is taken for one"
+                "there is no vmlinux.relocs beside the kernels: every number in the kernel's address range counts as an address"
             )?;
         }
         out!("{}", findings.text(&old.kernel, &new.kernel, args.show))?;
@@ -73,7 +73,7 @@ fn read_map(path: &Path, old: &Kernel) -> Result<Placement> {
     let build_id = old.build_id().unwrap_or_default();
     ensure!(
         map.build_id.0 == build_id,
-        "{}: is of the kernel with build id {}, but the old kernel has build id {build_id}",
+        "{}: the map belongs to the kernel with build id {}, but the old kernel has build id {build_id}",
         path.display(),
         map.build_id.0
     );

@@ -1,4 +1,4 @@
-//! `kernlane checkpoint`: a workload that is warm, saved where counting would start.
+//! `kernlane checkpoint`: saves a warm guest at the point where counting would start.
 
 use crate::command::record::{GuestArgs, on};
 use anyhow::Result;
@@ -11,10 +11,10 @@ use std::process::ExitCode;
 
 /// Boot, set up and warm a workload once, to record it many times from there
 ///
-/// What is saved is the guest's whole memory and the state of its devices, at the place where
-/// counting would start. Recordings that start from there take seconds less, and all execute the
-/// same instructions in the same order. A checkpoint belongs to one kernel, workload, seed and
-/// version of QEMU; `record --from` refuses any other.
+/// Saves the guest's memory and the state of its devices at the point where counting would start.
+/// Recordings from a checkpoint skip boot and set-up, and all execute the same instructions in the
+/// same order. A checkpoint belongs to one kernel, workload, seed and version of QEMU; `record
+/// --from` refuses any other.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane checkpoint database --kernel ~/linux -o database.checkpoint\n  \
@@ -25,7 +25,7 @@ pub struct CheckpointArgs {
     pub guest: GuestArgs,
 }
 
-/// The command.
+/// Runs `kernlane checkpoint`.
 pub fn run(args: &CheckpointArgs) -> Result<ExitCode> {
     let request = args.guest.request()?;
     interrupt::catch()?;

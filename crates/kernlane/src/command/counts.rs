@@ -1,4 +1,4 @@
-//! `kernlane counts`: what a counting kernel counted becomes a profile.
+//! `kernlane counts`: makes a profile from the counters of a counting kernel.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -16,11 +16,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make a profile of what a counting kernel has run
+/// Make a profile from a counting kernel's counters
 ///
-/// Reads the counters of a running kernel from `kernlane relink --count`, which is a process (User
-/// Mode Linux), and derives the counts of all blocks, edges and calls. The profile is of the tree's
-/// own kernel: `kernlane layout` takes it.
+/// Reads the counters of a running kernel that `kernlane relink --count` made. The kernel is a
+/// process (User Mode Linux). Derives the counts of all blocks, edges and calls. The profile
+/// belongs to the tree's original kernel; `kernlane layout` takes it.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane counts counting.kernel --tree ~/linux-um --pid 4242 -o net.klp\n  \
@@ -39,7 +39,7 @@ pub struct CountsArgs {
     #[arg(long)]
     pub pid: u32,
 
-    /// What the profile calls that which ran
+    /// The workload's name in the profile
     #[arg(long, default_value = "counted")]
     pub workload: String,
 
@@ -54,7 +54,7 @@ pub struct CountsArgs {
 
 pub fn run(args: &CountsArgs) -> Result<ExitCode> {
     let counters = listed(&args.counting.join(COUNTERS))?;
-    // Before all that takes time, because the process may end.
+    // First, because the process may end while the rest takes time.
     let counts = memory::read(args.pid, &args.counting.join("vmlinux"), counters.blocks.len())?;
     let tree = Tree::open(&args.tree, &[])?;
     let (profile, quality) = of_counts(&tree, &counters, &counts, &args.workload)?;
@@ -75,7 +75,7 @@ fn listed(path: &Path) -> Result<Counters> {
     Counters::from_text(&text).with_context(|| path.display().to_string())
 }
 
-/// The profile of what the counters of a counting kernel, made from this tree, hold.
+/// The profile that the counters of a counting kernel, made from this tree, give.
 fn of_counts(
     tree: &Tree,
     counters: &Counters,
@@ -117,10 +117,10 @@ fn print(quality: &Quality, output: &Path, profile: &Profile) -> Result<()> {
         profile.kernel_instructions()
     )?;
     outln!(
-        "{counters} counters for {blocks} blocks; {unknown_blocks} follow from none, {negative_blocks} came out negative (taken for 0)"
+        "{counters} counters for {blocks} blocks; {unknown_blocks} blocks are not determined by any counter, {negative_blocks} had negative counts, clamped to 0"
     )?;
     outln!(
-        "{edges} edges; {bounded_edges} of those that ran are not known exactly but bounded, {:.2} % of all counts",
+        "{edges} edges; {bounded_edges} edges that ran are known only within bounds, {:.2} % of all counts",
         100.0 * bounded_share
     )?;
     outln!(

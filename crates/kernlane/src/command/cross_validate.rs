@@ -1,4 +1,4 @@
-//! `kernlane cross-validate`: layouts made from one workload, tested on another.
+//! `kernlane cross-validate`: tests layouts on other workloads than they were made from.
 
 use crate::command::layout::{Ground, algorithms, besides};
 use crate::command::replay::replay_rows;
@@ -22,13 +22,13 @@ use sim::Machine;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make layouts from some workloads and test them on others: what a wrong profile costs
+/// Test layouts on workloads that they were not made from: what a wrong profile costs
 ///
-/// Each recording is tested with layouts made from itself, from each other one, from the average of
-/// the others, from the average of all (Torrellas 1998, section 5); and from itself as lesser
-/// instruments would have seen it: branches sampled at several rates, and blocks counted alone.
-/// Last, its second half is tested with a layout made from its first. The layouts are placed nearly
-/// as `kernlane relink` would.
+/// Tests each recording with layouts made from itself, from each other recording, from the average
+/// of the others and from the average of all (Torrellas 1998, section 5). Also with layouts made
+/// from less exact counts of itself: branches sampled at several rates, and block counts without
+/// edges. Last, tests its second half with a layout made from its first half. Addresses are nearly
+/// those that `kernlane relink` would give.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane cross-validate net.rec files.rec compile.rec --kernel ~/linux --algorithm joint --algorithm ext-tsp"
@@ -50,7 +50,7 @@ pub struct CrossValidateArgs {
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
     pub machine: Vec<String>,
 
-    /// One of how many executions a sample sees; may be given several times
+    /// The sampling period: one sample in N executions; may be given several times
     #[arg(long, value_name = "N", default_values_t = [1_000, 10_000, 100_000], value_parser = clap::value_parser!(u64).range(1..))]
     pub sample: Vec<u64>,
 
@@ -87,7 +87,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
     for (at, name) in names.iter().enumerate() {
         ensure!(
             !names[..at].contains(name),
-            "{}: there is already a recording of {name}: give recordings of different workloads",
+            "{}: another recording is also of the workload {name}: give recordings of different workloads",
             args.recordings[at].display()
         );
     }
@@ -163,7 +163,7 @@ fn test(
     let mut made = Vec::new();
     for (trained, profile) in trainings {
         let ground = Ground::new(image, &profile).with_context(|| trained.clone())?;
-        // Lesser instruments do not see what alternates: what needs that is not made from them.
+        // Less exact counts have no temporal-relationship edges: skip algorithms that need them.
         let possible = |algorithm: &&Algorithm| {
             !algorithm.uses_temporal_edges() || !profile.temporal_edges.is_empty()
         };

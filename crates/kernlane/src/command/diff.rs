@@ -15,9 +15,9 @@ use std::process::ExitCode;
 
 /// Say what changed between two recordings, service by service and function by function, and why
 ///
-/// Each change has three parts that add up: more calls or fewer, more instructions a call, more
-/// misses a call. For a workload before and after a patch to the kernel, or for two kernels. With
-/// --limit it exits with 1 when the kernel or one of its services grew by more.
+/// Compares a workload before and after a patch to the kernel, or on two kernels. Each change has
+/// three parts that add up: the number of calls, instructions per call, and misses per call. With
+/// --limit the exit status is 1 when the kernel or one of its services grew by more.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --machine server-32k
@@ -33,11 +33,11 @@ pub struct DiffArgs {
     #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
     pub kernel: PathBuf,
 
-    /// The kernel of the second recording, if it is another
+    /// The kernel of the second recording, if it is not the first's
     #[arg(long, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
     pub kernel_after: Option<PathBuf>,
 
-    /// A machine to simulate; the costs are then its cycles, else instructions
+    /// A machine to simulate: costs are then its cycles, otherwise instructions
     #[arg(long, short, value_name = "NAME|FILE.toml")]
     pub machine: Option<String>,
 
@@ -45,12 +45,11 @@ pub struct DiffArgs {
     #[arg(long, value_name = "FILE.toml")]
     pub annotations: Option<PathBuf>,
 
-    /// Exit with 1 if the kernel or a service grew by more than so many percent
+    /// Exit with status 1 if the kernel or a service grew by more than this percentage
     #[arg(long, value_name = "PERCENT")]
     pub limit: Option<f64>,
 
-    /// Services that are less than so many percent of the kernel, before and after, are not held to
-    /// the limit
+    /// The limit does not apply to services below this percentage of the kernel, before and after
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     pub least: f64,
 
@@ -63,15 +62,14 @@ pub struct DiffArgs {
     pub json: bool,
 }
 
-/// Says so when two workloads have one name, and are not the same: then the change is not the
-/// kernel's alone.
+/// Warns when two different workloads have one name: then the kernel is not the only change.
 fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
     let [before, after] = [workload(before)?, workload(after)?];
     let (name, old) = &before;
     let (other_name, new) = &after;
     if name == other_name && old.is_some() && new.is_some() && old != new {
         note!(
-            "warning: the workload {name} was another one when the second recording was made (its file has changed): changes may be the workload's"
+            "warning: the file of the workload {name} changed between the two recordings: differences may come from the workload"
         );
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! `kernlane doctor`: what each command needs of this machine, what is there, what is missing, and
-//! how to get it.
+//! `kernlane doctor`: what each command needs from this machine, what is missing, and how to get
+//! it.
 //!
 //! Every need is tried, not looked up: QEMU is run, apt is asked to resolve a package, the cache is
 //! written to.
@@ -14,8 +14,7 @@ use std::process::ExitCode;
 
 /// Show what this machine has and lacks for each command, and how to get it
 ///
-/// Exit status 1 when a command is not ready: something is missing without which none of its work
-/// can be done.
+/// Exit status 1: a command is not ready, because it lacks something that all of its work needs.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane doctor --json")]
 pub struct DoctorArgs {
@@ -27,7 +26,7 @@ pub struct DoctorArgs {
 #[derive(Debug, Serialize)]
 struct Finding {
     need: &'static str,
-    /// The part of the command's work that has the need; none: all of it.
+    /// The part of the command's work that has the need. None: all of the work.
     #[serde(skip_serializing_if = "Option::is_none")]
     only_for: Option<&'static str>,
     /// What is there.
@@ -43,7 +42,7 @@ struct Diagnosis {
     needs: Vec<Finding>,
 }
 
-/// The command; `table`: all commands that can be typed, `needs`: what each of them needs.
+/// Runs `kernlane doctor`. `table`: all commands; `needs`: what each command needs.
 pub fn run(args: &DoctorArgs, table: &Command, needs: &[&[&[Need]]]) -> Result<ExitCode> {
     let mut tried: Vec<(Need, std::result::Result<String, String>)> = Vec::new();
     let mut diagnoses = Vec::new();

@@ -1,4 +1,4 @@
-//! `kernlane dump`: what a recording holds, for people and for scripts.
+//! `kernlane dump`: prints what a recording contains.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use trace::Reader;
 
-/// Print what a recording holds
+/// Print what a recording contains
 ///
-/// Its header, the conditions under which it was made, and what it amounts to; on request its
-/// translations and its stream. A recording that was cut off or damaged is printed as far as it is
-/// good; then the exit code is 1 and the last line says what is wrong and where.
+/// Prints its header, its conditions and its totals; on request its translation blocks and its
+/// stream of events. Of a damaged or cut-off recording, prints everything before the damage. Then
+/// the exit status is 1 and the last line says what is wrong and where.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane dump net.rec\n  kernlane dump net.rec --stream --limit 1000"
@@ -25,17 +25,17 @@ pub struct DumpArgs {
     #[arg(value_name = "DIR")]
     pub recording: PathBuf,
 
-    /// Also every translation: number, address, instructions, code; with data accesses its physical
-    /// addresses and what it accesses
+    /// Also print every translation block: number, address, instructions, code. With data accesses
+    /// also its physical addresses and its accesses
     #[arg(long)]
     pub translations: bool,
 
-    /// Also everything that happened, in order; with data accesses behind each execution, and uses
-    /// of page frames before it
+    /// Also print every event in order. With data accesses: accesses follow their execution, uses
+    /// of page frames precede it
     #[arg(long)]
     pub stream: bool,
 
-    /// Stop the stream after so many events
+    /// Stop the stream after this number of events
     #[arg(long, value_name = "N", requires = "stream")]
     pub limit: Option<u64>,
 

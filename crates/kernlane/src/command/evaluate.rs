@@ -1,4 +1,4 @@
-//! `kernlane evaluate`: Torrellas' figures from recordings.
+//! `kernlane evaluate`: makes Torrellas' figures from recordings.
 
 use crate::command::replay::replay_trials;
 use anyhow::{Context, Result};
@@ -21,11 +21,11 @@ use std::process::ExitCode;
 
 /// Evaluate layouts as Torrellas, Xia and Daigle did (1998, figures 11 to 17)
 ///
-/// The kernel is laid out by Chang-Hwu, OptS, OptL and Call, the user's code as OptA has it, for
-/// the average of the recordings, and each recording replayed over the layouts on many instruction
-/// caches: misses by cause, by class of block, by address, by size, line and ways, by the size of
-/// the SelfConfFree area, with separate and reserved caches. The paper's numbers stand beside them.
-/// The layouts are placed nearly as `kernlane relink` would.
+/// Lays the kernel out with Chang-Hwu, OptS, OptL and Call, and the user's code with OptA, for the
+/// average of the recordings. Replays each recording over the layouts on many instruction caches.
+/// Prints misses by cause, by class of block, by address, by size, line and ways, by the size of
+/// the SelfConfFree area, and with separate and reserved caches, beside the paper's numbers.
+/// Addresses are nearly those that `kernlane relink` would give.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux --machine torrellas-8k"

@@ -1,4 +1,4 @@
-//! `kernlane export`: counts for the tools of others.
+//! `kernlane export`: writes counts for other tools.
 
 use crate::command::layout::{Ground, algorithms, besides};
 use crate::command::profile::Input;
@@ -19,13 +19,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::{Chunk, Event, Reader, events};
 
-/// Write what ran as a file for the tools of others: counts for BOLT, clang, Propeller and lld,
-/// calls for profile viewers
+/// Write counts for BOLT, clang, Propeller and lld, or calls for profile viewers
 ///
-/// An exact profile of a kernel, without a processor that records branches, also feeds a build by
-/// clang. Formats that carry an order are laid out by --algorithm. Formats of services and calls
-/// take one recording; with --machine they have its misses, too; what is over time can be cut by
-/// --from and --until.
+/// Exact counts, taken without a processor that records branches, can feed a build by clang.
+/// --algorithm makes the order in formats that carry one. Formats of services and calls take one
+/// recording; --machine adds its misses. --from and --until cut a part out of formats over time.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
@@ -38,7 +36,7 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub input: Input,
 
-    /// What to write
+    /// The format to write
     #[arg(long, short, value_enum)]
     pub format: Format,
 
@@ -55,7 +53,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "FILE.toml")]
     pub annotations: Option<PathBuf>,
 
-    /// Where to write it; of parquet a directory, which is made if there is none
+    /// Where to write it. For parquet this is a directory, which is created if it is missing
     #[arg(long, short, value_name = "FILE|DIR")]
     pub output: PathBuf,
 
@@ -136,7 +134,7 @@ fn attribution(args: &ExportArgs) -> Result<Attribution> {
     Attribution::open(&args.input.kernel, args.annotations.as_deref(), &machines)
 }
 
-/// Written as the recording is read: it may be longer than memory.
+/// Writes while it reads, because a recording can be larger than memory.
 fn over_time(args: &ExportArgs) -> Result<u64> {
     let recording = recording(args)?;
     args.input.part.validate()?;

@@ -1,4 +1,4 @@
-//! `kernlane import`: what others sampled becomes a profile.
+//! `kernlane import`: makes a profile from samples of other tools.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -12,12 +12,12 @@ use profile::Profile;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make a profile of branches that perf sampled, or of LLVM's sample profile
+/// Make a profile from branches that perf sampled, or from LLVM's sample profile
 ///
-/// Takes a perf.data file of `perf record -b`, what `perf script -F brstack` prints, or a sample
-/// profile by source lines of llvm-profgen or create_llvm_prof (AutoFDO), as text or binary; for
-/// that the kernel needs DWARF. Counts are of samples, and know nothing of where the kernel was
-/// entered; a recording knows both.
+/// Takes a perf.data file of `perf record -b`, the output of `perf script -F brstack`, or a sample
+/// profile by source lines from llvm-profgen or create_llvm_prof (AutoFDO), as text or binary. The
+/// sample profile needs a kernel with DWARF. The counts are sampled, and do not say where the
+/// kernel was entered; a recording has exact counts and entries.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  perf record -b -a -e cycles:k -- sleep 10\n  kernlane import perf.data --kernel ~/linux -o perf.klp"
@@ -49,7 +49,7 @@ fn parse_hex(text: &str) -> Result<u64, String> {
     u64::from_str_radix(digits, 16).map_err(|_| format!("\"{text}\" is no hexadecimal number"))
 }
 
-/// A profile, and what of the file it was made of.
+/// A profile, and how much of the file it uses.
 struct Imported {
     profile: Profile,
     /// What the file counts: branches or lines.

@@ -1,4 +1,4 @@
-//! `kernlane layout`: a profile becomes an order.
+//! `kernlane layout`: makes an order from a profile.
 
 use crate::command::profile::Input;
 use ::layout::{Algorithm, Graph, Score};
@@ -19,8 +19,8 @@ use std::process::ExitCode;
 
 /// Lay the kernel's blocks out for recordings
 ///
-/// Writes the order to a file that `kernlane relink` and `kernlane replay` take, and prints how the
-/// order scores on the same counts, beside the original's.
+/// Writes the order to a file that `kernlane relink` and `kernlane replay` take. Prints the score
+/// of the order on the same counts, beside the original's score.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp -o net.kll"
@@ -29,7 +29,7 @@ pub struct LayoutArgs {
     #[command(flatten)]
     pub input: Input,
 
-    /// The algorithm; docs/algorithms/ has a page for each
+    /// The layout algorithm; docs/algorithms/ has a page for each
     #[arg(long, short, default_value_t = Algorithm::default(), value_parser = algorithms())]
     pub algorithm: Algorithm,
 
@@ -52,7 +52,7 @@ pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
         .try_map(|name| name.parse::<Algorithm>())
 }
 
-/// What some algorithms need of a profile that not every profile has.
+/// The counts that only some algorithms need.
 pub fn besides(algorithms: &[Algorithm]) -> Besides {
     match algorithms.iter().any(|algorithm| algorithm.uses_temporal_edges()) {
         true => Besides::TemporalEdges,
@@ -70,7 +70,7 @@ pub struct Ground<'a> {
 impl<'a> Ground<'a> {
     pub fn new(image: &'a Image, profile: &Profile) -> Result<Self> {
         let movable = graph::movable(image, profile)?;
-        ::layout::validate(&movable.graph).context("the counts make no graph")?;
+        ::layout::validate(&movable.graph).context("the counts do not form a valid graph")?;
         let hash = Sha256::digest(profile.to_json());
         Ok(Self {
             image,

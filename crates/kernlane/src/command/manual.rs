@@ -1,4 +1,4 @@
-//! `kernlane man` and `kernlane completions`: made from the same table as `--help`.
+//! `kernlane man` and `kernlane completions`: written from the same table as `--help`.
 
 use anyhow::Result;
 use clap::{Args, Command};
@@ -27,11 +27,11 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-/// Writes a page for each command of `table`, which is what can be typed.
+/// Writes a page for each command of `table`, the table of commands.
 pub fn man(args: &ManArgs, table: Command) -> Result<ExitCode> {
-    // Pages refer to a page for `help`, which says nothing that `--help` does not say.
+    // Without this, pages refer to a page for `help`, which only repeats `--help`.
     let mut table = without_help(table);
-    // Gives every command its full name and what it inherits.
+    // Gives every command its full name and its inherited options.
     table.build();
     output::in_directory(&args.directory, |directory| write_pages(directory, &table, "kernlane"))?;
     Ok(ExitCode::SUCCESS)
@@ -51,7 +51,7 @@ fn write_pages(directory: &Path, command: &Command, name: &str) -> Result<()> {
     })
 }
 
-/// Prints what completes the commands of `table`.
+/// Prints the completions of the commands of `table`.
 pub fn completions(args: &CompletionsArgs, mut table: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut table, "kernlane", &mut script);

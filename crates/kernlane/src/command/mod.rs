@@ -1,5 +1,5 @@
-//! The commands that join several stages. Takes what was typed; gives files and what is printed.
-//! The stages themselves know no arguments.
+//! The commands. Each takes its arguments, calls stages, writes files and prints. The stages know
+//! no arguments.
 
 pub mod check;
 pub mod checkpoint;

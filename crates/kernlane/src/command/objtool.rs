@@ -1,5 +1,5 @@
-//! `kernlane objtool`: the kernel's own objtool as a judge of rewriting. For the project's tests;
-//! not listed in the help.
+//! `kernlane objtool`: compares rewriting with the kernel's own objtool. For the project's tests;
+//! hidden from the help.
 
 use anyhow::{Context, Result};
 use check::objtool::{self, Agreement};
@@ -14,12 +14,12 @@ use image::object::{Hints, KernelObject};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Shuffle a kernel's blocks, and compare what the tree's own objtool finds with what rewriting
-/// made
+/// Shuffle a kernel's blocks, and compare objtool's unwinder states and tables with the rewritten
+/// ones
 ///
-/// Every function is torn into two parts, the blocks of each in random order, the functions in
-/// random order. objtool can join two parts of a function, not more; so it judges this order, not
-/// one of a layout file.
+/// Splits every function into two parts and puts the blocks of each part, and the functions, into
+/// random order. objtool joins at most two parts of a function, so it can judge this order but not
+/// that of a layout file.
 #[derive(Args)]
 pub struct ObjtoolArgs {
     /// The directory in which the kernel was built

@@ -31,18 +31,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Record a workload, lay the kernel out for it, relink, check, and measure what it brought
+/// Record a workload, lay the kernel out for it, relink, check, and measure the gain
 ///
-/// Ends with a table: the original, what replay predicted, and what was measured by recording the
-/// relinked kernel under the same workload. The output directory keeps every step's result; a step
-/// whose result is there already is not done again.
+/// Ends with a table: the original kernel, the prediction by replay, and the relinked kernel
+/// recorded under the same workload. The output directory keeps the result of every step. A step
+/// whose result exists is not repeated.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane optimize net --tree ~/linux -o net.optimized")]
 pub struct OptimizeArgs {
     #[arg(help = guest::argument_help())]
     pub workload: String,
 
-    /// The directory in which the kernel was built; it is not written to
+    /// The directory in which the kernel was built. It is only read
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
 
@@ -66,7 +66,7 @@ pub struct OptimizeArgs {
     #[arg(long = "make", value_name = "VAR=VALUE")]
     pub make: Vec<String>,
 
-    /// When to end a guest that does not end
+    /// End the guest after this time if it is still running
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
     pub time_limit: u64,
 
@@ -126,7 +126,7 @@ impl Road<'_> {
         self.args.output.join(name)
     }
 
-    /// Between the steps is where a command that was interrupted ends.
+    /// An interrupted command ends here, between two steps.
     fn say(&self, what: &str) -> Result<()> {
         interrupt::check()?;
         note!("{what}");
@@ -148,7 +148,7 @@ impl Road<'_> {
             force: true,
         };
         if is_made(&request) {
-            self.say(&format!("the recording {} is there already", directory.display()))?;
+            self.say(&format!("using the existing recording {}", directory.display()))?;
             return Ok(directory);
         }
         self.say(&format!("recording {} on the {name} kernel", request.workload.name))?;
@@ -187,7 +187,7 @@ impl Road<'_> {
         let directory = self.path(&format!("{algorithm}.kernel"));
         let done = directory.join("layout.kll");
         if fs::read_to_string(&done).is_ok_and(|known| known == text) {
-            self.say(&format!("the kernel {} is there already", directory.display()))?;
+            self.say(&format!("using the existing kernel {}", directory.display()))?;
         } else {
             self.say("relinking")?;
             let relinked = {
@@ -200,7 +200,7 @@ impl Road<'_> {
                 serde_json::to_string_pretty(&relinked)?.as_bytes(),
             )?;
             self.check(algorithm, &directory)?;
-            // Written last: only a kernel that was checked is used again.
+            // Written last, so that only a checked kernel is reused.
             output::write(&done, text.as_bytes())?;
         }
         let map = read_map(&directory)?;
@@ -215,7 +215,7 @@ impl Road<'_> {
         if !findings.equal() {
             let text = findings.text(&old.kernel, &new.kernel, 3);
             bail!(
-                "the kernel relinked by {algorithm} is not the old program; it is in {} and must not be used\n{text}",
+                "the kernel relinked by {algorithm} is not the old program; do not use the kernel in {}\n{text}",
                 directory.display()
             );
         }
@@ -265,7 +265,7 @@ impl Road<'_> {
             out!("{json}")?;
         } else {
             out!("{}", text::comparisons(&comparisons))?;
-            outln!("\nthe report lies in {}", report.display())?;
+            outln!("\nthe report is {}", report.display())?;
         }
         warn(&guard::losses(&results.rows));
         Ok(ExitCode::SUCCESS)

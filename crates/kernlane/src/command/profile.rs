@@ -1,4 +1,4 @@
-//! `kernlane profile`: recordings become counts per block, edge and call.
+//! `kernlane profile`: makes counts per block, edge and call from recordings.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -15,7 +15,7 @@ use report::profile::Summary;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The recordings and the kernel they are of; shared by the commands that begin with them.
+/// Recordings and their kernel: the first arguments of several commands.
 #[derive(Args)]
 pub struct Input {
     /// Recordings (directories), profiles (*.klp), or both
@@ -26,7 +26,7 @@ pub struct Input {
     #[arg(long, short, value_name = "TREE|VMLINUX")]
     pub kernel: PathBuf,
 
-    /// How the counts of several recordings are put together
+    /// How to merge the counts of several recordings
     #[arg(long, value_enum, default_value_t = Merge::Sum)]
     pub merge: Merge,
 
@@ -36,8 +36,8 @@ pub struct Input {
 
 /// Count how often each block, edge and call of the kernel ran
 ///
-/// The counts are exact: they come from a recording, not from samples. What is printed is how much
-/// of the kernel ran and where; the counts themselves go to a file that `kernlane layout` takes.
+/// The counts are exact: they come from a recording, not from samples. Prints how much of the
+/// kernel ran, and where. --output writes the counts to a file that `kernlane layout` takes.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane profile net.rec files.rec --kernel ~/linux --merge average -o both.klp"
@@ -54,7 +54,7 @@ pub struct ProfileArgs {
     #[arg(long, alias = "alternations")]
     pub temporal_edges: bool,
 
-    /// How many functions, processes and places without a function to list
+    /// How many functions, processes and addresses outside of functions to list
     #[arg(long, default_value_t = 10)]
     pub top: usize,
 
@@ -90,7 +90,7 @@ fn one_profile(path: &Path, image: &Image, part: &Part, besides: Besides) -> Res
     let profile = Profile::from_json(&text).with_context(named)?;
     if profile.build_id != image.build_id {
         bail!(
-            "{}: of the kernel with build id {}, but --kernel has build id {}",
+            "{}: the recording's kernel has build id {}, but --kernel has build id {}",
             path.display(),
             profile.build_id.0,
             image.build_id.0

@@ -1,4 +1,4 @@
-//! `kernlane record`: a kernel and a workload become a recording.
+//! `kernlane record`: runs a workload on a kernel and records it.
 
 use anyhow::Result;
 use clap::Args;
@@ -14,39 +14,38 @@ use std::time::Duration;
 
 /// Record every instruction that a kernel and a workload execute, in order
 ///
-/// The kernel and the workload run under QEMU's emulation, on one CPU whose time is the number of
-/// executed instructions: recording the same again gives the same bytes. The guest is made from
-/// Debian packages; nothing is installed on this machine. Counting starts and ends where the
-/// workload says so.
+/// Runs the kernel and the workload under QEMU's emulation, on one CPU. The guest's clock counts
+/// executed instructions, so repeating a recording gives the same bytes. The guest is made from
+/// Debian packages; nothing is installed on this machine. The workload says where counting starts
+/// and ends.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane record net --kernel ~/linux -o net.rec")]
 pub struct RecordArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
 
-    /// Start from what `kernlane checkpoint` has made of the same workload, kernel and seed
+    /// Start from a checkpoint of the same workload, kernel and seed
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
 
-    /// Record the data accesses, too, and where their pages lie: for data caches and TLBs in
-    /// `kernlane replay`
+    /// Also record data accesses and page mappings, for data caches and TLBs in `kernlane replay`
     #[arg(long)]
     pub data: bool,
 }
 
-/// What a workload's file may say, too.
+/// Limits that also hold in a workload's file.
 fn memory_range() -> clap::builder::RangedI64ValueParser<u32> {
     let (least, most) = guest::MEMORY_MB.into_inner();
     clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
 }
 
-/// What is run, and on what conditions.
+/// The guest: kernel, workload and conditions.
 #[derive(Args)]
 pub struct GuestArgs {
     #[arg(help = guest::argument_help())]
     pub workload: String,
 
-    /// The directory to make
+    /// The directory to create
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
 
@@ -67,11 +66,11 @@ pub struct GuestArgs {
     #[arg(long, value_name = "MB", value_parser = memory_range())]
     pub memory: Option<u32>,
 
-    /// When to end a guest that does not end
+    /// End the guest after this time if it is still running
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
     pub time_limit: u64,
 
-    /// Replace what was made before
+    /// Replace an existing result
     #[arg(long)]
     pub force: bool,
 
@@ -81,7 +80,7 @@ pub struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// As far as recordings and checkpoints are asked for in the same words.
+    /// The part of a request that recordings and checkpoints share.
     pub fn request(&self) -> Result<Request> {
         Ok(Request {
             workload: Workload::open(&self.workload)?,
@@ -97,7 +96,7 @@ impl GuestArgs {
     }
 }
 
-/// The command.
+/// Runs `kernlane record`.
 pub fn run(args: &RecordArgs) -> Result<ExitCode> {
     let mut request = args.guest.request()?;
     request.data = args.data;
@@ -110,7 +109,7 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Records, and shows how far it has come on a terminal.
+/// Records, and shows progress on a terminal.
 pub fn with_progress(request: &Request, from: Option<&Path>) -> Result<Recording> {
     let progress = Progress::new("preparing");
     record::record(request, from, &mut |phase, instructions| show(&progress, phase, instructions))
@@ -138,7 +137,7 @@ fn print(args: &RecordArgs, recording: &Recording) -> Result<()> {
     Ok(())
 }
 
-/// What was recorded, what was counted as a task, and whose time is whose.
+/// The amounts of a recording, what counts as a task, and the two times: guest and host.
 fn amounts(totals: &Totals, guest_time: Duration, elapsed: Duration) -> String {
     let (instructions, bytes) = (totals.instructions as f64, totals.trace_bytes as f64);
     format!(
@@ -155,7 +154,7 @@ fn amounts(totals: &Totals, guest_time: Duration, elapsed: Duration) -> String {
     )
 }
 
-/// On what a result depends, in a line.
+/// The conditions of a result, in one line.
 pub fn on(conditions: &Conditions) -> String {
     format!(
         "{} on {} (build id {}), seed {}",

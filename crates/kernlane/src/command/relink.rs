@@ -1,4 +1,4 @@
-//! `kernlane relink`: a layout and a built tree become a kernel.
+//! `kernlane relink`: makes a kernel from a layout and a built tree.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -15,13 +15,13 @@ use std::process::ExitCode;
 
 /// Relink a kernel with its code in a new order
 ///
-/// Rewrites vmlinux.o as the layout says and lets the kernel's own build link it. With --output the
-/// tree is not written to: the new vmlinux, arch/x86/boot/bzImage, System.map and the map from old
-/// to new addresses come to lie in a directory of their own, which the other commands take like a
-/// tree. Without, they take the place of the tree's own, which --restore puts back.
+/// Rewrites vmlinux.o in the layout's order; the kernel's own build links it. With --output, the
+/// new vmlinux, arch/x86/boot/bzImage, System.map and the map from old to new addresses go to a
+/// directory, which the other commands take like a tree; the tree stays as it is. Without --output,
+/// they replace the tree's own files; --restore puts these back.
 ///
-/// With --count the kernel keeps its order and counts what it runs, on one CPU; `kernlane counts`
-/// makes a profile of that.
+/// With --count the code keeps its order and gets counters, for one CPU. `kernlane counts` makes a
+/// profile from them.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane relink --tree ~/linux --layout net.kll -o net.kernel\n  \
@@ -41,7 +41,7 @@ pub struct RelinkArgs {
     #[arg(long, requires = "output", conflicts_with_all = ["layout", "restore", "dry_run"])]
     pub count: bool,
 
-    /// Where the new kernel comes to lie; without it, in the tree
+    /// The directory for the new kernel [default: the tree]
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
@@ -53,8 +53,8 @@ pub struct RelinkArgs {
     #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
 
-    /// A variable for make, as given when the kernel was built; LLVM= and CROSS_COMPILE= are found
-    /// out
+    /// A variable for make, as given when the kernel was built. LLVM= and CROSS_COMPILE= are
+    /// detected
     #[arg(long = "make", value_name = "VAR=VALUE")]
     pub make: Vec<String>,
 

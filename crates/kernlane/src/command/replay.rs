@@ -28,11 +28,11 @@ use trace::Reader;
 
 /// Run a recorded execution again over layouts and machines
 ///
-/// Prints for each layout, the original first, what a simulated machine sees: L1I misses by cause,
-/// iTLB misses, taken branches, what was fetched and touched, and time by a simple model; of a
-/// recording with data accesses also what its data caches, second-level caches and TLBs missed, and
-/// time by SimOS' in-order model; with --branches also which branches are predicted wrongly. The
-/// recording is read once for all layouts and machines.
+/// Prints counts of a simulated machine for each layout, the original first: L1I misses by cause,
+/// iTLB misses, taken branches, fetched and touched bytes, and time by a simple model. Recordings
+/// with data accesses add misses of data caches, second-level caches and TLBs, and time by SimOS'
+/// in-order model. --branches adds mispredictions. One pass over the recording serves all layouts
+/// and machines.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --branches"
@@ -61,8 +61,8 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub part: Part,
 
-    /// Also say what no layout can do better: misses of a cache that wastes nothing, by Belady's
-    /// policy and by LRU; needs --kernel
+    /// Also print the lower bound for any layout: the misses of a cache that wastes no byte, by
+    /// Belady's policy and by LRU; needs --kernel
     #[arg(long, requires = "kernel")]
     pub bound: bool,
 
@@ -84,7 +84,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     for path in &args.layout {
         let layout = read_layout(path, args.kernel.as_deref(), image.as_ref())?;
         if layouts.iter().any(|known| known.name == layout.name) {
-            bail!("{}: there is already a layout called {}", path.display(), layout.name);
+            bail!("{}: two layouts have the name {}", path.display(), layout.name);
         }
         layouts.push(layout);
     }
@@ -104,7 +104,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--branches` asks for.
+/// The machines that can predict branches, for `--branches`.
 ///
 /// # Errors
 /// No machine says how it predicts branches.
@@ -119,8 +119,8 @@ pub fn asked(branches: bool, machines: &[Machine]) -> Result<Asked> {
     Ok(Asked::Branches)
 }
 
-/// To the original's row on each machine, what no layout can do better. Reads the recording once
-/// for each machine.
+/// Adds the lower bound for any layout to the original's row of each machine. Reads the recording
+/// once for each machine.
 fn add_bounds(
     rows: &mut [Row],
     recording: &Path,
@@ -143,12 +143,12 @@ fn add_bounds(
     Ok(())
 }
 
-/// Says which layouts lose on what they were given.
+/// Warns of layouts that are worse than the original.
 pub fn warn(losses: &[String]) {
     losses.iter().for_each(|loss| note!("warning: {loss}"));
 }
 
-/// A layout or map from a file, whose name it bears.
+/// Reads a layout or a map. The file's name becomes its name.
 pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) -> Result<Layout> {
     let named = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(named)?;
@@ -163,7 +163,7 @@ pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) ->
             relink::predicted_placement(&Tree::open(tree, &[])?, &order)
         }
         (_, Some(image)) => estimate::placement(image, &order),
-        _ => bail!("{}: give --kernel, to know the blocks that this layout orders", path.display()),
+        _ => bail!("{}: give --kernel: a layout names blocks of its kernel", path.display()),
     };
     Ok(Layout { name, kernel: Some(order.build_id), placement: placement.with_context(named)? })
 }

@@ -1,4 +1,4 @@
-//! `kernlane report`: results become a page; recordings become tables of services.
+//! `kernlane report`: makes a page from results, and tables of services from recordings.
 
 use crate::command::replay::{read_layout, replay_recording};
 use anyhow::{Context, Result, bail, ensure};
@@ -24,25 +24,23 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What the page simulates unless another is named.
+/// The machine of the page, unless --machine names others.
 const MACHINE: &str = "server-32k";
 
-/// Show where a recording's time goes, and what layouts brought: as one self-contained page, or as
-/// tables
+/// Show where a recording's time goes, and what layouts gain, as one page or as tables
 ///
-/// Takes results (what `kernlane replay --json` prints, or the results.json that
-/// `kernlane optimize` leaves in its directory) and sets the original beside every layout,
-/// predicted and recorded. Without --output and --json it prints the tables.
+/// Takes results: the output of `kernlane replay --json`, or the results.json of `kernlane
+/// optimize`. Compares every layout, predicted and recorded, with the original. Prints tables, or
+/// writes a page with --output.
 ///
-/// With --output it takes recordings, too, and the kernel that was recorded: the page then shows
-/// execution over time, services, misses by cause, by address and (of recordings made with --data)
-/// by data structure, chains of calls, the system's share and functions, on the machine
-/// `server-32k` unless --machine names others; with --layout also where another layout misses.
+/// With --output it also takes recordings and their kernel. The page then shows execution over
+/// time, services, misses by cause and by address, chains of calls, the system's share and
+/// functions; for recordings made with --data also misses by data structure. It simulates the
+/// machine `server-32k` unless --machine names others. --layout adds the misses of another layout.
 ///
-/// With --services, --misses, --os-share or --locality it takes recordings instead, and the kernel
-/// that was recorded; --services says for every service of the system (each system call, kind of
-/// page fault, interrupt, softirq, kernel thread …) what it came to. With --sizes it takes
-/// recordings alone.
+/// With --services, --misses, --os-share or --locality it takes recordings and their kernel, and no
+/// results. --services lists every service of the system: each system call, kind of page fault,
+/// interrupt, softirq, kernel thread. With --sizes it takes recordings alone.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.rec --kernel ~/linux -o net.html
@@ -62,30 +60,29 @@ pub struct ReportArgs {
     #[arg(long, short, value_name = "FILE.html", conflicts_with_all = ["services", "os_share", "locality", "sizes", "misses"])]
     pub output: Option<PathBuf>,
 
-    /// Where the time goes, by service of the system
+    /// Print the time by service of the system
     #[arg(long, requires = "kernel")]
     pub services: bool,
 
-    /// With --services: how the branches of each service are predicted on machines that say how
-    /// they predict
+    /// With --services: print mispredictions by service, on machines with a branch predictor
     #[arg(long, requires = "services", requires = "machine")]
     pub branches: bool,
 
-    /// The system's share of the work, and how long each visit to the kernel is
+    /// Print the system's share of the work, and the length of each visit to the kernel
     #[arg(long, requires = "kernel", conflicts_with = "services")]
     pub os_share: bool,
 
-    /// How much of the kernel's code runs, why it is entered, its branches, loops and popular
+    /// Print how much of the kernel's code runs, why it is entered, its branches, loops and popular
     /// functions, beside Torrellas' numbers
     #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share"])]
     pub locality: bool,
 
-    /// Misses of the kernel and of user code, by cause, in caches of many sizes and
-    /// associativities; of recordings made with --data in data caches and unified ones, too
+    /// Print misses of kernel and user mode by cause, in caches of many sizes and associativities.
+    /// Recordings made with --data add data caches and unified caches
     #[arg(long, conflicts_with_all = ["services", "os_share", "locality"])]
     pub sizes: bool,
 
-    /// Why caches missed, by function, address and data structure; of recordings made with --data
+    /// Print misses by function, address and data structure; needs a recording made with --data
     #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share", "locality", "sizes"])]
     pub misses: bool,
 
@@ -109,7 +106,7 @@ pub struct ReportArgs {
     #[arg(long, default_value_t = 30)]
     pub top: usize,
 
-    /// Print what is shown as JSON
+    /// Print the tables as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -169,16 +166,17 @@ fn of_results(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the page shows of recordings.
+/// The sections of the page that come from recordings.
 fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>> {
     if recordings.is_empty() {
         return Ok(Vec::new());
     }
-    let kernel = args.kernel.as_deref().context("give --kernel, to know the kernel's functions")?;
+    let kernel =
+        args.kernel.as_deref().context("give --kernel: it names the kernel's functions")?;
     let machines = if args.machine.is_empty() { &[MACHINE.to_owned()][..] } else { &args.machine };
     let attribution = Attribution::open(kernel, args.annotations.as_deref(), machines)?;
     let path = vmlinux::path(kernel);
-    // A layout's blocks are known of a vmlinux alone.
+    // Only a vmlinux tells the blocks of a layout.
     let image = (!args.layout.is_empty()).then(|| vmlinux::read(&path)).transpose()?;
     let mut layouts = vec![Layout::original()];
     for path in &args.layout {
@@ -218,7 +216,8 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
 }
 
 fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
-    let kernel = args.kernel.as_deref().context("give --kernel, to know the kernel's functions")?;
+    let kernel =
+        args.kernel.as_deref().context("give --kernel: it names the kernel's functions")?;
     let attribution = Attribution::open(kernel, args.annotations.as_deref(), &args.machine)?;
     if args.locality {
         let image = vmlinux::read(&vmlinux::path(kernel))?;
