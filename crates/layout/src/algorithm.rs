@@ -1,6 +1,6 @@
-//! The registry: which algorithms there are, and what they are called.
+//! The registry of layout algorithms and their names.
 //!
-//! Takes a name; gives the order that the algorithm makes with its paper's parameters.
+//! Input: a name. Output: the order that the algorithm makes with the parameters of its paper.
 
 use crate::balanced_partitioning::{BalancedPartitioningParameters, balanced_partitioning};
 use crate::cdsort::{CdSortParameters, ext_tsp_cdsort};
@@ -24,15 +24,15 @@ use std::str::FromStr;
 /// A layout algorithm. `docs/algorithms/` has a page for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
-    /// The blocks as they were.
+    /// The original order of the blocks.
     Original,
     /// All blocks, the last first.
     Reverse,
-    /// The last function first, each as it was.
+    /// All functions, the last first, with their blocks in the original order.
     ReverseFunctions,
-    /// All blocks shuffled.
+    /// All blocks, shuffled.
     Random,
-    /// Functions shuffled, each as it was.
+    /// All functions, shuffled, with their blocks in the original order.
     RandomFunctions,
     /// Pettis and Hansen's chains, splitting and "closest is best".
     PettisHansen,
@@ -42,26 +42,27 @@ pub enum Algorithm {
     KernInst,
     /// Torrellas' sequences from the kernel's entries, with the SelfConfFree area.
     OptS,
-    /// OptS with loops of many iterations apart.
+    /// OptS with the loops of many iterations in an area of their own.
     OptL,
-    /// OptS with loops that call placed with their callees so that they do not conflict.
-    Call,
-    /// ext-TSP for blocks, C3 for functions, cold code behind.
-    ExtTsp,
-    /// ext-TSP for blocks, CDSort for functions, cold code behind.
-    ExtTspCdSort,
-    /// ext-TSP for blocks, balanced partitioning for functions, cold code behind.
-    BalancedPartitioning,
-    /// ext-TSP for blocks; functions aligned by Gloy and Smith so that those that alternate do not
+    /// OptS with loops that contain calls placed together with their callees, so that they do not
     /// conflict.
+    Call,
+    /// ext-TSP for blocks, C3 for functions, cold code at the end.
+    ExtTsp,
+    /// ext-TSP for blocks, CDSort for functions, cold code at the end.
+    ExtTspCdSort,
+    /// ext-TSP for blocks, balanced partitioning for functions, cold code at the end.
+    BalancedPartitioning,
+    /// ext-TSP for blocks. Functions are aligned by Gloy and Smith so that functions that alternate
+    /// do not conflict.
     GloySmith,
-    /// Codestitcher's chains across functions, collocated by page and large page.
+    /// Codestitcher's chains across functions, collocated by page and by large page.
     Codestitcher,
-    /// One ext-TSP over the blocks of all functions, calls and returns too, cold code behind.
+    /// One ext-TSP over the blocks of all functions, with calls and returns, cold code at the end.
     ExtTspGlobal,
-    /// The same with joint misses: code that misses together in one line.
+    /// `ExtTspGlobal` with joint misses: code that misses together shares lines.
     Joint,
-    /// Segments of one ext-TSP, those needed in the same stretches of time in the same lines.
+    /// Segments of one ext-TSP. Segments that are needed in the same epochs share lines.
     #[default]
     Packed,
 }
@@ -90,7 +91,7 @@ impl Algorithm {
         Algorithm::Packed,
     ];
 
-    /// What it is called in commands and files.
+    /// The name in commands and files.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Original => "original",
@@ -115,7 +116,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it uses the profile. The others are controls.
+    /// Whether the algorithm uses the profile. The others are controls.
     pub fn uses_counts(self) -> bool {
         !matches!(
             self,
@@ -127,7 +128,7 @@ impl Algorithm {
         )
     }
 
-    /// Whether it uses [`Graph::temporal_edges`], which take long to count.
+    /// Whether the algorithm uses [`Graph::temporal_edges`], which take long to count.
     pub fn uses_temporal_edges(self) -> bool {
         self == Algorithm::GloySmith
     }
@@ -139,7 +140,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A name that no algorithm has.
+/// The error for a name that no algorithm has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no layout algorithm `{0}`; there are {names}", names = Algorithm::ALL.map(Algorithm::name).join(", "))]
 pub struct UnknownAlgorithm(pub String);
@@ -155,7 +156,11 @@ impl FromStr for Algorithm {
     }
 }
 
-/// Orders `graph` by `algorithm` with its paper's parameters. Only the random ones look at `seed`.
+/// Orders `graph` by `algorithm` with the parameters of its paper. Only the random orders use
+/// `seed`.
+///
+/// # Errors
+/// The graph breaks a rule, or is too large for the algorithm.
 pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, InputError> {
     match algorithm {
         Algorithm::Original => reference::original(graph),

@@ -1,27 +1,27 @@
-//! Balanced partitioning: an order of functions by recursive bisection, those that are used
-//! together in the same half.
+//! Balanced partitioning: orders functions by recursive bisection, so that functions used together
+//! are in the same half.
 //!
 //! L. Dhulipala and others, "Compressing graphs and indexes with recursive graph bisection" (KDD
 //! 2016), algorithm 1; applied to functions by E. Hoag, K. Lee, J. Mestre, S. Pupyrev, "Optimizing
 //! function layout for mobile applications" (LCTES 2023), as in LLVM's `BalancedPartitioning.cpp`.
-//! Takes a graph; gives its order. `docs/algorithms/balanced-partitioning.md` tells the idea and
-//! what is ours.
+//! Input: a graph. Output: its order. `docs/algorithms/balanced-partitioning.md` explains the idea
+//! and our changes.
 
 use crate::ext_tsp;
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{FunctionId, Graph, Ordered};
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::random::SplitMix64;
 use crate::validate::{InputError, at_least, validate};
 
 /// LLVM's `BalancedPartitioningConfig`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BalancedPartitioningParameters {
-    /// How often a part is halved at most.
+    /// The largest number of times that a part is halved.
     pub split_depth: u32,
-    /// Rounds of exchanges for each halving at most.
+    /// The largest number of rounds of exchanges in each halving.
     pub iterations_per_split: u32,
-    /// How often an exchange that would gain is not made, to get out of a local optimum.
+    /// The probability that an exchange with a gain is skipped, to leave a local optimum.
     pub skip_probability: f64,
     /// The order of each function's blocks.
     pub blocks: ExtTspParameters,
@@ -38,8 +38,11 @@ impl Default for BalancedPartitioningParameters {
     }
 }
 
-/// ext-TSP for the blocks of each function, balanced partitioning for the functions; what never ran
-/// goes behind, as it was.
+/// Orders the blocks of each function by ext-TSP and the functions by balanced partitioning. Cold
+/// code follows in its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn balanced_partitioning(
     graph: &Graph,
     parameters: &BalancedPartitioningParameters,
@@ -47,28 +50,29 @@ pub fn balanced_partitioning(
     validate(graph)?;
     at_least("skip_probability", parameters.skip_probability, 0.0)?;
     parameters.blocks.validate()?;
-    let hot = Hot::new(graph);
-    let flows = hot.flows_by_function();
+    let hot = HotCode::new(graph);
+    let flows = hot.edge_transfers_by_function();
     let blocks = |f: FunctionId| ext_tsp::within(&hot, f, &flows[f.index()], &parameters.blocks);
     Ok(hot.finish(functions(&hot, parameters).into_iter().flat_map(blocks).collect()))
 }
 
-/// A function with its utilities: what it is used by.
-struct Node {
+/// A function with its utilities: the callers that use it.
+struct BisectedFunction {
     function: FunctionId,
     utilities: Vec<u32>,
     right: bool,
 }
 
-/// How many functions of a utility lie in each half.
+/// The number of functions of a utility in each half.
 #[derive(Clone, Copy, Default)]
-struct Signature {
+struct UtilitySignature {
     left: u32,
     right: u32,
 }
 
-/// The functions that ran. Each function that calls is a utility, of itself and of all it calls.
-fn functions(hot: &Hot, parameters: &BalancedPartitioningParameters) -> Vec<FunctionId> {
+/// Orders the functions that ran. Each calling function is a utility, of itself and of all its
+/// callees.
+fn functions(hot: &HotCode, parameters: &BalancedPartitioningParameters) -> Vec<FunctionId> {
     let mut utilities = vec![Vec::new(); hot.functions.len()];
     for (caller, callee) in hot.arcs().into_keys() {
         utilities[callee.index()].push(caller.0);
@@ -76,20 +80,21 @@ fn functions(hot: &Hot, parameters: &BalancedPartitioningParameters) -> Vec<Func
             utilities[caller.index()].push(caller.0);
         }
     }
-    let node = |(number, utilities): (usize, Vec<u32>)| Node {
+    let node = |(number, utilities): (usize, Vec<u32>)| BisectedFunction {
         function: FunctionId(number as u32),
         utilities,
         right: false,
     };
-    let ran = |node: &Node| !hot.functions[node.function.index()].is_empty();
-    let mut nodes: Vec<Node> = utilities.into_iter().enumerate().map(node).filter(ran).collect();
+    let ran = |node: &BisectedFunction| !hot.functions[node.function.index()].is_empty();
+    let mut nodes: Vec<BisectedFunction> =
+        utilities.into_iter().enumerate().map(node).filter(ran).collect();
     for node in &mut nodes {
         node.utilities.sort_unstable();
         node.utilities.dedup();
     }
     let mut bisection = Bisection {
         parameters,
-        signatures: vec![Signature::default(); hot.functions.len()],
+        signatures: vec![UtilitySignature::default(); hot.functions.len()],
         order: Vec::new(),
     };
     bisection.halve(nodes, 0, 1);
@@ -99,14 +104,14 @@ fn functions(hot: &Hot, parameters: &BalancedPartitioningParameters) -> Vec<Func
 struct Bisection<'a> {
     parameters: &'a BalancedPartitioningParameters,
     /// By utility; zero outside of a halving.
-    signatures: Vec<Signature>,
+    signatures: Vec<UtilitySignature>,
     order: Vec<FunctionId>,
 }
 
 impl Bisection<'_> {
-    /// Algorithm 1. `bucket` numbers the parts like a heap, and is the seed of what is random in
-    /// this one.
-    fn halve(&mut self, mut nodes: Vec<Node>, depth: u32, bucket: u64) {
+    /// Algorithm 1. `bucket` numbers the parts like a heap, and seeds the random choices in this
+    /// part.
+    fn halve(&mut self, mut nodes: Vec<BisectedFunction>, depth: u32, bucket: u64) {
         nodes.sort_by_key(|node| node.function);
         if nodes.len() <= 1 || depth >= self.parameters.split_depth {
             self.order.extend(nodes.into_iter().map(|node| node.function));
@@ -125,13 +130,14 @@ impl Bisection<'_> {
             }
         }
         self.clear(&nodes);
-        let (right, left): (Vec<Node>, Vec<Node>) = nodes.into_iter().partition(|node| node.right);
+        let (right, left): (Vec<BisectedFunction>, Vec<BisectedFunction>) =
+            nodes.into_iter().partition(|node| node.right);
         self.halve(left, depth + 1, bucket.wrapping_mul(2));
         self.halve(right, depth + 1, bucket.wrapping_mul(2).wrapping_add(1));
     }
 
-    /// Forgets the utilities that have one function or all: no halving changes them.
-    fn drop_useless(&mut self, nodes: &mut [Node]) {
+    /// Drops the utilities that have one function, or all: no halving changes their cost.
+    fn drop_useless(&mut self, nodes: &mut [BisectedFunction]) {
         for node in nodes.iter() {
             node.utilities.iter().for_each(|&u| self.signatures[u as usize].left += 1);
         }
@@ -147,15 +153,15 @@ impl Bisection<'_> {
         }
     }
 
-    fn clear(&mut self, nodes: &[Node]) {
+    fn clear(&mut self, nodes: &[BisectedFunction]) {
         for &utility in nodes.iter().flat_map(|node| &node.utilities) {
-            self.signatures[utility as usize] = Signature::default();
+            self.signatures[utility as usize] = UtilitySignature::default();
         }
     }
 
-    /// One round: the functions that gain most by changing sides do so, pair by pair, as long as a
-    /// pair gains. Whether any did.
-    fn exchange(&mut self, nodes: &mut [Node], random: &mut SplitMix64) -> bool {
+    /// One round. The functions with the largest gains change sides, pair by pair, as long as a
+    /// pair gains. Returns whether any did.
+    fn exchange(&mut self, nodes: &mut [BisectedFunction], random: &mut SplitMix64) -> bool {
         let mut gains: Vec<(f64, usize)> =
             nodes.iter().enumerate().map(|(at, node)| (self.gain(node), at)).collect();
         gains.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -177,7 +183,7 @@ impl Bisection<'_> {
         moved
     }
 
-    fn change_side(&mut self, node: &mut Node) {
+    fn change_side(&mut self, node: &mut BisectedFunction) {
         for &utility in &node.utilities {
             self.signatures[utility as usize].add(node.right, -1);
             self.signatures[utility as usize].add(!node.right, 1);
@@ -185,8 +191,8 @@ impl Bisection<'_> {
         node.right = !node.right;
     }
 
-    /// What the cost falls by when a function changes sides.
-    fn gain(&self, node: &Node) -> f64 {
+    /// The decrease of the cost when a function changes sides.
+    fn gain(&self, node: &BisectedFunction) -> f64 {
         let one = |&utility: &u32| {
             let now = self.signatures[utility as usize];
             let mut then = now;
@@ -198,13 +204,13 @@ impl Bisection<'_> {
     }
 }
 
-impl Signature {
+impl UtilitySignature {
     fn add(&mut self, right: bool, change: i32) {
         let side = if right { &mut self.right } else { &mut self.left };
         *side = side.wrapping_add_signed(change);
     }
 
-    /// The logarithmic gap: high when a utility's functions are spread over both halves.
+    /// The logarithmic gap. It is high when the functions of a utility are spread over both halves.
     fn cost(self) -> f64 {
         let side = |count: u32| f64::from(count) * f64::from(count + 1).log2();
         -(side(self.left) + side(self.right))
@@ -217,7 +223,7 @@ mod tests {
     use crate::graph::{BlockId, Call};
 
     /// ```text
-    ///     0 calls 2 and 4, 1 calls 3 and 5: the two families come apart
+    ///     0 calls 2 and 4, 1 calls 3 and 5: the two families are separated
     /// ```
     #[test]
     fn functions_that_share_a_caller_lie_together() {
@@ -231,7 +237,7 @@ mod tests {
             calls: vec![call(0, 2), call(0, 4), call(1, 3), call(1, 5)],
             ..Graph::default()
         };
-        let order = functions(&Hot::new(&graph), &BalancedPartitioningParameters::default());
+        let order = functions(&HotCode::new(&graph), &BalancedPartitioningParameters::default());
         let mut halves = [order[..3].to_vec(), order[3..].to_vec()];
         halves.iter_mut().for_each(|half| half.sort());
         halves.sort();

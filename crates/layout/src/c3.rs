@@ -1,23 +1,24 @@
-//! C3, call-chain clustering: an order of functions in which callees follow their likeliest caller.
+//! C3, call-chain clustering: orders functions so that callees follow their likeliest caller.
 //!
 //! Ottoni and Maher, "Optimizing function placement for large-scale data-center applications" (CGO
-//! 2017), section 3, as in hfsort. Takes functions with their sizes, weights and calls; gives their
-//! order. `docs/algorithms/ext-tsp.md` tells more.
+//! 2017), section 3, as in hfsort. Input: functions with sizes, weights and calls. Output: their
+//! order. `docs/algorithms/ext-tsp.md` explains more.
 
 use crate::call_graph::CallGraph;
 use crate::graph::FunctionId;
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::validate::{InputError, at_least};
 
+/// The parameters of C3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct C3Parameters {
-    /// A cluster never grows beyond so many bytes: what one large page of the TLB covers.
+    /// The largest size of a cluster in bytes: what one large page of the TLB covers.
     pub max_cluster_bytes: u64,
-    /// A caller's cluster takes in a callee's unless that would divide its density by more than
-    /// this.
+    /// The largest factor by which the density of a caller's cluster may fall when it takes in a
+    /// callee's cluster.
     pub max_density_loss: f64,
-    /// A callee goes to its likeliest caller only when more than this share of its calls comes from
-    /// there.
+    /// The least share of a callee's calls that must come from its likeliest caller. Below it, the
+    /// callee stays where it is.
     pub min_call_share: f64,
 }
 
@@ -34,35 +35,35 @@ impl C3Parameters {
     }
 }
 
-struct Cluster {
+struct C3Cluster {
     functions: Vec<u32>,
     bytes: u64,
     weight: f64,
 }
 
-impl Cluster {
+impl C3Cluster {
     fn density(&self) -> f64 {
         self.weight / self.bytes.max(1) as f64
     }
 }
 
-/// The functions of which a block ran, clustered; only the bytes that ran count, and a function
-/// weighs the bytes fetched from it.
-pub(crate) fn order(hot: &Hot, parameters: &C3Parameters) -> Vec<FunctionId> {
+/// Clusters the functions that ran. Only bytes that ran count. The weight of a function is the
+/// number of bytes fetched from it.
+pub(crate) fn order(hot: &HotCode, parameters: &C3Parameters) -> Vec<FunctionId> {
     let (graph, functions) = CallGraph::of(hot);
     let weights: Vec<f64> = functions.iter().map(|&f| hot.work(&[f])).collect();
     arrange(&graph, &weights, parameters).into_iter().map(|f| functions[f as usize]).collect()
 }
 
-/// All functions of a call graph, clustered. `weights` tells how much time each takes, in any unit:
-/// hfsort takes samples, lld the calls that enter it.
+/// Clusters all functions of a call graph. `weights` gives the time that each takes, in any unit:
+/// hfsort uses samples, lld the calls that enter it.
 pub fn arrange(graph: &CallGraph, weights: &[f64], parameters: &C3Parameters) -> Vec<u32> {
-    let cluster = |(number, (&bytes, &weight)): (usize, (&u64, &f64))| Cluster {
+    let cluster = |(number, (&bytes, &weight)): (usize, (&u64, &f64))| C3Cluster {
         functions: vec![number as u32],
         bytes,
         weight,
     };
-    let mut clusters: Vec<Cluster> =
+    let mut clusters: Vec<C3Cluster> =
         graph.sizes.iter().zip(weights).enumerate().map(cluster).collect();
     let mut cluster_of: Vec<usize> = (0..clusters.len()).collect();
     let callers = likeliest_callers(graph);
@@ -90,8 +91,8 @@ pub fn arrange(graph: &CallGraph, weights: &[f64], parameters: &C3Parameters) ->
     clusters.into_iter().flat_map(|c| c.functions).collect()
 }
 
-/// The caller that each function is entered from most often, with its share of all entries; the
-/// first among equals. A function's calls of itself are entries, but itself is no caller.
+/// The caller that enters each function most often, with its share of all entries; among equals,
+/// the first. Calls of a function to itself count as entries, but it is not its own caller.
 fn likeliest_callers(graph: &CallGraph) -> Vec<Option<(u32, f64)>> {
     let mut between: Vec<(u32, u32)> = Vec::new();
     let mut sums: std::collections::BTreeMap<(u32, u32), u128> = std::collections::BTreeMap::new();
@@ -118,7 +119,7 @@ fn likeliest_callers(graph: &CallGraph) -> Vec<Option<(u32, f64)>> {
         .collect()
 }
 
-fn worthwhile(into: &Cluster, from: &Cluster, parameters: &C3Parameters) -> bool {
+fn worthwhile(into: &C3Cluster, from: &C3Cluster, parameters: &C3Parameters) -> bool {
     let bytes = into.bytes + from.bytes;
     let density = (into.weight + from.weight) / bytes.max(1) as f64;
     bytes <= parameters.max_cluster_bytes && into.density() <= density * parameters.max_density_loss

@@ -1,45 +1,51 @@
-//! Functions as wholes, with the calls between them: what the algorithms that order functions take.
+//! The call graph: whole functions and the calls between them. Algorithms that order functions use
+//! it.
 //!
-//! Takes the part of a graph that ran; gives sizes, weights and arcs of its functions. Orders
-//! nothing, and knows no blocks.
+//! Input: the hot part of a graph. Output: sizes, weights and arcs of its functions. This module
+//! orders nothing and knows no blocks.
 
 use crate::graph::FunctionId;
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use std::collections::BTreeMap;
 
 /// How often one function entered another from one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallArc {
-    /// Index of the caller in the arrays of the [`CallGraph`].
+    /// The index of the caller in the arrays of the [`CallGraph`].
     pub from: u32,
+    /// The index of the callee.
     pub to: u32,
+    /// The number of calls.
     pub count: u64,
-    /// Bytes from the start of the caller to where the call leaves it.
+    /// The bytes from the start of the caller to the place of the call.
     pub offset: u64,
 }
 
-/// Functions and calls, as arrays. An arc names functions that exist; a function may call itself.
+/// Functions and calls, as arrays. Every arc names existing functions. A function may call itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallGraph {
-    /// Bytes of each function.
+    /// The size of each function in bytes.
     pub sizes: Vec<u64>,
     /// How often each function was entered.
     pub counts: Vec<u64>,
+    /// The calls.
     pub arcs: Vec<CallArc>,
 }
 
 impl CallGraph {
+    /// The number of functions.
     pub fn len(&self) -> usize {
         self.sizes.len()
     }
 
+    /// Whether there are no functions.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
 
-    /// The functions that ran, the lowest first, and their calls; only bytes that ran count, in
-    /// their original order.
-    pub(crate) fn of(hot: &Hot) -> (CallGraph, Vec<FunctionId>) {
+    /// The functions that ran, in ascending order, and their calls. Only the bytes that ran count,
+    /// in their original order.
+    pub(crate) fn of(hot: &HotCode) -> (CallGraph, Vec<FunctionId>) {
         let functions: Vec<FunctionId> = (0..hot.functions.len())
             .filter(|&f| !hot.functions[f].is_empty())
             .map(|f| FunctionId(f as u32))

@@ -1,31 +1,31 @@
-//! CDSort, cache-directed sort: an order of functions that keeps callers near callees and what is
-//! hot on few pages.
+//! CDSort, cache-directed sort: orders functions so that callers are near callees and hot code is
+//! on few pages.
 //!
 //! S. Pupyrev, "Optimizing function layout for mobile and data-center applications" as in LLVM's
-//! `CodeLayout.cpp` (class `CDSortImpl`, LLVM 17 and later) and lld. Takes functions with sizes,
-//! counts and calls; gives their order. `docs/algorithms/ext-tsp-cdsort.md` tells the idea and the
-//! parameters.
+//! `CodeLayout.cpp` (class `CDSortImpl`, LLVM 17 and later) and lld. Input: functions with sizes,
+//! counts and calls. Output: their order. `docs/algorithms/ext-tsp-cdsort.md` explains the idea and
+//! the parameters.
 
 use crate::call_graph::CallGraph;
 use crate::ext_tsp;
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{Graph, Ordered};
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::validate::{InputError, at_least, validate};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// LLVM's `CDSortConfig`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CdSortParameters {
-    /// Entries of the cache whose misses are estimated: LLVM thinks of a TLB or of pages in use.
+    /// The entries of the cache whose misses are estimated. LLVM means a TLB, or pages in use.
     pub cache_entries: u32,
-    /// Bytes of one of its entries.
+    /// The bytes of an entry.
     pub entry_bytes: u64,
-    /// Chains never grow beyond so many functions.
+    /// The largest number of functions in a chain.
     pub max_chain: usize,
-    /// A call over d bytes is worth its count times d to the power of minus this.
+    /// A call over d bytes has the worth count × d to the power of minus this.
     pub distance_power: f64,
-    /// Weight of saved misses against nearness.
+    /// The weight of saved misses relative to nearness.
     pub frequency_scale: f64,
 }
 
@@ -48,8 +48,11 @@ impl CdSortParameters {
     }
 }
 
-/// ext-TSP for the blocks of each function, CDSort for the functions; what never ran goes behind,
-/// as it was.
+/// Orders the blocks of each function by ext-TSP and the functions by CDSort. Cold code follows in
+/// its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn ext_tsp_cdsort(
     graph: &Graph,
     blocks: &ExtTspParameters,
@@ -58,32 +61,32 @@ pub fn ext_tsp_cdsort(
     validate(graph)?;
     blocks.validate()?;
     functions.validate()?;
-    let hot = Hot::new(graph);
-    let flows = hot.flows_by_function();
+    let hot = HotCode::new(graph);
+    let flows = hot.edge_transfers_by_function();
     let (calls, ran) = CallGraph::of(&hot);
     let order = arrange(&calls, functions).into_iter().map(|f| ran[f as usize]);
     let pieces = order.flat_map(|f| ext_tsp::within(&hot, f, &flows[f.index()], blocks)).collect();
     Ok(hot.finish(pieces))
 }
 
-/// Gains below this are none: LLVM's tolerance.
+/// The least gain that counts: LLVM's tolerance.
 const LEAST_GAIN: f64 = 1e-8;
 
-/// All functions of a call graph, in CDSort's order.
+/// The order of all functions of a call graph by CDSort.
 pub fn arrange(graph: &CallGraph, parameters: &CdSortParameters) -> Vec<u32> {
-    let mut chains = Chains::new(graph, parameters);
+    let mut chains = CdSortChains::new(graph, parameters);
     chains.join_best();
     chains.concatenate()
 }
 
-/// Two chains side by side.
+/// How two chains are placed side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Join {
+enum CdSortMerge {
     SourceFirst,
     TargetFirst,
 }
 
-struct Chain {
+struct CdSortChain {
     functions: Vec<u32>,
     size: u64,
     count: u128,
@@ -91,8 +94,8 @@ struct Chain {
     edges: BTreeMap<u32, u32>,
 }
 
-impl Chain {
-    /// The name by which equals are told apart: its first function.
+impl CdSortChain {
+    /// The identity of the chain among equals: its first function.
     fn id(&self) -> u32 {
         self.functions[0]
     }
@@ -102,44 +105,44 @@ impl Chain {
     }
 }
 
-/// The arcs between two chains, whichever way they lead.
-struct Edge {
+/// The arcs between two chains, in both directions.
+struct CdSortEdge {
     source: u32,
     target: u32,
     arcs: Vec<u32>,
     gain: f64,
-    join: Join,
+    join: CdSortMerge,
 }
 
-/// A place in the queue: the largest gain first, as the bits of a positive number, then the lowest
+/// A key in the queue: the largest gain first, as the bits of a positive number, then the lowest
 /// chains.
-type Place = (std::cmp::Reverse<u64>, u32, u32, u32);
+type QueueKey = (std::cmp::Reverse<u64>, u32, u32, u32);
 
-struct Chains<'a> {
+struct CdSortChains<'a> {
     graph: &'a CallGraph,
     parameters: &'a CdSortParameters,
-    chains: Vec<Chain>,
+    chains: Vec<CdSortChain>,
     chain_of: Vec<u32>,
-    /// Bytes before each function in its chain.
+    /// The bytes before each function in its chain.
     offsets: Vec<u64>,
-    edges: Vec<Edge>,
-    queue: BTreeSet<Place>,
-    /// Entries of all functions, and bytes of those that were entered.
+    edges: Vec<CdSortEdge>,
+    queue: BTreeSet<QueueKey>,
+    /// The number of entries into all functions, and the bytes of the functions that were entered.
     all_counts: f64,
     all_bytes: u64,
 }
 
-impl<'a> Chains<'a> {
+impl<'a> CdSortChains<'a> {
     fn new(graph: &'a CallGraph, parameters: &'a CdSortParameters) -> Self {
         let counts = counts(graph);
-        let chain = |function: usize| Chain {
+        let chain = |function: usize| CdSortChain {
             functions: vec![function as u32],
             size: graph.sizes[function].max(1),
             count: counts[function],
             edges: BTreeMap::new(),
         };
         let entered = (0..graph.len()).filter(|&f| graph.counts[f] > 0);
-        let mut chains = Chains {
+        let mut chains = CdSortChains {
             graph,
             parameters,
             chains: (0..graph.len()).map(chain).collect(),
@@ -154,7 +157,8 @@ impl<'a> Chains<'a> {
         chains
     }
 
-    /// Arcs in the order of their callers: an edge leads the way of its first arc.
+    /// Adds the arcs in the order of their callers. The direction of an edge is the direction of
+    /// its first arc.
     fn add_arcs(&mut self) {
         let mut arcs: Vec<u32> = (0..self.graph.arcs.len() as u32).collect();
         arcs.sort_by_key(|&arc| self.graph.arcs[arc as usize].from);
@@ -170,12 +174,12 @@ impl<'a> Chains<'a> {
             let edge = self.edges.len() as u32;
             self.chains[arc.from as usize].edges.insert(arc.to, edge);
             self.chains[arc.to as usize].edges.insert(arc.from, edge);
-            self.edges.push(Edge {
+            self.edges.push(CdSortEdge {
                 source: arc.from,
                 target: arc.to,
                 arcs: vec![number],
                 gain: 0.0,
-                join: Join::SourceFirst,
+                join: CdSortMerge::SourceFirst,
             });
         }
     }
@@ -208,13 +212,14 @@ impl<'a> Chains<'a> {
         }
     }
 
-    fn place(&self, edge: u32) -> Place {
-        let Edge { source, target, gain, .. } = self.edges[edge as usize];
+    fn place(&self, edge: u32) -> QueueKey {
+        let CdSortEdge { source, target, gain, .. } = self.edges[edge as usize];
         let id = |chain: u32| self.chains[chain as usize].id();
         (std::cmp::Reverse(gain.to_bits()), id(source), id(target), edge)
     }
 
-    /// Finds the better way to join an edge's chains, and queues it if it gains anything.
+    /// Finds the better way to merge the chains of an edge, and queues the edge if it gains
+    /// anything.
     fn enqueue(&mut self, edge: u32) {
         let (gain, join) = self.best(&self.edges[edge as usize]);
         let found = &mut self.edges[edge as usize];
@@ -224,13 +229,13 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// Among equals the join that keeps the original order.
-    fn best(&self, edge: &Edge) -> (f64, Join) {
+    /// The better way to merge. Among equals, the one that keeps the original order.
+    fn best(&self, edge: &CdSortEdge) -> (f64, CdSortMerge) {
         let in_order =
             self.chains[edge.source as usize].id() < self.chains[edge.target as usize].id();
-        let (mut gain, mut join) = (-1.0, Join::SourceFirst);
+        let (mut gain, mut join) = (-1.0, CdSortMerge::SourceFirst);
         for (attempt, keeps_order) in
-            [(Join::SourceFirst, in_order), (Join::TargetFirst, !in_order)]
+            [(CdSortMerge::SourceFirst, in_order), (CdSortMerge::TargetFirst, !in_order)]
         {
             let found = self.gain(edge, attempt);
             let equal = (found - gain).abs() < LEAST_GAIN;
@@ -241,8 +246,8 @@ impl<'a> Chains<'a> {
         (gain, join)
     }
 
-    /// What a join gains, for each byte of the smaller chain: small chains first.
-    fn gain(&self, edge: &Edge, join: Join) -> f64 {
+    /// The gain of a merge for each byte of the smaller chain. So small chains come first.
+    fn gain(&self, edge: &CdSortEdge, join: CdSortMerge) -> f64 {
         let (source, target) =
             (&self.chains[edge.source as usize], &self.chains[edge.target as usize]);
         let misses = |count: u128, density: f64| count as f64 * self.miss_probability(density);
@@ -253,8 +258,8 @@ impl<'a> Chains<'a> {
         if gain >= 0.0 { gain / source.size.min(target.size) as f64 } else { gain }
     }
 
-    /// The probability that none of the cache's entries holds a chain: its share of all executions
-    /// is that of one entry.
+    /// The probability that no entry of the cache holds a chain. The share of one entry is the
+    /// chain's share of all executions.
     fn miss_probability(&self, density: f64) -> f64 {
         let in_entry = density * self.parameters.entry_bytes as f64;
         if in_entry >= self.all_counts {
@@ -263,15 +268,15 @@ impl<'a> Chains<'a> {
         (1.0 - in_entry / self.all_counts).powf(f64::from(self.parameters.cache_entries))
     }
 
-    /// What the arcs between two chains are worth side by side, over what they are worth as far
-    /// apart as can be.
-    fn nearness(&self, edge: &Edge, join: Join) -> f64 {
+    /// The worth of the arcs between two chains when they are side by side, minus their worth at
+    /// the largest possible distance.
+    fn nearness(&self, edge: &CdSortEdge, join: CdSortMerge) -> f64 {
         let (mut near, mut far) = (0.0, 0.0);
         let shift = |function: u32| {
             let in_source = self.chain_of[function as usize] == edge.source;
             match (join, in_source) {
-                (Join::SourceFirst, false) => self.chains[edge.source as usize].size,
-                (Join::TargetFirst, true) => self.chains[edge.target as usize].size,
+                (CdSortMerge::SourceFirst, false) => self.chains[edge.source as usize].size,
+                (CdSortMerge::TargetFirst, true) => self.chains[edge.target as usize].size,
                 _ => 0,
             }
         };
@@ -290,11 +295,11 @@ impl<'a> Chains<'a> {
         count as f64 * distance.powf(-self.parameters.distance_power)
     }
 
-    /// Joins the target into the source.
-    fn join(&mut self, source: u32, target: u32, join: Join) {
+    /// Merges the target into the source.
+    fn join(&mut self, source: u32, target: u32, join: CdSortMerge) {
         let mut first = std::mem::take(&mut self.chains[source as usize].functions);
         let mut second = std::mem::take(&mut self.chains[target as usize].functions);
-        if join == Join::TargetFirst {
+        if join == CdSortMerge::TargetFirst {
             std::mem::swap(&mut first, &mut second);
         }
         first.extend(second);
@@ -312,8 +317,8 @@ impl<'a> Chains<'a> {
         self.join_edges(source, target);
     }
 
-    /// Hands the edges of the target to the source. The one between the two is gone: it gains
-    /// nothing any more.
+    /// Gives the edges of the target to the source. The edge between the two is removed, because it
+    /// has no gain any more.
     fn join_edges(&mut self, source: u32, target: u32) {
         self.chains[source as usize].edges.remove(&target);
         for (other, edge) in std::mem::take(&mut self.chains[target as usize].edges) {
@@ -334,16 +339,17 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// The densest chain first.
+    /// Concatenates the chains, the densest first.
     fn concatenate(self) -> Vec<u32> {
-        let mut chains: Vec<Chain> =
+        let mut chains: Vec<CdSortChain> =
             self.chains.into_iter().filter(|c| !c.functions.is_empty()).collect();
         chains.sort_by(|a, b| b.density().total_cmp(&a.density()).then(a.id().cmp(&b.id())));
         chains.into_iter().flat_map(|c| c.functions).collect()
     }
 }
 
-/// How often each function ran: entries, or the calls that enter or leave it, whichever is more.
+/// How often each function ran: its entries, or the calls that enter or leave it, whichever is
+/// more.
 fn counts(graph: &CallGraph) -> Vec<u128> {
     let mut into = vec![0u128; graph.len()];
     let mut out = vec![0u128; graph.len()];
@@ -361,10 +367,10 @@ mod tests {
     use crate::call_graph::CallArc;
 
     /// ```text
-    ///     0 ──100──▶ 3      1 ──1──▶ 2      the pair that calls most comes together, and first
+    ///     0 ──100──▶ 3      1 ──1──▶ 2      the pair with most calls is joined, and comes first
     /// ```
     #[test]
-    fn callers_and_callees_come_together_the_hottest_first() {
+    fn callers_and_callees_are_joined_and_the_hottest_come_first() {
         let arc = |from, to, count| CallArc { from, to, count, offset: 16 };
         let graph = CallGraph {
             sizes: vec![64; 4],
@@ -375,11 +381,11 @@ mod tests {
     }
 
     #[test]
-    fn chains_end_at_their_greatest_length() {
+    fn chains_stop_at_their_largest_length() {
         let arcs = (0..9).map(|f| CallArc { from: f, to: f + 1, count: 10, offset: 8 });
         let graph = CallGraph { sizes: vec![16; 10], counts: vec![10; 10], arcs: arcs.collect() };
         let pairs = CdSortParameters { max_chain: 2, ..CdSortParameters::default() };
-        let chains = Chains::new(&graph, &pairs);
+        let chains = CdSortChains::new(&graph, &pairs);
         let mut joined = chains;
         joined.join_best();
         assert!(joined.chains.iter().all(|chain| chain.functions.len() <= 2));

@@ -1,21 +1,22 @@
-//! Chang and Hwu's layout: traces of blocks, functions laid trace by trace, functions in the order
+//! Chang and Hwu's layout: traces of blocks, functions trace by trace, and functions in the order
 //! of a weighted depth-first search.
 //!
 //! W. W. Hwu, P. P. Chang, "Achieving high instruction cache performance with an optimizing
-//! compiler" (ISCA 1989), steps 3 to 5; the layout that Torrellas (1998, section 5) compares with
-//! as C-H. Takes a graph; gives its order. `docs/algorithms/chang-hwu.md` tells the idea and what
-//! is ours.
+//! compiler" (ISCA 1989), steps 3 to 5. Torrellas (1998, section 5) compares with this layout as
+//! C-H. Input: a graph. Output: its order. `docs/algorithms/chang-hwu.md` explains the idea and our
+//! changes.
 
 use crate::graph::{FunctionId, Graph, Ordered};
-use crate::hot::{Flow, Hot};
+use crate::hot::{HotCode, PieceTransfer};
 use crate::pieces::PieceId;
 use crate::validate::{InputError, at_least, validate};
 use std::collections::BTreeMap;
 
+/// The parameters of Chang and Hwu's layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangHwuParameters {
-    /// A trace grows along an arc only when it has at least this share of what leaves its source
-    /// and of what enters its target (MIN_PROB).
+    /// A trace grows along an arc only when the arc has at least this share of the executions that
+    /// leave its source and of those that enter its target (MIN_PROB).
     pub min_probability: f64,
 }
 
@@ -25,33 +26,38 @@ impl Default for ChangHwuParameters {
     }
 }
 
-/// Arranges the blocks of each function in traces, then the functions by their calls. What never
-/// ran goes behind, as it was.
+/// Orders the blocks of each function in traces, then the functions by their calls. Cold code
+/// follows in its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn chang_hwu(graph: &Graph, parameters: &ChangHwuParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     at_least("min_probability", parameters.min_probability, 0.0)?;
-    let hot = Hot::new(graph);
-    let flows = hot.flows_by_function();
-    let blocks = |f: FunctionId| Function::new(&hot, f, &flows[f.index()], parameters).lay_out();
+    let hot = HotCode::new(graph);
+    let flows = hot.edge_transfers_by_function();
+    let blocks =
+        |f: FunctionId| FunctionArcs::new(&hot, f, &flows[f.index()], parameters).lay_out();
     Ok(hot.finish(functions(&hot).into_iter().flat_map(blocks).collect()))
 }
 
-/// The arcs between pieces that could be fall-throughs, in and out of each.
-struct Function<'a> {
-    hot: &'a Hot<'a>,
+/// The arcs between pieces of a function that could be fall-throughs: out of each piece, and into
+/// it.
+struct FunctionArcs<'a> {
+    hot: &'a HotCode<'a>,
     pieces: &'a [PieceId],
-    /// Whether the first piece is the entry, so that no trace may run into it.
+    /// Whether the first piece is the entry. No trace may run into the entry.
     entry_first: bool,
     out: Vec<Vec<(usize, u128)>>,
     into: Vec<Vec<(usize, u128)>>,
     parameters: &'a ChangHwuParameters,
 }
 
-impl<'a> Function<'a> {
+impl<'a> FunctionArcs<'a> {
     fn new(
-        hot: &'a Hot<'a>,
+        hot: &'a HotCode<'a>,
         function: FunctionId,
-        flows: &[Flow],
+        flows: &[PieceTransfer],
         parameters: &'a ChangHwuParameters,
     ) -> Self {
         let pieces = &hot.functions[function.index()];
@@ -66,16 +72,16 @@ impl<'a> Function<'a> {
             out[from].push((to, count));
             into[to].push((from, count));
         }
-        let entry_first = hot.entry_ran(function);
-        Function { hot, pieces, entry_first, out, into, parameters }
+        let entry_first = hot.entry_is_hot(function);
+        FunctionArcs { hot, pieces, entry_first, out, into, parameters }
     }
 
     fn count(&self, node: usize) -> f64 {
         self.hot.count(self.pieces[node]) as f64
     }
 
-    /// "Function layout": the entry's trace, then always the one whose head the last trace's tail
-    /// reaches most; where it reaches none, the one that ran most.
+    /// "Function layout": the trace of the entry comes first. Next comes the trace whose head is
+    /// reached most often from the last tail. If none is reached, the trace that ran most is next.
     fn lay_out(&self) -> Vec<PieceId> {
         let traces = self.traces();
         let mut led_by = vec![None; self.pieces.len()];
@@ -98,8 +104,8 @@ impl<'a> Function<'a> {
         order.into_iter().map(|node| self.pieces[node]).collect()
     }
 
-    /// "Trace selection": from the piece that ran most, forward and backward along likely arcs;
-    /// then from the next that is in no trace.
+    /// "Trace selection": a trace starts at the piece that ran most and grows forward and backward
+    /// along likely arcs. The next trace starts at the next piece that is in no trace.
     fn traces(&self) -> Vec<Vec<usize>> {
         let mut by_count: Vec<usize> = (0..self.pieces.len()).collect();
         by_count.sort_by(|&a, &b| self.count(b).total_cmp(&self.count(a)).then(a.cmp(&b)));
@@ -132,8 +138,8 @@ impl<'a> Function<'a> {
         traces
     }
 
-    /// The other end of a node's heaviest arc, if the arc is likely for both and the other is in no
-    /// trace.
+    /// The other end of a node's heaviest arc, if the arc is likely for both ends and the other end
+    /// is in no trace.
     fn likely(&self, arcs: &[(usize, u128)], node: usize, taken: &[bool]) -> Option<usize> {
         let heaviest = arcs.iter().map(|&(_, count)| count).max()?;
         let &(other, count) = arcs.iter().find(|&&(_, count)| count == heaviest)?;
@@ -143,9 +149,10 @@ impl<'a> Function<'a> {
 }
 
 /// "Global layout": a depth-first search of the call graph that follows the most frequent calls
-/// first, each function where it is reached first. It begins at the functions that the kernel is
-/// entered at, the most frequent first, then at what these do not reach.
-fn functions(hot: &Hot) -> Vec<FunctionId> {
+/// first. A function is placed where it is first reached. The search begins at the functions at
+/// which the kernel is entered, the most frequent first, and then continues with those it has not
+/// reached.
+fn functions(hot: &HotCode) -> Vec<FunctionId> {
     let mut callees: Vec<Vec<(FunctionId, u128)>> = vec![Vec::new(); hot.functions.len()];
     for ((caller, callee), count) in hot.arcs() {
         callees[caller.index()].push((callee, count));
@@ -173,7 +180,7 @@ mod tests {
     use crate::graph::{BlockId, Edge, EdgeKind};
 
     /// ```text
-    ///     0 ──90──▶ 2 ──60──▶ 3      2 goes on to 3 with 60 of 90 only: the trace 0 2 ends there
+    ///     0 ──90──▶ 2 ──60──▶ 3      60 of 90 executions of 2 go to 3: the trace 0 2 ends
     ///     │10       │30       ▲
     ///     ▼         ▼         │
     ///     1         4 ────────┘ 30
@@ -201,9 +208,14 @@ mod tests {
             ],
             ..Graph::default()
         };
-        let hot = Hot::new(&graph);
+        let hot = HotCode::new(&graph);
         let parameters = ChangHwuParameters::default();
-        let function = Function::new(&hot, FunctionId(0), &hot.flows_by_function()[0], &parameters);
+        let function = FunctionArcs::new(
+            &hot,
+            FunctionId(0),
+            &hot.edge_transfers_by_function()[0],
+            &parameters,
+        );
         assert_eq!(function.traces(), [vec![0, 2], vec![3], vec![4], vec![1]]);
         let ordered = chang_hwu(&graph, &parameters).unwrap();
         assert_eq!(ordered.order.0, [0, 2, 3, 4, 1].map(BlockId));

@@ -1,12 +1,13 @@
-//! Takes a graph and an order; says whether the order may be placed: every block once, glued blocks
-//! behind the one they follow.
+//! The independent checker. Input: a graph and an order. Output: whether the order may be placed:
+//! it has every block once, and glued blocks directly behind the block in front of them.
 //!
-//! The independent checker: it shares no code with the algorithms, and never changes an order.
+//! The checker shares no code with the algorithms, and never changes an order.
 
 use crate::graph::{BlockId, Graph, Order};
 
 /// Why an order may not be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum OrderError {
     #[error("the order has {found} entries for {blocks} blocks")]
     Length { found: usize, blocks: usize },
@@ -20,8 +21,11 @@ pub enum OrderError {
     Unglued { block: BlockId, position: usize, before: Option<BlockId> },
 }
 
-/// Whether `order` is a permutation of the blocks of `graph` in which every glued block follows its
-/// predecessor.
+/// Checks that `order` is a permutation of the blocks of `graph` in which every glued block follows
+/// its predecessor.
+///
+/// # Errors
+/// It is not. The error names the first broken rule.
 pub fn check(graph: &Graph, order: &Order) -> Result<(), OrderError> {
     let blocks = graph.sizes.len();
     if order.0.len() != blocks {

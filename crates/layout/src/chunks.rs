@@ -1,15 +1,15 @@
-//! Functions in chunks: stretches of 256 bytes, by which Gloy-Smith tells what of a large function
-//! is in use.
+//! Splits functions into chunks of 256 bytes. Gloy and Smith's algorithm uses them to see which
+//! parts of a large function are in use.
 //!
-//! Takes the sizes of a function's blocks; says which chunk each is in. Profile and layout agree on
-//! chunks by using this.
+//! Input: the sizes of a function's blocks. Output: the chunk of each block. The profile and the
+//! layout both use this module, so they agree on the chunks.
 
-/// Bytes of a chunk (Gloy and Smith 1999, section 4.3: "256 bytes").
+/// The bytes of a chunk (Gloy and Smith 1999, section 4.3: "256 bytes").
 pub const CHUNK_BYTES: u64 = 256;
 
-/// By block of a function, the number of the first block of its chunk. Offsets are counted from the
-/// end of the entry block, so that padding in front of the entry, which not everybody counts to its
-/// size, shifts nothing; a block belongs where it starts.
+/// For each block of a function, the number of the first block in its chunk. A block belongs to the
+/// chunk in which it starts. Offsets count from the end of the entry block. So padding before the
+/// entry, which some tools count as part of it, shifts nothing.
 pub fn first_of_chunk(sizes: &[u32]) -> Vec<u32> {
     let (mut first, mut chunk, mut offset) = (0, 0, 0);
     let each = |(number, &size): (usize, &u32)| {
@@ -27,7 +27,7 @@ mod tests {
     use super::first_of_chunk;
 
     #[test]
-    fn chunks_end_after_256_bytes_whatever_the_entry_brings_along() {
+    fn chunks_end_after_256_bytes_for_any_size_of_the_entry() {
         for entry in [1, 17, 4000] {
             assert_eq!(
                 first_of_chunk(&[entry, 100, 156, 10, 600, 5, 5]),

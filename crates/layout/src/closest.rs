@@ -1,27 +1,27 @@
-//! "Closest is best": which two groups of nodes are joined next.
+//! "Closest is best": chooses which two groups of nodes are joined next.
 //!
-//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990), section 3. Takes weights
-//! between nodes; gives, one after the other, the two groups with the heaviest weight between them,
-//! until no weight is left between groups. What joining does is the caller's part.
+//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990), section 3. Input:
+//! weights between nodes. Output: again and again the two groups with the heaviest weight between
+//! them, until no two groups have a weight. The caller decides what joining means.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// A graph whose nodes become groups.
+/// A graph whose nodes are joined to groups.
 pub(crate) struct Closest {
-    /// Weights to each other group.
+    /// The weights to each other group.
     neighbours: Vec<BTreeMap<usize, u128>>,
-    /// Weights between groups, and the groups, the lower one first. A weight that is no longer true
-    /// is skipped.
+    /// The weights between groups, and the groups, the lower one first. Outdated weights are
+    /// skipped.
     heap: BinaryHeap<(u128, Reverse<(usize, usize)>)>,
-    /// The lowest node of each group: which of two groups comes first.
+    /// The lowest node of each group. It decides which of two groups comes first.
     lowest: Vec<usize>,
-    /// Where the neighbours of a group's parts are kept now.
+    /// For each node, the index at which the neighbours of its group are kept now.
     kept_in: Vec<usize>,
 }
 
 impl Closest {
-    /// `weights`: between two different nodes, each pair once, the lower first.
+    /// `weights` are the weights between two different nodes: each pair once, the lower node first.
     pub fn new(nodes: usize, weights: impl IntoIterator<Item = ((usize, usize), u128)>) -> Closest {
         let mut neighbours = vec![BTreeMap::new(); nodes];
         let mut heap = BinaryHeap::new();
@@ -33,8 +33,8 @@ impl Closest {
         Closest { neighbours, heap, lowest: (0..nodes).collect(), kept_in: (0..nodes).collect() }
     }
 
-    /// The two closest groups, the one with the lowest node first. A group bears the number of one
-    /// of its nodes.
+    /// The two closest groups, the one with the lowest node first. The number of a group is that of
+    /// one of its nodes.
     pub fn pair(&mut self) -> Option<(usize, usize)> {
         while let Some((weight, Reverse((a, b)))) = self.heap.pop() {
             let (a, b) = (self.kept_in[a], self.kept_in[b]);
@@ -45,8 +45,8 @@ impl Closest {
         None
     }
 
-    /// Makes the two groups one; its number is that of the one with more neighbours, so that a
-    /// group that grows large is never gone through again.
+    /// Joins two groups, and returns the number of the new one: that of the group with more
+    /// neighbours. So the neighbours of a large group are never copied again.
     pub fn join(&mut self, a: usize, b: usize) -> usize {
         let (kept, gone) =
             if self.neighbours[a].len() >= self.neighbours[b].len() { (a, b) } else { (b, a) };

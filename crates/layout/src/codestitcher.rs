@@ -1,23 +1,26 @@
-//! Codestitcher: blocks of all functions in chains, collocated level by level: within a page, then
-//! within a large page.
+//! Codestitcher: chains blocks of all functions, and collocates the chains level by level: within a
+//! page, then within a large page.
 //!
 //! R. Lavaee, J. Criswell, C. Ding, "Codestitcher: inter-procedural basic block layout
-//! optimization" (CC 2019), section 2. Takes a graph; gives its order.
-//! `docs/algorithms/codestitcher.md` tells the idea and what is ours.
+//! optimization" (CC 2019), section 2. Input: a graph. Output: its order.
+//! `docs/algorithms/codestitcher.md` explains the idea and our changes.
 
 use crate::graph::{Graph, Ordered};
-use crate::hot::{Flow, Hot};
+use crate::hot::{HotCode, PieceTransfer};
 use crate::pettis_hansen::chains;
 use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
 use crate::validate::{InputError, validate};
 use std::collections::{BTreeMap, BinaryHeap};
 
+/// The parameters of Codestitcher.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodestitcherParameters {
-    /// Bytes within which control transfers are brought, from the nearest to the farthest level.
+    /// The distances in bytes within which control transfers are brought, from the nearest level to
+    /// the farthest.
     pub distances: Vec<u64>,
-    /// Up to this distance nearer is better; beyond, being within it is all that counts.
+    /// Up to this distance, a shorter transfer is worth more. Beyond, all transfers within the
+    /// level's distance are worth the same.
     pub graded: u64,
 }
 
@@ -27,29 +30,32 @@ impl Default for CodestitcherParameters {
     }
 }
 
-/// Chains the blocks of all functions, collocates the chains, and lays them by executions per byte.
-/// What never ran goes behind, as it was.
+/// Chains the blocks of all functions, collocates the chains, and orders them by executions per
+/// byte. Cold code follows in its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn codestitcher(
     graph: &Graph,
     parameters: &CodestitcherParameters,
 ) -> Result<Ordered, InputError> {
     validate(graph)?;
-    let hot = Hot::new(graph);
-    let pieces: Vec<PieceId> = hot.pieces.all().filter(|&p| hot.ran(p)).collect();
+    let hot = HotCode::new(graph);
+    let pieces: Vec<PieceId> = hot.pieces.all().filter(|&p| hot.is_hot(p)).collect();
     let transfers = transfers(graph, &hot);
-    let mut level = Level::new(&hot, &pieces, &transfers);
+    let mut level = CollocationLevel::new(&hot, &pieces, &transfers);
     for &distance in &parameters.distances {
         level.collocate(distance, distance <= parameters.graded);
     }
     Ok(hot.finish(level.by_density()))
 }
 
-/// Every edge, call and return between pieces that ran.
-fn transfers(graph: &Graph, hot: &Hot) -> Vec<Flow> {
+/// Every edge, call and return between hot pieces.
+fn transfers(graph: &Graph, hot: &HotCode) -> Vec<PieceTransfer> {
     let calls = calls_and_returns(graph).into_iter().filter_map(|(from, to, count)| {
         let (from_piece, to_piece) = (hot.pieces.of_block(from), hot.pieces.of_block(to));
-        let both = from_piece != to_piece && hot.ran(from_piece) && hot.ran(to_piece);
-        both.then(|| Flow {
+        let both = from_piece != to_piece && hot.is_hot(from_piece) && hot.is_hot(to_piece);
+        both.then(|| PieceTransfer {
             from: from_piece,
             to: to_piece,
             from_end: hot.end_in_piece(from),
@@ -59,19 +65,19 @@ fn transfers(graph: &Graph, hot: &Hot) -> Vec<Flow> {
             conditional: true,
         })
     });
-    hot.flows().into_iter().chain(calls).collect()
+    hot.edge_transfers().into_iter().chain(calls).collect()
 }
 
-/// Section 2.1: a path cover of each function's flow graph, heaviest arcs first; then tail calls
+/// Section 2.1: a path cover of each function's flow graph, heaviest arcs first. Then tail calls
 /// join the paths of different functions.
-fn paths(hot: &Hot, pieces: &[PieceId], transfers: &[Flow]) -> Vec<Vec<usize>> {
+fn paths(hot: &HotCode, pieces: &[PieceId], transfers: &[PieceTransfer]) -> Vec<Vec<usize>> {
     let number = |piece: PieceId| pieces.partition_point(|&p| p < piece);
     let aligned =
         |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize] > 1;
     let (mut within, mut tail_calls) = (BTreeMap::new(), BTreeMap::new());
     for flow in transfers.iter().filter(|flow| flow.may_fall && hot.adjoining(flow)) {
         let same = hot.function_of(flow.from) == hot.function_of(flow.to);
-        // An aligned block begins behind padding, which nothing may run into.
+        // An aligned block begins behind padding. Nothing may run into padding.
         if same || !aligned(flow.to) {
             let arcs = if same { &mut within } else { &mut tail_calls };
             *arcs.entry((number(flow.from), number(flow.to))).or_insert(0u128) +=
@@ -92,26 +98,26 @@ fn paths(hot: &Hot, pieces: &[PieceId], transfers: &[Flow]) -> Vec<Vec<usize>> {
     joined.map(|row| row.into_iter().flat_map(|path| paths[path].clone()).collect()).collect()
 }
 
-struct Chain {
+struct StitchedChain {
     nodes: Vec<usize>,
     size: u64,
     count: f64,
-    /// Transfers to and from each other chain.
+    /// The transfers to and from each other chain.
     neighbours: BTreeMap<usize, Vec<usize>>,
-    /// Raised whenever the chain changes.
+    /// Counts the changes of the chain.
     version: u32,
 }
 
-/// Placing `right` directly behind `left`.
-struct Join {
+/// A candidate: `right` is placed directly behind `left`.
+struct StitchCandidate {
     worth: f64,
     left: usize,
     right: usize,
     versions: (u32, u32),
 }
 
-impl Ord for Join {
-    /// The most worth first; among equals the lowest chains.
+impl Ord for StitchCandidate {
+    /// The candidate with the highest worth first; among equals, the one with the lowest chains.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.worth
             .total_cmp(&other.worth)
@@ -119,38 +125,38 @@ impl Ord for Join {
     }
 }
 
-impl PartialOrd for Join {
+impl PartialOrd for StitchCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Join {
+impl PartialEq for StitchCandidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Join {}
+impl Eq for StitchCandidate {}
 
-/// Section 2.2, hierarchical collocation: the chains as the levels done so far have left them.
-struct Level<'a> {
-    hot: &'a Hot<'a>,
+/// Section 2.2, hierarchical collocation: the chains after the levels done so far.
+struct CollocationLevel<'a> {
+    hot: &'a HotCode<'a>,
     pieces: &'a [PieceId],
-    transfers: &'a [Flow],
-    /// The nodes that each transfer joins.
+    transfers: &'a [PieceTransfer],
+    /// The nodes at the ends of each transfer.
     ends: Vec<(usize, usize)>,
-    chains: Vec<Chain>,
+    chains: Vec<StitchedChain>,
     chain_of: Vec<usize>,
-    /// Bytes before each node in its chain.
+    /// The bytes before each node in its chain.
     offsets: Vec<u64>,
-    heap: BinaryHeap<Join>,
+    heap: BinaryHeap<StitchCandidate>,
 }
 
-impl<'a> Level<'a> {
-    fn new(hot: &'a Hot<'a>, pieces: &'a [PieceId], transfers: &'a [Flow]) -> Self {
+impl<'a> CollocationLevel<'a> {
+    fn new(hot: &'a HotCode<'a>, pieces: &'a [PieceId], transfers: &'a [PieceTransfer]) -> Self {
         let number = |piece: PieceId| pieces.partition_point(|&p| p < piece);
-        let mut level = Level {
+        let mut level = CollocationLevel {
             hot,
             pieces,
             transfers,
@@ -162,7 +168,7 @@ impl<'a> Level<'a> {
         };
         for nodes in paths(hot, pieces, transfers) {
             let chain = level.chains.len();
-            level.chains.push(Chain {
+            level.chains.push(StitchedChain {
                 nodes,
                 size: 0,
                 count: 0.0,
@@ -186,7 +192,7 @@ impl<'a> Level<'a> {
         self.hot.sizes[self.pieces[node].index()]
     }
 
-    /// Sets what is known of the nodes of a chain from their order in it.
+    /// Updates the data of a chain's nodes from their order.
     fn renumber(&mut self, chain: usize) {
         let (mut size, mut count) = (0, 0.0);
         for at in 0..self.chains[chain].nodes.len() {
@@ -199,7 +205,7 @@ impl<'a> Level<'a> {
         (self.chains[chain].size, self.chains[chain].count) = (size, count);
     }
 
-    /// Joins chains as long as a join brings transfers within `distance`.
+    /// Merges chains as long as a merge brings transfers within `distance`.
     fn collocate(&mut self, distance: u64, graded: bool) {
         self.heap.clear();
         for left in 0..self.chains.len() {
@@ -212,8 +218,8 @@ impl<'a> Level<'a> {
                 continue;
             }
             if join.versions != (self.chains[left].version, self.chains[right].version) {
-                // A chain that grew is worth less for each byte, unless it gained transfers; those
-                // pairs were considered when it did.
+                // A larger chain is worth less for each byte, unless it gained transfers. Those
+                // pairs were queued when it did.
                 if !graded {
                     self.consider(left, right, distance, graded);
                 }
@@ -239,7 +245,7 @@ impl<'a> Level<'a> {
         let Some(transfers) = l.neighbours.get(&right) else { return };
         let worth: f64 = transfers.iter().map(|&t| self.worth(t, left, distance, graded)).sum();
         if worth > 0.0 {
-            let join = Join {
+            let join = StitchCandidate {
                 worth: worth / (1 + l.size + r.size) as f64,
                 left,
                 right,
@@ -249,10 +255,10 @@ impl<'a> Level<'a> {
         }
     }
 
-    /// What a transfer is worth when its chain other than `left` is placed behind that.
+    /// The worth of a transfer when its other chain is placed behind `left`.
     fn worth(&self, transfer: usize, left: usize, distance: u64, graded: bool) -> f64 {
         let (from, to) = self.ends[transfer];
-        let Flow { from_end, to_start, count, .. } = self.transfers[transfer];
+        let PieceTransfer { from_end, to_start, count, .. } = self.transfers[transfer];
         let shift =
             |node: usize| if self.chain_of[node] == left { 0 } else { self.chains[left].size };
         let source = self.offsets[from] + shift(from) + from_end;
@@ -264,7 +270,7 @@ impl<'a> Level<'a> {
         }
     }
 
-    /// Joins `right` to the end of `left`; gives the chains that have transfers with the new part.
+    /// Appends `right` to `left`. Returns the chains that have transfers with the new part.
     fn join(&mut self, left: usize, right: usize) -> Vec<usize> {
         let nodes = std::mem::take(&mut self.chains[right].nodes);
         let before = self.chains[left].size;
@@ -291,10 +297,10 @@ impl<'a> Level<'a> {
         gained
     }
 
-    /// The chains, those with most executions per byte first.
+    /// Concatenates the chains, those with most executions per byte first.
     fn by_density(self) -> Vec<PieceId> {
-        let density = |chain: &Chain| chain.count / chain.size.max(1) as f64;
-        let mut chains: Vec<&Chain> =
+        let density = |chain: &StitchedChain| chain.count / chain.size.max(1) as f64;
+        let mut chains: Vec<&StitchedChain> =
             self.chains.iter().filter(|chain| !chain.nodes.is_empty()).collect();
         chains.sort_by(|a, b| density(b).total_cmp(&density(a)).then(a.nodes[0].cmp(&b.nodes[0])));
         chains.into_iter().flat_map(|chain| &chain.nodes).map(|&node| self.pieces[node]).collect()

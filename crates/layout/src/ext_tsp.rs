@@ -1,50 +1,56 @@
-//! ext-TSP for the blocks of a function, C3 for the functions, cold blocks behind: what BOLT does.
+//! ext-TSP for the blocks of a function, C3 for the functions, cold blocks at the end. BOLT does
+//! the same.
 //!
-//! Takes a graph; gives its order. `docs/algorithms/ext-tsp.md` tells the idea, the sources of the
-//! parameters and the failure cases; the greedy merging itself stands in `chains.rs`.
+//! Input: a graph. Output: its order. `docs/algorithms/ext-tsp.md` explains the idea, the sources
+//! of the parameters and the failure cases. `chains.rs` has the greedy merging.
 
 use crate::c3;
 use crate::chains::arrange;
 pub use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{FunctionId, Graph, Ordered};
-use crate::hot::{Flow, Hot};
-use crate::jumps::{Jump, JumpKind, Node};
+use crate::hot::{HotCode, PieceTransfer};
+use crate::jumps::{ChainNode, JumpKind, ScoredJump};
 use crate::pieces::PieceId;
 use crate::segments::improve;
 use crate::validate::{InputError, validate};
 
-/// Arranges the blocks of each function by ext-TSP, then the functions by C3. What never ran goes
-/// behind, as it was.
+/// Orders the blocks of each function by ext-TSP, then the functions by C3. Cold code follows in
+/// its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn ext_tsp(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.validate()?;
-    let hot = Hot::new(graph);
-    let flows = hot.flows_by_function();
+    let hot = HotCode::new(graph);
+    let flows = hot.edge_transfers_by_function();
     let functions = c3::order(&hot, &parameters.functions);
     let blocks = |f: FunctionId| within(&hot, f, &flows[f.index()], parameters);
     Ok(hot.finish(functions.into_iter().flat_map(blocks).collect()))
 }
 
-/// The pieces of one function that ran, arranged; its entry first, if that ran.
+/// The order of the hot pieces of one function. If the entry is hot, it comes first.
 pub(crate) fn within(
-    hot: &Hot,
+    hot: &HotCode,
     function: FunctionId,
-    flows: &[Flow],
+    flows: &[PieceTransfer],
     parameters: &ExtTspParameters,
 ) -> Vec<PieceId> {
     let pieces = &hot.functions[function.index()];
-    let entry = hot.entry_ran(function).then_some(0);
-    let nodes: Vec<Node> =
-        pieces.iter().map(|&p| Node { size: hot.sizes[p.index()], count: hot.count(p) }).collect();
-    let jumps: Vec<Jump> = flows.iter().map(|flow| jump(hot, flow)).collect();
+    let entry = hot.entry_is_hot(function).then_some(0);
+    let nodes: Vec<ChainNode> = pieces
+        .iter()
+        .map(|&p| ChainNode { size: hot.sizes[p.index()], count: hot.count(p) })
+        .collect();
+    let jumps: Vec<ScoredJump> = flows.iter().map(|flow| jump(hot, flow)).collect();
     improve(arrange(&nodes, &jumps, entry, parameters), &nodes, &jumps, entry, parameters)
         .into_iter()
         .map(|node| pieces[node as usize])
         .collect()
 }
 
-fn jump(hot: &Hot, flow: &Flow) -> Jump {
-    Jump {
+fn jump(hot: &HotCode, flow: &PieceTransfer) -> ScoredJump {
+    ScoredJump {
         from: hot.local(flow.from) as u32,
         to: hot.local(flow.to) as u32,
         from_end: flow.from_end,

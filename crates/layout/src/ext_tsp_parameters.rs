@@ -1,35 +1,37 @@
-//! The parameters of ext-TSP, and what one jump adds to the score under them.
+//! The parameters of ext-TSP, and the score of one jump under them.
 //!
-//! Only data and arithmetic. Orders nothing.
+//! This module has only data and arithmetic. It orders nothing.
 
 use crate::c3::C3Parameters;
 use crate::validate::{InputError, at_least};
 
-/// Newell and Pupyrev 2020, section 3 and table 1; the limits on chains are those of LLVM's
-/// implementation.
+/// The parameters of ext-TSP (Newell and Pupyrev 2020, section 3 and table 1). The limits on chains
+/// are those of LLVM's implementation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExtTspParameters {
-    /// Worth of a fall-through whose block has another successor. In executions, like the two that
-    /// follow.
+    /// The worth of a fall-through whose block has another successor, for each execution. The next
+    /// two values have the same unit.
     pub fall_through_conditional: f64,
-    /// Worth of a fall-through that is its block's only way out. More than 1, or rotated loops come
-    /// apart.
+    /// The worth of a fall-through that is the only way out of its block. At 1 or less, rotated
+    /// loops are broken.
     pub fall_through_unconditional: f64,
-    /// Worth of a jump over no distance.
+    /// The worth of a jump over a distance of 0.
     pub jump: f64,
-    /// Bytes over which a jump forward still counts.
+    /// The distance in bytes at which a forward jump is worth nothing.
     pub forward_distance: u64,
-    /// Bytes over which a jump backward still counts.
+    /// The distance in bytes at which a backward jump is worth nothing.
     pub backward_distance: u64,
-    /// Chains of at most so many pieces are cut everywhere to take in another.
+    /// Chains with at most this number of pieces are cut at every place to take in another chain.
     pub split_threshold: usize,
-    /// Chains never grow beyond so many pieces.
+    /// The largest number of pieces in a chain.
     pub max_chain: usize,
-    /// Chains whose densities (executions per byte) differ by more than this factor are not joined.
+    /// The largest factor between the densities (executions per byte) of two chains that are
+    /// merged.
     pub max_density_ratio: f64,
-    /// In functions of at most so many pieces that ran, short segments are moved after the merging;
-    /// 0 for never. Ours.
+    /// The largest number of hot pieces in functions whose short segments are moved after the
+    /// merging; 0: never. This step is ours.
     pub improve_up_to: usize,
+    /// The parameters of C3 for the order of functions.
     pub functions: C3Parameters,
 }
 
@@ -51,7 +53,7 @@ impl Default for ExtTspParameters {
 }
 
 impl ExtTspParameters {
-    /// What a jump over `distance` bytes adds to the score (section 3, equation 1).
+    /// The score of a jump over `distance` bytes (section 3, equation 1).
     pub(crate) fn jump_score(
         &self,
         distance: i64,

@@ -1,33 +1,32 @@
-//! An order whose addresses matter: pieces one behind the other, and gaps filled with what never
-//! ran.
+//! Builds an order in which addresses matter: pieces one behind the other, with cold code in the
+//! gaps.
 //!
-//! Takes pieces to put and addresses to reach; gives the order. Addresses are counted from 0 with
-//! the graph's sizes and alignments; where 0 comes to lie does not matter, as long as it starts a
-//! cache line.
+//! Input: pieces to place and addresses to reach. Output: the order. Addresses start at 0 and
+//! follow from the graph's sizes and alignments. Address 0 stands for any start of a cache line.
 
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::pieces::PieceId;
 
-/// The order so far, and where it ends.
+/// The order so far, and the address at its end.
 pub(crate) struct Filling<'a> {
-    hot: &'a Hot<'a>,
+    hot: &'a HotCode<'a>,
     pub order: Vec<PieceId>,
     pub address: u64,
-    /// What never ran, in the original order, as far as it has not been placed or passed over.
+    /// The cold pieces in the original order that were neither placed nor skipped.
     seldom: std::vec::IntoIter<PieceId>,
 }
 
 impl<'a> Filling<'a> {
-    pub fn new(hot: &'a Hot<'a>) -> Filling<'a> {
+    pub fn new(hot: &'a HotCode<'a>) -> Filling<'a> {
         Filling {
             hot,
             order: Vec::new(),
             address: 0,
-            seldom: hot.pieces.all().filter(|&p| !hot.ran(p)).collect::<Vec<_>>().into_iter(),
+            seldom: hot.pieces.all().filter(|&p| !hot.is_hot(p)).collect::<Vec<_>>().into_iter(),
         }
     }
 
-    /// Where a piece would start and end if it came next.
+    /// The start and the end of a piece if it came next.
     pub fn range(&self, piece: PieceId) -> (u64, u64) {
         self.hot.range_from(piece, self.address)
     }
@@ -37,8 +36,8 @@ impl<'a> Filling<'a> {
         self.order.push(piece);
     }
 
-    /// Puts seldom executed pieces, in the original order, until `end` is reached or none is left.
-    /// One that would reach more than `beyond` bytes behind it stays in the cold part.
+    /// Places cold pieces in the original order, until `end` is reached or none is left. A piece
+    /// that would reach more than `beyond` bytes past `end` is skipped and stays in the cold part.
     pub fn fill(&mut self, end: u64, beyond: u64) {
         while self.address < end {
             let (hot, address, limit) = (self.hot, self.address, end.saturating_add(beyond));

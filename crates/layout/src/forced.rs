@@ -1,30 +1,34 @@
-//! Nodes between which the engine of ext-TSP (`chains.rs`) has no choice.
+//! Pairs of nodes for which the engine of ext-TSP (`chains.rs`) has no choice.
 //!
-//! Takes nodes and jumps; gives for each node the one that it must precede.
+//! Input: nodes and jumps. Output: for each node, the node that must follow it.
 
-use crate::jumps::{Jump, JumpKind, Node};
+use crate::jumps::{ChainNode, JumpKind, ScoredJump};
 
-/// Pairs of nodes that every best order keeps together: the first has no other successor, the
-/// second no other predecessor (section 4, "forced" pairs). In a cycle of such pairs the one that
-/// leads back to the smallest node is given up.
-pub(crate) fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<Option<u32>> {
+/// The pairs of nodes that every best order keeps together: the first has no other successor, the
+/// second no other predecessor (section 4, "forced" pairs). A cycle of such pairs loses the pair
+/// that leads back to its smallest node.
+pub(crate) fn forced(
+    nodes: &[ChainNode],
+    jumps: &[ScoredJump],
+    entry: Option<u32>,
+) -> Vec<Option<u32>> {
     #[derive(Clone, Copy, PartialEq)]
-    enum Only {
+    enum SoleNeighbour {
         None,
         One(u32),
         Several,
     }
-    let mut successor = vec![Only::None; nodes.len()];
-    let mut predecessor = vec![Only::None; nodes.len()];
+    let mut successor = vec![SoleNeighbour::None; nodes.len()];
+    let mut predecessor = vec![SoleNeighbour::None; nodes.len()];
     let mut falls = vec![false; nodes.len()];
-    let add = |only: &mut Only, node: u32| {
-        *only = if *only == Only::None || *only == Only::One(node) {
-            Only::One(node)
+    let add = |only: &mut SoleNeighbour, node: u32| {
+        *only = if *only == SoleNeighbour::None || *only == SoleNeighbour::One(node) {
+            SoleNeighbour::One(node)
         } else {
-            Only::Several
+            SoleNeighbour::Several
         };
     };
-    let control = |jump: &&Jump| matches!(jump.kind, JumpKind::Control { .. });
+    let control = |jump: &&ScoredJump| matches!(jump.kind, JumpKind::Control { .. });
     for jump in jumps.iter().filter(control) {
         add(&mut successor[jump.from as usize], jump.to);
         add(&mut predecessor[jump.to as usize], jump.from);
@@ -33,8 +37,8 @@ pub(crate) fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<
     }
     let mut forced: Vec<Option<u32>> = (0..nodes.len())
         .map(|node| match successor[node] {
-            Only::One(to)
-                if predecessor[to as usize] == Only::One(node as u32)
+            SoleNeighbour::One(to)
+                if predecessor[to as usize] == SoleNeighbour::One(node as u32)
                     && falls[node]
                     && Some(to) != entry =>
             {
@@ -47,8 +51,8 @@ pub(crate) fn forced(nodes: &[Node], jumps: &[Jump], entry: Option<u32>) -> Vec<
     forced
 }
 
-/// Gives up one pair of every cycle. A node is the second of one pair at most, so what is not
-/// reached from the node that begins a row of pairs lies on a cycle.
+/// Removes one pair from every cycle. A node is the second of at most one pair. So a node that is
+/// not reached from the start of a row of pairs is on a cycle.
 fn break_cycles(forced: &mut [Option<u32>]) {
     let mut follows = vec![false; forced.len()];
     forced.iter().flatten().for_each(|&to| follows[to as usize] = true);
@@ -74,9 +78,9 @@ mod tests {
 
     const NODES: u64 = 8;
 
-    fn graph(random: &mut SplitMix64) -> (Vec<Node>, Vec<Jump>) {
-        let nodes: Vec<Node> = (0..NODES).map(|_| Node { size: 16, count: 1 }).collect();
-        let jump = |random: &mut SplitMix64| Jump {
+    fn graph(random: &mut SplitMix64) -> (Vec<ChainNode>, Vec<ScoredJump>) {
+        let nodes: Vec<ChainNode> = (0..NODES).map(|_| ChainNode { size: 16, count: 1 }).collect();
+        let jump = |random: &mut SplitMix64| ScoredJump {
             from: random.below(NODES) as u32,
             to: random.below(NODES) as u32,
             from_end: if random.below(12) == 0 { 8 } else { 16 },
@@ -91,15 +95,16 @@ mod tests {
         (nodes, jumps.into_iter().filter(|jump| jump.from != jump.to).collect())
     }
 
-    /// Each pair by its definition, then each cycle followed from its smallest node; and how many
-    /// cycles there were.
-    fn by_definition(jumps: &[Jump], entry: Option<u32>) -> (Vec<Option<u32>>, usize) {
-        let control: Vec<&Jump> =
+    /// Finds each pair by its definition, then follows each cycle from its smallest node. Also
+    /// returns the number of cycles.
+    fn by_definition(jumps: &[ScoredJump], entry: Option<u32>) -> (Vec<Option<u32>>, usize) {
+        let control: Vec<&ScoredJump> =
             jumps.iter().filter(|j| matches!(j.kind, JumpKind::Control { .. })).collect();
-        let alone = |jump: &Jump| {
+        let alone = |jump: &ScoredJump| {
             control.iter().all(|other| (other.from == jump.from) == (other.to == jump.to))
         };
-        let falls = |jump: &Jump| jump.may_fall() && jump.from_end == 16 && jump.to_start == 0;
+        let falls =
+            |jump: &ScoredJump| jump.may_fall() && jump.from_end == 16 && jump.to_start == 0;
         let (mut pairs, mut cycles) = (vec![None; NODES as usize], 0);
         for jump in
             control.iter().filter(|jump| alone(jump) && falls(jump) && Some(jump.to) != entry)

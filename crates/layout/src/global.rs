@@ -1,70 +1,73 @@
 //! ext-TSP over the whole graph at once: blocks of all functions, with calls and returns as jumps.
 //!
-//! Takes a graph; gives its order. `docs/algorithms/ext-tsp-global.md` tells the idea; the merging
-//! stands in `chains.rs`.
+//! Input: a graph. Output: its order. `docs/algorithms/ext-tsp-global.md` explains the idea.
+//! `chains.rs` has the merging.
 
 use crate::chains::arrange;
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{BlockId, Graph, Ordered};
-use crate::hot::Hot;
-use crate::jumps::{Jump, JumpKind, Node};
+use crate::hot::HotCode;
+use crate::jumps::{ChainNode, JumpKind, ScoredJump};
 use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
 use crate::validate::{InputError, validate};
 
-/// Arranges all blocks that ran in one ext-TSP. What never ran goes behind, as it was. The
-/// parameters for functions are not used.
+/// Orders all hot blocks by one ext-TSP. Cold code follows in its original order. The parameters
+/// for functions are not used.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn ext_tsp_global(graph: &Graph, parameters: &ExtTspParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.validate()?;
-    let whole = Whole::new(graph);
-    Ok(whole.hot.finish(whole.arrange(&whole.transfers(), parameters)))
+    let global = GlobalGraph::new(graph);
+    Ok(global.hot.finish(global.arrange(&global.transfers(), parameters)))
 }
 
-/// All pieces that ran, as the nodes of one graph.
-pub(crate) struct Whole<'g> {
-    pub hot: Hot<'g>,
+/// All hot pieces, as the nodes of one graph.
+pub(crate) struct GlobalGraph<'g> {
+    pub hot: HotCode<'g>,
     pub pieces: Vec<PieceId>,
 }
 
-impl<'g> Whole<'g> {
-    pub fn new(graph: &'g Graph) -> Whole<'g> {
-        let hot = Hot::new(graph);
-        let pieces = hot.pieces.all().filter(|&p| hot.ran(p)).collect();
-        Whole { hot, pieces }
+impl<'g> GlobalGraph<'g> {
+    pub fn new(graph: &'g Graph) -> GlobalGraph<'g> {
+        let hot = HotCode::new(graph);
+        let pieces = hot.pieces.all().filter(|&p| hot.is_hot(p)).collect();
+        GlobalGraph { hot, pieces }
     }
 
-    /// The node of a piece that ran.
+    /// The node of a hot piece.
     pub fn node(&self, piece: PieceId) -> u32 {
         self.pieces.partition_point(|&p| p < piece) as u32
     }
 
-    /// The pieces of two blocks, if they are different ones and both ran.
-    pub fn apart(&self, a: BlockId, b: BlockId) -> Option<(PieceId, PieceId)> {
+    /// The pieces of two blocks, if the pieces differ and both are hot.
+    pub fn different_pieces(&self, a: BlockId, b: BlockId) -> Option<(PieceId, PieceId)> {
         let (a, b) = (self.hot.pieces.of_block(a), self.hot.pieces.of_block(b));
-        (a != b && self.hot.ran(a) && self.hot.ran(b)).then_some((a, b))
+        (a != b && self.hot.is_hot(a) && self.hot.is_hot(b)).then_some((a, b))
     }
 
-    /// Edges, calls and returns between them.
-    pub fn transfers(&self) -> Vec<Jump> {
+    /// The edges, calls and returns between hot pieces.
+    pub fn transfers(&self) -> Vec<ScoredJump> {
         let hot = &self.hot;
         let alignment =
             |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize];
-        let edges = hot.flows().into_iter().map(|flow| Jump {
+        let edges = hot.edge_transfers().into_iter().map(|flow| ScoredJump {
             from: self.node(flow.from),
             to: self.node(flow.to),
             from_end: flow.from_end,
             to_start: flow.to_start,
             count: flow.count,
             kind: JumpKind::Control {
-                // An aligned block begins behind padding, which nothing may run into.
+                // An aligned block begins behind padding. Nothing may run into padding.
                 may_fall: flow.may_fall && alignment(flow.to) == 1,
                 conditional: flow.conditional,
             },
         });
         let calls = calls_and_returns(hot.graph).into_iter().filter_map(|(from, to, count)| {
-            let (from_piece, to_piece) = self.apart(from, to)?;
-            Some(Jump {
+            let (from_piece, to_piece) = self.different_pieces(from, to)?;
+            Some(ScoredJump {
                 from: self.node(from_piece),
                 to: self.node(to_piece),
                 from_end: hot.end_in_piece(from),
@@ -77,10 +80,10 @@ impl<'g> Whole<'g> {
     }
 
     /// The order that merging along `jumps` gives.
-    pub fn arrange(&self, jumps: &[Jump], parameters: &ExtTspParameters) -> Vec<PieceId> {
+    pub fn arrange(&self, jumps: &[ScoredJump], parameters: &ExtTspParameters) -> Vec<PieceId> {
         let node =
-            |&p: &PieceId| Node { size: self.hot.sizes[p.index()], count: self.hot.count(p) };
-        let nodes: Vec<Node> = self.pieces.iter().map(node).collect();
+            |&p: &PieceId| ChainNode { size: self.hot.sizes[p.index()], count: self.hot.count(p) };
+        let nodes: Vec<ChainNode> = self.pieces.iter().map(node).collect();
         let order = arrange(&nodes, jumps, None, parameters);
         order.into_iter().map(|node| self.pieces[node as usize]).collect()
     }

@@ -3,8 +3,8 @@
 //!
 //! N. Gloy, T. Blackwell, M. D. Smith, B. Calder, "Procedure placement using temporal ordering
 //! information" (MICRO 1997); N. Gloy, M. D. Smith, "Procedure placement using temporal-ordering
-//! information" (TOPLAS 1999). Takes a graph with temporal-relationship edges;
-//! gives its order. `docs/algorithms/gloy-smith.md` tells the idea and what is ours.
+//! information" (TOPLAS 1999). Input: a graph with temporal-relationship edges. Output: its order.
+//! `docs/algorithms/gloy-smith.md` explains the idea and our changes.
 
 use crate::chunks::first_of_chunk;
 use crate::closest::Closest;
@@ -12,19 +12,20 @@ use crate::ext_tsp;
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::filling::Filling;
 use crate::graph::{BlockId, FunctionId, Graph, Ordered};
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::pieces::PieceId;
 use crate::validate::{InputError, at_least, validate};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The parameters of Gloy and Smith's placement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GloySmithParameters {
-    /// Bytes of the direct-mapped cache that is laid out for.
+    /// The bytes of the direct-mapped cache for which the code is laid out.
     pub cache_bytes: u64,
-    /// Bytes of a cache line. Procedures are aligned to lines.
+    /// The bytes of a cache line. Procedures are aligned to lines.
     pub line_bytes: u64,
-    /// The procedures that together make this share of the bytes fetched are popular; the others
-    /// fill gaps.
+    /// The popular procedures are those that together make this share of the fetched bytes. The
+    /// others fill gaps.
     pub popular_share: f64,
     /// The order of each function's blocks.
     pub blocks: ExtTspParameters,
@@ -41,7 +42,7 @@ impl Default for GloySmithParameters {
     }
 }
 
-/// Most lines of a cache: the search looks at each.
+/// The largest number of lines in a cache. The search looks at each line.
 const MOST_LINES: u64 = 1 << 16;
 
 impl GloySmithParameters {
@@ -58,14 +59,17 @@ impl GloySmithParameters {
     }
 }
 
-/// ext-TSP for the blocks of each function; the popular functions aligned so that what alternates
-/// does not conflict, gaps between them filled with unpopular ones and with what never ran. The
-/// rest goes behind.
+/// Orders the blocks of each function by ext-TSP. Aligns the popular functions so that code that
+/// alternates does not conflict. Gaps between them are filled with unpopular functions and with
+/// cold code. The rest follows.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn gloy_smith(graph: &Graph, parameters: &GloySmithParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.validate()?;
-    let hot = Hot::new(graph);
-    let flows = hot.flows_by_function();
+    let hot = HotCode::new(graph);
+    let flows = hot.edge_transfers_by_function();
     let ran = (0..hot.functions.len() as u32).map(FunctionId);
     let procedure = |function: FunctionId| Procedure {
         function,
@@ -73,20 +77,19 @@ pub fn gloy_smith(graph: &Graph, parameters: &GloySmithParameters) -> Result<Ord
     };
     let ran = ran.filter(|f| !hot.functions[f.index()].is_empty()).map(procedure);
     let (popular, others) = by_popularity(&hot, ran.collect(), parameters.popular_share);
-    let offsets = Alignment::new(&hot, &popular, parameters).search();
+    let offsets = CacheAlignment::new(&hot, &popular, parameters).search();
     Ok(hot.finish(linear(&hot, popular, &offsets, others, parameters)))
 }
 
-/// The blocks of a function that ran, in their new order.
+/// The hot blocks of a function, in their new order.
 struct Procedure {
     function: FunctionId,
     pieces: Vec<PieceId>,
 }
 
-/// The most popular procedures, as many as it takes for `share` of all bytes fetched; and the
-/// others.
+/// The most popular procedures, which together make `share` of all fetched bytes, and the others.
 fn by_popularity(
-    hot: &Hot,
+    hot: &HotCode,
     mut procedures: Vec<Procedure>,
     share: f64,
 ) -> (Vec<Procedure>, Vec<Procedure>) {
@@ -104,31 +107,35 @@ fn by_popularity(
     (procedures, others)
 }
 
-/// The part of a chunk that ran, within its procedure.
-struct Part {
-    /// Number of the procedure.
+/// The hot part of a chunk within its procedure.
+struct ProcedureChunk {
+    /// The number of the procedure.
     procedure: usize,
-    /// The cache lines that it takes up if the procedure begins with line 0; ascending.
+    /// The cache lines that the chunk uses when the procedure begins at line 0, in ascending order.
     lines: Vec<u32>,
 }
 
 /// The cache-relative alignment of procedures.
-struct Alignment {
+struct CacheAlignment {
     lines: usize,
-    parts: Vec<Part>,
-    /// By part, the parts of other procedures that it alternates with, and how often.
+    parts: Vec<ProcedureChunk>,
+    /// For each chunk, the chunks of other procedures with which it alternates, and how often.
     alternating: Vec<Vec<(usize, u64)>>,
-    /// By procedure, its parts.
+    /// For each procedure, its chunks.
     parts_of: Vec<Vec<usize>>,
-    /// By procedure, the line on which it begins.
+    /// For each procedure, the line at which it begins.
     offsets: Vec<usize>,
-    /// By procedure, its group; by group, its procedures.
+    /// For each procedure its group, and for each group its procedures.
     group_of: Vec<usize>,
     groups: Vec<Vec<usize>>,
 }
 
-impl Alignment {
-    fn new(hot: &Hot, procedures: &[Procedure], parameters: &GloySmithParameters) -> Alignment {
+impl CacheAlignment {
+    fn new(
+        hot: &HotCode,
+        procedures: &[Procedure],
+        parameters: &GloySmithParameters,
+    ) -> CacheAlignment {
         let lines = parameters.lines();
         let chunks = chunks(hot.graph);
         let mut parts = Vec::new();
@@ -139,10 +146,10 @@ impl Alignment {
             for (chunk, used) in
                 lines_of_chunks(hot, procedure, &chunks, parameters.line_bytes, lines)
             {
-                // A block glued to another function is that function's, and its chunk's number is
-                // not: the first keeps it.
+                // A block that is glued to another function belongs to that function, but the
+                // number of its chunk does not. The first procedure keeps the chunk.
                 part_of_chunk.entry(chunk).or_insert(parts.len());
-                parts.push(Part { procedure: number, lines: used.into_iter().collect() });
+                parts.push(ProcedureChunk { procedure: number, lines: used.into_iter().collect() });
             }
             parts_of.push((first..parts.len()).collect());
         }
@@ -156,7 +163,7 @@ impl Alignment {
                 alternating[b].push((a, edge.count));
             }
         }
-        Alignment {
+        CacheAlignment {
             lines: lines as usize,
             parts,
             alternating,
@@ -167,9 +174,9 @@ impl Alignment {
         }
     }
 
-    /// Joins the two groups of procedures that alternate most, the second shifted against the first
-    /// to where it conflicts least, until no two alternate; gives the line on which each procedure
-    /// begins.
+    /// Joins the two groups of procedures that alternate most. The second group is shifted to where
+    /// it conflicts least with the first. Repeats this until no two groups alternate. Returns the
+    /// line at which each procedure begins.
     fn search(mut self) -> Vec<usize> {
         let mut weights: BTreeMap<(usize, usize), u128> = BTreeMap::new();
         for (part, alternating) in self.parts.iter().zip(&self.alternating) {
@@ -195,11 +202,12 @@ impl Alignment {
         self.offsets
     }
 
-    /// By how many lines the second group is to be shifted so that it conflicts least with the
-    /// first; the first such, so that without any conflict it follows closely.
+    /// The number of lines by which the second group is shifted so that it conflicts least with the
+    /// first. Among equals, the smallest: without any conflict, the second group follows closely.
     fn least_conflict(&self, first: usize, second: usize) -> usize {
         let mut conflicts = vec![0u128; self.lines];
-        // From the smaller one: a group that grows large is never gone through again.
+        // The loop runs over the smaller group, so the procedures of a large group are not visited
+        // again.
         let turned = self.groups[first].len() > self.groups[second].len();
         let (from, to) = if turned { (second, first) } else { (first, second) };
         let parts = self.groups[from].iter().flat_map(|&procedure| &self.parts_of[procedure]);
@@ -215,11 +223,11 @@ impl Alignment {
         conflicts.iter().position(|conflict| Some(conflict) == least).unwrap_or(0)
     }
 
-    /// For each shift of one part, the lines that it then shares with the other one that stays,
-    /// `count` times.
+    /// Adds, for each shift of one chunk, `count` times the number of lines that it then shares
+    /// with the chunk that stays.
     fn add_conflicts(&self, still: usize, shifted: usize, count: u64, conflicts: &mut [u128]) {
         let (still, shifted) = (&self.parts[still], &self.parts[shifted]);
-        // What takes up every line conflicts the same wherever it lies.
+        // A chunk that uses every line conflicts the same at every shift.
         if still.lines.len().max(shifted.lines.len()) == self.lines {
             return;
         }
@@ -233,7 +241,7 @@ impl Alignment {
     }
 }
 
-/// By block, the first block of its chunk.
+/// For each block, the first block of its chunk.
 fn chunks(graph: &Graph) -> Vec<u32> {
     let of_function = |range: &std::ops::Range<u32>| {
         let sizes = &graph.sizes[range.start as usize..range.end as usize];
@@ -243,9 +251,9 @@ fn chunks(graph: &Graph) -> Vec<u32> {
     graph.functions.iter().flat_map(of_function).collect()
 }
 
-/// By chunk, the cache lines that its blocks take up in a procedure that begins with line 0.
+/// For each chunk, the cache lines that its blocks use in a procedure that begins at line 0.
 fn lines_of_chunks(
-    hot: &Hot,
+    hot: &HotCode,
     procedure: &Procedure,
     chunks: &[u32],
     line: u64,
@@ -268,11 +276,11 @@ fn lines_of_chunks(
     used
 }
 
-/// One list: the popular procedures, always the one next whose place comes soonest; in the gaps
-/// unpopular ones, the largest that fits first, then pieces that never ran. The unpopular ones that
-/// are left follow.
+/// The final list. The popular procedure whose line comes soonest is always next. Gaps before it
+/// are filled with unpopular procedures, the largest that fits first, and then with cold pieces.
+/// The remaining unpopular procedures follow.
 fn linear(
-    hot: &Hot,
+    hot: &HotCode,
     popular: Vec<Procedure>,
     offsets: &[usize],
     others: Vec<Procedure>,
@@ -316,18 +324,18 @@ mod tests {
     use super::*;
     use crate::random::SplitMix64;
 
-    /// Against counting the lines that two parts share, at each shift.
+    /// Compares with a count of the shared lines of two chunks at each shift.
     #[test]
     fn conflicts_are_lines_shared() {
         let mut random = SplitMix64::new(7);
         for _ in 0..200 {
             let lines = 2 + random.below(14) as usize;
-            let mut part = |procedure| Part {
+            let mut part = |procedure| ProcedureChunk {
                 procedure,
                 lines: (0..lines as u32 - 1).filter(|_| random.below(3) == 0).collect(),
             };
             let parts = vec![part(0), part(1)];
-            let alignment = Alignment {
+            let alignment = CacheAlignment {
                 lines,
                 parts,
                 alternating: vec![vec![(1, 3)], vec![(0, 3)]],

@@ -1,46 +1,46 @@
-//! The part of a graph that ran, in pieces: what every algorithm that splits hot from cold starts
-//! from.
+//! The hot part of a graph, in pieces. Every algorithm that separates hot from cold code starts
+//! from it.
 //!
-//! Takes a valid graph; gives the pieces that ran, function by function, and the flows between
-//! them. Orders nothing but the cold part, which keeps its original order.
+//! Input: a valid graph. Output: the hot pieces, function by function, and the transfers between
+//! them. This module orders only the cold part, which keeps its original order.
 
 use crate::graph::{BlockId, EdgeKind, FunctionId, Graph, Ordered};
 use crate::pieces::{PieceId, Pieces};
 use std::collections::BTreeMap;
 
-/// A graph's pieces with their counts.
-pub(crate) struct Hot<'g> {
+/// The pieces of a graph with their counts.
+pub(crate) struct HotCode<'g> {
     pub graph: &'g Graph,
     pub pieces: Pieces,
-    /// Bytes of each piece, alignment inside it left out.
+    /// The bytes of each piece, without the alignment inside it.
     pub sizes: Vec<u64>,
-    /// The pieces that ran, by the function they start in; ascending.
+    /// The hot pieces by the function in which they start, in ascending order.
     pub functions: Vec<Vec<PieceId>>,
-    /// How often each piece ran: the most that one of its blocks did.
+    /// The count of each piece: the largest count of its blocks.
     counts: Vec<u64>,
-    /// The function each piece starts in.
+    /// The function in which each piece starts.
     function_of: Vec<FunctionId>,
-    /// Bytes from the start of a block's piece to the block.
+    /// The bytes from the start of a block's piece to the block.
     offsets: Vec<u64>,
 }
 
-/// A transfer of control between two different pieces that both ran.
+/// A transfer of control between two different hot pieces.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flow {
+pub(crate) struct PieceTransfer {
     pub from: PieceId,
     pub to: PieceId,
-    /// Bytes from the start of `from` to the end of the block that the transfer leaves.
+    /// The bytes from the start of `from` to the end of the block that the transfer leaves.
     pub from_end: u64,
-    /// Bytes from the start of `to` to the block that is reached.
+    /// The bytes from the start of `to` to the block that the transfer reaches.
     pub to_start: u64,
     pub count: u64,
-    /// Whether it may become a fall-through: an indirect jump may not.
+    /// Whether the transfer can become a fall-through. An indirect jump cannot.
     pub may_fall: bool,
     /// Whether the source block has another successor.
     pub conditional: bool,
 }
 
-impl<'g> Hot<'g> {
+impl<'g> HotCode<'g> {
     pub fn new(graph: &'g Graph) -> Self {
         let pieces = Pieces::new(graph);
         let mut offsets = vec![0; graph.len()];
@@ -61,14 +61,14 @@ impl<'g> Hot<'g> {
             range.clone().for_each(|p| function_of[p as usize] = FunctionId(index as u32));
             functions.push(range.map(PieceId).filter(|p| counts[p.index()] > 0).collect());
         }
-        Hot { graph, pieces, sizes, functions, counts, function_of, offsets }
+        HotCode { graph, pieces, sizes, functions, counts, function_of, offsets }
     }
 
     pub fn count(&self, piece: PieceId) -> u64 {
         self.counts[piece.index()]
     }
 
-    pub fn ran(&self, piece: PieceId) -> bool {
+    pub fn is_hot(&self, piece: PieceId) -> bool {
         self.count(piece) > 0
     }
 
@@ -76,7 +76,7 @@ impl<'g> Hot<'g> {
         self.function_of[piece.index()]
     }
 
-    /// Where a piece starts and ends when it is placed behind `address`, alignments honoured.
+    /// The start and the end of a piece that is placed behind `address`, with alignments.
     pub fn range_from(&self, piece: PieceId, address: u64) -> (u64, u64) {
         let blocks = self.pieces.blocks(piece);
         let aligned = |address: u64, block: u32| {
@@ -91,8 +91,8 @@ impl<'g> Hot<'g> {
         )
     }
 
-    /// The most bytes that a piece takes up, wherever it is placed: what is lost to alignment
-    /// included.
+    /// The largest number of bytes that a piece needs at any address, including the loss to
+    /// alignment.
     pub fn most_bytes(&self, piece: PieceId) -> u64 {
         let padding = self
             .pieces
@@ -102,32 +102,32 @@ impl<'g> Hot<'g> {
         self.sizes[piece.index()] + padding
     }
 
-    /// Whether a flow leads from the very end of a piece to the very start of another: the two side
-    /// by side need no jump.
-    pub fn adjoining(&self, flow: &Flow) -> bool {
+    /// Whether a transfer goes from the end of a piece to the start of another. Side by side, the
+    /// two need no jump.
+    pub fn adjoining(&self, flow: &PieceTransfer) -> bool {
         flow.from_end == self.sizes[flow.from.index()] && flow.to_start == 0
     }
 
-    /// Position of a piece that ran among its function's.
+    /// The position of a hot piece among the hot pieces of its function.
     pub fn local(&self, piece: PieceId) -> usize {
         self.functions[self.function_of(piece).index()].partition_point(|&p| p < piece)
     }
 
-    /// Whether the function's entry starts a piece of its own, and ran; it is then the first of the
-    /// function's pieces.
-    pub fn entry_ran(&self, function: FunctionId) -> bool {
+    /// Whether the function's entry starts a piece of its own and is hot. Then it is the first of
+    /// the function's pieces.
+    pub fn entry_is_hot(&self, function: FunctionId) -> bool {
         let entry = self.graph.functions[function.index()].start;
         self.functions[function.index()]
             .first()
             .is_some_and(|&first| self.pieces.blocks(first).start == entry)
     }
 
-    /// Bytes fetched per byte of code that ran in some functions.
+    /// The fetched bytes for each byte of hot code in some functions.
     pub fn density(&self, functions: &[FunctionId]) -> f64 {
         self.work(functions) / self.bytes(functions).max(1) as f64
     }
 
-    /// Bytes of the pieces that ran in some functions.
+    /// The bytes of the hot pieces in some functions.
     pub fn bytes(&self, functions: &[FunctionId]) -> u64 {
         functions
             .iter()
@@ -136,7 +136,7 @@ impl<'g> Hot<'g> {
             .sum()
     }
 
-    /// Bytes fetched in some functions: the sum over their blocks of size times count.
+    /// The bytes fetched in some functions: the sum over their blocks of size times count.
     pub fn work(&self, functions: &[FunctionId]) -> f64 {
         let blocks = functions
             .iter()
@@ -147,20 +147,20 @@ impl<'g> Hot<'g> {
             .sum()
     }
 
-    /// Bytes from the start of a block's piece to the block.
+    /// The bytes from the start of a block's piece to the block.
     pub fn start_in_piece(&self, block: BlockId) -> u64 {
         self.offsets[block.index()]
     }
 
-    /// Bytes from the start of a block's piece to the block's end.
+    /// The bytes from the start of a block's piece to the block's end.
     pub fn end_in_piece(&self, block: BlockId) -> u64 {
         self.offsets[block.index()] + u64::from(self.graph.sizes[block.index()])
     }
 
-    /// The flows that stay within a function, by function.
-    pub fn flows_by_function(&self) -> Vec<Vec<Flow>> {
+    /// The transfers within each function.
+    pub fn edge_transfers_by_function(&self) -> Vec<Vec<PieceTransfer>> {
         let mut by_function = vec![Vec::new(); self.functions.len()];
-        for flow in self.flows() {
+        for flow in self.edge_transfers() {
             let function = self.function_of(flow.from);
             if function == self.function_of(flow.to) {
                 by_function[function.index()].push(flow);
@@ -169,13 +169,13 @@ impl<'g> Hot<'g> {
         by_function
     }
 
-    /// The edges between different pieces that ran, in the order of the graph's edges, without
-    /// those that were never taken.
-    pub fn flows(&self) -> Vec<Flow> {
+    /// The edges between different hot pieces, in the order of the graph's edges, without edges
+    /// that were never taken.
+    pub fn edge_transfers(&self) -> Vec<PieceTransfer> {
         let forks = forks(self.graph);
         let executed = self.graph.edges.iter().filter(|e| e.count > 0);
         executed
-            .map(|edge| Flow {
+            .map(|edge| PieceTransfer {
                 from: self.pieces.of_block(edge.from),
                 to: self.pieces.of_block(edge.to),
                 from_end: self.end_in_piece(edge.from),
@@ -184,18 +184,19 @@ impl<'g> Hot<'g> {
                 may_fall: edge.kind != EdgeKind::Indirect,
                 conditional: forks[edge.from.index()],
             })
-            .filter(|flow| flow.from != flow.to && self.ran(flow.from) && self.ran(flow.to))
+            .filter(|flow| flow.from != flow.to && self.is_hot(flow.from) && self.is_hot(flow.to))
             .collect()
     }
 
-    /// Calls and edges between different pieces that ran, calls first; none of them may fall.
-    pub fn transfers(&self) -> impl Iterator<Item = Flow> {
+    /// The calls and then the edges between different hot pieces. None of them may become a
+    /// fall-through.
+    pub fn transfers(&self) -> impl Iterator<Item = PieceTransfer> {
         let calls = self.graph.calls.iter().map(|c| (c.from, c.to, c.count));
         let jumps = self.graph.edges.iter().map(|e| (e.from, e.to, e.count));
         calls.chain(jumps).filter(|&(_, _, count)| count > 0).filter_map(|(from, to, count)| {
             let (from_piece, to_piece) = (self.pieces.of_block(from), self.pieces.of_block(to));
-            let both = from_piece != to_piece && self.ran(from_piece) && self.ran(to_piece);
-            both.then(|| Flow {
+            let both = from_piece != to_piece && self.is_hot(from_piece) && self.is_hot(to_piece);
+            both.then(|| PieceTransfer {
                 from: from_piece,
                 to: to_piece,
                 from_end: self.end_in_piece(from),
@@ -207,8 +208,8 @@ impl<'g> Hot<'g> {
         })
     }
 
-    /// How often each function entered another, by calls and by jumps, as far as both ran.
-    /// Ascending by caller, then callee.
+    /// How often each function entered another, by calls and by jumps, for hot code. Ascending by
+    /// caller, then callee.
     pub fn arcs(&self) -> BTreeMap<(FunctionId, FunctionId), u128> {
         let mut arcs = BTreeMap::new();
         for transfer in self.transfers() {
@@ -220,18 +221,18 @@ impl<'g> Hot<'g> {
         arcs
     }
 
-    /// How often a function's entry block ran.
+    /// The count of a function's entry block.
     pub fn entries(&self, function: FunctionId) -> u64 {
         self.graph.counts[self.graph.functions[function.index()].start as usize]
     }
 
-    /// Every function that ran: first those that the kernel is entered at, the most often entered
-    /// first; then the others, those that ran most first.
+    /// Every function that ran. First the functions at which the kernel is entered, by entries,
+    /// then the others, by executions.
     pub fn roots(&self) -> Vec<FunctionId> {
         let mut entered: BTreeMap<FunctionId, u128> = BTreeMap::new();
         for seed in &self.graph.seeds {
             let piece = self.pieces.of_block(seed.block);
-            if self.ran(piece) {
+            if self.is_hot(piece) {
                 *entered.entry(self.function_of(piece)).or_insert(0) += u128::from(seed.count);
             }
         }
@@ -248,8 +249,8 @@ impl<'g> Hot<'g> {
         roots.into_iter().map(|(function, _)| function).chain(others).collect()
     }
 
-    /// The whole order: `hot`, which names every piece that ran exactly once, and behind it the
-    /// rest as it was.
+    /// The whole order: `hot`, which must have every hot piece exactly once, and then the cold
+    /// pieces in their original order.
     pub fn finish(&self, mut hot: Vec<PieceId>) -> Ordered {
         let arranged = hot.len();
         let mut placed = vec![false; self.pieces.len()];
@@ -259,7 +260,7 @@ impl<'g> Hot<'g> {
     }
 }
 
-/// Whether each block has more than one successor, as far as its edges tell.
+/// Whether each block has more than one successor, according to its edges.
 fn forks(graph: &Graph) -> Vec<bool> {
     let mut successors: Vec<Option<BlockId>> = vec![None; graph.len()];
     let mut forks = vec![false; graph.len()];

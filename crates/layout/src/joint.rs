@@ -1,32 +1,32 @@
-//! Joint misses: code that misses together is laid together, apart from code that misses less
+//! Joint misses: code that misses together is placed together, and apart from code that misses less
 //! often.
 //!
-//! Takes a graph with joint misses; gives its order. `docs/algorithms/joint.md` tells the idea; the
-//! merging stands in `chains.rs`.
+//! Input: a graph with joint misses. Output: its order. `docs/algorithms/joint.md` explains the
+//! idea. `chains.rs` has the merging.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
-use crate::global::Whole;
+use crate::global::GlobalGraph;
 use crate::graph::{Graph, Ordered};
-use crate::jumps::{Jump, JumpKind};
+use crate::jumps::{JumpKind, ScoredJump};
 use crate::pieces::PieceId;
 use crate::validate::{InputError, at_least, validate};
 use std::collections::BTreeMap;
 
-/// The defaults are measured: `docs/algorithms/joint.md`.
+/// The parameters of the joint layout. The defaults are measured: `docs/algorithms/joint.md`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JointParameters {
-    /// How transfers of control are scored, and the limits on chains. The parameters for functions
+    /// The scores of transfers of control, and the limits on chains. The parameters for functions
     /// are not used.
     pub transfers: ExtTspParameters,
-    /// Worth of two pieces that touch, for each time they missed together. In executions, like the
+    /// The worth of two adjacent pieces for each of their joint misses, in executions, like the
     /// worths of `transfers`.
     pub miss: f64,
-    /// Bytes of a cache line: pieces as far apart as this share none.
+    /// The bytes of a cache line. Pieces at this distance share no line.
     pub line_bytes: u64,
-    /// Neighbours stay neighbours if control runs from one into the other, or they miss together,
-    /// in at least this share of all times.
+    /// Neighbours stay neighbours if, in at least this share of all times, control goes from one to
+    /// the other or they miss together.
     pub cut_share: f64,
-    /// Code of one class misses at most so many times as often as other code of the class.
+    /// The largest factor between the miss rates of code in one class.
     pub class_factor: f64,
 }
 
@@ -46,8 +46,11 @@ impl Default for JointParameters {
     }
 }
 
-/// Arranges all blocks that ran, by their transfers of control and by their joint misses. What
-/// never ran goes behind, as it was.
+/// Orders all hot blocks by their transfers of control and their joint misses. Cold code follows in
+/// its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn joint(graph: &Graph, parameters: &JointParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     parameters.transfers.validate()?;
@@ -55,24 +58,24 @@ pub fn joint(graph: &Graph, parameters: &JointParameters) -> Result<Ordered, Inp
     at_least("line_bytes", parameters.line_bytes as f64, 1.0)?;
     at_least("cut_share", parameters.cut_share, 0.0)?;
     at_least("class_factor", parameters.class_factor, 1.001)?;
-    let whole = Whole::new(graph);
-    let pairs = pairs(&whole, graph);
-    let mut jumps = whole.transfers();
-    jumps.extend(pairs.iter().map(|(&pair, &count)| together(&whole, pair, count, parameters)));
-    let order = whole.arrange(&jumps, &parameters.transfers);
-    let bonds = Bonds::new(&whole, graph, pairs, &order);
+    let global = GlobalGraph::new(graph);
+    let pairs = pairs(&global, graph);
+    let mut jumps = global.transfers();
+    jumps.extend(pairs.iter().map(|(&pair, &count)| together(&global, pair, count, parameters)));
+    let order = global.arrange(&jumps, &parameters.transfers);
+    let bonds = NeighbourBonds::new(&global, graph, pairs, &order);
     let mut segments = segments(&order, &bonds, parameters);
-    // The sort is stable: within a class the segments keep the order that the chains gave them,
-    // which keeps near what runs at one time.
-    segments.sort_by_key(|segment| std::cmp::Reverse(class(&whole, segment, &bonds, parameters)));
-    Ok(whole.hot.finish(segments.concat()))
+    // The sort is stable. Within a class, the segments keep the order of the chains. This order
+    // keeps code near that runs at the same time.
+    segments.sort_by_key(|segment| std::cmp::Reverse(class(&global, segment, &bonds, parameters)));
+    Ok(global.hot.finish(segments.concat()))
 }
 
-/// How often each two pieces missed together; the lower number first.
-fn pairs(whole: &Whole, graph: &Graph) -> BTreeMap<(PieceId, PieceId), u64> {
+/// The joint misses of each two pieces. The lower number comes first.
+fn pairs(global: &GlobalGraph, graph: &Graph) -> BTreeMap<(PieceId, PieceId), u64> {
     let mut counts: BTreeMap<(PieceId, PieceId), u64> = BTreeMap::new();
     for joint in graph.joint_misses.iter().filter(|joint| joint.count > 0) {
-        if let Some((a, b)) = whole.apart(joint.a, joint.b) {
+        if let Some((a, b)) = global.different_pieces(joint.a, joint.b) {
             let count = counts.entry((a.min(b), a.max(b))).or_default();
             *count = count.saturating_add(joint.count);
         }
@@ -81,15 +84,15 @@ fn pairs(whole: &Whole, graph: &Graph) -> BTreeMap<(PieceId, PieceId), u64> {
 }
 
 fn together(
-    whole: &Whole,
+    global: &GlobalGraph,
     (a, b): (PieceId, PieceId),
     count: u64,
     parameters: &JointParameters,
-) -> Jump {
-    let size = |piece: PieceId| whole.hot.sizes[piece.index()];
-    Jump {
-        from: whole.node(a),
-        to: whole.node(b),
+) -> ScoredJump {
+    let size = |piece: PieceId| global.hot.sizes[piece.index()];
+    ScoredJump {
+        from: global.node(a),
+        to: global.node(b),
         from_end: size(a),
         to_start: 0,
         count,
@@ -101,26 +104,26 @@ fn together(
     }
 }
 
-/// What holds neighbours in an order together.
-struct Bonds {
-    /// How often each two pieces missed together; the lower number first.
+/// The reasons to keep neighbours in an order together.
+struct NeighbourBonds {
+    /// The joint misses of each two pieces. The lower number comes first.
     joint: BTreeMap<(PieceId, PieceId), u64>,
-    /// How often control goes from each piece to the one placed behind it, by the piece.
+    /// How often control goes from each piece to the piece placed behind it.
     falls: Vec<u64>,
     counts: Vec<u64>,
-    /// How often each piece missed.
+    /// The misses of each piece.
     misses: Vec<f64>,
 }
 
-impl Bonds {
+impl NeighbourBonds {
     fn new(
-        whole: &Whole,
+        global: &GlobalGraph,
         graph: &Graph,
         joint: BTreeMap<(PieceId, PieceId), u64>,
         order: &[PieceId],
-    ) -> Bonds {
-        let hot = &whole.hot;
-        // A miss is in two pairs: with the one before and with the one behind.
+    ) -> NeighbourBonds {
+        let hot = &global.hot;
+        // A miss belongs to two pairs: with the miss before and with the miss after.
         let mut of_block = vec![0.0; graph.len()];
         for joint in &graph.joint_misses {
             of_block[joint.a.index()] += joint.count as f64 / 2.0;
@@ -132,12 +135,12 @@ impl Bonds {
         let mut behind = vec![None; hot.pieces.len()];
         order.windows(2).for_each(|pair| behind[pair[0].index()] = Some(pair[1]));
         let mut falls = vec![0u64; hot.pieces.len()];
-        let flows = hot.flows().into_iter().filter(|flow| flow.may_fall);
+        let flows = hot.edge_transfers().into_iter().filter(|flow| flow.may_fall);
         for flow in flows.filter(|flow| behind[flow.from.index()] == Some(flow.to)) {
             let fall = &mut falls[flow.from.index()];
             *fall = fall.saturating_add(flow.count);
         }
-        Bonds {
+        NeighbourBonds {
             joint,
             falls,
             counts: hot.pieces.all().map(|piece| hot.count(piece)).collect(),
@@ -145,8 +148,8 @@ impl Bonds {
         }
     }
 
-    /// The larger of two shares: of the executions of either that run from one into the other, of
-    /// the misses of either that are joint ones.
+    /// The larger of two shares: of the executions of either piece, those that run into the other;
+    /// of the misses of either piece, the joint ones.
     fn strength(&self, a: PieceId, b: PieceId) -> f64 {
         let (x, y) = (a.index(), b.index());
         let executions = self.counts[x].max(self.counts[y]).max(1) as f64;
@@ -156,16 +159,25 @@ impl Bonds {
     }
 }
 
-/// The order, cut where little holds two neighbours together.
-fn segments(order: &[PieceId], bonds: &Bonds, parameters: &JointParameters) -> Vec<Vec<PieceId>> {
+/// Cuts the order where little keeps two neighbours together.
+fn segments(
+    order: &[PieceId],
+    bonds: &NeighbourBonds,
+    parameters: &JointParameters,
+) -> Vec<Vec<PieceId>> {
     let chunks = order.chunk_by(|&a, &b| bonds.strength(a, b) >= parameters.cut_share);
     chunks.map(<[PieceId]>::to_vec).collect()
 }
 
-/// The class of a segment by how often a byte of it misses: 0 for never, each further one begins at
-/// `class_factor` times the one before.
-fn class(whole: &Whole, segment: &[PieceId], bonds: &Bonds, parameters: &JointParameters) -> u32 {
-    let size = |piece: &PieceId| whole.hot.sizes[piece.index()] as f64;
+/// The class of a segment by the misses of each byte: 0 for none. Each further class begins at
+/// `class_factor` times the begin of the one before.
+fn class(
+    global: &GlobalGraph,
+    segment: &[PieceId],
+    bonds: &NeighbourBonds,
+    parameters: &JointParameters,
+) -> u32 {
+    let size = |piece: &PieceId| global.hot.sizes[piece.index()] as f64;
     let bytes: f64 = segment.iter().map(size).sum();
     let fetched: f64 = segment.iter().map(|piece| size(piece) * bonds.misses[piece.index()]).sum();
     let (mean, mut bound, mut class) = (fetched / bytes.max(1.0), 1.0, 0);

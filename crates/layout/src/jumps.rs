@@ -1,40 +1,40 @@
-//! What the engine of ext-TSP (`chains.rs`) is given: nodes, and the jumps between them with their
-//! worth by distance.
+//! The input of ext-TSP's engine (`chains.rs`): nodes, and the jumps between them with their worth
+//! by distance.
 //!
-//! Only data and the score of one jump. Knows nothing of blocks or functions.
+//! This module has only data and the score of one jump. It knows nothing of blocks or functions.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
 
-pub(crate) struct Node {
+pub(crate) struct ChainNode {
     pub size: u64,
     pub count: u64,
 }
 
 /// A jump between two different nodes.
-pub(crate) struct Jump {
+pub(crate) struct ScoredJump {
     pub from: u32,
     pub to: u32,
-    /// Bytes from the start of `from` to where the jump leaves it.
+    /// The bytes from the start of `from` to the place of the jump.
     pub from_end: u64,
-    /// Bytes from the start of `to` to where it is reached.
+    /// The bytes from the start of `to` to the target of the jump.
     pub to_start: u64,
     pub count: u64,
     pub kind: JumpKind,
 }
 
-/// What a jump is worth, by its distance.
+/// How the distance of a jump determines its worth.
 #[derive(Clone, Copy)]
 pub(crate) enum JumpKind {
-    /// Control that goes from one node to the other.
+    /// Control goes from one node to the other.
     Control { may_fall: bool, conditional: bool },
-    /// No jump at all: two nodes of so many bytes together that miss one after the other. They are
-    /// worth `worth` for each count when they touch, in either order, and less with each byte
-    /// between them, down to nothing at `reach` bytes.
+    /// Two nodes with together `bytes` bytes that miss one after the other; control need not go
+    /// from one to the other. For each count, they are worth `worth` when they touch, in either
+    /// order. Each byte between them reduces this, down to 0 at `reach` bytes.
     Together { bytes: u64, worth: f64, reach: u64 },
 }
 
-impl Jump {
-    /// What it adds to the score when it goes over `distance` bytes.
+impl ScoredJump {
+    /// The score of the jump over `distance` bytes.
     pub fn score(&self, distance: i64, parameters: &ExtTspParameters) -> f64 {
         let count = self.count as f64;
         match self.kind {
@@ -42,7 +42,7 @@ impl Jump {
                 parameters.jump_score(distance, count, may_fall, conditional)
             }
             JumpKind::Together { bytes, worth, reach } => {
-                // A distance backward reaches from the end of the later node to the start of the
+                // A backward distance goes from the end of the later node to the start of the
                 // earlier one.
                 let back = distance.unsigned_abs().saturating_sub(bytes);
                 let between = if distance >= 0 { distance.unsigned_abs() } else { back };
@@ -51,7 +51,7 @@ impl Jump {
         }
     }
 
-    /// The most that it can add to the score.
+    /// The largest possible score of the jump.
     pub fn most(&self, parameters: &ExtTspParameters) -> f64 {
         self.score(0, parameters).max(self.score(1, parameters)).max(self.score(-1, parameters))
     }

@@ -1,22 +1,25 @@
-//! KernInst's code positioning: groups of functions, each the hot part of what a root function
-//! calls; hot chunks of chained blocks.
+//! KernInst's code positioning: groups of functions, and hot chunks of chained blocks. A group is
+//! the hot code under a root function.
 //!
-//! A. Tamches, B. P. Miller, "Dynamic kernel code optimization" (2001), sections 2.1 and 2.2. Takes
-//! a graph; gives its order. `docs/algorithms/kerninst.md` tells the idea and what is ours.
+//! A. Tamches, B. P. Miller, "Dynamic kernel code optimization" (2001), sections 2.1 and 2.2.
+//! Input: a graph. Output: its order. `docs/algorithms/kerninst.md` explains the idea and our
+//! changes.
 
 use crate::graph::{FunctionId, Graph, Ordered};
-use crate::hot::{Flow, Hot};
+use crate::hot::{HotCode, PieceTransfer};
 use crate::pettis_hansen::chained;
 use crate::pieces::PieceId;
 use crate::validate::{InputError, at_least, validate};
 use std::collections::VecDeque;
 
+/// The parameters of KernInst's layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernInstParameters {
-    /// The root functions, in the order of their groups; when empty, the functions that the kernel
-    /// is entered at, the most often entered first.
+    /// The root functions, in the order of their groups. When empty: the functions at which the
+    /// kernel is entered, by entries.
     pub roots: Vec<FunctionId>,
-    /// A block is hot when it ran more often than this share of its group's root (section 2.2).
+    /// A block is hot when it ran more often than this share of the executions of its group's root
+    /// (section 2.2).
     pub hot_share: f64,
 }
 
@@ -26,8 +29,11 @@ impl Default for KernInstParameters {
     }
 }
 
-/// Lays group behind group. Behind all groups come the blocks that ran but are hot in none; what
-/// never ran goes behind, as it was.
+/// Places the groups one behind the other. Then follow the blocks that ran but are hot in no group.
+/// Cold code follows in its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule.
 pub fn kerninst(graph: &Graph, parameters: &KernInstParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     at_least("hot_share", parameters.hot_share, 0.0)?;
@@ -35,9 +41,9 @@ pub fn kerninst(graph: &Graph, parameters: &KernInstParameters) -> Result<Ordere
     if let Some(&function) = parameters.roots.iter().find(|root| root.index() >= functions) {
         return Err(InputError::RootFunction { function, functions });
     }
-    let hot = Hot::new(graph);
-    let flows = hot.flows_by_function();
-    let mut groups = Groups::new(&hot);
+    let hot = HotCode::new(graph);
+    let flows = hot.edge_transfers_by_function();
+    let mut groups = RootGroups::new(&hot);
     let mut order = Vec::new();
     let roots = match parameters.roots.is_empty() {
         true => hot.roots(),
@@ -54,26 +60,31 @@ pub fn kerninst(graph: &Graph, parameters: &KernInstParameters) -> Result<Ordere
     Ok(hot.finish(order))
 }
 
-/// The blocks of a chunk in chains; the entry, if it is one of them, first.
-fn chunk(hot: &Hot, function: FunctionId, pieces: &[PieceId], flows: &[Flow]) -> Vec<PieceId> {
+/// The blocks of a chunk in chains. If the entry is one of them, it comes first.
+fn chunk(
+    hot: &HotCode,
+    function: FunctionId,
+    pieces: &[PieceId],
+    flows: &[PieceTransfer],
+) -> Vec<PieceId> {
     let holds_entry =
-        hot.entry_ran(function) && pieces.first() == hot.functions[function.index()].first();
+        hot.entry_is_hot(function) && pieces.first() == hot.functions[function.index()].first();
     chained(pieces, hot, holds_entry, flows)
 }
 
-struct Groups<'a> {
-    hot: &'a Hot<'a>,
+struct RootGroups<'a> {
+    hot: &'a HotCode<'a>,
     callees: Vec<Vec<FunctionId>>,
-    /// Whether a group has each function already.
+    /// Whether each function is in a group already.
     taken: Vec<bool>,
     placed: Vec<bool>,
 }
 
-impl<'a> Groups<'a> {
-    fn new(hot: &'a Hot<'a>) -> Self {
+impl<'a> RootGroups<'a> {
+    fn new(hot: &'a HotCode<'a>) -> Self {
         let mut callees = vec![Vec::new(); hot.functions.len()];
         hot.arcs().into_keys().for_each(|(caller, callee)| callees[caller.index()].push(callee));
-        Groups {
+        RootGroups {
             hot,
             callees,
             taken: vec![false; hot.functions.len()],
@@ -81,9 +92,9 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The group of a root: breadth first, every function that is called and has a hot block, with
-    /// its hot chunk. The search goes on only behind functions of the group: what is called from
-    /// blocks that are not hot is hardly hot itself.
+    /// The group of a root, breadth first: every called function that has a hot block, with its hot
+    /// chunk. The search continues only behind functions of the group, because callees of cold
+    /// blocks are seldom hot.
     fn group(&mut self, root: FunctionId, hot_share: f64) -> Vec<(FunctionId, Vec<PieceId>)> {
         let threshold = hot_share * self.frequency(root);
         let mut group = Vec::new();
@@ -93,7 +104,7 @@ impl<'a> Groups<'a> {
                 continue;
             }
             let mut chunk: Vec<PieceId> = self.hot.functions[function.index()].to_vec();
-            let entry = chunk.first().copied().filter(|_| self.hot.entry_ran(function));
+            let entry = chunk.first().copied().filter(|_| self.hot.entry_is_hot(function));
             let is_hot = |piece: PieceId| self.hot.count(piece) as f64 > threshold;
             if !chunk.iter().any(|&piece| is_hot(piece)) {
                 continue;
@@ -107,7 +118,7 @@ impl<'a> Groups<'a> {
         group
     }
 
-    /// How often a root was called: entries by calls and from outside alike.
+    /// How often a root was called, including entries from outside.
     fn frequency(&self, root: FunctionId) -> f64 {
         let seeds = self.hot.graph.seeds.iter();
         let entered =
@@ -116,7 +127,7 @@ impl<'a> Groups<'a> {
         (self.hot.entries(root) as f64).max(entered as f64)
     }
 
-    /// What ran and is in no hot chunk, function by function.
+    /// The executed code that is in no hot chunk, function by function.
     fn rest(&self) -> Vec<(FunctionId, Vec<PieceId>)> {
         let unplaced = |(number, pieces): (usize, &Vec<PieceId>)| {
             let pieces =
@@ -133,10 +144,11 @@ mod tests {
     use crate::graph::{BlockId, Call, Seed, SeedClass};
 
     /// ```text
-    ///     f: 0 1      g: 2 3      h: 4      f, entered 100 times, calls g from 1 and h from 0; 3 and 4 ran 5 times only
+    ///     f: 0 1      g: 2 3      h: 4
+    ///     f, entered 100 times, calls g from 1 and h from 0; 3 and 4 ran only 5 times
     /// ```
     #[test]
-    fn a_group_is_what_is_hot_under_its_root() {
+    fn a_group_is_the_hot_code_under_its_root() {
         let call = |from, to, count| Call { from: BlockId(from), to: BlockId(to), count };
         let graph = Graph {
             sizes: vec![8; 5],
@@ -148,14 +160,14 @@ mod tests {
             seeds: vec![Seed { block: BlockId(0), class: SeedClass::SystemCall, count: 100 }],
             ..Graph::default()
         };
-        let hot = Hot::new(&graph);
-        let mut groups = Groups::new(&hot);
+        let hot = HotCode::new(&graph);
+        let mut groups = RootGroups::new(&hot);
         let group = groups.group(FunctionId(0), 0.05);
         assert_eq!(
             group,
             [(FunctionId(0), vec![PieceId(0), PieceId(1)]), (FunctionId(1), vec![PieceId(2)])]
         );
-        // h is hot under itself: it was called five times, and ran as often.
+        // h is hot under itself: it was called five times and ran five times.
         assert_eq!(
             kerninst(&graph, &KernInstParameters::default()).unwrap().order.0,
             [0, 1, 2, 4, 3].map(BlockId)

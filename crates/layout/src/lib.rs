@@ -1,30 +1,53 @@
-//! The layout algorithms: arrays in, a permutation out. Pure; knows nothing of ELF, kernels or
-//! files.
+//! The layout algorithms: a [`Graph`] becomes a permutation of its blocks.
 //!
-//! Takes a [`Graph`]: the blocks of an image with their sizes, counts, edges and calls. Gives an
-//! [`Ordered`]: the blocks in their new order. Never gives addresses: that is the placer's part.
+//! Input: the blocks of an image with their sizes, counts, edges and calls. Output: an [`Ordered`],
+//! the blocks in their new order. The crate knows nothing of ELF, kernels or files. It never gives
+//! addresses: the placement does.
 //!
-//! To add an algorithm: a file with
-//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a line in [`Algorithm`],
-//! and a page in `docs/algorithms/`. The tests in `tests/` then fuzz it with all the others.
+//! To add an algorithm: write a file with
+//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, register it in
+//! [`Algorithm`], and write a page in `docs/algorithms/`. The tests in `tests/` then fuzz it
+//! together with the others.
 //!
-//! * [`validate`] says whether a graph keeps the rules that every algorithm relies on.
-//! * [`check`] says whether an order is one; it shares no code with the algorithms.
-//! * [`score`] says how good an order is; neither does it.
+//! * [`validate()`] checks the rules of a graph, which every algorithm relies on.
+//! * [`check()`] checks an order. It shares no code with the algorithms.
+//! * [`score()`] scores an order. It shares no code with the algorithms, either.
+//!
+//! ```
+//! # use kernlane_layout as layout;
+//! use layout::{Algorithm, BlockId, Edge, EdgeKind, Graph, check, order};
+//!
+//! // Three blocks of one function. The first jumps over the second, which never ran.
+//! let graph = Graph {
+//!     sizes: vec![8, 8, 8],
+//!     counts: vec![10, 0, 10],
+//!     glued: vec![false; 3],
+//!     alignments: vec![16, 1, 1],
+//!     functions: vec![0..3],
+//!     edges: vec![Edge { from: BlockId(0), to: BlockId(2), count: 10, kind: EdgeKind::Branch }],
+//!     ..Graph::default()
+//! };
+//! let ordered = order(&graph, Algorithm::ExtTsp, 0)?;
+//! check(&graph, &ordered.order).unwrap();
+//! assert_eq!(ordered.order.0, [0, 2, 1].map(BlockId));
+//! assert_eq!(ordered.hot, 2);
+//! # Ok::<(), layout::InputError>(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
-pub mod algorithm;
-pub mod balanced_partitioning;
+mod algorithm;
+mod balanced_partitioning;
 pub mod c3;
 pub mod call_graph;
 pub mod cdsort;
 mod chains;
-pub mod chang_hwu;
-pub mod check;
+mod chang_hwu;
+mod check;
 pub mod chunks;
 mod closest;
-pub mod codestitcher;
+mod codestitcher;
 pub mod ext_tsp;
 mod ext_tsp_parameters;
 mod filling;
@@ -35,18 +58,18 @@ pub mod graph;
 mod hot;
 pub mod joint;
 mod jumps;
-pub mod kerninst;
+mod kerninst;
 pub mod opts;
 pub mod packed;
 mod packing;
-pub mod pettis_hansen;
+mod pettis_hansen;
 mod pieces;
 pub mod random;
-pub mod reference;
+mod reference;
 mod returns;
-pub mod score;
+mod score;
 mod segments;
-pub mod validate;
+mod validate;
 
 pub use algorithm::{Algorithm, order};
 pub use check::{OrderError, check};

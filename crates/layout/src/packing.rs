@@ -1,60 +1,60 @@
-//! What an order of segments costs a cache, and an order that costs little.
+//! The cost of an order of segments for a cache, and a search for an order with a low cost.
 //!
-//! Takes pieces with sizes and the epochs in which they ran, in segments that stay whole; gives
-//! an order of the segments.
+//! Input: pieces with sizes and the epochs in which they ran, in segments that are not split.
+//! Output: an order of the segments.
 //!
-//! In each epoch a cache has to fetch every line of which a byte is needed. How many these are
-//! depends on where lines begin, which an order does not say: on the average over all beginnings it
-//! is the bytes needed plus the *waste*, in lines. The waste is, for each stretch of bytes that are
-//! not needed between two that are, its length, but at most a line less one byte; for a longer
-//! stretch is fetched only at its ends.
+//! In each epoch, a cache has to fetch every line with a needed byte. Their number depends on where
+//! lines begin, which an order does not determine. The average over all beginnings is the needed
+//! bytes plus the *waste*, in lines. The waste counts each stretch of unneeded bytes between two
+//! needed ones with its length, up to a line less one byte. Of a longer stretch, only the ends are
+//! fetched.
 //!
 //! ```text
 //! piece     a     b     c         needed in an epoch: a, c
 //! bytes   |40   |16   |30   |     waste: 16, the bytes of b
 //! ```
 
-use crate::global::Whole;
+use crate::global::GlobalGraph;
 use crate::random::SplitMix64;
 use std::ops::Range;
 
-/// Half of the moves go no farther than this many segments, the others no farther than `FAR`.
+/// The largest distance of a move in segments: `NEAR` for half of the moves, `FAR` for the others.
 const NEAR: u64 = 10;
 const FAR: u64 = 200;
 
 pub(crate) struct Packing {
-    /// Bytes of each node.
+    /// The bytes of each node.
     sizes: Vec<u64>,
-    /// Words for each node.
+    /// The number of words for each node.
     words: usize,
-    /// Node by node: the epochs in which it ran.
+    /// The epochs in which each node ran, node by node.
     epochs: Vec<u64>,
     segments: Vec<Vec<u32>>,
-    /// Bytes of each segment.
+    /// The bytes of each segment.
     bytes: Vec<u64>,
-    /// The most bytes between two others that are fetched with them.
+    /// The largest number of bytes between two needed ones that are fetched with them.
     reach: u64,
 }
 
 impl Packing {
-    /// `segments`: of the nodes of `whole`, each in one.
-    pub fn new(whole: &Whole, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
-        let hot = &whole.hot;
+    /// `segments` has nodes of the graph, each in exactly one segment.
+    pub fn new(global: &GlobalGraph, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
+        let hot = &global.hot;
         let words =
             hot.graph.block_epochs.iter().map(|of_block| of_block.epochs.len()).max().unwrap_or(0);
-        let mut epochs = vec![0; words * whole.pieces.len()];
+        let mut epochs = vec![0; words * global.pieces.len()];
         for of_block in &hot.graph.block_epochs {
             let piece = hot.pieces.of_block(of_block.block);
-            if hot.ran(piece) {
-                let row = &mut epochs[words * whole.node(piece) as usize..][..words];
+            if hot.is_hot(piece) {
+                let row = &mut epochs[words * global.node(piece) as usize..][..words];
                 row.iter_mut().zip(&of_block.epochs).for_each(|(to, from)| *to |= from);
             }
         }
-        let sizes = whole.pieces.iter().map(|piece| hot.sizes[piece.index()]).collect();
+        let sizes = global.pieces.iter().map(|piece| hot.sizes[piece.index()]).collect();
         Packing::of_nodes(sizes, words, epochs, segments, line_bytes)
     }
 
-    /// `epochs`: `words` for each node, node by node.
+    /// `epochs` has `words` words for each node, node by node.
     fn of_nodes(
         sizes: Vec<u64>,
         words: usize,
@@ -78,16 +78,16 @@ impl Packing {
         &self.epochs[self.words * node as usize..][..self.words]
     }
 
-    /// Joins segments to paths, always the end and the beginning that save most waste (greedy
-    /// matching, as for a travelling salesman); each end is offered to its likeliest beginnings
-    /// only. The paths whose bytes are needed most often come first.
+    /// Joins segments to paths. It always joins the end and the beginning that save the most waste
+    /// (greedy matching, as for a travelling salesman). Each end is compared only with its
+    /// likeliest beginnings. The paths whose bytes are needed most often come first.
     pub fn paths(&self, candidates: usize) -> Vec<u32> {
         let count = self.segments.len();
         let mut joins = self.joins(candidates);
         joins.sort_unstable_by_key(|&(saved, from, to)| (std::cmp::Reverse(saved), from, to));
         let mut next: Vec<Option<u32>> = vec![None; count];
         let mut has_previous = vec![false; count];
-        // The first segment of the path that ends here, and the last of the one that begins here.
+        // For the last segment of a path, its first one; for the first segment, its last one.
         let mut first: Vec<u32> = (0..count as u32).collect();
         let mut last = first.clone();
         for (_, from, to) in joins {
@@ -108,7 +108,7 @@ impl Packing {
         paths.concat()
     }
 
-    /// How often a byte of some segments is needed, on the average.
+    /// The average number of epochs in which a byte of some segments is needed.
     fn need(&self, segments: &[u32]) -> f64 {
         let nodes = segments.iter().flat_map(|&segment| self.segment(segment));
         let needed: u64 =
@@ -117,8 +117,8 @@ impl Packing {
         needed as f64 / bytes.max(1) as f64
     }
 
-    /// What it saves to lay one segment behind another, for the likeliest pairs: (bytes of waste
-    /// saved, the first, the second).
+    /// The saving of laying one segment behind another, for the likeliest pairs: (saved bytes of
+    /// waste, first segment, second segment).
     fn joins(&self, candidates: usize) -> Vec<(u64, u32, u32)> {
         let heads: Vec<Vec<u64>> =
             self.segments.iter().map(|nodes| self.any(nodes.iter())).collect();
@@ -146,7 +146,7 @@ impl Packing {
         segments.iter().flat_map(|&segment| self.segment(segment)).copied().collect()
     }
 
-    /// The epochs in which any of the first nodes ran, as far as one line reaches.
+    /// The epochs in which any of the first nodes ran, within the reach of one line.
     fn any<'n>(&self, nodes: impl Iterator<Item = &'n u32>) -> Vec<u64> {
         let (mut any, mut before) = (vec![0; self.words], 0);
         for &node in nodes {
@@ -159,7 +159,7 @@ impl Packing {
         any
     }
 
-    /// Bytes of waste that are saved when `to` lies behind `from` and not far from it.
+    /// The bytes of waste that are saved when `to` follows `from` instead of being far from it.
     fn saved(&self, from: &[u32], to: &[u32]) -> u64 {
         let mut saved = 0;
         let mut nearer = vec![0u64; self.words];
@@ -185,7 +185,7 @@ impl Packing {
         saved
     }
 
-    /// The waste of nodes in this order, over all epochs.
+    /// The waste of the nodes in this order, over all epochs.
     fn waste(&self, nodes: &[u32]) -> u64 {
         let mut waiting = vec![0u64; self.words];
         let from = |at: usize| {
@@ -203,8 +203,8 @@ impl Packing {
         (0..nodes.len()).map(from).sum()
     }
 
-    /// Tries `moves` moves for each segment: to another place, or to change places with another.
-    /// Those stay that waste less.
+    /// Tries `moves` moves for each segment: to another place, or an exchange with another segment.
+    /// Moves that reduce the waste stay.
     pub fn improve(&self, order: &mut [u32], moves: u64, seed: u64) {
         let count = order.len() as u64;
         let mut random = SplitMix64::new(seed);
@@ -226,8 +226,8 @@ impl Packing {
     fn attempt(&self, order: &mut [u32], from: usize, to: usize, swap: bool) {
         let (low, high) = (from.min(to), from.max(to));
         let (near_low, near_high) = (self.around(order, low), self.around(order, high));
-        // What lies between two places far apart stays as it was; it only gives way by one place
-        // when a segment moves past it.
+        // The segments between two distant places stay as they are. They only shift by one place
+        // when a segment moves past them.
         let apart = near_low.end < near_high.start;
         let stretches = match apart {
             true => [near_low.clone(), near_high.clone()],
@@ -253,7 +253,7 @@ impl Packing {
         }
     }
 
-    /// The segments from a line before a place to a line behind it.
+    /// The segments from one line before a place to one line behind it.
     fn around(&self, order: &[u32], at: usize) -> Range<usize> {
         let reach = |segments: &mut dyn Iterator<Item = &u32>| {
             let mut bytes = 0;
@@ -287,7 +287,7 @@ fn both(a: &[u64], b: &[u64]) -> u64 {
     a.iter().zip(b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
 }
 
-/// In how many epochs both ran; these do not wait any more.
+/// The number of epochs in both sets. They are removed from `waiting`.
 fn meet(waiting: &mut [u64], ran: &[u64]) -> u64 {
     let mut met = 0;
     for (waiting, &ran) in waiting.iter_mut().zip(ran) {
@@ -301,7 +301,7 @@ fn meet(waiting: &mut [u64], ran: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Segments of one to three nodes each, of random sizes, in 64 random epochs.
+    /// Segments of one to three nodes, of random sizes, in 64 random epochs.
     fn packing(random: &mut SplitMix64, count: u32) -> Packing {
         let mut nodes = 0;
         let mut segments = Vec::new();
@@ -315,7 +315,7 @@ mod tests {
         Packing::of_nodes(sizes, 1, epochs, segments, 64)
     }
 
-    /// Bytes that are fetched on the average over all beginnings of lines: by counting lines.
+    /// The fetched bytes on average over all beginnings of lines, by counting lines.
     fn fetched(packing: &Packing, nodes: &[u32]) -> u64 {
         let one = |epoch: u32, shift: u64| {
             let mut at = shift;
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_waste_and_what_is_needed_are_the_lines_that_are_fetched() {
+    fn the_waste_and_the_needed_bytes_are_the_fetched_lines() {
         let mut random = SplitMix64::new(1);
         for count in [1, 2, 7, 30] {
             let packing = packing(&mut random, count);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_join_saves_is_what_the_waste_falls_by() {
+    fn the_saving_of_a_join_is_the_decrease_of_the_waste() {
         let mut random = SplitMix64::new(2);
         let packing = packing(&mut random, 60);
         for pair in (0..60).collect::<Vec<u32>>().chunks(2) {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_hold_every_segment_once_and_no_move_adds_waste() {
+    fn paths_have_every_segment_once_and_no_move_adds_waste() {
         let mut random = SplitMix64::new(3);
         for count in [1, 2, 3, 40, 300] {
             let packing = packing(&mut random, count);

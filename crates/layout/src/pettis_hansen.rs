@@ -1,44 +1,47 @@
 //! Pettis and Hansen's code positioning: chains of blocks, procedure splitting, and procedures by
 //! "closest is best".
 //!
-//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990). Takes a graph; gives its
-//! order. `docs/algorithms/pettis-hansen.md` tells the idea and what is ours.
+//! K. Pettis, R. C. Hansen, "Profile guided code positioning" (PLDI 1990). Input: a graph. Output:
+//! its order. `docs/algorithms/pettis-hansen.md` explains the idea and our changes.
 
 use crate::closest::Closest;
 use crate::graph::{FunctionId, Graph, Ordered};
-use crate::hot::{Flow, Hot};
+use crate::hot::{HotCode, PieceTransfer};
 use crate::pieces::PieceId;
 use crate::validate::{InputError, validate};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// The paper has no parameters.
+/// The parameters of Pettis and Hansen's layout. The paper has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PettisHansenParameters {}
 
-/// Arranges the blocks of each function in chains, then the functions by their calls. What never
-/// ran ("fluff") goes behind, as it was.
+/// Orders the blocks of each function in chains, then the functions by their calls. Cold code
+/// ("fluff") follows in its original order.
+///
+/// # Errors
+/// The graph breaks a rule.
 pub fn pettis_hansen(graph: &Graph, _: &PettisHansenParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
-    let hot = Hot::new(graph);
-    let flows = hot.flows_by_function();
+    let hot = HotCode::new(graph);
+    let flows = hot.edge_transfers_by_function();
     let functions = procedures(&hot);
     let blocks = |function: FunctionId| blocks(&hot, function, &flows[function.index()]);
     Ok(hot.finish(functions.into_iter().flat_map(blocks).collect()))
 }
 
-/// Section 4: the pieces of one function that ran, in chains.
-fn blocks(hot: &Hot, function: FunctionId, flows: &[Flow]) -> Vec<PieceId> {
-    chained(&hot.functions[function.index()], hot, hot.entry_ran(function), flows)
+/// Section 4: the hot pieces of one function, in chains.
+fn blocks(hot: &HotCode, function: FunctionId, flows: &[PieceTransfer]) -> Vec<PieceId> {
+    chained(&hot.functions[function.index()], hot, hot.entry_is_hot(function), flows)
 }
 
-/// Some pieces of one function, ascending, in chains; the first of them comes first if it is the
-/// entry.
+/// Some pieces of one function in chains. `pieces` ascend. If the first is the entry, it comes
+/// first.
 pub(crate) fn chained(
     pieces: &[PieceId],
-    hot: &Hot,
+    hot: &HotCode,
     entry_first: bool,
-    flows: &[Flow],
+    flows: &[PieceTransfer],
 ) -> Vec<PieceId> {
     let mut arcs: BTreeMap<(usize, usize), u128> = BTreeMap::new();
     let mut chainable: BTreeMap<(usize, usize), u128> = BTreeMap::new();
@@ -56,14 +59,14 @@ pub(crate) fn chained(
     chain_order(chains, &arcs).into_iter().map(|node| pieces[node]).collect()
 }
 
-/// Section 4.2, "bottom-up": from the heaviest arc down, an arc from the tail of one chain to the
-/// head of another joins the two.
+/// Section 4.2, "bottom-up": takes the arcs from the heaviest down. An arc from the tail of one
+/// chain to the head of another joins the two.
 pub(crate) fn chains(nodes: usize, arcs: BTreeMap<(usize, usize), u128>) -> Vec<Vec<usize>> {
     let mut by_weight: Vec<((usize, usize), u128)> = arcs.into_iter().collect();
     by_weight.sort_by_key(|&(arc, weight)| (Reverse(weight), arc));
     let mut next: Vec<Option<usize>> = vec![None; nodes];
     let mut is_head = vec![true; nodes];
-    // For the tail of a chain, its head; for the head, its tail.
+    // For the tail of a chain, its head. For the head, its tail.
     let mut other_end: Vec<usize> = (0..nodes).collect();
     for ((from, to), _) in by_weight {
         if next[from].is_none() && is_head[to] && other_end[from] != to {
@@ -78,9 +81,9 @@ pub(crate) fn chains(nodes: usize, arcs: BTreeMap<(usize, usize), u128>) -> Vec<
     (0..nodes).filter(|&node| is_head[node]).map(chain).collect()
 }
 
-/// The entry's chain first (it holds the lowest node), then always the chain that control most
-/// often reaches from what is placed, so that branches between chains lead forward. A chain that
-/// nothing placed reaches waits; the one with the lowest first node then goes on.
+/// The chain of the entry comes first (it has the lowest node). Next comes the chain that control
+/// reaches most often from the placed ones, so that branches between chains go forward. If none is
+/// reached, the chain with the lowest first node is next.
 fn chain_order(chains: Vec<Vec<usize>>, arcs: &BTreeMap<(usize, usize), u128>) -> Vec<usize> {
     let mut chain_of = vec![0; chains.iter().map(Vec::len).sum()];
     for (number, chain) in chains.iter().enumerate() {
@@ -109,16 +112,16 @@ fn chain_order(chains: Vec<Vec<usize>>, arcs: &BTreeMap<(usize, usize), u128>) -
     order
 }
 
-/// Section 3, "closest is best": the two groups of functions that call each other most become one,
-/// until no calls are left between groups. The ends that call each other most come together.
-fn procedures(hot: &Hot) -> Vec<FunctionId> {
+/// Section 3, "closest is best": joins the two groups of functions that call each other most, until
+/// no two groups have calls between them. The ends that call each other most become adjacent.
+fn procedures(hot: &HotCode) -> Vec<FunctionId> {
     let mut calls: BTreeMap<(FunctionId, FunctionId), u128> = BTreeMap::new();
     for ((caller, callee), count) in hot.arcs() {
         *calls.entry((caller.min(callee), caller.max(callee))).or_insert(0) += count;
     }
     let weights = calls.iter().map(|(&(a, b), &weight)| ((a.index(), b.index()), weight));
     let mut closest = Closest::new(hot.functions.len(), weights);
-    let mut groups = Groups::new(hot, calls);
+    let mut groups = ProcedureGroups::new(hot, calls);
     while let Some((a, b)) = closest.pair() {
         let joined = groups.joined(a, b);
         groups.functions[closest.join(a, b)] = joined;
@@ -126,22 +129,22 @@ fn procedures(hot: &Hot) -> Vec<FunctionId> {
     groups.order(hot)
 }
 
-struct Groups {
-    /// The original calls between functions, the lower one first.
+struct ProcedureGroups {
+    /// The original calls between functions, the lower function first.
     calls: BTreeMap<(FunctionId, FunctionId), u128>,
-    /// The functions of each group; empty when the group has gone into another.
+    /// The functions of each group. Empty when the group was joined to another.
     functions: Vec<Vec<FunctionId>>,
 }
 
-impl Groups {
-    fn new(hot: &Hot, calls: BTreeMap<(FunctionId, FunctionId), u128>) -> Self {
+impl ProcedureGroups {
+    fn new(hot: &HotCode, calls: BTreeMap<(FunctionId, FunctionId), u128>) -> Self {
         let alone = |f: usize| {
             if hot.functions[f].is_empty() { Vec::new() } else { vec![FunctionId(f as u32)] }
         };
-        Groups { calls, functions: (0..hot.functions.len()).map(alone).collect() }
+        ProcedureGroups { calls, functions: (0..hot.functions.len()).map(alone).collect() }
     }
 
-    /// Takes two groups out and makes them one.
+    /// Removes two groups and returns the group of both.
     fn joined(&mut self, a: usize, b: usize) -> Vec<FunctionId> {
         let mut joined = std::mem::take(&mut self.functions[a]);
         let mut other = std::mem::take(&mut self.functions[b]);
@@ -150,8 +153,8 @@ impl Groups {
         joined
     }
 
-    /// Turns one or both of two groups around, so that of the four pairs of ends the one with most
-    /// calls meets: last of the first with first of the second. Among equals, the least is turned.
+    /// Reverses one or both of two groups so that the two ends with most calls meet: the last of
+    /// the first group and the first of the second. Among equals, the fewest groups are reversed.
     fn turn(&self, first: &mut [FunctionId], second: &mut [FunctionId]) {
         let ends = |group: &[FunctionId]| Some((*group.first()?, *group.last()?));
         let (Some((first_head, first_tail)), Some((second_head, second_tail))) =
@@ -179,8 +182,8 @@ impl Groups {
         }
     }
 
-    /// The groups one behind the other, the one with most work per byte first.
-    fn order(self, hot: &Hot) -> Vec<FunctionId> {
+    /// The groups one behind the other, the one with most fetched bytes for each byte first.
+    fn order(self, hot: &HotCode) -> Vec<FunctionId> {
         let mut groups: Vec<(f64, Vec<FunctionId>)> = self
             .functions
             .into_iter()
@@ -201,7 +204,8 @@ mod tests {
     }
 
     /// ```text
-    ///     0 ─10▶ 1 ─100▶ 2 ─99▶ 1      a loop 1 2 entered at 1: the heaviest arc binds first, the arc back would close a ring
+    ///     0 ─10▶ 1 ─100▶ 2 ─99▶ 1
+    ///     a loop 1 2, entered at 1: the heaviest arc joins, the arc back would close a ring
     /// ```
     #[test]
     fn an_arc_back_to_the_head_of_its_own_chain_joins_nothing() {
@@ -218,7 +222,8 @@ mod tests {
     }
 
     /// ```text
-    ///     A ══10══ B      C ══8══ D      then A ──4── D: A B and C D join with A beside D, B A D C or its mirror image
+    ///     A ══10══ B      C ══8══ D
+    ///     then A ──4── D: A B and C D are joined with A beside D: B A D C or its mirror image
     /// ```
     #[test]
     fn groups_join_where_they_are_closest() {
@@ -238,6 +243,6 @@ mod tests {
                 .to_vec(),
             ..Graph::default()
         };
-        assert_eq!(procedures(&Hot::new(&graph)), [f(1), f(0), f(3), f(2)]);
+        assert_eq!(procedures(&HotCode::new(&graph)), [f(1), f(0), f(3), f(2)]);
     }
 }

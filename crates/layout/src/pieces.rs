@@ -1,6 +1,7 @@
-//! The units that algorithms move: a piece is a block with all the blocks glued behind it.
+//! The units that algorithms move: a piece is a block together with all the blocks glued behind it.
 //!
-//! Takes a valid graph; gives its pieces and which block lies in which. Never orders anything.
+//! Input: a valid graph. Output: its pieces, and the piece of each block. This module orders
+//! nothing.
 //!
 //! ```text
 //! blocks   0 | 1 | 2g| 3g| 4 | 5g      g: glued
@@ -10,7 +11,7 @@
 use crate::graph::{BlockId, Graph, Order, Ordered};
 use std::ops::Range;
 
-/// A piece, numbered in the original order.
+/// The number of a piece, in the original order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PieceId(pub u32);
 
@@ -22,7 +23,7 @@ impl PieceId {
 
 /// The pieces of a graph.
 pub(crate) struct Pieces {
-    /// First block of each piece, and the number of blocks at the end.
+    /// The first block of each piece, and the number of blocks at the end.
     starts: Vec<u32>,
     /// The piece of each block.
     of_block: Vec<PieceId>,
@@ -59,14 +60,14 @@ impl Pieces {
     }
 
     /// The pieces that start in each function, in the original order. A function whose entry is
-    /// glued to the function before it owns only what starts in itself.
+    /// glued to the function before has only the pieces that start in itself.
     pub fn by_function(&self, graph: &Graph) -> Vec<Range<u32>> {
         let first_from =
             |block: u32| self.starts[..self.len()].partition_point(|&start| start < block) as u32;
         graph.functions.iter().map(|f| first_from(f.start)..first_from(f.end)).collect()
     }
 
-    /// The order of blocks that an order of pieces stands for; `hot` of the pieces are arranged.
+    /// The order of blocks for an order of pieces. The first `hot` pieces are arranged.
     pub fn expand(&self, pieces: &[PieceId], hot: usize) -> Ordered {
         let blocks = |pieces: &[PieceId]| {
             pieces.iter().flat_map(|&p| self.blocks(p)).map(BlockId).collect::<Vec<_>>()

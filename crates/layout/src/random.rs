@@ -1,14 +1,15 @@
-//! A small generator of pseudo-random numbers whose output never changes between releases, so that
-//! a seed always names the same order.
+//! A small generator of pseudo-random numbers. Its output never changes between releases, so that a
+//! seed always gives the same order.
 //!
 //! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014,
-//! figure 17). Not for secrets.
+//! figure 17). It is not for secrets.
 
-/// The state of a generator; every seed gives a different sequence.
+/// The state of a generator. Every seed gives a different sequence.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
+    /// A generator that starts at `seed`.
     pub fn new(seed: u64) -> Self {
         SplitMix64(seed)
     }
@@ -21,7 +22,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (which is at least 1), each equally likely: values from the
+    /// A number below `bound`, which must be at least 1. All are equally likely: values from the
     /// incomplete last stretch are drawn again.
     pub fn below(&mut self, bound: u64) -> u64 {
         let bound = bound.max(1);
@@ -34,7 +35,7 @@ impl SplitMix64 {
         }
     }
 
-    /// Puts `items` into a random order, each equally likely (Fisher and Yates, from the back).
+    /// Shuffles `items` so that all orders are equally likely (Fisher and Yates, from the back).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let j = self.below(i as u64 + 1) as usize;

@@ -1,44 +1,54 @@
-//! Orders to compare with: the original, reversed, random. They look at no count;
+//! Orders to compare with: original, reverse, random. They use no counts.
 //! `docs/algorithms/reference.md` says what each is good for.
 //!
 //! Each arranges all blocks (`Ordered::hot` is the number of blocks). Glued blocks stay behind the
-//! one they follow.
+//! block that they follow.
 
 use crate::graph::{Graph, Ordered};
 use crate::pieces::{PieceId, Pieces};
 use crate::random::SplitMix64;
 use crate::validate::{InputError, validate};
 
-/// What is moved as a whole.
+/// The unit that is moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grain {
-    /// Single blocks, wherever their function is.
+    /// Single blocks, regardless of their functions.
     #[default]
     Blocks,
     /// Functions, with their blocks in the original order.
     Functions,
 }
 
+/// The parameters of [`reverse`].
 #[derive(Clone, Debug, Default)]
 pub struct ReverseParameters {
+    /// The unit that is moved.
     pub grain: Grain,
 }
 
+/// The parameters of [`random`].
 #[derive(Clone, Debug, Default)]
 pub struct RandomParameters {
+    /// The unit that is moved.
     pub grain: Grain,
-    /// Every seed names one order, the same in every release.
+    /// The seed. Each gives one order, the same in every release.
     pub seed: u64,
 }
 
-/// The blocks as they were.
+/// The original order.
+///
+/// # Errors
+/// The graph breaks a rule.
 pub fn original(graph: &Graph) -> Result<Ordered, InputError> {
     validate(graph)?;
     let pieces = Pieces::new(graph);
     Ok(arranged(&pieces, pieces.all().collect()))
 }
 
-/// The last first: the worst that an order can do to fall-throughs without caring about counts.
+/// The last unit first: the worst order for fall-throughs that ignores counts.
+///
+/// # Errors
+/// The graph breaks a rule.
 pub fn reverse(graph: &Graph, parameters: &ReverseParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     let pieces = Pieces::new(graph);
@@ -47,7 +57,10 @@ pub fn reverse(graph: &Graph, parameters: &ReverseParameters) -> Result<Ordered,
     Ok(arranged(&pieces, groups.concat()))
 }
 
-/// A random permutation, each equally likely.
+/// A random permutation. All are equally likely.
+///
+/// # Errors
+/// The graph breaks a rule.
 pub fn random(graph: &Graph, parameters: &RandomParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     let pieces = Pieces::new(graph);
@@ -56,7 +69,7 @@ pub fn random(graph: &Graph, parameters: &RandomParameters) -> Result<Ordered, I
     Ok(arranged(&pieces, groups.concat()))
 }
 
-/// The pieces that move together, in the original order.
+/// The groups of pieces that move together, in the original order.
 fn groups(graph: &Graph, pieces: &Pieces, grain: Grain) -> Vec<Vec<PieceId>> {
     match grain {
         Grain::Blocks => pieces.all().map(|p| vec![p]).collect(),

@@ -1,11 +1,11 @@
 //! Calls and returns as transfers between blocks, for the algorithms that look across functions.
 //!
-//! Takes a valid graph, in which calls are counted and returns are not; gives both.
+//! Input: a valid graph, which counts calls but not returns. Output: both.
 
 use crate::graph::{BlockId, EdgeKind, Graph};
 
-/// Every call, from the calling block to the callee's entry, and every return, from the callee's
-/// last blocks to the one behind the call.
+/// Every call, from the calling block to the entry of the callee, and every return, from the last
+/// blocks of the callee to the block behind the call.
 pub(crate) fn calls_and_returns(graph: &Graph) -> Vec<(BlockId, BlockId, u64)> {
     let exits = exits(graph);
     let mut returned = vec![0; graph.len()];
@@ -17,7 +17,7 @@ pub(crate) fn calls_and_returns(graph: &Graph) -> Vec<(BlockId, BlockId, u64)> {
         transfers.push((call.from, call.to, call.count));
         let function = graph.functions.partition_point(|f| f.end <= call.to.0);
         let all: u128 = exits[function].iter().map(|&(_, count)| u128::from(count)).sum();
-        // Of an indirect call's returns, each callee has no more than its calls.
+        // A callee of an indirect call has at most as many returns as calls.
         let returns = call.count.min(returned[call.from.index()]);
         for &(exit, count) in &exits[function] {
             let share = u128::from(returns) * u128::from(count) / all;
@@ -29,8 +29,8 @@ pub(crate) fn calls_and_returns(graph: &Graph) -> Vec<(BlockId, BlockId, u64)> {
     transfers
 }
 
-/// The blocks of each function that control leaves otherwise than by an edge, with how often:
-/// returns, as far as the profile tells.
+/// The blocks of each function that control leaves without an edge, and how often: the returns, as
+/// far as the profile shows them.
 fn exits(graph: &Graph) -> Vec<Vec<(BlockId, u64)>> {
     let mut left = graph.counts.clone();
     for edge in &graph.edges {

@@ -1,53 +1,53 @@
-//! Takes a graph and an order; gives how good the order is by static measures. Independent of the
-//! algorithms, and never changes an order.
+//! Scores an order by static measures. Input: a graph and an order. Output: the score. This module
+//! is independent of the algorithms, and never changes an order.
 //!
-//! Blocks are laid at consecutive addresses from 0 with their original sizes, alignments honoured.
-//! What a rewriter adds or saves (a jump appended where a fall-through was broken, a longer branch)
-//! is not in the addresses, but is in the counts of taken jumps.
+//! The blocks have consecutive addresses from 0, with their original sizes and their alignments.
+//! The addresses do not include the bytes that a rewriter adds or saves (an appended jump behind a
+//! broken fall-through, a longer branch). The counts of taken jumps do include such jumps.
 
 use crate::graph::{BlockId, Edge, EdgeKind, Graph, Order};
 
-/// Bytes of a cache line, for `Score::lines`.
+/// The bytes of a cache line, for `Score::lines`.
 pub const LINE: u64 = 64;
-/// Bytes of a page, for `Score::pages`.
+/// The bytes of a page, for `Score::pages`.
 pub const PAGE: u64 = 4096;
 
-/// How good an order is. Executions are summed over the edges, so they may exceed 64 bits.
+/// The score of an order. The counts are sums over edges, so they may exceed 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
-    /// Newell and Pupyrev's ext-TSP (2020, section 3): higher is better. Edges between functions
-    /// count too.
+    /// Newell and Pupyrev's ext-TSP (2020, section 3). Higher is better. Edges between functions
+    /// count, too.
     pub ext_tsp: f64,
     /// Conditional branches that were taken.
     pub taken_branches: u128,
-    /// Direct unconditional jumps: those of the original that remain, and those appended where a
-    /// fall-through was broken.
+    /// Direct unconditional jumps: those of the original code that remain, and those appended
+    /// behind broken fall-throughs.
     pub taken_jumps: u128,
-    /// Indirect jumps; no order changes them.
+    /// Indirect jumps. No order changes them.
     pub indirect_jumps: u128,
     /// Edges that need no taken jump.
     pub fall_throughs: u128,
-    /// 64-byte lines that hold a byte of a block that ran.
+    /// 64-byte lines that contain a byte of an executed block.
     pub lines: u64,
-    /// 4096-byte pages that hold a byte of a block that ran.
+    /// 4096-byte pages that contain a byte of an executed block.
     pub pages: u64,
 }
 
 impl Score {
-    /// Direct jumps taken, conditional and not: what a layout can save.
+    /// Direct jumps taken, conditional and unconditional. A layout can save these.
     pub fn taken(&self) -> u128 {
         self.taken_branches + self.taken_jumps
     }
 }
 
-/// Scores `order`, which [`crate::check`] accepts for `graph`, which [`crate::validate`] accepts.
+/// Scores `order`. [`crate::validate`] must accept the graph, and [`crate::check`] the order.
 pub fn score(graph: &Graph, order: &Order) -> Score {
     let addresses = addresses(graph, order);
     let mut next: Vec<Option<BlockId>> = vec![None; graph.len()];
     for pair in order.0.windows(2) {
         next[pair[0].index()] = Some(pair[1]);
     }
-    let endings = Endings::new(graph);
+    let endings = BlockEndings::new(graph);
     let mut score = Score {
         lines: touched(graph, order, &addresses, LINE),
         pages: touched(graph, order, &addresses, PAGE),
@@ -61,7 +61,7 @@ pub fn score(graph: &Graph, order: &Order) -> Score {
     score
 }
 
-/// Where each block starts.
+/// The address of each block.
 fn addresses(graph: &Graph, order: &Order) -> Vec<u64> {
     let mut addresses = vec![0; graph.len()];
     let mut address = 0u64;
@@ -73,8 +73,8 @@ fn addresses(graph: &Graph, order: &Order) -> Vec<u64> {
     addresses
 }
 
-/// How many stretches of `granule` bytes hold a byte of a block that ran. Blocks come in ascending
-/// addresses.
+/// The number of stretches of `granule` bytes that contain a byte of an executed block. The blocks
+/// have ascending addresses.
 fn touched(graph: &Graph, order: &Order, addresses: &[u64], granule: u64) -> u64 {
     let mut touched = 0;
     let mut from = 0;
@@ -87,15 +87,15 @@ fn touched(graph: &Graph, order: &Order, addresses: &[u64], granule: u64) -> u64
     touched
 }
 
-/// What ends each block, as far as its edges tell.
-struct Endings {
-    /// Where each block's conditional branch goes; `None` for a block that has none.
+/// The end of each block, according to its edges.
+struct BlockEndings {
+    /// The target of each block's conditional branch; `None` for a block without one.
     branch: Vec<Option<BlockId>>,
     /// Whether a block has more than one successor.
     forks: Vec<bool>,
 }
 
-impl Endings {
+impl BlockEndings {
     fn new(graph: &Graph) -> Self {
         let mut branch = vec![None; graph.len()];
         let mut forks = vec![false; graph.len()];
@@ -108,14 +108,14 @@ impl Endings {
             forks[from] |= successor[from].is_some_and(|to| to != edge.to);
             successor[from] = Some(edge.to);
         }
-        Endings { branch, forks }
+        BlockEndings { branch, forks }
     }
 
     fn conditional(&self, block: BlockId) -> bool {
         self.forks[block.index()]
     }
 
-    /// Adds what `edge` costs when `behind` is the block placed directly behind its source.
+    /// Adds the cost of `edge` when `behind` is the block placed directly behind its source.
     fn count(&self, edge: &Edge, behind: Option<BlockId>, score: &mut Score) {
         let count = u128::from(edge.count);
         let inverted = behind.is_some() && self.branch[edge.from.index()] == behind;
@@ -130,9 +130,9 @@ impl Endings {
     }
 }
 
-/// What one edge adds to ext-TSP: a fall-through its count (5 % more when the source has no other
-/// successor), a jump a tenth of it, less with the distance, nothing beyond 1024 bytes forward and
-/// 640 backward.
+/// The score of one edge in ext-TSP. A fall-through scores its count (5 % more when the source has
+/// no other successor). A jump scores a tenth of its count at distance 0, less with the distance,
+/// and nothing beyond 1024 bytes forward and 640 backward.
 fn ext_tsp(
     graph: &Graph,
     edge: &Edge,
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn inverting_the_branch_of_a_diamond_saves_it() {
         let s = scored(&diamond(), &[0, 2, 3, 1]);
-        // 0 falls to 2 (inverted), its old fall-through to 1 is a taken branch, 1 keeps its jump
-        // back to 3.
+        // 0 falls through to 2 (inverted). Its old fall-through to 1 is a taken branch. 1 keeps its
+        // jump back to 3.
         assert_eq!((s.taken_branches, s.taken_jumps, s.fall_throughs), (10, 10, 180));
         let expected = 90.0
             + 0.1 * 10.0 * (1.0 - 64.0 / 1024.0)

@@ -1,23 +1,23 @@
-//! Local search over a finished order: short segments move where the ext-TSP score rises.
+//! Local search over a finished order: moves short segments where this raises the ext-TSP score.
 //!
-//! Takes the nodes of one function in an order, and the jumps between them; gives an order that
-//! scores at least as much. Greedy merging decides between equals by chance; this takes back what
-//! chance got wrong.
+//! Input: the nodes of one function in an order, and the jumps between them. Output: an order that
+//! scores at least as much. Greedy merging decides between equals by chance. This search repairs
+//! bad decisions.
 
 use crate::ext_tsp_parameters::ExtTspParameters;
-use crate::jumps::{Jump, Node};
+use crate::jumps::{ChainNode, ScoredJump};
 use std::ops::Range;
 
-/// Segments of up to so many nodes are moved.
+/// The largest number of nodes in a segment that is moved.
 const LONGEST: usize = 3;
 
 /// Moves segments until no move raises the score. Orders of more than `parameters.improve_up_to`
-/// nodes stay as they are: the time grows with the third power of their number. The node `entry`
-/// stays first.
+/// nodes stay as they are, because the time grows with the third power of their number. The node
+/// `entry` stays first.
 pub(crate) fn improve(
     order: Vec<u32>,
-    nodes: &[Node],
-    jumps: &[Jump],
+    nodes: &[ChainNode],
+    jumps: &[ScoredJump],
     entry: Option<u32>,
     parameters: &ExtTspParameters,
 ) -> Vec<u32> {
@@ -25,32 +25,37 @@ pub(crate) fn improve(
         return order;
     }
     let first = usize::from(entry.is_some());
-    let mut search = Search::new(nodes, jumps, parameters);
+    let mut search = SegmentSearch::new(nodes, jumps, parameters);
     let mut order = order;
     while search.improve_each(&mut order, first) {}
     order
 }
 
-/// A move raises the score when it does by more than this share: less is the order of summing.
+/// The least share by which a move must raise the score. Smaller differences come from the order of
+/// summation.
 const LEAST_SHARE: f64 = 1e-12;
 
-struct Search<'a> {
-    nodes: &'a [Node],
-    jumps: &'a [Jump],
+struct SegmentSearch<'a> {
+    nodes: &'a [ChainNode],
+    jumps: &'a [ScoredJump],
     parameters: &'a ExtTspParameters,
     /// The jumps from or to node n are `at[starts[n]..starts[n + 1]]`.
     at: Vec<u32>,
     starts: Vec<u32>,
-    /// Where each node starts in the order that is scored.
+    /// The start of each node in the scored order.
     addresses: Vec<u64>,
-    /// What each jump adds to the score of the order before a move, and after it.
+    /// The score of each jump in the order before a move, and after it.
     before: Vec<f64>,
     after: Vec<f64>,
 }
 
-impl<'a> Search<'a> {
-    fn new(nodes: &'a [Node], jumps: &'a [Jump], parameters: &'a ExtTspParameters) -> Self {
-        let ends = |jump: &Jump| [jump.from as usize, jump.to as usize];
+impl<'a> SegmentSearch<'a> {
+    fn new(
+        nodes: &'a [ChainNode],
+        jumps: &'a [ScoredJump],
+        parameters: &'a ExtTspParameters,
+    ) -> Self {
+        let ends = |jump: &ScoredJump| [jump.from as usize, jump.to as usize];
         let mut starts = vec![0; nodes.len() + 1];
         jumps.iter().flat_map(ends).for_each(|node| starts[node + 1] += 1);
         (0..nodes.len()).for_each(|node| starts[node + 1] += starts[node]);
@@ -61,7 +66,7 @@ impl<'a> Search<'a> {
                 free[node] += 1;
             }
         }
-        Search {
+        SegmentSearch {
             nodes,
             jumps,
             parameters,
@@ -73,8 +78,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Moves each segment that does not begin before `first` to where it raises the score most;
-    /// whether any did.
+    /// Moves each segment that begins at `first` or later to where it raises the score most.
+    /// Returns whether any moved.
     fn improve_each(&mut self, order: &mut Vec<u32>, first: usize) -> bool {
         let mut best = self.begin(order);
         let mut improved = false;
@@ -88,7 +93,7 @@ impl<'a> Search<'a> {
                 else {
                     continue;
                 };
-                // The rounding of the steps comes to less than the difference.
+                // The rounding errors of the steps are smaller than the difference.
                 if raised[to] <= best.abs() * LEAST_SHARE / 4.0 {
                     continue;
                 }
@@ -108,15 +113,16 @@ impl<'a> Search<'a> {
         improved
     }
 
-    /// Makes `order` the one that a move starts from; gives its score.
+    /// Makes `order` the order from which a move starts. Returns its score.
     fn begin(&mut self, order: &[u32]) -> f64 {
         self.place(order);
         self.before = self.jumps.iter().map(|jump| self.jump_score(jump)).collect();
         self.before.iter().sum()
     }
 
-    /// By how much the score rises, about, when a segment of the order moves to begin at each other
-    /// position from `first` on. Step by step it passes one node, and only their jumps change.
+    /// The approximate rise of the score when a segment of the order moves to begin at each other
+    /// position from `first` on. The segment passes one node in each step. Only the jumps of these
+    /// nodes change.
     fn raise(&mut self, order: &[u32], segment: Range<usize>, first: usize, raised: &mut [f64]) {
         let (from, nodes) = (segment.start, &order[segment.clone()]);
         let behind = order[segment.end..].iter().enumerate();
@@ -125,7 +131,7 @@ impl<'a> Search<'a> {
         self.pass(nodes, before.rev().map(|(passed, &node)| (first + passed, node)), false, raised);
     }
 
-    /// Lets a segment pass nodes, one after the other; with each comes the position where the
+    /// Moves a segment past nodes, one after the other. Each comes with the position where the
     /// segment then begins.
     fn pass(
         &mut self,
@@ -152,7 +158,7 @@ impl<'a> Search<'a> {
         self.addresses = addresses;
     }
 
-    /// By how much the jumps of a node add more than when they were scored last.
+    /// The rise of the score of a node's jumps since they were last scored.
     fn score_again(&mut self, node: u32) -> f64 {
         let mut raised = 0.0;
         for number in self.starts[node as usize]..self.starts[node as usize + 1] {
@@ -171,7 +177,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn jump_score(&self, jump: &Jump) -> f64 {
+    fn jump_score(&self, jump: &ScoredJump) -> f64 {
         let source = self.addresses[jump.from as usize] + jump.from_end;
         let target = self.addresses[jump.to as usize] + jump.to_start;
         jump.score(target as i64 - source as i64, self.parameters)
@@ -188,9 +194,9 @@ mod tests {
     ///     0 ──10──▶ 1 ──10──▶ 2      given as 0 2 1
     /// ```
     #[test]
-    fn a_node_moves_to_where_it_falls_through() {
-        let nodes: Vec<Node> = (0..3).map(|_| Node { size: 16, count: 10 }).collect();
-        let jump = |from, to| Jump {
+    fn a_node_moves_to_where_it_is_a_fall_through() {
+        let nodes: Vec<ChainNode> = (0..3).map(|_| ChainNode { size: 16, count: 10 }).collect();
+        let jump = |from, to| ScoredJump {
             from,
             to,
             from_end: 16,
@@ -206,11 +212,11 @@ mod tests {
     }
 
     /// Nodes in a row, and jumps of every kind between them.
-    fn random_search(random: &mut SplitMix64) -> (Vec<Node>, Vec<Jump>) {
+    fn random_search(random: &mut SplitMix64) -> (Vec<ChainNode>, Vec<ScoredJump>) {
         let sizes: Vec<u64> = (0..9).map(|_| 1 + random.below(200)).collect();
         let jump = |random: &mut SplitMix64| {
             let (from, to) = (random.below(9) as u32, random.below(9) as u32);
-            Jump {
+            ScoredJump {
                 from,
                 to,
                 from_end: 1 + random.below(sizes[from as usize]),
@@ -223,11 +229,11 @@ mod tests {
             }
         };
         let jumps = (0..25).map(|_| jump(random)).filter(|jump| jump.from != jump.to).collect();
-        (sizes.into_iter().map(|size| Node { size, count: 1 }).collect(), jumps)
+        (sizes.into_iter().map(|size| ChainNode { size, count: 1 }).collect(), jumps)
     }
 
     #[test]
-    fn a_step_raises_the_score_by_what_the_moved_order_scores_more() {
+    fn a_step_raises_the_score_by_the_difference_of_both_orders() {
         let mut random = SplitMix64::new(7);
         let parameters = ExtTspParameters::default();
         let (mut rises, mut falls) = (0, 0);
@@ -235,7 +241,7 @@ mod tests {
             let (nodes, jumps) = random_search(&mut random);
             let mut order: Vec<u32> = (0..9).collect();
             random.shuffle(&mut order);
-            let mut search = Search::new(&nodes, &jumps, &parameters);
+            let mut search = SegmentSearch::new(&nodes, &jumps, &parameters);
             let (length, first) = (1 + random.below(3) as usize, random.below(2) as usize);
             let from = first + random.below((10 - length - first) as u64) as usize;
             let base = search.begin(&order);

@@ -1,10 +1,11 @@
-//! Takes a graph; says whether it keeps the rules that every algorithm relies on, or names the
-//! first rule that is broken and where. Never repairs anything.
+//! Checks a graph. Input: a graph. Output: whether it keeps the rules that every algorithm relies
+//! on, or the first broken rule and its place. This module repairs nothing.
 
 use crate::graph::{BlockId, EdgeKind, FunctionId, Graph};
 
-/// A rule of [`Graph`] (or of an algorithm's parameters) that is broken, and by what.
+/// A broken rule of [`Graph`], or of an algorithm's parameters, and where it is broken.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum InputError {
     #[error("`{array}` has {found} entries for {blocks} blocks")]
     Length { array: &'static str, found: usize, blocks: usize },
@@ -52,14 +53,17 @@ pub enum InputError {
     Parameter { parameter: &'static str, value: f64, least: f64 },
 }
 
-/// Whether `graph` is well formed.
+/// Checks that `graph` is well formed.
+///
+/// # Errors
+/// It is not. The error names the first broken rule.
 pub fn validate(graph: &Graph) -> Result<(), InputError> {
     blocks(graph)?;
     functions(graph)?;
     transfers(graph)
 }
 
-/// Whether a parameter is a finite number and at least `least`.
+/// Checks that a parameter is a finite number and at least `least`.
 pub(crate) fn at_least(parameter: &'static str, value: f64, least: f64) -> Result<(), InputError> {
     if value.is_finite() && value >= least {
         return Ok(());
@@ -67,7 +71,7 @@ pub(crate) fn at_least(parameter: &'static str, value: f64, least: f64) -> Resul
     Err(InputError::Parameter { parameter, value, least })
 }
 
-/// Whether there are few enough of something for an algorithm whose time grows with their square.
+/// Checks a number that an algorithm limits because its time grows with the square of the number.
 pub(crate) fn at_most(
     most: usize,
     algorithm: &'static str,
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_the_most_that_is_taken() {
+    fn a_limit_is_the_largest_allowed_number() {
         assert_eq!(at_most(3, "opts", "loops", 3), Ok(()));
         let (algorithm, what, found, most) = ("opts", "loops", 4, 3);
         let refused = InputError::TooMany { algorithm, what, found, most };
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn every_broken_rule_is_named_with_its_id() {
+    fn errors_name_the_broken_rule_and_the_id() {
         use InputError::*;
         assert_eq!(
             broken(|g| g.counts.truncate(1)),

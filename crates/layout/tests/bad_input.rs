@@ -1,4 +1,5 @@
-//! Damaged graphs and extreme parameters: refused with the broken rule, or laid out; never a panic.
+//! Damaged graphs and extreme parameters. They are refused with the broken rule, or laid out. They
+//! never cause a panic.
 
 mod generator;
 
@@ -6,11 +7,11 @@ use generator::{VastShape, vast, wild};
 use kernlane_layout::ext_tsp::{ExtTspParameters, ext_tsp};
 use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::joint::{JointParameters, joint};
-use kernlane_layout::opts::{Iteration, OptSParameters, opts};
+use kernlane_layout::opts::{OptSParameters, ScheduleRow, opts};
 use kernlane_layout::random::SplitMix64;
 use kernlane_layout::{Algorithm, BlockEpochs, BlockId, EdgeKind, Graph, check, order, validate};
 
-/// Changes one thing, which may or may not break a rule.
+/// Changes one thing. The change may break a rule or not.
 fn damage(graph: &mut Graph, random: &mut SplitMix64) {
     let number =
         [0, 1, 2, 63, u32::MAX - 1, u32::MAX, random.next_u64() as u32][random.below(7) as usize];
@@ -54,9 +55,9 @@ fn damaged_graphs_are_refused_by_every_algorithm_or_by_none() {
     assert!(refused > 300 && taken > 50, "{refused} refused, {taken} taken");
 }
 
-/// Loops within loops of a function without measure would take hours.
+/// The nested loops of a huge function would take hours.
 #[test]
-fn what_looks_for_loops_refuses_a_function_without_measure_by_name() {
+fn algorithms_with_loops_refuse_a_huge_function_by_name() {
     let graph = vast(VastShape { blocks: 17_000, function: u32::MAX }, 1);
     for algorithm in [Algorithm::OptS, Algorithm::OptL, Algorithm::Call] {
         assert_eq!(
@@ -66,9 +67,9 @@ fn what_looks_for_loops_refuses_a_function_without_measure_by_name() {
     }
 }
 
-/// Each end of a segment is compared with each beginning: this would take hours.
+/// The algorithm compares each end of a segment with each beginning. Here, this would take hours.
 #[test]
-fn packed_refuses_segments_without_measure_by_name() {
+fn packed_refuses_too_many_segments_by_name() {
     let blocks = 200_001;
     let graph = Graph {
         sizes: vec![16; blocks],
@@ -85,7 +86,7 @@ fn packed_refuses_segments_without_measure_by_name() {
     );
 }
 
-/// Calls in rings, thousands of which may be around a block.
+/// Rings of calls, with thousands of calls around a block.
 #[test]
 fn all_hot_code_that_calls_everywhere_is_laid_out() {
     let graph = vast(VastShape { blocks: 4_000, function: 50 }, 1);
@@ -136,7 +137,7 @@ fn extreme_parameters_of_opts_give_an_order() {
     let base = OptSParameters::default;
     let extremes = [
         OptSParameters { schedule: Vec::new(), ..base() },
-        OptSParameters { schedule: vec![Iteration::uniform(2.0, 2.0)], ..base() },
+        OptSParameters { schedule: vec![ScheduleRow::uniform(2.0, 2.0)], ..base() },
         OptSParameters { cache_bytes: u64::MAX, ..base() },
         OptSParameters {
             cache_bytes: u64::MAX,

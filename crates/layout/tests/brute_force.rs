@@ -1,10 +1,10 @@
-//! ext-TSP beside every order there is, for functions of up to eight blocks.
+//! Compares ext-TSP with every possible order, for functions of up to eight blocks.
 
 use kernlane_layout::random::SplitMix64;
 use kernlane_layout::{Algorithm, BlockId, Edge, EdgeKind, Graph, Order, order, score};
 
-/// One function whose counts come from walks: every block falls through, branches or jumps, and the
-/// last returns.
+/// One function with counts from walks. Every block falls through, branches or jumps. The last one
+/// returns.
 fn function(seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let blocks = 3 + random.below(6) as u32;
@@ -68,8 +68,8 @@ fn function(seed: u64) -> Graph {
     graph
 }
 
-/// The best score of all orders in which the entry comes first and what never ran behind, as it
-/// was.
+/// The best score of all orders in which the entry comes first and the cold blocks follow in their
+/// original order.
 fn best(graph: &Graph) -> f64 {
     let (hot, cold): (Vec<BlockId>, Vec<BlockId>) =
         (1..graph.sizes.len() as u32).map(BlockId).partition(|b| graph.counts[b.0 as usize] > 0);

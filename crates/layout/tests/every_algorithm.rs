@@ -1,5 +1,5 @@
-//! Every algorithm of the registry over generated graphs: the order is one, is the same twice, and
-//! beats what it must beat.
+//! Runs every algorithm of the registry on generated graphs. The result is a valid order, is the
+//! same twice, and beats the orders that it must beat.
 
 mod generator;
 
@@ -50,7 +50,7 @@ fn without_a_profile_every_real_algorithm_keeps_the_original_order() {
 }
 
 #[test]
-fn what_ran_stands_before_the_cold_part_and_the_cold_part_keeps_its_order() {
+fn hot_code_comes_before_the_cold_part_which_keeps_its_order() {
     for seed in 0..20 {
         let graph = kernel(SMALL, seed);
         for algorithm in Algorithm::ALL.into_iter().filter(|a| a.uses_counts()) {
@@ -88,7 +88,7 @@ fn real_algorithms_beat_the_original_and_the_controls_do_not() {
             straight as f64 / original.3 as f64
         );
         if matches!(algorithm, Algorithm::OptS | Algorithm::OptL | Algorithm::Call) {
-            // It follows calls, and pays with a jump at every return; what it is for is code in the
+            // These follow calls, and pay with a jump at every return. Their aim is code in the
             // order in which it runs.
             assert!(straight > original.3 && lines < original.2);
         } else if algorithm.uses_counts() {
@@ -102,7 +102,7 @@ fn real_algorithms_beat_the_original_and_the_controls_do_not() {
     }
 }
 
-/// Executed transitions, calls among them, that lead to the block placed next.
+/// The executed transitions, including calls, that lead to the block placed next.
 fn straight_on(graph: &Graph, order: &Order) -> u128 {
     let mut next = vec![None; graph.len()];
     order.0.windows(2).for_each(|pair| next[pair[0].index()] = Some(pair[1]));

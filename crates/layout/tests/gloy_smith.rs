@@ -1,9 +1,9 @@
-//! Which cache lines procedures that alternate get.
+//! The cache lines that alternating procedures get.
 
 use kernlane_layout::gloy_smith::{GloySmithParameters, gloy_smith};
 use kernlane_layout::{BlockId, Edge, EdgeKind, Graph, TemporalEdge, check};
 
-/// Functions of one block each, by size and count; a block of 0 executions is cold.
+/// Functions of one block each, by size and count. A block with count 0 is cold.
 fn graph(blocks: &[(u32, u64)], temporal_edges: &[(u32, u32, u64)]) -> Graph {
     let edge =
         |&(a, b, count): &(u32, u32, u64)| TemporalEdge { a: BlockId(a), b: BlockId(b), count };
@@ -22,7 +22,7 @@ fn fall_through(from: u32) -> Edge {
     Edge { from: BlockId(from), to: BlockId(from + 1), count: 9, kind: EdgeKind::FallThrough }
 }
 
-/// A cache of 8 lines; everything that ran is popular.
+/// A cache of 8 lines, in which everything that ran is popular.
 fn small() -> GloySmithParameters {
     GloySmithParameters {
         cache_bytes: 256,
@@ -38,7 +38,7 @@ fn numbers(graph: &Graph, parameters: &GloySmithParameters) -> Vec<u32> {
     ordered.order.0.iter().map(|block| block.0).collect()
 }
 
-/// The cache line on which each block begins.
+/// The cache line at which each block begins.
 fn lines(graph: &Graph, parameters: &GloySmithParameters) -> Vec<u64> {
     let mut lines = vec![0; graph.len()];
     let mut address = 0;
@@ -56,7 +56,7 @@ fn lines(graph: &Graph, parameters: &GloySmithParameters) -> Vec<u64> {
 ///        A A C C             A and C alternate: C follows A, and cold code leads to the line of A
 /// ```
 #[test]
-fn what_alternates_lies_side_by_side_and_cold_code_fills_the_gap() {
+fn alternating_code_lies_side_by_side_and_cold_code_fills_the_gap() {
     let g = graph(&[(64, 9), (192, 9), (64, 9), (32, 0), (32, 0), (64, 0)], &[(0, 2, 10)]);
     assert_eq!(numbers(&g, &small()), [1, 3, 4, 0, 2, 5]);
     assert_eq!(lines(&g, &small())[..3], [0, 0, 2]);
@@ -76,10 +76,10 @@ fn the_heaviest_pair_is_placed_first_and_the_least_conflict_is_chosen() {
 
 /// ```text
 /// line   0 … 8   8 … 14
-///        F F F   F F F     G alternates with one half of F only, and lies on the lines of the other
+///        F F F   F F F     G alternates with one half of F, and lies on the lines of the other
 /// ```
 #[test]
-fn a_large_procedure_is_told_apart_by_chunks() {
+fn a_large_procedure_is_placed_by_its_chunks() {
     let line_of_other = |half: u32| {
         let mut g =
             graph(&[(1, 9), (256, 9), (192, 9), (64, 9), (63, 0), (288, 0)], &[(half, 3, 5)]);
@@ -95,7 +95,7 @@ fn a_large_procedure_is_told_apart_by_chunks() {
 #[test]
 fn unpopular_procedures_fill_gaps_before_cold_code_does() {
     let parameters = GloySmithParameters { popular_share: 0.9, ..small() };
-    // As in the first drawing, with an unpopular procedure that fits the gap, and one that does
+    // As in the first drawing, with an unpopular procedure that fits into the gap and one that does
     // not.
     let g = graph(
         &[(64, 900), (192, 900), (64, 900), (32, 0), (60, 1), (64, 0), (200, 1)],
@@ -105,7 +105,7 @@ fn unpopular_procedures_fill_gaps_before_cold_code_does() {
 }
 
 #[test]
-fn a_cache_that_is_none_is_refused() {
+fn an_impossible_cache_is_refused() {
     let g = graph(&[(64, 9)], &[]);
     let refused =
         |parameters: GloySmithParameters| gloy_smith(&g, &parameters).unwrap_err().to_string();

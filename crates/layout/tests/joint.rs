@@ -1,4 +1,4 @@
-//! What joint misses do to an order.
+//! The effect of joint misses on an order.
 
 mod apart;
 
@@ -17,7 +17,7 @@ fn together(a: u32, b: u32, count: u64) -> JointMiss {
 }
 
 #[test]
-fn what_misses_together_is_laid_together() {
+fn code_that_misses_together_is_placed_together() {
     let mut graph = apart();
     assert_eq!(order(&graph), [0, 1, 2, 3, 4, 5]);
     graph.joint_misses = vec![together(5, 0, 6), together(2, 3, 5), together(0, 5, 1)];
@@ -26,20 +26,20 @@ fn what_misses_together_is_laid_together() {
     assert_eq!(distance(&order, 2, 3), 1, "{order:?}");
 }
 
-/// Three blocks that miss together with 0 in the middle: both neighbours share its line, whichever
-/// way round.
+/// Three blocks that miss together, with 0 in the middle. Both neighbours share its line, in either
+/// order.
 #[test]
-fn either_side_is_as_good() {
+fn both_neighbours_of_a_block_share_its_line() {
     let mut graph = apart();
     graph.joint_misses = vec![together(0, 4, 5), together(5, 0, 5)];
     let order = order(&graph);
     assert_eq!((distance(&order, 4, 0), distance(&order, 5, 0)), (1, 1), "{order:?}");
 }
 
-/// A fall-through that runs often is not broken for a line that misses seldom, but for one that
-/// misses as often it is.
+/// A frequent fall-through is not broken for a line that seldom misses. It is broken for a line
+/// that misses as often.
 #[test]
-fn a_fall_through_is_worth_more_than_a_seldom_miss() {
+fn a_fall_through_is_worth_more_than_a_rare_miss() {
     let mut graph = apart();
     graph.edges =
         vec![Edge { from: BlockId(0), to: BlockId(1), count: 80, kind: EdgeKind::FallThrough }];
@@ -54,9 +54,10 @@ fn a_fall_through_is_worth_more_than_a_seldom_miss() {
     assert_eq!(distance(&order, 0, 1), 2, "{order:?}");
 }
 
-/// Chained by control, but one misses a hundred times as often: it goes to its own class, in front.
+/// Control chains the blocks, but one misses a hundred times as often. It goes to a class of its
+/// own, in front.
 #[test]
-fn what_misses_often_stands_apart_from_what_misses_seldom() {
+fn code_that_misses_often_is_apart_from_code_that_seldom_misses() {
     let mut graph = apart();
     graph.counts = vec![1000; 6];
     graph.edges =

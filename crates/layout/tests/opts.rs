@@ -1,18 +1,18 @@
-//! OptS beside the paper's own example, and its areas of the cache beside an accounting of their
-//! own.
+//! Compares OptS with the example in the paper, and its areas of the cache with a separate
+//! calculation.
 
 mod generator;
 
 use generator::{KernelShape, SMALL, kernel};
-use kernlane_layout::opts::{BlockClass, Iteration, LoopArea, OptSParameters, classes, opts};
+use kernlane_layout::opts::{BlockClass, LoopArea, OptSParameters, ScheduleRow, classes, opts};
 use kernlane_layout::{BlockId, Call, Edge, EdgeKind, Graph, Order, Seed, SeedClass, check};
 
-/// A graph under construction, every block of 20 bytes.
+/// A graph under construction. Every block has 20 bytes.
 #[derive(Default)]
-struct Builder(Graph);
+struct GraphBuilder(Graph);
 
-impl Builder {
-    /// Adds a function by the counts of its blocks; gives its first block.
+impl GraphBuilder {
+    /// Adds a function with the counts of its blocks. Returns its first block.
     fn function(&mut self, counts: &[u64]) -> u32 {
         let start = self.0.len() as u32;
         self.0.sizes.extend(counts.iter().map(|_| 20));
@@ -44,12 +44,13 @@ impl Builder {
     }
 }
 
-fn sequences_only(schedule: Vec<Iteration>) -> OptSParameters {
+fn sequences_only(schedule: Vec<ScheduleRow>) -> OptSParameters {
     OptSParameters { schedule, self_conf_free_bytes: 0, ..OptSParameters::default() }
 }
 
 /// ```text
-/// push_hrtimer                                            read_hrc     check_currtimer   update_hrtimer
+/// push_hrtimer                                            read_hrc     check_        update_
+///                                                                      currtimer     hrtimer
 ///
 ///   0 ▶ 1 ──────▶ 4 ─────▶ 8 ▶ 9 ▶ 10 ▶ 11 ▶ 12 ▶ 13 ▶ 14     0            0                 0
 ///                 └▶ 5 ▶ 7 ▲ calls         calls  calls       ▼            ▼
@@ -61,7 +62,7 @@ fn sequences_only(schedule: Vec<Iteration>) -> OptSParameters {
 /// ```
 #[test]
 fn push_hrtimer_is_laid_out_as_in_figure_8() {
-    let mut g = Builder::default();
+    let mut g = GraphBuilder::default();
     let push = g.function(&[
         1000, 1000, 0, 0, 1000, 50, 0, 50, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 700, 300,
         1000, 1000, 1000,
@@ -91,8 +92,10 @@ fn push_hrtimer_is_laid_out_as_in_figure_8() {
     g.call(push + 13, update, 1000);
     g.seed(push, SeedClass::Interrupt, 1000);
 
-    let (order, hot) =
-        g.opts(&sequences_only(vec![Iteration::uniform(0.20, 0.1), Iteration::uniform(0.0, 0.0)]));
+    let (order, hot) = g.opts(&sequences_only(vec![
+        ScheduleRow::uniform(0.20, 0.1),
+        ScheduleRow::uniform(0.0, 0.0),
+    ]));
     let expected = [
         // "We first place nodes 0, 1, 4, and 8 of push_hrtimer"
         vec![push, push + 1, push + 4, push + 8],
@@ -109,7 +112,7 @@ fn push_hrtimer_is_laid_out_as_in_figure_8() {
         vec![push + 16],
         // "Finally, in the (0, 0) pass, nodes 5 and 7"
         vec![push + 5, push + 7],
-        // What never ran.
+        // The cold blocks.
         vec![push + 2, push + 3, push + 6, check + 3, check + 4],
     ];
     assert_eq!(order, expected.concat());
@@ -118,7 +121,7 @@ fn push_hrtimer_is_laid_out_as_in_figure_8() {
 
 #[test]
 fn classes_take_turns_as_in_table_4() {
-    let mut g = Builder::default();
+    let mut g = GraphBuilder::default();
     let other = g.function(&[100]);
     let system_call = g.function(&[100]);
     let page_fault = g.function(&[100]);
@@ -136,12 +139,12 @@ fn classes_take_turns_as_in_table_4() {
 /// ```text
 ///                ┌────990─────┐
 ///                ▼            │
-///     0 ──10──▶  1 ──1000──▶  2      3: what follows the loop; 4 is called from 3 and runs eleven times in all
+///     0 ──10──▶  1 ──1000──▶  2      3 follows the loop; 4 is called from 3 and runs eleven times
 ///                └──10──▶  3 ──10──▶ (4)
 /// ```
 #[test]
 fn a_loop_is_followed_once_and_then_left() {
-    let mut g = Builder::default();
+    let mut g = GraphBuilder::default();
     let f = g.function(&[10, 1000, 990, 10]);
     let callee = g.function(&[11]);
     for (from, to, count) in [(0, 1, 10), (1, 2, 990), (2, 1, 990), (1, 3, 10)] {
@@ -149,18 +152,18 @@ fn a_loop_is_followed_once_and_then_left() {
     }
     g.call(f + 3, callee, 10);
     g.seed(f, SeedClass::Other, 10);
-    let once = sequences_only(vec![Iteration::uniform(0.5, 0.5)]);
+    let once = sequences_only(vec![ScheduleRow::uniform(0.5, 0.5)]);
     assert_eq!(g.opts(&once).0, [f, f + 1, f + 2, f + 3, callee]);
 
-    // The area holds what is popular without loops: the callee, and as the next the function's own
-    // blocks; 30 bytes hold one.
+    // The area takes the code that is popular without loops: the callee, and then the function's
+    // own blocks. 30 bytes hold one block.
     let area = OptSParameters { self_conf_free_bytes: 30, ..once };
     assert_eq!(g.opts(&area).0, [callee, f, f + 1, f + 2, f + 3]);
 }
 
 #[test]
 fn code_that_no_seed_reaches_is_placed_by_popularity_behind_the_sequences() {
-    let mut g = Builder::default();
+    let mut g = GraphBuilder::default();
     let (rare, seed, cold, popular) =
         (g.function(&[5]), g.function(&[1]), g.function(&[0]), g.function(&[9]));
     g.seed(seed, SeedClass::Other, 1);
@@ -175,7 +178,7 @@ fn code_that_no_seed_reaches_is_placed_by_popularity_behind_the_sequences() {
 /// ```
 #[test]
 fn loops_of_many_iterations_follow_the_sequences() {
-    let mut g = Builder::default();
+    let mut g = GraphBuilder::default();
     let f = g.function(&[10, 1000, 10]);
     let h = g.function(&[40, 10]);
     for (from, to, count) in
@@ -187,7 +190,7 @@ fn loops_of_many_iterations_follow_the_sequences() {
     g.seed(h, SeedClass::Other, 9);
     let apart = OptSParameters {
         loop_area: LoopArea::Behind,
-        ..sequences_only(vec![Iteration::uniform(0.0, 0.0)])
+        ..sequences_only(vec![ScheduleRow::uniform(0.0, 0.0)])
     };
     assert_eq!(g.opts(&apart).0, [f, f + 2, h, h + 1, f + 1]);
 }
@@ -197,7 +200,7 @@ fn loops_of_many_iterations_follow_the_sequences() {
 /// ```
 #[test]
 fn each_block_has_the_class_that_figure_12_gives_it() {
-    let mut g = Builder::default();
+    let mut g = GraphBuilder::default();
     let popular = g.function(&[1000]);
     let f = g.function(&[10, 1000, 10]);
     let rare = g.function(&[1]);
@@ -214,11 +217,11 @@ fn each_block_has_the_class_that_figure_12_gives_it() {
     assert_eq!(classes(&g.0, &OptSParameters::default()).unwrap(), expected);
 }
 
-/// Two loops of ten iterations: the first calls r and s, the second r. Neither may share a cache
-/// line with a routine that it calls.
+/// Two loops of ten iterations. The first calls r and s, the second calls r. No loop may share a
+/// cache line with a routine that it calls.
 #[test]
 fn loops_and_the_routines_they_call_do_not_conflict() {
-    let mut g = Builder::default();
+    let mut g = GraphBuilder::default();
     let loops = [g.function(&[10, 100, 10]), g.function(&[10, 100, 10])];
     let (r, s) = (g.function(&[200, 200]), g.function(&[100]));
     g.function(&[0; 200]);
@@ -235,7 +238,7 @@ fn loops_and_the_routines_they_call_do_not_conflict() {
     let parameters = OptSParameters {
         loop_area: LoopArea::WithCallees,
         cache_bytes: 512,
-        ..sequences_only(vec![Iteration::uniform(0.0, 0.0)])
+        ..sequences_only(vec![ScheduleRow::uniform(0.0, 0.0)])
     };
     let ordered = opts(&g.0, &parameters).unwrap();
     check(&g.0, &ordered.order).unwrap();
@@ -255,7 +258,7 @@ fn loops_and_the_routines_they_call_do_not_conflict() {
     assert_ne!(addresses[loops[0] as usize + 1], addresses[loops[1] as usize + 1]);
 }
 
-/// Where each block lies when the first is placed at 0.
+/// The address of each block when the first is placed at 0.
 fn addresses(graph: &Graph, order: &Order) -> Vec<u64> {
     let mut addresses = vec![0; graph.len()];
     let mut end = 0u64;
@@ -267,12 +270,13 @@ fn addresses(graph: &Graph, order: &Order) -> Vec<u64> {
 }
 
 #[test]
-fn nothing_that_ran_shares_lines_with_the_area_of_the_most_popular() {
+fn no_executed_code_shares_lines_with_the_area_of_the_most_popular() {
     for seed in 0..20 {
         let graph = kernel(KernelShape { functions: 300, seeds: 4, ..SMALL }, seed);
         let parameters = OptSParameters {
             cache_bytes: 2048,
-            // Areas of one line, so that their size does not hang on how many blocks are popular.
+            // Areas of one line, so that their size does not depend on the number of popular
+            // blocks.
             line_bytes: 256,
             self_conf_free_bytes: 256,
             ..OptSParameters::default()
@@ -291,7 +295,7 @@ fn nothing_that_ran_shares_lines_with_the_area_of_the_most_popular() {
             let touches = (start.max(2048)..end).any(|byte| byte % 2048 < 256);
             assert!(!touches, "graph {seed}: {block:?} at {start}..{end} lies in an area");
         }
-        // Without areas, many blocks that ran lie there: the test can fail.
+        // Without areas, many executed blocks lie there. So the test can fail.
         let plain =
             opts(&graph, &OptSParameters { self_conf_free_bytes: 0, ..parameters }).unwrap();
         let addresses = self::addresses(&graph, &plain.order);
@@ -304,7 +308,7 @@ fn nothing_that_ran_shares_lines_with_the_area_of_the_most_popular() {
 }
 
 #[test]
-fn parameters_without_sense_are_refused_by_name() {
+fn impossible_parameters_are_refused_by_name() {
     let refused =
         |parameters: OptSParameters| opts(&Graph::default(), &parameters).unwrap_err().to_string();
     let default = OptSParameters::default;
@@ -318,10 +322,10 @@ fn parameters_without_sense_are_refused_by_name() {
             .contains("`self_conf_free_cutoff`")
     );
     assert!(
-        refused(sequences_only(vec![Iteration::uniform(-1.0, 0.0)])).contains("`schedule.exec`")
+        refused(sequences_only(vec![ScheduleRow::uniform(-1.0, 0.0)])).contains("`schedule.exec`")
     );
     assert!(
-        refused(sequences_only(vec![Iteration::uniform(0.0, f64::INFINITY)]))
+        refused(sequences_only(vec![ScheduleRow::uniform(0.0, f64::INFINITY)]))
             .contains("`schedule.branch`")
     );
 }

@@ -1,4 +1,4 @@
-//! What working-set epochs do to an order.
+//! The effect of working-set epochs on an order.
 
 mod apart;
 
@@ -7,7 +7,7 @@ use kernlane_layout::global::ext_tsp_global;
 use kernlane_layout::packed::{PackedParameters, packed};
 use kernlane_layout::{BlockEpochs, BlockId, Edge, EdgeKind, Graph};
 
-/// By block: the epochs in which it ran, one a bit.
+/// For each block, the epochs in which it ran, one in each bit.
 fn present(epochs: [u64; 6]) -> Vec<BlockEpochs> {
     let row = |(block, &epochs): (usize, &u64)| BlockEpochs {
         block: BlockId(block as u32),
@@ -22,7 +22,7 @@ fn order(graph: &Graph) -> Vec<u32> {
 }
 
 #[test]
-fn what_is_needed_together_is_laid_together() {
+fn code_that_is_needed_together_is_placed_together() {
     let mut graph = apart();
     graph.block_epochs =
         present([0b000111, 0b111000, 0b010101 << 8, 0b111000, 0b010101 << 8, 0b000111]);
@@ -33,7 +33,7 @@ fn what_is_needed_together_is_laid_together() {
 }
 
 #[test]
-fn what_is_needed_most_often_comes_first() {
+fn code_that_is_needed_most_often_comes_first() {
     let mut graph = apart();
     graph.block_epochs = present([0b1, 0, 0b1111_0000, 0b1111_0000, 0, 0b1]);
     let order = order(&graph);
@@ -41,10 +41,10 @@ fn what_is_needed_most_often_comes_first() {
     assert!(order[2..4].contains(&0) && order[2..4].contains(&5), "{order:?}");
 }
 
-/// Blocks 0 and 1 are one segment as long as control runs from one into the other often enough,
-/// although 0 is needed with 3.
+/// Blocks 0 and 1 are one segment as long as control goes from one to the other often enough,
+/// although 0 is needed together with 3.
 #[test]
-fn a_fall_through_that_runs_often_is_not_broken() {
+fn a_frequent_fall_through_is_not_broken() {
     let mut graph = apart();
     graph.block_epochs = present([0b11, 0b100, 0, 0b11, 0b100, 0]);
     let mut fall = |count| {

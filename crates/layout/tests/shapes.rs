@@ -1,10 +1,10 @@
-//! Small functions, drawn, and the order that each algorithm must give them.
+//! Small functions in drawings, and the order that each algorithm must give them.
 
 use EdgeKind::{Branch, FallThrough, Indirect, Jump};
 use kernlane_layout::ext_tsp::{ExtTspParameters, ext_tsp};
 use kernlane_layout::{Algorithm, BlockId, Call, Edge, EdgeKind, Graph, check, order};
 
-/// Functions given by the counts of their blocks, each of 32 bytes.
+/// Functions given by the counts of their blocks. Each block has 32 bytes.
 fn graph(
     functions: &[&[u64]],
     edges: &[(u32, u32, u64, EdgeKind)],
@@ -48,7 +48,7 @@ fn numbers(graph: &Graph, algorithm: Algorithm) -> Vec<u32> {
 const BOTH: [Algorithm; 2] = [Algorithm::PettisHansen, Algorithm::ExtTsp];
 
 /// ```text
-///     0 ─▶ 2 ─▶ 4        1 and 3 handle errors that never happen; every branch on the hot path is taken
+///     0 ─▶ 2 ─▶ 4        1 and 3 handle errors that never happen; all hot branches are taken
 ///     └ 1  └ 3
 /// ```
 #[test]
@@ -77,7 +77,7 @@ fn two_arcs_outweigh_one_when_chains_may_be_cut() {
 /// ```text
 ///               ┌─────990─────┐
 ///               ▼             │
-///     0 ──10──▶ 2 ──990──▶ 1 ─┘      the test 2 at the bottom, the body 1 at the top: as compilers rotate loops
+///     0 ──10──▶ 2 ──990──▶ 1 ─┘      compilers rotate loops: test 2 at the bottom, body 1 at the top
 ///               └──10──▶ 3
 /// ```
 #[test]
@@ -86,8 +86,8 @@ fn a_rotated_loop_stays_rotated() {
         [(0, 2, 10, Jump), (1, 2, 990, FallThrough), (2, 1, 990, Branch), (2, 3, 10, FallThrough)];
     let g = graph(&[&[10, 990, 1000, 10]], &edges, &[]);
     assert_eq!(numbers(&g, Algorithm::ExtTsp), [0, 1, 2, 3]);
-    // Without the bonus for what saves an unconditional jump, the body would no longer run on into
-    // the test.
+    // Without the bonus for a saved unconditional jump, the body would no longer continue at the
+    // test.
     let plain = ExtTspParameters { fall_through_unconditional: 1.0, ..ExtTspParameters::default() };
     let order: Vec<u32> = ext_tsp(&g, &plain).unwrap().order.0.iter().map(|b| b.0).collect();
     assert_eq!(order, [0, 2, 1, 3]);
@@ -107,7 +107,7 @@ fn an_indirect_jump_brings_its_target_near_but_joins_no_chain() {
 ///     0 ──▶ 3, past 1 and 2g: 2 is glued to 1, and 2 ran
 /// ```
 #[test]
-fn glued_blocks_go_where_their_first_goes() {
+fn glued_blocks_go_with_their_first_block() {
     let mut g = graph(
         &[&[9, 0, 1, 9]],
         &[(0, 3, 8, Branch), (0, 1, 1, FallThrough), (2, 3, 1, FallThrough)],
@@ -120,13 +120,14 @@ fn glued_blocks_go_where_their_first_goes() {
 }
 
 /// ```text
-///     a ══90══▶ d      b never ran      c ══10══▶ d      a's likeliest callee is d, and d's likeliest caller is a
+///     a ══90══▶ d      b never ran      c ══10══▶ d
+///     a's likeliest callee is d, and d's likeliest caller is a
 /// ```
 #[test]
 fn callees_follow_their_likeliest_caller() {
     let g = graph(&[&[90, 0], &[0], &[10], &[100]], &[], &[(0, 4, 90), (3, 4, 10)]);
     assert_eq!(numbers(&g, Algorithm::ExtTsp), [0, 4, 3, 1, 2]);
-    // "Closest is best" may turn a group around: what matters is that d stands between its callers.
+    // "Closest is best" may reverse a group. It matters only that d is between its callers.
     assert_eq!(numbers(&g, Algorithm::PettisHansen), [0, 4, 3, 1, 2]);
 }
 
@@ -134,7 +135,7 @@ fn callees_follow_their_likeliest_caller() {
 ///     a (1000 times, 32 bytes) ──▶ b (once, 4096 bytes)      c (500 times, 32 bytes)
 /// ```
 #[test]
-fn a_dense_caller_does_not_take_in_a_thin_callee() {
+fn a_dense_caller_does_not_take_in_a_sparse_callee() {
     let mut g = graph(&[&[1000], &[1], &[500]], &[], &[(0, 1, 1)]);
     g.sizes[1] = 4096;
     assert_eq!(numbers(&g, Algorithm::ExtTsp), [0, 2, 1]);
@@ -147,7 +148,7 @@ fn a_dense_caller_does_not_take_in_a_thin_callee() {
 #[test]
 fn a_tail_call_counts_as_a_call() {
     let g = graph(&[&[5, 0], &[5, 5], &[7]], &[(0, 2, 5, Jump), (2, 3, 5, FallThrough)], &[]);
-    // The third function runs more often, and comes first; the tail call keeps f and g together.
+    // The third function runs more often, and comes first. The tail call keeps f and g together.
     for algorithm in BOTH {
         assert_eq!(numbers(&g, algorithm), [4, 0, 2, 3, 1], "{algorithm}");
     }

@@ -1,43 +1,43 @@
-//! Section 4.4: loops that call get a logical cache each, with the routines they call, so that
-//! neither conflicts with the other.
+//! Section 4.4: each loop that contains calls gets a logical cache together with the routines that
+//! it calls, so that they do not conflict.
 //!
-//! The grid says which loops call which routines. The most often invoked routine is placed first:
-//! at the lowest offset that is free in the logical caches of all loops that call it; in one of
-//! these it lies, in the others the same bytes are left to code that seldom runs.
+//! The grid says which loops call which routines. The most often invoked routine is placed first,
+//! at the lowest offset that is free in the logical caches of all loops that call it. It lies in
+//! one of these caches. In the others, the same bytes are left to seldom executed code.
 //!
 //! ```text
-//! logical cache of L1:  SelfConfFree | L1 | r1 | r2 | r3        r1, r2, r3 called by L1
-//! logical cache of L2:  SelfConfFree | L2  | r4 | gap           r2, r4 called by L2: r2 lies in the cache of L1
+//! logical cache of L1:  SelfConfFree | L1 | r1 | r2 | r3   L1 calls r1, r2, r3
+//! logical cache of L2:  SelfConfFree | L2  | r4 | gap      L2 calls r2, r4; r2 is in the cache of L1
 //! ```
 //!
-//! Takes the sequences; gives what is left of them, and the pieces of each logical cache with their
-//! offsets in it.
+//! Input: the sequences. Output: the remaining sequences, and the pieces of each logical cache with
+//! their offsets.
 
 use super::OptSParameters;
 use super::transitions::Transitions;
 use crate::graph::{BlockId, FunctionId};
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::pieces::PieceId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What lies in a logical cache: pieces one behind the other from an offset on, ascending.
-pub(super) type Contents = Vec<(u64, Vec<PieceId>)>;
+/// The content of a logical cache: runs of pieces with the offset of the first, ascending.
+pub(super) type CacheContents = Vec<(u64, Vec<PieceId>)>;
 
-/// Pulls loops that call, and the routines kept in the grid, out of the sequences. `area` is the
-/// size of the SelfConfFree area.
+/// Removes loops that contain calls, and the routines of the grid, from the sequences. `area` is
+/// the size of the SelfConfFree area.
 pub(super) fn pull_out(
-    hot: &Hot,
+    hot: &HotCode,
     transitions: &Transitions,
     sequences: Vec<PieceId>,
     area: u64,
     parameters: &OptSParameters,
-) -> (Vec<PieceId>, Vec<Contents>) {
-    let grid = Grid::new(hot, transitions, &sequences, parameters);
+) -> (Vec<PieceId>, Vec<CacheContents>) {
+    let grid = ConflictGrid::new(hot, transitions, &sequences, parameters);
     let mut pulled = vec![false; hot.pieces.len()];
-    let mut caches: Vec<Cache> = Vec::new();
+    let mut caches: Vec<LogicalCache> = Vec::new();
     for pieces in &grid.loops {
         let bytes = bytes(hot, pieces, parameters);
-        let mut cache = Cache::default();
+        let mut cache = LogicalCache::default();
         if area + bytes <= parameters.cache_bytes {
             cache.put(area, bytes, pieces.clone());
             pieces.iter().for_each(|p| pulled[p.index()] = true);
@@ -52,7 +52,7 @@ pub(super) fn pull_out(
         let (Some(&first), false) = (callers.first(), pieces.is_empty()) else {
             continue;
         };
-        // Where no offset is free in all of them, the routine stays in the sequences.
+        // If no offset is free in all of them, the routine stays in the sequences.
         if let Some(offset) = free_in_all(&caches, &callers, bytes, parameters.cache_bytes) {
             pieces.iter().for_each(|p| pulled[p.index()] = true);
             callers.iter().for_each(|&caller| caches[caller].occupy(offset, bytes));
@@ -68,14 +68,19 @@ pub(super) fn pull_out(
     (rest, sorted.collect())
 }
 
-/// The most bytes that pieces take up wherever they are placed; what is placed before them may
-/// reach a line too far.
-fn bytes(hot: &Hot, pieces: &[PieceId], parameters: &OptSParameters) -> u64 {
+/// The largest number of bytes that pieces need at any address. The code before them may end a line
+/// too late.
+fn bytes(hot: &HotCode, pieces: &[PieceId], parameters: &OptSParameters) -> u64 {
     parameters.line_bytes + pieces.iter().map(|&p| hot.most_bytes(p)).sum::<u64>()
 }
 
-/// The lowest offset from which `bytes` are free in all of some logical caches.
-fn free_in_all(caches: &[Cache], callers: &[usize], bytes: u64, cache_bytes: u64) -> Option<u64> {
+/// The lowest offset from which `bytes` are free in all given logical caches.
+fn free_in_all(
+    caches: &[LogicalCache],
+    callers: &[usize],
+    bytes: u64,
+    cache_bytes: u64,
+) -> Option<u64> {
     let taken = || callers.iter().flat_map(|&caller| &caches[caller].taken);
     let overlapping = |offset: u64| {
         taken()
@@ -91,14 +96,14 @@ fn free_in_all(caches: &[Cache], callers: &[usize], bytes: u64, cache_bytes: u64
 }
 
 #[derive(Default)]
-struct Cache {
-    contents: Contents,
-    /// Offsets that are used, or left free of what conflicts, as ranges.
+struct LogicalCache {
+    contents: CacheContents,
+    /// The ranges of offsets that are used, or that are kept free of conflicts.
     taken: Vec<(u64, u64)>,
 }
 
-impl Cache {
-    /// The loop itself; everything before it belongs to the SelfConfFree area.
+impl LogicalCache {
+    /// Places the loop itself. Everything before it belongs to the SelfConfFree area.
     fn put(&mut self, offset: u64, bytes: u64, pieces: Vec<PieceId>) {
         self.occupy(0, offset + bytes);
         self.contents.push((offset, pieces));
@@ -109,23 +114,23 @@ impl Cache {
     }
 }
 
-struct Grid {
+struct ConflictGrid {
     /// The pieces of each loop that calls a routine of the grid, in the order of the sequences.
     loops: Vec<Vec<PieceId>>,
-    /// The routines, the most often invoked first, with the loops that call them or call what calls
-    /// them.
+    /// The routines, the most often invoked first, with the loops that call them directly or
+    /// through other functions.
     routines: Vec<(FunctionId, BTreeSet<usize>)>,
-    /// The pieces of each routine in the order of the sequences.
+    /// The pieces of each routine, in the order of the sequences.
     pieces: BTreeMap<FunctionId, Vec<PieceId>>,
 }
 
-impl Grid {
+impl ConflictGrid {
     fn new(
-        hot: &Hot,
+        hot: &HotCode,
         transitions: &Transitions,
         sequences: &[PieceId],
         parameters: &OptSParameters,
-    ) -> Grid {
+    ) -> ConflictGrid {
         let mut loops: BTreeMap<usize, Vec<PieceId>> = BTreeMap::new();
         for &piece in sequences {
             let mut blocks = hot.pieces.blocks(piece).map(BlockId);
@@ -159,7 +164,7 @@ impl Grid {
                 pieces.push(piece);
             }
         }
-        Grid {
+        ConflictGrid {
             loops: calling.iter().map(|found| loops[found].clone()).collect(),
             routines: routines
                 .into_iter()
@@ -176,9 +181,9 @@ impl Grid {
     }
 }
 
-/// The loops that call each function themselves.
+/// For each function, the loops that call it directly.
 fn called_by_loops(
-    hot: &Hot,
+    hot: &HotCode,
     transitions: &Transitions,
     loops: &BTreeMap<usize, Vec<PieceId>>,
 ) -> BTreeMap<FunctionId, BTreeSet<usize>> {
@@ -191,7 +196,7 @@ fn called_by_loops(
     called
 }
 
-/// By the first function of each pair, the second ones.
+/// The second functions of the pairs, by their first function.
 fn neighbours(
     pairs: impl Iterator<Item = (FunctionId, FunctionId)>,
 ) -> BTreeMap<FunctionId, Vec<FunctionId>> {
@@ -221,11 +226,11 @@ fn reached(
 mod tests {
     use super::*;
 
-    /// Figure 10: L1 calls r1, r2, r3; L2 calls r2 and r4. What is free for r2 must be free in
+    /// Figure 10: L1 calls r1, r2 and r3; L2 calls r2 and r4. An offset for r2 must be free in
     /// both.
     #[test]
     fn a_routine_of_two_loops_has_its_place_kept_free_in_the_other() {
-        let mut caches = [Cache::default(), Cache::default()];
+        let mut caches = [LogicalCache::default(), LogicalCache::default()];
         caches[0].put(1024, 100, vec![PieceId(0)]);
         caches[1].put(1024, 300, vec![PieceId(1)]);
         assert_eq!(free_in_all(&caches, &[0, 1], 200, 8192), Some(1324));

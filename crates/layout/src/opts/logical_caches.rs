@@ -1,8 +1,8 @@
-//! Section 4.2: the most popular pieces get cache lines that nothing else uses.
+//! Section 4.2: the most popular pieces get cache lines that no other code uses.
 //!
-//! Memory is divided into logical caches, stretches of the size of the cache. The first
-//! `SelfConfFree` bytes of the first hold the most popular pieces, those of the others seldom
-//! executed code:
+//! Memory is divided into logical caches: stretches of the size of the cache. The first
+//! `SelfConfFree` bytes of the first one hold the most popular pieces. In the others, they hold
+//! seldom executed code:
 //!
 //! ```text
 //!            logical cache 0    logical cache 1    logical cache 2
@@ -13,17 +13,17 @@
 //! 0         └────────────────┘ └────────────────┘ └────────────────┘
 //! ```
 //!
-//! Takes the sequences; gives the order of all pieces that ran, filled up with pieces that did not.
+//! Input: the sequences. Output: the order of all hot pieces, filled up with cold pieces.
 
 use super::transitions::Transitions;
 use super::{LoopArea, OptSParameters, conflict_grid};
 use crate::filling::Filling;
 use crate::graph::BlockId;
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::pieces::PieceId;
 
 pub(super) fn place(
-    hot: &Hot,
+    hot: &HotCode,
     transitions: &Transitions,
     sequences: Vec<PieceId>,
     parameters: &OptSParameters,
@@ -33,7 +33,7 @@ pub(super) fn place(
         sequences.into_iter().partition(|p| popular[p.index()]);
     let mut layout = Filling::new(hot);
     first.into_iter().for_each(|piece| layout.put(piece));
-    // Whole lines, because lines are what conflicts.
+    // The area has whole lines, because lines conflict.
     let area = layout.address.next_multiple_of(parameters.line_bytes);
     let cache = parameters.cache_bytes;
     let (others, grid) = match parameters.loop_area {
@@ -62,10 +62,10 @@ pub(super) fn place(
     layout.order
 }
 
-/// Section 4.3: the pieces of loops with many iterations leave the sequences and follow them, in
+/// Section 4.3: moves the pieces of loops with many iterations from the sequences to their end, in
 /// the same order.
 fn loops_behind(
-    hot: &Hot,
+    hot: &HotCode,
     transitions: &Transitions,
     sequences: Vec<PieceId>,
     iterations: f64,
@@ -76,9 +76,9 @@ fn loops_behind(
     rest
 }
 
-/// Whether a piece belongs to a loop of so many iterations.
+/// Whether a piece belongs to a loop with at least this number of iterations.
 pub(super) fn in_loop(
-    hot: &Hot,
+    hot: &HotCode,
     transitions: &Transitions,
     piece: PieceId,
     iterations: f64,
@@ -87,9 +87,9 @@ pub(super) fn in_loop(
     blocks.any(|block| transitions.loops.outermost(block, iterations).is_some())
 }
 
-/// Where the SelfConfFree area ends that a piece from `start` to `end` would touch, in a logical
-/// cache behind the first. A piece that fits between no two areas touches none: nothing can be done
-/// for it.
+/// The end of the SelfConfFree area that a piece from `start` to `end` would touch, in a logical
+/// cache behind the first. `None` when the piece touches no area, or does not fit between two
+/// areas.
 fn touched_area(start: u64, end: u64, cache: u64, area: u64) -> Option<u64> {
     let own = start / cache * cache;
     let inside = own > 0 && start < own + area;
@@ -98,10 +98,9 @@ fn touched_area(start: u64, end: u64, cache: u64, area: u64) -> Option<u64> {
         .then_some(touched.saturating_add(area))
 }
 
-/// The pieces of the SelfConfFree area: from the most popular down to the cut-off, as far as they
-/// fit.
+/// The pieces of the SelfConfFree area: from the most popular down to the cut-off, as many as fit.
 pub(super) fn popular(
-    hot: &Hot,
+    hot: &HotCode,
     transitions: &Transitions,
     sequences: &[PieceId],
     parameters: &OptSParameters,

@@ -1,53 +1,54 @@
-//! The loops of an image, and how often each runs per invocation.
+//! The loops of an image, and the number of iterations in each invocation.
 //!
-//! Takes a graph; gives the natural loops of its executed edges, function by function (Aho, Sethi,
-//! Ullman 1986, section 10.4: an edge whose target dominates its source closes a loop). A ring of
-//! blocks with several entries, none of which dominates the others, is no loop here. Calls are not
-//! followed: a loop holds the blocks of its own function.
+//! Input: a graph. Output: the natural loops of its executed edges, function by function (Aho,
+//! Sethi, Ullman 1986, section 10.4: an edge whose target dominates its source closes a loop). A
+//! ring of blocks with several entries, none of which dominates the others, is not a loop here.
+//! Calls are not followed: a loop has only blocks of its own function.
 
 use crate::graph::{BlockId, Edge, Graph};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub(super) struct Loop {
+pub(super) struct ScaledLoop {
     /// The smallest loop around this one.
     parent: Option<usize>,
     depth: usize,
-    /// What its blocks' counts are multiplied with to get one iteration per invocation, of this
-    /// loop and of those around it.
+    /// The factor from the counts of the loop's blocks to one iteration for each invocation, of
+    /// this loop and of the loops around it.
     scale: f64,
-    /// Iterations per invocation, at least 1.
+    /// The iterations of each invocation, at least 1.
     pub iterations: f64,
-    /// Blocks from which control goes back to the header.
+    /// The blocks from which control goes back to the header.
     pub latches: Vec<BlockId>,
-    /// Blocks of the loop, the header first.
+    /// The blocks of the loop, the header first.
     body: Vec<BlockId>,
 }
 
-/// A natural loop as it ran.
+/// A natural loop, as executed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NaturalLoop {
-    /// Of one function; the header, at which the loop is entered, is the first.
+    /// The blocks, all of one function. The first is the header, where the loop is entered.
     pub blocks: Vec<BlockId>,
-    /// Executions of the header per entry from outside, at least 1.
+    /// The executions of the header for each entry from outside, at least 1.
     pub iterations: f64,
 }
 
-/// The natural loops of the executed edges: function by function, each before those within it.
+/// The natural loops of the executed edges: function by function, each loop before the loops within
+/// it.
 pub fn natural_loops(graph: &Graph) -> Vec<NaturalLoop> {
-    let natural = |l: Loop| NaturalLoop { blocks: l.body, iterations: l.iterations };
-    Loops::new(graph).loops.into_iter().map(natural).collect()
+    let natural = |l: ScaledLoop| NaturalLoop { blocks: l.body, iterations: l.iterations };
+    LoopForest::new(graph).loops.into_iter().map(natural).collect()
 }
 
-pub(super) struct Loops {
-    pub loops: Vec<Loop>,
+pub(super) struct LoopForest {
+    pub loops: Vec<ScaledLoop>,
     /// The smallest loop around each block.
     innermost: Vec<Option<usize>>,
 }
 
-impl Loops {
+impl LoopForest {
     pub fn new(graph: &Graph) -> Self {
-        let mut found = Loops { loops: Vec::new(), innermost: vec![None; graph.len()] };
+        let mut found = LoopForest { loops: Vec::new(), innermost: vec![None; graph.len()] };
         for (function, flow) in function_flows(graph).iter().enumerate() {
             if !flow.edges.is_empty() {
                 found.add_function(graph, graph.functions[function].start as usize, flow);
@@ -56,20 +57,20 @@ impl Loops {
         found
     }
 
-    /// The largest loop around a block that runs at least `iterations` per invocation.
+    /// The largest loop around a block with at least `iterations` iterations in each invocation.
     pub fn outermost(&self, block: BlockId, iterations: f64) -> Option<usize> {
         let around =
             std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent);
         around.filter(|&l| self.loops[l].iterations >= iterations).last()
     }
 
-    /// What the count of a block is multiplied with, were each loop around it to run once per
-    /// invocation.
+    /// The factor for the count of a block if each loop around it ran once for each invocation.
     pub fn block_scale(&self, block: BlockId) -> f64 {
         self.innermost[block.index()].map_or(1.0, |l| self.loops[l].scale)
     }
 
-    /// The same for an edge. An edge that leaves a loop is taken once per invocation as it is.
+    /// The same factor for an edge. An edge that leaves a loop is taken once in each invocation
+    /// anyway.
     pub fn edge_scale(&self, from: BlockId, to: BlockId) -> f64 {
         let (mut a, mut b) = (self.innermost[from.index()], self.innermost[to.index()]);
         while a != b {
@@ -88,7 +89,7 @@ impl Loops {
         around(from).take_while(move |&l| around(to).all(|other| other != l))
     }
 
-    fn add_function(&mut self, graph: &Graph, start: usize, flow: &Flow) {
+    fn add_function(&mut self, graph: &Graph, start: usize, flow: &FunctionFlow) {
         let dominators = Dominators::new(flow);
         let mut latches: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let mut back: BTreeMap<usize, u128> = BTreeMap::new();
@@ -102,14 +103,14 @@ impl Loops {
             .iter()
             .map(|(&header, latches)| (body(flow, header, latches), header))
             .collect();
-        // A loop around another has more blocks, so parents come first.
+        // A loop around another has more blocks. So parents come first.
         bodies.sort_by_key(|(body, header)| (usize::MAX - body.len(), *header));
         for (body, header) in bodies {
             let parent = self.innermost[start + header];
             let iterations =
                 iterations(graph.counts[start + header], back[&header], flow, header, &dominators);
             let around = parent.map(|l| &self.loops[l]);
-            let found = Loop {
+            let found = ScaledLoop {
                 parent,
                 depth: around.map_or(1, |l| l.depth + 1),
                 scale: around.map_or(1.0, |l| l.scale) / iterations,
@@ -123,25 +124,25 @@ impl Loops {
     }
 }
 
-/// The executed edges of a function, blocks numbered from its start.
-struct Flow {
+/// The executed edges of a function. Blocks are numbered from its start.
+struct FunctionFlow {
     blocks: usize,
     edges: Vec<(usize, usize, u64)>,
     predecessors: Vec<Vec<usize>>,
     successors: Vec<Vec<usize>>,
-    /// Where control comes in: the entry, and blocks reached by calls or jumps from elsewhere.
+    /// Where control enters: the entry, and the blocks reached by calls or jumps from elsewhere.
     entries: Vec<usize>,
 }
 
-fn function_flows(graph: &Graph) -> Vec<Flow> {
-    let empty = |f: &Range<u32>| Flow {
+fn function_flows(graph: &Graph) -> Vec<FunctionFlow> {
+    let empty = |f: &Range<u32>| FunctionFlow {
         blocks: f.len(),
         edges: Vec::new(),
         predecessors: Vec::new(),
         successors: Vec::new(),
         entries: vec![0],
     };
-    let mut flows: Vec<Flow> = graph.functions.iter().map(empty).collect();
+    let mut flows: Vec<FunctionFlow> = graph.functions.iter().map(empty).collect();
     let place = |block: BlockId| {
         let function = graph.functions.partition_point(|f| f.end <= block.0);
         (function, (block.0 - graph.functions[function].start) as usize)
@@ -169,9 +170,15 @@ fn function_flows(graph: &Graph) -> Vec<Flow> {
     flows
 }
 
-/// How often a loop runs per invocation: executions of its header over those that did not come from
-/// within. At least 1, whatever the counts say.
-fn iterations(count: u64, back: u128, flow: &Flow, header: usize, dominators: &Dominators) -> f64 {
+/// The iterations of each invocation: the executions of the header over those that did not come
+/// from within. At least 1, for any counts.
+fn iterations(
+    count: u64,
+    back: u128,
+    flow: &FunctionFlow,
+    header: usize,
+    dominators: &Dominators,
+) -> f64 {
     let balance = u128::from(count).saturating_sub(back);
     let entries = match balance {
         0 => {
@@ -186,8 +193,8 @@ fn iterations(count: u64, back: u128, flow: &Flow, header: usize, dominators: &D
     (count as f64 / entries as f64).max(1.0)
 }
 
-/// The blocks that reach a latch without passing the header, and the header.
-fn body(flow: &Flow, header: usize, latches: &[usize]) -> Vec<usize> {
+/// The header, and the blocks that reach a latch without passing the header.
+fn body(flow: &FunctionFlow, header: usize, latches: &[usize]) -> Vec<usize> {
     let mut inside = vec![false; flow.blocks];
     inside[header] = true;
     let mut body = vec![header];
@@ -201,19 +208,19 @@ fn body(flow: &Flow, header: usize, latches: &[usize]) -> Vec<usize> {
     body
 }
 
-/// Which blocks every path to a block passes (Cooper, Harvey, Kennedy, "A simple, fast dominance
-/// algorithm", 2001). A root above all entries stands for the rest of the image; blocks that no
-/// entry reaches are entered at the lowest.
+/// For each block, the blocks on every path to it (Cooper, Harvey, Kennedy, "A simple, fast
+/// dominance algorithm", 2001). A root above all entries stands for the rest of the image. Blocks
+/// that no entry reaches are entered at the lowest one.
 struct Dominators {
-    /// Position of each block in postorder.
+    /// The position of each block in postorder.
     position: Vec<Option<usize>>,
-    /// What each block dominates, by its position in postorder: a range of numbers given to the
-    /// blocks, beginning with its own.
+    /// The blocks that each block dominates, by its position in postorder: a range of numbers that
+    /// begins with its own.
     dominated: Vec<Range<usize>>,
 }
 
 impl Dominators {
-    fn new(flow: &Flow) -> Self {
+    fn new(flow: &FunctionFlow) -> Self {
         let (postorder, entered) = postorder(flow);
         let mut position = vec![None; flow.blocks];
         postorder.iter().enumerate().for_each(|(at, &block)| position[block] = Some(at));
@@ -247,8 +254,9 @@ impl Dominators {
     }
 }
 
-/// Numbers the tree of dominators so that whatever a node dominates has the numbers behind its own.
-/// `above` gives each node's parent, always a higher position; the last is the root.
+/// Numbers the tree of dominators so that the nodes that a node dominates have the numbers behind
+/// its own. `above` gives the parent of each node, always a higher position. The last node is the
+/// root.
 fn dominated(above: &[usize]) -> Vec<Range<usize>> {
     let mut sizes = vec![1; above.len()];
     for at in 0..above.len().saturating_sub(1) {
@@ -269,15 +277,15 @@ fn dominated(above: &[usize]) -> Vec<Range<usize>> {
 fn nearest_common(above: &[Option<usize>], mut a: usize, mut b: usize) -> usize {
     while a != b {
         let lower = if a < b { &mut a } else { &mut b };
-        // Both have a dominator, and following dominators ends at the root.
+        // Both have a dominator, and the chain of dominators ends at the root.
         *lower = above[*lower].unwrap_or(above.len() - 1);
     }
     a
 }
 
-/// The blocks with edges, each behind all it leads to except by edges back; and at which of them
-/// control comes in.
-fn postorder(flow: &Flow) -> (Vec<usize>, Vec<bool>) {
+/// The blocks with edges. Each comes after all blocks to which its edges lead, except for backward
+/// edges. Also whether control enters at each.
+fn postorder(flow: &FunctionFlow) -> (Vec<usize>, Vec<bool>) {
     let mut order = Vec::new();
     let mut seen = vec![false; flow.blocks];
     let mut entered = vec![false; flow.blocks];
@@ -332,7 +340,7 @@ mod tests {
     }
 
     fn once(graph: &Graph) -> Vec<f64> {
-        let loops = Loops::new(graph);
+        let loops = LoopForest::new(graph);
         (0..graph.len())
             .map(|b| graph.counts[b] as f64 * loops.block_scale(BlockId(b as u32)))
             .collect()
@@ -347,7 +355,7 @@ mod tests {
     fn a_loop_counts_as_one_iteration_per_invocation() {
         let graph = graph(&[10, 100, 100, 10], &[(0, 1, 10), (1, 2, 100), (2, 1, 90), (2, 3, 10)]);
         assert_eq!(once(&graph), [10.0, 10.0, 10.0, 10.0]);
-        let loops = Loops::new(&graph);
+        let loops = LoopForest::new(&graph);
         assert_eq!(loops.edge_scale(BlockId(1), BlockId(2)), 0.1);
         assert_eq!(loops.edge_scale(BlockId(2), BlockId(3)), 1.0);
         assert_eq!(loops.left_by(BlockId(2), BlockId(3)).collect::<Vec<_>>(), [0]);
@@ -359,7 +367,7 @@ mod tests {
     ///           ┌────────────40─────────────┐
     ///           │    ┌────150────┐          │
     ///           ▼    ▼           │          │
-    ///     0 ──▶ 1 ─▶ 2 ──200──▶  3 ──50──▶  4 ──10──▶ 5     the inner one runs 4 times, the outer one 5 times
+    ///     0 ──▶ 1 ─▶ 2 ──200──▶  3 ──50──▶  4 ──10──▶ 5     the inner loop runs 4 times, the outer 5
     /// ```
     #[test]
     fn loops_in_loops_are_scaled_by_both() {
@@ -367,7 +375,7 @@ mod tests {
             [(0, 1, 10), (1, 2, 50), (2, 3, 200), (3, 2, 150), (3, 4, 50), (4, 1, 40), (4, 5, 10)];
         let graph = graph(&[10, 50, 200, 200, 50, 10], &edges);
         assert!(once(&graph).iter().all(|&count| (count - 10.0).abs() < 1e-9));
-        let loops = Loops::new(&graph);
+        let loops = LoopForest::new(&graph);
         assert_eq!(loops.left_by(BlockId(3), BlockId(5)).count(), 2);
         assert_eq!(loops.left_by(BlockId(3), BlockId(4)).count(), 1);
     }
@@ -382,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_nothing_is_known_to_enter_is_a_loop_at_its_lowest_block() {
+    fn a_ring_without_a_known_entry_is_a_loop_at_its_lowest_block() {
         let graph = graph(&[1, 8, 8], &[(1, 2, 8), (2, 1, 8)]);
         assert_eq!(once(&graph), [1.0, 1.0, 1.0]);
     }
@@ -394,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_without_balance_never_raise_a_count() {
+    fn unbalanced_counts_never_raise_a_count() {
         let graph = graph(
             &[u64::MAX, 3, u64::MAX],
             &[(0, 1, u64::MAX), (1, 0, u64::MAX), (1, 2, 1), (2, 1, u64::MAX)],

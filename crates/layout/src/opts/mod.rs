@@ -1,9 +1,9 @@
-//! OptS: sequences of blocks across functions, grown from the kernel's entries, and an area of the
-//! cache for the most popular blocks.
+//! OptS: sequences of blocks across functions that grow from the kernel's entries, and an area of
+//! the cache for the most popular blocks.
 //!
 //! J. Torrellas, C. Xia, R. Daigle, "Optimizing the instruction cache performance of the operating
-//! system" (IEEE Transactions on Computers 1998), sections 4.1 and 4.2. Takes a graph with seeds;
-//! gives its order. `docs/algorithms/opts.md` tells the idea and what is ours.
+//! system" (IEEE Transactions on Computers 1998), sections 4.1 and 4.2. Input: a graph with seeds.
+//! Output: its order. `docs/algorithms/opts.md` explains the idea and our changes.
 
 mod conflict_grid;
 mod logical_caches;
@@ -14,25 +14,30 @@ mod transitions;
 pub use loops::{NaturalLoop, natural_loops};
 
 use crate::graph::{Graph, Ordered};
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::validate::{InputError, at_least, at_most, validate};
 
-/// One row of table 4: ExecThresh, and BranchThresh by class of seed; `None` where the class has no
-/// sequence yet. All are shares of 1.
+/// One row of table 4: ExecThresh, and BranchThresh for each class of seed. `None`: the class has
+/// no sequence yet. All values are shares of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Iteration {
+pub struct ScheduleRow {
+    /// ExecThresh.
     pub exec: f64,
+    /// BranchThresh of interrupts.
     pub interrupt: Option<f64>,
+    /// BranchThresh of page faults.
     pub page_fault: Option<f64>,
+    /// BranchThresh of system calls.
     pub system_call: Option<f64>,
+    /// BranchThresh of other entries.
     pub other: Option<f64>,
 }
 
-impl Iteration {
-    /// The same BranchThresh for every class.
+impl ScheduleRow {
+    /// A row with the same BranchThresh for every class.
     pub fn uniform(exec: f64, branch: f64) -> Self {
         let branch = Some(branch);
-        Iteration {
+        ScheduleRow {
             exec,
             interrupt: branch,
             page_fault: branch,
@@ -42,42 +47,45 @@ impl Iteration {
     }
 }
 
-/// Where loops with many iterations lie.
+/// Where loops with many iterations are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoopArea {
-    /// In the sequences, as they come: OptS.
+    /// In the sequences, like other code: OptS.
     #[default]
     InSequences,
-    /// Apart, behind the sequences: OptL (section 4.3).
+    /// In an area of their own behind the sequences: OptL (section 4.3).
     Behind,
-    /// Those that call, with their callees in a logical cache each, so that none conflict: Call
-    /// (section 4.4). The others stay in the sequences.
+    /// Loops that contain calls are placed with their callees, each in a logical cache, so that
+    /// none conflict: Call (section 4.4). Other loops stay in the sequences.
     WithCallees,
 }
 
+/// The parameters of OptS, OptL and Call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptSParameters {
     /// Table 4, from the highest thresholds to the lowest.
-    pub schedule: Vec<Iteration>,
-    /// Bytes of the cache, and so of a logical cache (section 4.2).
+    pub schedule: Vec<ScheduleRow>,
+    /// The bytes of the cache, which are also those of a logical cache (section 4.2).
     pub cache_bytes: u64,
-    /// Bytes of a cache line. SelfConfFree areas behind the first logical cache are whole lines.
+    /// The bytes of a cache line. SelfConfFree areas behind the first logical cache have whole
+    /// lines.
     pub line_bytes: u64,
-    /// Bytes of the SelfConfFree area at most (section 5.3); 0 for none.
+    /// The largest size of the SelfConfFree area in bytes (section 5.3); 0 for none.
     pub self_conf_free_bytes: u64,
-    /// Popularity, as a share of the most popular block's, from which a block may lie there
-    /// (section 5.3).
+    /// The least popularity of a block in the area, as a share of the most popular block's (section
+    /// 5.3).
     pub self_conf_free_cutoff: f64,
+    /// Where loops with many iterations are placed.
     pub loop_area: LoopArea,
-    /// Iterations per invocation from which a loop is moved (section 4.3).
+    /// The iterations in each invocation from which a loop is moved (section 4.3).
     pub min_iterations: f64,
-    /// Routines kept in the conflict grid, the most often invoked (section 4.4).
+    /// The number of routines in the conflict grid: the most often invoked ones (section 4.4).
     pub grid_routines: usize,
 }
 
 impl Default for OptSParameters {
     fn default() -> Self {
-        let row = |exec, interrupt, page_fault, system_call, other| Iteration {
+        let row = |exec, interrupt, page_fault, system_call, other| ScheduleRow {
             exec,
             interrupt,
             page_fault,
@@ -117,14 +125,14 @@ impl OptSParameters {
         at_least("self_conf_free_cutoff", self.self_conf_free_cutoff, 0.0)?;
         at_least("min_iterations", self.min_iterations, 1.0)?;
         at_least("line_bytes", self.line_bytes as f64, 1.0)?;
-        // Between two areas at least one line is left for sequences.
+        // At least one line between two areas is left for sequences.
         let least = self.self_conf_free_bytes.saturating_add(self.line_bytes.saturating_mul(2));
         at_least("cache_bytes", self.cache_bytes as f64, least as f64)
     }
 }
 
-/// Loops within loops of a function, each with its blocks, are as many as the square of its blocks.
-/// No function of a kernel comes near.
+/// The largest number of blocks in a function. Nested loops with their blocks grow with the square
+/// of this number. No function of a kernel comes near it.
 const MOST_BLOCKS_OF_A_FUNCTION: usize = 1 << 14;
 
 fn functions_within_reach(graph: &Graph) -> Result<(), InputError> {
@@ -133,18 +141,21 @@ fn functions_within_reach(graph: &Graph) -> Result<(), InputError> {
 }
 
 /// Grows sequences from the seeds and places them one behind the other, around the SelfConfFree
-/// areas. What never ran fills those areas or goes behind, as it was.
+/// areas. Cold code fills these areas or follows in its original order.
+///
+/// # Errors
+/// The graph or a parameter breaks a rule, or a function has too many blocks.
 pub fn opts(graph: &Graph, parameters: &OptSParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     functions_within_reach(graph)?;
     parameters.validate()?;
-    let hot = Hot::new(graph);
+    let hot = HotCode::new(graph);
     let transitions = transitions::Transitions::new(&hot);
     let sequences = sequences::sequences(&hot, &transitions, parameters);
     Ok(hot.finish(logical_caches::place(&hot, &transitions, sequences.order, parameters)))
 }
 
-/// What a block is to OptL (section 5.1, figure 12).
+/// The class of a block in OptL (section 5.1, figure 12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BlockClass {
     /// In the SelfConfFree area.
@@ -157,8 +168,11 @@ pub enum BlockClass {
     OtherSequence,
 }
 
-/// The class of each block; `None` for what never ran. Popular blocks are in the area even where
-/// they are in a loop, as `opts` lays them.
+/// The class of each block; `None` for cold blocks. A popular block is in the area even if it is in
+/// a loop, as `opts` places it.
+///
+/// # Errors
+/// The same as for [`opts`].
 pub fn classes(
     graph: &Graph,
     parameters: &OptSParameters,
@@ -166,7 +180,7 @@ pub fn classes(
     validate(graph)?;
     functions_within_reach(graph)?;
     parameters.validate()?;
-    let hot = Hot::new(graph);
+    let hot = HotCode::new(graph);
     let transitions = transitions::Transitions::new(&hot);
     let sequences = sequences::sequences(&hot, &transitions, parameters);
     let popular = logical_caches::popular(&hot, &transitions, &sequences.order, parameters);

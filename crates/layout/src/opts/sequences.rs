@@ -1,23 +1,22 @@
-//! Section 4.1: sequences of pieces, grown from the seeds with falling thresholds.
+//! Section 4.1: sequences of pieces that grow from the seeds with falling thresholds.
 //!
-//! Takes the flow graph and the schedule; gives every piece that ran, once, in the order of the
+//! Input: the flow graph and the schedule. Output: every hot piece once, in the order of the
 //! sequences.
 
-use super::transitions::{Arc, Transitions};
-use super::{Iteration, OptSParameters};
+use super::transitions::{TransitionArc, Transitions};
+use super::{OptSParameters, ScheduleRow};
 use crate::graph::SeedClass;
-use crate::hot::Hot;
+use crate::hot::HotCode;
 use crate::pieces::PieceId;
 
 /// The thresholds of one pass.
 #[derive(Clone, Copy)]
-struct Thresholds {
+struct PassThresholds {
     exec: f64,
     branch: f64,
 }
 
-/// A call that is being followed: where to go on when the callee has come to its end, and in which
-/// call that is.
+/// A call that is being followed: where to continue after the callee ends, and the call around it.
 #[derive(Clone, Copy)]
 struct Activation {
     caller: PieceId,
@@ -31,26 +30,26 @@ struct Visit {
     within: Option<usize>,
 }
 
-/// Every piece that ran, once.
+/// Every hot piece once.
 pub(super) struct Sequences {
     pub order: Vec<PieceId>,
-    /// How many of them, from the first on, belong to sequences with an ExecThresh of at least
-    /// `MAIN` (section 5.1: MainSeq).
+    /// The number of leading pieces that belong to sequences with an ExecThresh of at least `MAIN`
+    /// (section 5.1: MainSeq).
     pub main: usize,
 }
 
-/// ExecThresh from which a sequence is a main one.
+/// The least ExecThresh of a main sequence.
 const MAIN: f64 = 0.002;
 
 pub(super) fn sequences(
-    hot: &Hot,
+    hot: &HotCode,
     transitions: &Transitions,
     parameters: &OptSParameters,
 ) -> Sequences {
-    let mut builder = Builder {
+    let mut builder = SequenceBuilder {
         transitions,
         placed: vec![false; hot.pieces.len()],
-        seen: vec![0; hot.pieces.len()],
+        searched_in: vec![0; hot.pieces.len()],
         pass: 0,
         activations: Vec::new(),
         order: Vec::new(),
@@ -64,24 +63,25 @@ pub(super) fn sequences(
             [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other]
         {
             if let Some(branch) = branch_threshold(iteration, class) {
-                builder.pass(&seeds(hot, class), Thresholds { exec: iteration.exec, branch });
+                builder.pass(&seeds(hot, class), PassThresholds { exec: iteration.exec, branch });
             }
         }
     }
     let main = main.unwrap_or(builder.order.len());
-    // What no seed reaches: entered in a way that the profile did not see. The most popular first.
+    // Code that no seed reaches was entered in a way that the profile did not see. The most popular
+    // piece comes first.
     let mut rest: Vec<PieceId> =
-        hot.pieces.all().filter(|&p| hot.ran(p) && !builder.placed[p.index()]).collect();
+        hot.pieces.all().filter(|&p| hot.is_hot(p) && !builder.placed[p.index()]).collect();
     rest.sort_by(|&a, &b| {
         transitions.popularity[b.index()]
             .total_cmp(&transitions.popularity[a.index()])
             .then(a.cmp(&b))
     });
-    builder.pass(&rest, Thresholds { exec: 0.0, branch: 0.0 });
+    builder.pass(&rest, PassThresholds { exec: 0.0, branch: 0.0 });
     Sequences { order: builder.order, main }
 }
 
-fn branch_threshold(iteration: &Iteration, class: SeedClass) -> Option<f64> {
+fn branch_threshold(iteration: &ScheduleRow, class: SeedClass) -> Option<f64> {
     match class {
         SeedClass::Interrupt => iteration.interrupt,
         SeedClass::PageFault => iteration.page_fault,
@@ -90,29 +90,29 @@ fn branch_threshold(iteration: &Iteration, class: SeedClass) -> Option<f64> {
     }
 }
 
-/// The seeds of a class that ran, the one entered most often first.
-fn seeds(hot: &Hot, class: SeedClass) -> Vec<PieceId> {
+/// The seeds of a class that ran, by entries.
+fn seeds(hot: &HotCode, class: SeedClass) -> Vec<PieceId> {
     let mut seeds: Vec<_> = hot.graph.seeds.iter().filter(|s| s.class == class).collect();
     seeds.sort_by_key(|s| (std::cmp::Reverse(s.count), s.block));
-    seeds.into_iter().map(|s| hot.pieces.of_block(s.block)).filter(|&p| hot.ran(p)).collect()
+    seeds.into_iter().map(|s| hot.pieces.of_block(s.block)).filter(|&p| hot.is_hot(p)).collect()
 }
 
-struct Builder<'a> {
+struct SequenceBuilder<'a> {
     transitions: &'a Transitions,
     placed: Vec<bool>,
-    /// The pass in which each piece was last searched for ways on.
-    seen: Vec<u32>,
+    /// The pass in which each piece was last searched for a next block.
+    searched_in: Vec<u32>,
     pass: u32,
-    /// `None`: neither the caller nor any around it leads to anything that is not placed. One whose
-    /// own caller does not has become a copy of the nearest around it that does, or chains of calls
-    /// as long as the graph would be climbed again and again.
+    /// `None`: neither the caller nor any caller around it leads to a piece that is not placed. A
+    /// caller that has no such way itself becomes a copy of the nearest caller around it that has
+    /// one. Otherwise, call chains as long as the graph would be walked again and again.
     activations: Vec<Option<Activation>>,
     order: Vec<PieceId>,
 }
 
-impl Builder<'_> {
-    /// Grows sequences until nothing is left that the seeds reach above the thresholds.
-    fn pass(&mut self, seeds: &[PieceId], thresholds: Thresholds) {
+impl SequenceBuilder<'_> {
+    /// Grows sequences until the seeds reach no further piece above the thresholds.
+    fn pass(&mut self, seeds: &[PieceId], thresholds: PassThresholds) {
         self.pass += 1;
         self.activations.clear();
         for &seed in
@@ -127,20 +127,20 @@ impl Builder<'_> {
     }
 
     /// "We start again from the seed, looking for the next acceptable basic block": follows the
-    /// ways that are placed already in the order in which they run, callees first, and grows a
-    /// sequence wherever one begins.
-    fn search(&mut self, start: Visit, thresholds: Thresholds) {
+    /// placed pieces in the order in which they run, callees first, and grows a sequence wherever
+    /// one can begin.
+    fn search(&mut self, start: Visit, thresholds: PassThresholds) {
         let mut waiting = vec![start];
         while let Some(visit) = waiting.pop() {
             let Visit { piece, within } = visit;
-            if std::mem::replace(&mut self.seen[piece.index()], self.pass) == self.pass {
+            if std::mem::replace(&mut self.searched_in[piece.index()], self.pass) == self.pass {
                 continue;
             }
             while let Some(next) = self.next(visit, thresholds) {
                 self.grow(next, thresholds);
             }
-            let above = |arc: &&Arc| {
-                self.reaches(arc, thresholds) && self.seen[arc.to.index()] != self.pass
+            let above = |arc: &&TransitionArc| {
+                self.reaches(arc, thresholds) && self.searched_in[arc.to.index()] != self.pass
             };
             let transitions = self.transitions;
             let arcs = transitions.arcs[piece.index()].iter().filter(above);
@@ -158,8 +158,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Places a piece and, from there, always the most frequent way on, until none is acceptable.
-    fn grow(&mut self, start: Visit, thresholds: Thresholds) {
+    /// Places a piece, and then always the most frequent acceptable successor, until there is none.
+    fn grow(&mut self, start: Visit, thresholds: PassThresholds) {
         let mut next = Some(start);
         while let Some(visit) = next {
             self.placed[visit.piece.index()] = true;
@@ -168,9 +168,13 @@ impl Builder<'_> {
         }
     }
 
-    /// The way on from a piece: into the callee or, if there is none, along the most frequent
-    /// control transfer.
-    fn next(&mut self, Visit { piece, within }: Visit, thresholds: Thresholds) -> Option<Visit> {
+    /// The successor of a piece: the callee or, if there is none, the target of the most frequent
+    /// transfer.
+    fn next(
+        &mut self,
+        Visit { piece, within }: Visit,
+        thresholds: PassThresholds,
+    ) -> Option<Visit> {
         if let Some(callee) = self.best(self.transitions.calls[piece.index()].iter(), thresholds) {
             let call = self.activate(piece, within);
             return Some(Visit { piece: callee, within: Some(call) });
@@ -179,9 +183,9 @@ impl Builder<'_> {
             .map(|piece| Visit { piece, within })
     }
 
-    /// The way on where all successors are placed: out of the loop that ends here, else out of the
-    /// call.
-    fn behind(&mut self, mut visit: Visit, thresholds: Thresholds) -> Option<Visit> {
+    /// The successor when all direct successors are placed: out of the loop that ends here, or else
+    /// out of the call.
+    fn behind(&mut self, mut visit: Visit, thresholds: PassThresholds) -> Option<Visit> {
         let mut climbed = Vec::new();
         let found = loop {
             if let Some(piece) = self.best(self.transitions.behind_loops(visit.piece), thresholds) {
@@ -199,8 +203,8 @@ impl Builder<'_> {
                 break Some(next);
             }
         };
-        // In a pass thresholds stay and what is placed stays placed: a caller that leads nowhere
-        // never will.
+        // Within a pass, thresholds do not change and placed pieces stay placed. So a caller that
+        // leads nowhere never will.
         let leads_on = found.and(climbed.pop()).and_then(|call| self.activations[call]);
         climbed.into_iter().for_each(|call| self.activations[call] = leads_on);
         found
@@ -213,14 +217,14 @@ impl Builder<'_> {
 
     fn best<'t>(
         &self,
-        mut arcs: impl Iterator<Item = &'t Arc>,
-        thresholds: Thresholds,
+        mut arcs: impl Iterator<Item = &'t TransitionArc>,
+        thresholds: PassThresholds,
     ) -> Option<PieceId> {
         arcs.find(|arc| !self.placed[arc.to.index()] && self.reaches(arc, thresholds))
             .map(|arc| arc.to)
     }
 
-    fn reaches(&self, arc: &Arc, thresholds: Thresholds) -> bool {
+    fn reaches(&self, arc: &TransitionArc, thresholds: PassThresholds) -> bool {
         arc.share >= thresholds.branch
             && self.transitions.popularity[arc.to.index()] >= thresholds.exec
     }

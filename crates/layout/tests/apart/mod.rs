@@ -1,9 +1,9 @@
-//! Blocks that nothing holds together, and how far from each other an order lays two of them. Used
-//! by the tests of layouts that look beyond control.
+//! Blocks that nothing keeps together, and the distance of two blocks in an order. The tests of
+//! layouts that use more than control flow share this module.
 
 use kernlane_layout::Graph;
 
-/// Six blocks of 32 bytes that nothing joins; the function's last three ran, too, but less often.
+/// Six blocks of 32 bytes that nothing joins. The last three of the function ran less often.
 pub fn apart() -> Graph {
     Graph {
         sizes: vec![32; 6],

@@ -1,6 +1,6 @@
-//! Graphs for tests and benches, made from a seed: wild ones that keep the rules and nothing else,
-//! and ones like a kernel's, whose counts come from walking through the code. Used by `tests/` and
-//! by `bench/layout.rs`.
+//! Generates graphs for tests and benches from a seed. Wild graphs keep the rules and nothing else.
+//! Graphs like a kernel's have counts from walks through the code. `tests/` and `bench/layout.rs`
+//! use them.
 
 #![allow(dead_code, reason = "each user needs a part")]
 
@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, HashMap};
 const CLASSES: [SeedClass; 4] =
     [SeedClass::Interrupt, SeedClass::PageFault, SeedClass::SystemCall, SeedClass::Other];
 
-/// A well-formed graph without any sense: edges anywhere, counts of any size that do not balance,
-/// glue anywhere, every shape from no block at all to a hundred.
+/// A well-formed graph without meaning: edges anywhere, counts of any size that do not balance,
+/// glue anywhere, and from none to a hundred blocks.
 pub fn wild(seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let blocks = match random.below(8) {
@@ -102,15 +102,15 @@ fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut Split
     }
 }
 
-/// How large a kernel-like graph is.
+/// The size of a kernel-like graph.
 #[derive(Clone, Copy)]
 pub struct KernelShape {
     pub functions: u32,
-    /// Blocks that the walks together may execute.
+    /// The number of blocks that all walks together may execute.
     pub steps: u64,
-    /// Entries into the kernel of each class.
+    /// The entries into the kernel of each class.
     pub seeds: u32,
-    /// In thousandths, how many blocks are glued.
+    /// The share of glued blocks, in thousandths.
     pub glued: u64,
 }
 
@@ -119,21 +119,21 @@ pub const SMALL: KernelShape = KernelShape { functions: 60, steps: 20_000, seeds
 pub const KERNEL: KernelShape =
     KernelShape { functions: 31_700, steps: 20_000_000, seeds: 40, glued: 20 };
 
-/// The size of a distribution's kernel with all its modules built in: 127 000 functions, 1.5
+/// The size of a distribution's kernel with all its modules built in: 127 000 functions and 1.5
 /// million blocks, of which 118 000 ran.
 pub const DISTRIBUTION: KernelShape =
     KernelShape { functions: 127_000, steps: 60_000_000, seeds: 120, glued: 20 };
 
-/// Graphs of many edges: larger than any kernel's, all of it hot.
+/// The size of a graph with many edges, larger than any kernel's. All of it is hot.
 #[derive(Clone, Copy)]
 pub struct VastShape {
     pub blocks: u32,
-    /// Blocks of each function.
+    /// The number of blocks in each function.
     pub function: u32,
 }
 
-/// Two edges leave each block, to the next and to one of its function, mostly near; every fifth
-/// block calls. All have counts, of every order of magnitude up to half a million.
+/// Two edges leave each block: to the next block, and to a mostly near one of its function. Every
+/// fifth block calls. All counts are positive, of every order of magnitude up to half a million.
 pub fn vast(shape: VastShape, seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let mut graph = Graph::default();
@@ -184,11 +184,11 @@ pub fn vast(shape: VastShape, seed: u64) -> Graph {
     graph
 }
 
-/// How a generated block ends; a call continues at the next block.
+/// The end of a generated block. A call continues at the next block.
 #[derive(Clone, Copy)]
-enum End {
+enum BlockEnding {
     Fall,
-    /// To a block, with how many times of 1000.
+    /// A branch to a block, taken this number of times in 1000.
     Branch(u32, u64),
     Jump(u32),
     Call(u32),
@@ -196,15 +196,15 @@ enum End {
 }
 
 /// A graph like a kernel's: functions of a few blocks, most of them error handling that never runs,
-/// loops of few iterations, popular small functions, and counts that balance because they come from
-/// walks that begin at the seeds.
+/// loops of few iterations, popular small functions, and counts that balance, because they come
+/// from walks that begin at the seeds.
 pub fn kernel(shape: KernelShape, seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let mut graph = Graph::default();
     let mut ends = Vec::new();
     for function in 0..shape.functions {
         let start = ends.len() as u32;
-        // The back half of the functions are leaves and helpers: small.
+        // The second half of the functions are small leaves and helpers.
         let small = function > shape.functions / 2;
         let length =
             1 + if small { random.below(6) } else { random.below(12) + random.below(28) } as u32;
@@ -228,44 +228,47 @@ fn end(
     function: u32,
     functions: u32,
     random: &mut SplitMix64,
-) -> End {
+) -> BlockEnding {
     let left = length - block - 1;
     if left == 0 {
-        return End::Return;
+        return BlockEnding::Return;
     }
     let forward =
         |random: &mut SplitMix64| start + block + 1 + random.below(u64::from(left)) as u32;
     let likelihoods = [0, 0, 1, 10, 300, 500, 990, 999, 1000, 1000];
     match random.below(20) {
-        0..4 => End::Fall,
-        4..10 => End::Branch(forward(random), likelihoods[random.below(10) as usize]),
-        10 if block > 0 => End::Branch(
+        0..4 => BlockEnding::Fall,
+        4..10 => BlockEnding::Branch(forward(random), likelihoods[random.below(10) as usize]),
+        10 if block > 0 => BlockEnding::Branch(
             start + block - random.below(u64::from(block.min(5)) + 1) as u32,
             [500, 800, 950][random.below(3) as usize],
         ),
-        11 => End::Jump(forward(random)),
-        12 if left > 2 && random.below(4) == 0 => End::Return,
+        11 => BlockEnding::Jump(forward(random)),
+        12 if left > 2 && random.below(4) == 0 => BlockEnding::Return,
         _ => match functions - function - 1 {
-            0 => End::Fall,
-            // Calls lead to later functions, so that walks end; half of them to a few popular ones.
-            later if random.below(2) == 0 => End::Call(
+            0 => BlockEnding::Fall,
+            // Calls go to later functions, so that walks end. Half of them go to a few popular
+            // ones.
+            later if random.below(2) == 0 => BlockEnding::Call(
                 functions - 1 - random.below(u64::from(later.min(functions / 100 + 5))) as u32,
             ),
-            later => End::Call(function + 1 + random.below(u64::from(later.min(300))) as u32),
+            later => {
+                BlockEnding::Call(function + 1 + random.below(u64::from(later.min(300))) as u32)
+            }
         },
     }
 }
 
-fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitMix64) {
-    // Taken and not taken, or called and returned, by block.
+fn walk(graph: &mut Graph, ends: &[BlockEnding], shape: KernelShape, random: &mut SplitMix64) {
+    // For each block: taken and not taken, or called and returned.
     let mut transfers = vec![(0u64, 0u64); ends.len()];
     let seeds: Vec<(u32, SeedClass)> = (0..shape.seeds * 4)
         .map(|s| (s * (shape.functions / 3) / (shape.seeds * 4), CLASSES[s as usize % 4]))
         .collect();
     let mut entered = vec![0; seeds.len()];
     let mut steps = 0;
-    let mut misses = Misses::default();
-    let mut recent = Recent::new(graph);
+    let mut misses = IdealCacheMisses::default();
+    let mut recent = RecentChunks::new(graph);
     while steps < shape.steps {
         let seed =
             (random.below(seeds.len() as u64).min(random.below(seeds.len() as u64))) as usize;
@@ -298,30 +301,30 @@ fn walk(graph: &mut Graph, ends: &[End], shape: KernelShape, random: &mut SplitM
         };
         edge(from.0 + 1, passed, EdgeKind::FallThrough);
         match end {
-            End::Branch(to, _) => edge(to, taken, EdgeKind::Branch),
-            End::Jump(to) => edge(to, taken, EdgeKind::Jump),
-            End::Call(function) if taken > 0 => {
+            BlockEnding::Branch(to, _) => edge(to, taken, EdgeKind::Branch),
+            BlockEnding::Jump(to) => edge(to, taken, EdgeKind::Jump),
+            BlockEnding::Call(function) if taken > 0 => {
                 let to = BlockId(graph.functions[function as usize].start);
                 graph.calls.push(Call { from, to, count: taken });
             }
-            End::Call(_) | End::Fall | End::Return => {}
+            BlockEnding::Call(_) | BlockEnding::Fall | BlockEnding::Return => {}
         }
     }
 }
 
-/// A cache of as many blocks as a real one holds, what missed in it one after the other, and what
-/// ran in its epochs.
+/// A cache of as many blocks as a real one holds, the pairs of consecutive misses, and the blocks
+/// that ran in each epoch.
 #[derive(Default)]
-struct Misses {
+struct IdealCacheMisses {
     slots: HashMap<u32, u32>,
     last: Option<u32>,
     pairs: BTreeMap<(u32, u32), u64>,
     missed: usize,
-    /// By block: the epochs in which it ran, of the first 512.
+    /// The epochs in which each block ran, of the first 512.
     epochs: BTreeMap<u32, Vec<u64>>,
 }
 
-impl Misses {
+impl IdealCacheMisses {
     fn run(&mut self, block: u32) {
         let hit = self.slots.insert(block % 1021, block) == Some(block);
         self.missed += usize::from(!hit);
@@ -351,21 +354,21 @@ impl Misses {
     }
 }
 
-/// The chunks that ran last, and which of them alternated.
-struct Recent {
+/// The chunks that ran last, and the pairs that alternated.
+struct RecentChunks {
     chunks: Vec<u32>,
-    /// The latest last.
+    /// The latest chunk is the last element.
     queue: Vec<u32>,
     pairs: HashMap<(u32, u32), u64>,
 }
 
-impl Recent {
-    fn new(graph: &Graph) -> Recent {
+impl RecentChunks {
+    fn new(graph: &Graph) -> RecentChunks {
         let chunks = graph.functions.iter().flat_map(|range| {
             let firsts = first_of_chunk(&graph.sizes[range.start as usize..range.end as usize]);
             firsts.into_iter().map(|first| range.start + first)
         });
-        Recent { chunks: chunks.collect(), queue: Vec::new(), pairs: HashMap::new() }
+        RecentChunks { chunks: chunks.collect(), queue: Vec::new(), pairs: HashMap::new() }
     }
 
     fn run(&mut self, block: u32) {
@@ -392,14 +395,14 @@ impl Recent {
     }
 }
 
-/// Runs from a function's entry until it returns, for 5000 blocks at most; gives the number of
-/// blocks.
+/// Runs from the entry of a function until it returns, for at most 5000 blocks. Returns the number
+/// of blocks.
 fn one_walk(
     graph: &mut Graph,
-    ends: &[End],
+    ends: &[BlockEnding],
     function: u32,
     transfers: &mut [(u64, u64)],
-    (misses, recent): &mut (&mut Misses, &mut Recent),
+    (misses, recent): &mut (&mut IdealCacheMisses, &mut RecentChunks),
     random: &mut SplitMix64,
 ) -> u64 {
     let mut stack: Vec<u32> = Vec::new();
@@ -410,27 +413,27 @@ fn one_walk(
         recent.run(block);
         let (taken, passed) = &mut transfers[block as usize];
         block = match ends[block as usize] {
-            End::Branch(to, likelihood) if random.below(1000) < likelihood => {
+            BlockEnding::Branch(to, likelihood) if random.below(1000) < likelihood => {
                 *taken += 1;
                 to
             }
-            End::Jump(to) => {
+            BlockEnding::Jump(to) => {
                 *taken += 1;
                 to
             }
-            End::Call(function) => {
+            BlockEnding::Call(function) => {
                 *taken += 1;
                 stack.push(block);
                 graph.functions[function as usize].start
             }
-            End::Return => match stack.pop() {
+            BlockEnding::Return => match stack.pop() {
                 None => return step,
                 Some(caller) => {
                     transfers[caller as usize].1 += 1;
                     caller + 1
                 }
             },
-            End::Fall | End::Branch(..) => {
+            BlockEnding::Fall | BlockEnding::Branch(..) => {
                 *passed += 1;
                 block + 1
             }

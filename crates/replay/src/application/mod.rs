@@ -23,7 +23,7 @@ use blocks::Blocks;
 use image::address::LinkAddr;
 use image::place::{PlaceError, Placed, place, placement};
 use layout::graph::Ordered;
-use layout::opts::{self, Iteration, LoopArea, OptSParameters};
+use layout::opts::{self, LoopArea, OptSParameters, ScheduleRow};
 
 /// Where application code is placed: in the users' half, far from the kernel's.
 const START: LinkAddr = LinkAddr(1 << 40);
@@ -91,7 +91,7 @@ impl Application {
 /// in each.
 fn parameters(cache_bytes: u64, line_bytes: u64) -> OptSParameters {
     let defaults = OptSParameters::default();
-    let row = |row: &Iteration| Iteration::uniform(row.exec, row.interrupt.unwrap_or(0.0));
+    let row = |row: &ScheduleRow| ScheduleRow::uniform(row.exec, row.interrupt.unwrap_or(0.0));
     OptSParameters {
         schedule: defaults.schedule.iter().map(row).collect(),
         cache_bytes,
