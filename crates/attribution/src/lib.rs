@@ -24,7 +24,7 @@ use host::note;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
-use profile::collect::{self, Besides};
+use profile::collect::{self, ExtraCounts};
 use sim::Machine;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -217,7 +217,7 @@ impl Attribution {
             &Recording::at(recording),
             image,
             &Part::WHOLE,
-            Besides::Nothing,
+            ExtraCounts::None,
         )?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }

@@ -8,13 +8,14 @@ pub mod collect;
 pub mod edges;
 mod epochs;
 mod file;
-mod flow;
 pub mod graph;
 pub mod ideal;
 mod joint;
 mod merge;
 pub mod noise;
 mod temporal_edges;
+mod transfers;
+mod translated;
 
 pub use file::ProfileError;
 pub use merge::{Merge, merge};

@@ -8,7 +8,7 @@ use execution::machine;
 use execution::part::Cut;
 use image::address::LinkAddr;
 use image::{Block, BuildId, End, Function, Image};
-use profile::collect::{Besides, collect};
+use profile::collect::{ExtraCounts, collect};
 use trace::Reader;
 
 const K: u64 = 0xffff_ffff_8100_0000;
@@ -71,7 +71,7 @@ fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
         &mut Reader::new(&*recording).unwrap(),
         &image,
         &mut Cut::whole(),
-        Besides::Nothing,
+        ExtraCounts::None,
     )
     .unwrap();
     let user_code = recorded(&mut Reader::new(&*recording).unwrap()).unwrap();

@@ -1,6 +1,6 @@
 //! `kernlane cross-validate`: layouts made from one workload, tested on another.
 
-use crate::command::layout::{Ground, algorithms, besides};
+use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::replay::replay_rows;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, ensure};
@@ -71,7 +71,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64, "counts");
-    let besides = besides(&args.algorithm);
+    let extra_counts = extra_counts(&args.algorithm);
     let mut whole = Vec::new();
     for recording in &args.recordings {
         progress.say(format!("counts of {}", recording.display()));
@@ -79,7 +79,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
             &Recording::at(recording),
             &image,
             &Part::WHOLE,
-            besides,
+            extra_counts,
         )?);
         progress.advance(1);
     }
@@ -104,7 +104,8 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
         )?;
         tested.extend(rows);
         progress.advance(1);
-        let first = collect::of_recording(&Recording::at(recording), &image, &FIRST_HALF, besides)?;
+        let first =
+            collect::of_recording(&Recording::at(recording), &image, &FIRST_HALF, extra_counts)?;
         let halves = vec![("first half, on the second".to_owned(), first)];
         tested.extend(test(args, &image, &machines, recording, &SECOND_HALF, halves)?);
         progress.advance(1);

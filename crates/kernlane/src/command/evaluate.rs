@@ -10,7 +10,7 @@ use host::outln;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::vmlinux;
-use profile::collect::{self, Besides};
+use profile::collect::{self, ExtraCounts};
 use profile::{Merge, merge};
 use replay::Trials;
 use replay::application::{self, Application};
@@ -56,7 +56,7 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     for recording in &args.recordings {
         progress.say(format!("counts of {}", recording.display()));
         let recording = Recording::at(recording);
-        profiles.push(collect::of_recording(&recording, &image, &Part::WHOLE, Besides::Nothing)?);
+        profiles.push(collect::of_recording(&recording, &image, &Part::WHOLE, ExtraCounts::None)?);
         progress.advance(1);
         let user = executed(&recording).and_then(|mut reader| application::recorded(&mut reader));
         user_code.push(user.with_context(|| recording.trace().display().to_string())?);

@@ -11,7 +11,7 @@ use host::progress::Progress;
 use image::Image;
 use image::order::Layout;
 use profile::Profile;
-use profile::collect::Besides;
+use profile::collect::ExtraCounts;
 use profile::graph::{self, Movable};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
@@ -53,10 +53,10 @@ pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
 }
 
 /// What some algorithms need of a profile that not every profile has.
-pub fn besides(algorithms: &[Algorithm]) -> Besides {
+pub fn extra_counts(algorithms: &[Algorithm]) -> ExtraCounts {
     match algorithms.iter().any(|algorithm| algorithm.uses_temporal_edges()) {
-        true => Besides::TemporalEdges,
-        false => Besides::Nothing,
+        true => ExtraCounts::TemporalEdges,
+        false => ExtraCounts::None,
     }
 }
 
@@ -112,7 +112,7 @@ impl<'a> Ground<'a> {
 
 pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let image = args.input.image()?;
-    let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
+    let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
     let progress = Progress::new(format!("laying out by {}", args.algorithm));

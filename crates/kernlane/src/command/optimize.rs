@@ -1,6 +1,6 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
 
-use crate::command::layout::{Ground, algorithms, besides};
+use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::record;
 use crate::command::replay::{asked, replay_rows, warn};
 use ::layout::Algorithm;
@@ -163,7 +163,7 @@ impl Road<'_> {
             &Recording::at(original),
             &self.image,
             &Part::WHOLE,
-            besides(&self.args.layout),
+            extra_counts(&self.args.layout),
         )?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         let ground = Ground::new(&self.image, &profile)?;

@@ -9,7 +9,7 @@ use host::output;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
-use profile::collect::{self, Besides};
+use profile::collect::{self, ExtraCounts};
 use profile::{Merge, Profile, merge};
 use report::profile::Summary;
 use std::path::{Path, PathBuf};
@@ -69,16 +69,21 @@ impl Input {
     }
 
     /// The merged profile of all recordings and profiles that were named.
-    pub fn profile(&self, image: &Image, besides: Besides) -> Result<Profile> {
-        let one = |path: &PathBuf| one_profile(path, image, &self.part, besides);
+    pub fn profile(&self, image: &Image, extra_counts: ExtraCounts) -> Result<Profile> {
+        let one = |path: &PathBuf| one_profile(path, image, &self.part, extra_counts);
         merge(self.recordings.iter().map(one).collect::<Result<_>>()?, self.merge)
     }
 }
 
-fn one_profile(path: &Path, image: &Image, part: &Part, besides: Besides) -> Result<Profile> {
+fn one_profile(
+    path: &Path,
+    image: &Image,
+    part: &Part,
+    extra_counts: ExtraCounts,
+) -> Result<Profile> {
     let named = || path.display().to_string();
     if path.is_dir() {
-        return collect::of_recording(&Recording::at(path), image, part, besides);
+        return collect::of_recording(&Recording::at(path), image, part, extra_counts);
     }
     if !part.is_whole() {
         bail!(
@@ -103,8 +108,9 @@ pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernel");
     let image = args.input.image()?;
     drop(progress);
-    let besides = if args.temporal_edges { Besides::TemporalEdges } else { Besides::Nothing };
-    let profile = args.input.profile(&image, besides)?;
+    let extra_counts =
+        if args.temporal_edges { ExtraCounts::TemporalEdges } else { ExtraCounts::None };
+    let profile = args.input.profile(&image, extra_counts)?;
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;
     }
