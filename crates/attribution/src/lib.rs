@@ -4,6 +4,7 @@
 //! Takes a recording, its kernel's symbols, annotations and machines; gives tables. [`Attribution`]
 //! holds what all analyses share. Prints nothing but progress on a terminal; never asks the guest.
 
+
 pub mod misses;
 pub mod services;
 pub mod sizes;
@@ -13,10 +14,10 @@ use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
 use crate::services::locality::{Locality, POPULAR};
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use crate::services::table::ServiceTable;
 use crate::services::timeline::Timeline;
-use crate::services::{Attributed, Recorded};
+use crate::services::{Attributed, ServicesAndFunctions};
 use anyhow::{Context, Result, ensure};
 use execution::machine;
 use execution::part::Part;
@@ -32,13 +33,13 @@ use std::path::Path;
 use trace::{Header, Reader};
 
 /// A recording's services with the chains of calls in them, and what went on over time.
-pub struct Observed {
+pub struct ObservedRecording {
     pub table: ServiceTable,
     pub calls: CallTree,
     pub timeline: Timeline,
 }
 
-impl Observed {
+impl ObservedRecording {
     /// What the numbers depend on, in a line.
     pub fn conditions(&self) -> String {
         let ServiceTable { workload, kernel, seed, .. } = &self.table;
@@ -76,7 +77,7 @@ pub fn conditions_by_name(
 
 /// A kernel's symbols, with what they mean.
 pub struct Attribution {
-    pub symbols: Symbols,
+    pub symbols: KernelSymbols,
     pub binding: Binding,
     pub machines: Vec<Machine>,
 }
@@ -97,7 +98,7 @@ impl Attribution {
                     .with_context(named)?
             }
         };
-        let symbols = Symbols::read(&vmlinux::path(kernel))?;
+        let symbols = KernelSymbols::read(&vmlinux::path(kernel))?;
         Ok(Attribution {
             binding: Binding::new(&annotations, &symbols),
             symbols,
@@ -175,7 +176,7 @@ impl Attribution {
     }
 
     /// As `table`, with what each function came to.
-    pub fn recorded(&self, recording: &Path) -> Result<Recorded> {
+    pub fn recorded(&self, recording: &Path) -> Result<ServicesAndFunctions> {
         read(recording, "services", |reader| {
             let (attributed, functions) = services::attribute_with_functions(
                 reader,
@@ -183,12 +184,15 @@ impl Attribution {
                 &self.binding,
                 &self.machines,
             )?;
-            Ok(Recorded { table: self.to_table(reader.header(), &attributed), functions })
+            Ok(ServicesAndFunctions {
+                table: self.to_table(reader.header(), &attributed),
+                functions,
+            })
         })
     }
 
     /// As `table`, with the chains of calls and what went on over time.
-    pub fn observed(&self, recording: &Path) -> Result<Observed> {
+    pub fn observed(&self, recording: &Path) -> Result<ObservedRecording> {
         read(recording, "services", |reader| {
             let (attributed, calls, timeline) = services::attribute_with_calls(
                 reader,
@@ -196,13 +200,17 @@ impl Attribution {
                 &self.binding,
                 &self.machines,
             )?;
-            Ok(Observed { table: self.to_table(reader.header(), &attributed), calls, timeline })
+            Ok(ObservedRecording {
+                table: self.to_table(reader.header(), &attributed),
+                calls,
+                timeline,
+            })
         })
     }
 
     /// The locality of the kernel's code in a recording; `image`: of the kernel.
     pub fn locality(&self, recording: &Path, image: &Image) -> Result<Locality> {
-        let Recorded { table, functions } = self.recorded(recording)?;
+        let ServicesAndFunctions { table, functions } = self.recorded(recording)?;
         let all_calls = functions.values().map(|totals| totals.calls).sum();
         let mut by_calls: Vec<(String, u64)> =
             functions.into_iter().map(|(name, totals)| (name, totals.calls)).collect();

@@ -12,7 +12,8 @@ use execution::code::Code;
 use execution::data::PIECE;
 use execution::data::{DataFlow, Stream};
 use execution::numbering::{Numbering, Unit};
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use sim::{Line, Misses, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
@@ -56,28 +57,6 @@ impl Holds {
     }
 }
 
-/// Misses of one side in one cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ByCause {
-    pub cold: u64,
-    /// The kernel, or the same process, had evicted the line; in a recording without data accesses
-    /// all processes are one.
-    pub own: u64,
-    pub other: u64,
-}
-
-impl From<Misses> for ByCause {
-    fn from(misses: Misses) -> ByCause {
-        ByCause { cold: misses.cold, own: misses.own, other: misses.other }
-    }
-}
-
-impl ByCause {
-    pub fn total(&self) -> u64 {
-        self.cold + self.own + self.other
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheMisses {
     pub holds: Holds,
@@ -85,8 +64,19 @@ pub struct CacheMisses {
     pub size: u64,
     pub ways: u32,
     pub line: u32,
-    pub kernel: ByCause,
-    pub user: ByCause,
+    #[serde(serialize_with = "with_key_own")]
+    pub kernel: Misses,
+    #[serde(serialize_with = "with_key_own")]
+    pub user: Misses,
+}
+
+/// JSON of cache sizes calls self misses `own`.
+fn with_key_own<S: Serializer>(misses: &Misses, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut object = serializer.serialize_struct("Misses", 3)?;
+    object.serialize_field("cold", &misses.cold)?;
+    object.serialize_field("own", &misses.own)?;
+    object.serialize_field("other", &misses.other)?;
+    object.end()
 }
 
 /// What all caches missed of a recording.
@@ -107,7 +97,7 @@ pub struct Sizes {
 /// It is damaged or cut off.
 pub fn sizes<R: Read>(reader: &mut Reader<R>) -> Result<Sizes> {
     let header = reader.header().clone();
-    let mut caches = Caches::new();
+    let mut caches = SweptCaches::new();
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
@@ -126,7 +116,7 @@ pub fn sizes<R: Read>(reader: &mut Reader<R>) -> Result<Sizes> {
     Ok(caches.finish(&header, totals.kernel_instructions, totals.user_instructions))
 }
 
-struct Caches {
+struct SweptCaches {
     numbering: Numbering,
     codes: Vec<Code>,
     /// Translation t lies in `lines[firsts[t]..firsts[t + 1]]`.
@@ -144,9 +134,9 @@ fn sweep(holds: Holds) -> Sweep {
     Sweep::new(holds.sets(), WAYS)
 }
 
-impl Caches {
-    fn new() -> Caches {
-        Caches {
+impl SweptCaches {
+    fn new() -> SweptCaches {
+        SweptCaches {
             numbering: Numbering::new(
                 Unit::Lines(Holds::Instructions.line()),
                 1 << Holds::Instructions.sets().end(),
@@ -257,14 +247,7 @@ impl Caches {
                 let sets = size / u64::from(ways * holds.line());
                 let PerMode { kernel, user } =
                     sweep.misses(sets as u32, ways).expect("the sweep holds every size");
-                caches.push(CacheMisses {
-                    holds,
-                    size,
-                    ways,
-                    line: holds.line(),
-                    kernel: kernel.into(),
-                    user: user.into(),
-                });
+                caches.push(CacheMisses { holds, size, ways, line: holds.line(), kernel, user });
             }
         }
         Sizes {
@@ -294,15 +277,15 @@ mod tests {
         }
     }
 
-    fn counted(sizes: &Sizes, holds: Holds, size: u64, ways: u32) -> [ByCause; 2] {
+    fn counted(sizes: &Sizes, holds: Holds, size: u64, ways: u32) -> [Misses; 2] {
         let found =
             |cache: &&CacheMisses| (cache.holds, cache.size, cache.ways) == (holds, size, ways);
         let cache = sizes.caches.iter().find(found).unwrap();
         [cache.kernel, cache.user]
     }
 
-    fn by(cold: u64, own: u64, other: u64) -> ByCause {
-        ByCause { cold, own, other }
+    fn by(cold: u64, own: u64, other: u64) -> Misses {
+        Misses { cold, own, other }
     }
 
     /// Kernel code at 0 and 4 KB from its beginning, user code at 0: three lines that meet in a

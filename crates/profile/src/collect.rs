@@ -1,13 +1,13 @@
-//! One recording becomes a profile.
+//! Turns one recording into a profile.
 //!
-//! Takes the recording chunk by chunk and the image it ran; gives counts. Which way control went
-//! says [`execution::flow`], the one walk over a recording. Memory grows with the number of
-//! distinct translation blocks and transfers, not with the length of the recording.
+//! Takes the recording chunk by chunk and the image it ran; gives counts. [`execution::flow`], the
+//! one walk over a recording, says which way control went. Memory grows with the number of distinct
+//! translation blocks and transfers, not with the length of the recording.
 
 use crate::joint::{self, JointMisses};
 use crate::temporal_edges::{RECENT_BYTES, TemporalEdges};
 use crate::transfers::{IndirectTransfers, KernelBlocks};
-use crate::{Process, Profile, Source};
+use crate::{Process, Profile, ProfileSource};
 use anyhow::Context;
 use execution::flow::{Flow, FragmentId};
 use execution::part::{Cut, Part, executed};
@@ -48,7 +48,7 @@ pub fn collect<R: Read>(
             image.build_id.0
         );
     }
-    let mut collector = Collector::new(image, extra);
+    let mut collector = ProfileCollector::new(image, extra);
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
             Chunk::Translations(translations) => {
@@ -65,21 +65,21 @@ pub fn collect<R: Read>(
     Ok(collector.finish(header))
 }
 
-struct Collector<'a> {
+struct ProfileCollector<'a> {
     flow: Flow,
     /// The fragments of one chunk.
     fragments: Vec<FragmentId>,
     transfers: IndirectTransfers,
-    executions: Executions<'a>,
+    executions: ExecutionCounts<'a>,
 }
 
-impl<'a> Collector<'a> {
+impl<'a> ProfileCollector<'a> {
     fn new(image: &'a Image, extra: ExtraCounts) -> Self {
         Self {
             flow: Flow::default(),
             fragments: Vec::new(),
             transfers: IndirectTransfers::default(),
-            executions: Executions::new(image, extra),
+            executions: ExecutionCounts::new(image, extra),
         }
     }
 
@@ -130,32 +130,32 @@ struct ProcessRuns {
     midway: BTreeMap<(u32, u32), u64>,
 }
 
-/// What ran, wherever control went from there.
-struct Executions<'a> {
+/// Counts executions, and never where control went from there.
+struct ExecutionCounts<'a> {
     image: &'a Image,
     blocks: KernelBlocks<'a>,
     /// By translation block.
     instructions: Vec<u32>,
-    /// Names of processes, by the index into `processes`.
+    /// The names of `processes`, in their order.
     names: Vec<String>,
     process_of_task: Vec<usize>,
     processes: Vec<ProcessRuns>,
     process_of_name: HashMap<String, usize>,
     current: usize,
-    /// The kernel was entered, and no movable block ran since.
+    /// The class of the last entry, while no movable block has run since.
     entered: Option<SeedClass>,
     seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
     joint: JointMisses,
     temporal_edges: Option<TemporalEdges>,
 }
 
-impl<'a> Executions<'a> {
+impl<'a> ExecutionCounts<'a> {
     fn new(image: &'a Image, extra: ExtraCounts) -> Self {
         Self {
             image,
             blocks: KernelBlocks::new(image),
             instructions: Vec::new(),
-            // What runs before the first switch that was seen.
+            // The process that runs before the first recorded switch.
             names: vec!["(unknown)".to_owned()],
             process_of_task: Vec::new(),
             processes: vec![ProcessRuns::default()],
@@ -243,7 +243,7 @@ impl<'a> Executions<'a> {
         }
     }
 
-    /// All but the transfers of control.
+    /// The profile without transfers of control.
     fn profile(&mut self, header: trace::Header) -> Profile {
         let mut profile = Profile {
             seeds: std::mem::take(&mut self.seeds),
@@ -267,7 +267,7 @@ impl<'a> Executions<'a> {
             }
         }
         let instructions = |of: fn(&Process) -> u64| profile.processes.values().map(of).sum();
-        profile.sources.push(Source {
+        profile.sources.push(ProfileSource {
             workload: header.workload,
             seed: header.seed,
             kernel_instructions: instructions(|process| process.kernel_instructions),
@@ -292,7 +292,7 @@ impl<'a> Executions<'a> {
 /// The profile of a part of a recording.
 ///
 /// # Errors
-/// There is no such part, or no recording; it is damaged or of another kernel.
+/// The part or the recording does not exist, or the recording is damaged or of another kernel.
 pub fn of_recording(
     recording: &Recording,
     image: &Image,

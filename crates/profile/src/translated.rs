@@ -1,9 +1,9 @@
 //! A translation block of the kernel in terms of basic blocks.
 //!
 //! Takes a translation block and the image; says which basic blocks begin in it, and which edge or
-//! call each way of leaving it is. Which way it was left says [`execution::flow`]. What the last
-//! instruction was is read from the bytes that ran, not from the image: the kernel patches static
-//! keys, static calls and alternatives at run time.
+//! call each exit is. [`execution::flow`] says which exit was taken. The last instruction is read
+//! from the bytes that ran, not from the image: the kernel patches static keys, static calls and
+//! alternatives at run time.
 
 use execution::code::{Code, Last};
 use execution::flow::Exit;

@@ -11,7 +11,7 @@ use trace::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum DumpForm {
     Text,
     /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`,
     /// `marker`, `woken`, `clock`, `use`, `mapping`, `load`, `store`, `pattern`, last `totals`.
@@ -20,7 +20,7 @@ pub enum Form {
 
 /// What is printed besides header, tasks and totals.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sections {
+pub struct DumpSections {
     pub translations: bool,
     pub stream: bool,
     /// At most so many events of the stream.
@@ -33,11 +33,11 @@ pub struct Sections {
 /// Writing fails. Damage of the recording is no error.
 pub fn dump<R: Read>(
     mut reader: Reader<R>,
-    form: Form,
-    sections: Sections,
+    form: DumpForm,
+    sections: DumpSections,
     out: &mut impl Write,
 ) -> io::Result<Option<ReadError>> {
-    let mut printer = Printer {
+    let mut printer = DumpPrinter {
         out,
         form,
         sections,
@@ -60,20 +60,20 @@ pub fn dump<R: Read>(
     Ok(damage)
 }
 
-struct Printer<'a, W: Write> {
+struct DumpPrinter<'a, W: Write> {
     out: &'a mut W,
-    form: Form,
-    sections: Sections,
+    form: DumpForm,
+    sections: DumpSections,
     events_left: u64,
     /// What was defined so far, by id; code only as long as it is needed.
     translations: Vec<(trace::RunAddr, u32)>,
     tasks: Vec<String>,
 }
 
-impl<W: Write> Printer<'_, W> {
+impl<W: Write> DumpPrinter<'_, W> {
     fn header(&mut self, format: u32, header: &Header) -> io::Result<()> {
         let Header { build_id, workload, seed, conditions } = header;
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let conditions: Vec<_> =
                 conditions.iter().map(|(key, value)| json!([key, value])).collect();
             let header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
@@ -112,11 +112,11 @@ impl<W: Write> Printer<'_, W> {
         let (id, pointer, name) = (task.id.0, task.pointer.0, task.name());
         let pid = task.pid.map_or("?".to_owned(), |pid| pid.to_string());
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let task = json!({"id": id, "pointer": format!("{pointer:016x}"), "pid": task.pid, "comm": name});
                 writeln!(self.out, "{}", json!({ "task": task }))?;
             }
-            Form::Text => writeln!(
+            DumpForm::Text => writeln!(
                 self.out,
                 "task        {id:>8} {pointer:016x} pid {pid} {}",
                 name.escape_debug()
@@ -136,11 +136,11 @@ impl<W: Write> Printer<'_, W> {
         let code: Vec<String> =
             translation.code_by_instruction().map(|(_, code)| hex(code)).collect();
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let translation = json!({"id": id, "addr": addr.to_string(), "code": code});
                 writeln!(self.out, "{}", json!({ "translation": translation }))
             }
-            Form::Text => {
+            DumpForm::Text => {
                 writeln!(self.out, "translation {id:>8} {addr} {instructions}: {}", code.join(" "))
             }
         }
@@ -152,7 +152,7 @@ impl<W: Write> Printer<'_, W> {
         }
         self.events_left -= 1;
         let known = |TranslationId(id): TranslationId| self.translations[id as usize];
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let event = match event {
                 Event::Executed(id) => json!({ "executed": id.0 }),
                 Event::Left { translation, instructions } => {
@@ -228,11 +228,11 @@ impl<W: Write> Printer<'_, W> {
         let (what, instruction, size) =
             (if site.is_store() { "store" } else { "load" }, site.instruction(), site.size());
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let access = json!({"instruction": instruction, "addr": format!("{addr:016x}"), "size": size});
                 writeln!(self.out, "{}", json!({ what: access }))
             }
-            Form::Text => writeln!(self.out, "{what:<11} {instruction:>8} {addr:016x} {size}"),
+            DumpForm::Text => writeln!(self.out, "{what:<11} {instruction:>8} {addr:016x} {size}"),
         }
     }
 
@@ -240,11 +240,11 @@ impl<W: Write> Printer<'_, W> {
         let (page, frame, kind) =
             (mapping.page << 12, mapping.frame << 12, page_kind(mapping.kind));
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let mapping = json!({"page": format!("{page:016x}"), "physical": format!("{frame:012x}"), "kind": kind});
                 writeln!(self.out, "{}", json!({ "mapping": mapping }))
             }
-            Form::Text => {
+            DumpForm::Text => {
                 writeln!(self.out, "mapping              {page:016x} {frame:012x} {kind}")
             }
         }
@@ -266,12 +266,12 @@ impl<W: Write> Printer<'_, W> {
             FrameUse::PartOf(head) => format!("part of {:012x}", head << 12),
         };
         match self.form {
-            Form::Json => writeln!(
+            DumpForm::Json => writeln!(
                 self.out,
                 "{}",
                 json!({"use": {"physical": first, "frames": frames, "used": used}})
             ),
-            Form::Text => {
+            DumpForm::Text => {
                 writeln!(self.out, "use         {frames:>8} {first} {}", used.escape_debug())
             }
         }
@@ -280,7 +280,7 @@ impl<W: Write> Printer<'_, W> {
     fn pattern(&mut self, id: TranslationId, patterns: &Patterns) -> io::Result<()> {
         let physical = patterns.physical(id).map(|addr| addr.map(|addr| format!("{addr:012x}")));
         let sites: Vec<String> = patterns.of(id).iter().map(|site| site_text(*site)).collect();
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let pattern = json!({"translation": id.0, "physical": physical, "sites": sites});
             return writeln!(self.out, "{}", json!({ "pattern": pattern }));
         }
@@ -307,7 +307,7 @@ impl<W: Write> Printer<'_, W> {
             data,
         } = totals;
         let hash = format!("{hash:016x}");
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let mut totals = json!({
                 "kernel_instructions": kernel_instructions, "user_instructions": user_instructions, "executions": executions,
                 "left": left, "translations": translations, "tasks": tasks, "hash": hash,

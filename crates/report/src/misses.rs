@@ -1,6 +1,7 @@
 //! Misses as text: by cause, by data structure, by function, by address.
 
-use attribution::misses::table::{Causes, Levels, MissTable, StructureRow};
+use attribution::misses::table::{MissTable, MissesByLevel, StructureRow};
+use sim::Misses;
 use std::fmt::Write;
 
 /// The tables of one machine; at most `top` rows of each.
@@ -31,7 +32,7 @@ fn write(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Result {
 }
 
 /// The levels at which anything missed.
-fn named(levels: &Levels) -> Vec<(&'static str, &Causes)> {
+fn named(levels: &MissesByLevel) -> Vec<(&'static str, &Misses)> {
     let all = [
         ("L1I", &levels.l1i),
         ("L1D", &levels.l1d),
@@ -43,8 +44,8 @@ fn named(levels: &Levels) -> Vec<(&'static str, &Causes)> {
     all.into_iter().filter(|(_, causes)| causes.total() > 0).collect()
 }
 
-fn causes_line(out: &mut String, name: &str, causes: &Causes) -> std::fmt::Result {
-    let Causes { cold, own, other } = causes;
+fn causes_line(out: &mut String, name: &str, causes: &Misses) -> std::fmt::Result {
+    let Misses { cold, own, other } = causes;
     writeln!(out, "{name:<28}{:>14}{cold:>14}{own:>14}{other:>14}", causes.total())
 }
 
@@ -60,7 +61,7 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
         "data", "of L1D", "KERN L1D", "cold", "self", "other", "USER L1D", "L2"
     )?;
     for row in table.structures.iter().take(top) {
-        let Causes { cold, own, other } = row.kernel.l1d;
+        let Misses { cold, own, other } = row.kernel.l1d;
         let name = format!("{} {}", row.class.title(), row.name);
         writeln!(
             out,
@@ -96,10 +97,10 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
 }
 
 fn by_function(table: &MissTable, top: usize, level: &str, out: &mut String) -> std::fmt::Result {
-    let of = |levels: &Levels| {
+    let of = |levels: &MissesByLevel| {
         named(levels).into_iter().find(|(name, _)| *name == level).map(|(_, causes)| *causes)
     };
-    let mut rows: Vec<(&str, Causes)> = table
+    let mut rows: Vec<(&str, Misses)> = table
         .functions
         .iter()
         .filter_map(|row| Some((row.name.as_str(), of(&row.misses)?)))
@@ -147,7 +148,7 @@ fn by_address(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Resu
         "range", "misses", "cold", "self", "other", "references"
     )?;
     for range in most.into_iter().take(top.min(10)) {
-        let Causes { cold, own, other } = range.misses;
+        let Misses { cold, own, other } = range.misses;
         let total = range.misses.total();
         writeln!(
             out,

@@ -4,9 +4,9 @@
 //! Takes what `services` and `replay` counted; gives numbers to be drawn, cut down to what can be
 //! seen. Draws nothing.
 
-use attribution::Observed;
+use attribution::ObservedRecording;
 use attribution::misses::table::{MissTable, StructureRow};
-use attribution::services::annotations::Kind;
+use attribution::services::annotations::ServiceKind;
 use attribution::services::calls::{CallTree, NodeId, ROOT, ServiceCalls};
 use attribution::services::share::OsShare;
 use attribution::services::table::ServiceTable;
@@ -14,7 +14,7 @@ use attribution::services::timeline::Timeline;
 use attribution::sizes::Sizes;
 use image::address::LinkAddr;
 use image::place::Placement;
-use replay::results::Row;
+use replay::results::ResultRow;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use trace::RunAddr;
@@ -38,19 +38,19 @@ pub struct Overview {
     /// In cycles of the first machine.
     pub timeline: Timeline,
     /// One for each machine, and for each layout on it.
-    pub rows: Vec<Row>,
-    pub functions: Vec<FunctionRow>,
-    pub flame: Flame,
+    pub rows: Vec<ResultRow>,
+    pub functions: Vec<FunctionCostRow>,
+    pub flame: FlameGraph,
     pub maps: Vec<AddressMap>,
     pub sizes: Sizes,
     /// Of the first machine with a data cache; `None`: the recording has no data accesses, or no
     /// machine such a cache.
-    pub data: Option<DataMisses>,
+    pub data: Option<StructureMisses>,
 }
 
 /// Misses by data structure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DataMisses {
+pub struct StructureMisses {
     pub machine: String,
     /// Descending by misses of the L1D; together they are all misses of loads and stores.
     pub rows: Vec<StructureRow>,
@@ -60,9 +60,9 @@ pub struct DataMisses {
     pub frames_unknown: Option<String>,
 }
 
-impl From<MissTable> for DataMisses {
-    fn from(table: MissTable) -> DataMisses {
-        DataMisses {
+impl From<MissTable> for StructureMisses {
+    fn from(table: MissTable) -> StructureMisses {
+        StructureMisses {
             machine: table.machine,
             rows: table.structures,
             other_share: table.other_share,
@@ -73,7 +73,7 @@ impl From<MissTable> for DataMisses {
 
 /// A function of the kernel; thunks are in the function that goes through them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct FunctionRow {
+pub struct FunctionCostRow {
     pub name: String,
     pub calls: u64,
     /// Its own.
@@ -87,7 +87,7 @@ pub struct FunctionRow {
 
 /// Chains of calls by their instructions: mode, service, functions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Flame {
+pub struct FlameGraph {
     pub names: Vec<String>,
     /// Each before what it called: depth from 0, index of the name, instructions with all that it
     /// called. What is left out is too narrow to be seen.
@@ -119,14 +119,14 @@ pub struct LayoutMisses<'a> {
 impl Overview {
     /// `rows`: one for each machine and layout; `misses`: one for each layout.
     pub fn new(
-        observed: Observed,
+        observed: ObservedRecording,
         conditions: BTreeMap<String, String>,
-        rows: Vec<Row>,
+        rows: Vec<ResultRow>,
         misses: &[LayoutMisses<'_>],
         sizes: Sizes,
-        data: Option<DataMisses>,
+        data: Option<StructureMisses>,
     ) -> Overview {
-        let Observed { table, calls, timeline } = observed;
+        let ObservedRecording { table, calls, timeline } = observed;
         Overview {
             workload: table.workload.clone(),
             kernel: table.kernel.clone(),
@@ -146,8 +146,8 @@ impl Overview {
 }
 
 /// The most instructions first.
-pub fn functions(tree: &CallTree) -> Vec<FunctionRow> {
-    let mut rows: BTreeMap<u32, FunctionRow> = BTreeMap::new();
+pub fn functions(tree: &CallTree) -> Vec<FunctionCostRow> {
+    let mut rows: BTreeMap<u32, FunctionCostRow> = BTreeMap::new();
     let mut inclusive = vec![0; tree.nodes.len()];
     for (node, cost) in
         tree.services.iter().flat_map(|service| &service.costs).filter(|(node, _)| *node != ROOT)
@@ -167,9 +167,9 @@ pub fn functions(tree: &CallTree) -> Vec<FunctionRow> {
             rows.entry(node.function).or_default().inclusive += inclusive[number];
         }
     }
-    let mut rows: Vec<FunctionRow> = rows
+    let mut rows: Vec<FunctionCostRow> = rows
         .into_iter()
-        .map(|(function, row)| FunctionRow {
+        .map(|(function, row)| FunctionCostRow {
             name: tree.functions[function as usize].clone(),
             ..row
         })
@@ -191,17 +191,21 @@ fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
     false
 }
 
-pub fn flame(tree: &CallTree) -> Flame {
+pub fn flame(tree: &CallTree) -> FlameGraph {
     let total = |service: &ServiceCalls| -> u64 {
         service.costs.iter().map(|(_, cost)| cost.instructions).sum()
     };
     let all: u64 = tree.services.iter().map(total).sum();
     let least = (all as f64 * NARROWEST).ceil() as u64;
-    let mut flame = Drawing::default();
+    let mut flame = FlameDrawing::default();
     for (mode, wanted) in [
-        ("kernel", (|kind| !matches!(kind, Kind::User | Kind::Idle)) as fn(Kind) -> bool),
-        ("user", |kind| kind == Kind::User),
-        ("idle", |kind| kind == Kind::Idle),
+        (
+            "kernel",
+            (|kind| !matches!(kind, ServiceKind::User | ServiceKind::Idle))
+                as fn(ServiceKind) -> bool,
+        ),
+        ("user", |kind| kind == ServiceKind::User),
+        ("idle", |kind| kind == ServiceKind::Idle),
     ] {
         let services = tree.services.iter().filter(|service| wanted(service.kind));
         let mut services: Vec<(u64, &ServiceCalls)> =
@@ -219,17 +223,17 @@ pub fn flame(tree: &CallTree) -> Flame {
             flame.chains(tree, service, least);
         }
     }
-    Flame { names: flame.names, frames: flame.frames }
+    FlameGraph { names: flame.names, frames: flame.frames }
 }
 
 #[derive(Default)]
-struct Drawing {
+struct FlameDrawing {
     names: Vec<String>,
     numbers: BTreeMap<String, u32>,
     frames: Vec<(u32, u32, u64)>,
 }
 
-impl Drawing {
+impl FlameDrawing {
     fn frame(&mut self, depth: u32, name: &str, total: u64) {
         let next = self.names.len() as u32;
         let number = *self.numbers.entry(name.to_owned()).or_insert(next);
@@ -338,17 +342,17 @@ fn pages_of_most(mut misses: Vec<u64>) -> u64 {
 pub mod tests {
     use super::*;
     use attribution::services::LevelMisses;
-    use attribution::services::calls::{Cost, Node};
+    use attribution::services::calls::{CallCost, CallNode};
 
-    fn cost(calls: u64, instructions: u64) -> Cost {
+    fn cost(calls: u64, instructions: u64) -> CallCost {
         let misses = LevelMisses { l1i: instructions / 10, l1d: 0, l2: 0 };
-        Cost { calls, instructions, misses }
+        CallCost { calls, instructions, misses }
     }
 
     /// read → f → g → f, and f → h, which is too narrow; user mode.
     pub fn tree() -> CallTree {
-        let node = |parent, function| Node { parent: NodeId(parent), function };
-        let service = |kind, name: &str, costs: &[(u32, Cost)]| ServiceCalls {
+        let node = |parent, function| CallNode { parent: NodeId(parent), function };
+        let service = |kind, name: &str, costs: &[(u32, CallCost)]| ServiceCalls {
             kind,
             name: name.to_owned(),
             costs: costs.iter().map(|&(at, cost)| (NodeId(at), cost)).collect(),
@@ -358,11 +362,11 @@ pub mod tests {
             nodes: vec![node(0, 0), node(0, 0), node(1, 1), node(2, 0), node(1, 2)],
             services: vec![
                 service(
-                    Kind::SystemCall,
+                    ServiceKind::SystemCall,
                     "read",
                     &[(1, cost(2, 5000)), (2, cost(3, 2000)), (3, cost(1, 1000)), (4, cost(1, 1))],
                 ),
-                service(Kind::User, "sh", &[(0, cost(0, 1999))]),
+                service(ServiceKind::User, "sh", &[(0, cost(0, 1999))]),
             ],
         }
     }

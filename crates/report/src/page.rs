@@ -22,14 +22,14 @@ const SCRIPTS: [&str; 5] = [
 const SERVICES: usize = 30;
 
 #[derive(Serialize)]
-struct Data<'a> {
+struct PageData<'a> {
     recordings: &'a [Overview],
     comparisons: &'a [Comparison],
 }
 
 /// The page's HTML.
 pub fn page(recordings: &[Overview], comparisons: &[Comparison]) -> Result<String> {
-    let data = in_script(&serde_json::to_string(&Data { recordings, comparisons })?);
+    let data = in_script(&serde_json::to_string(&PageData { recordings, comparisons })?);
     let table = in_text(&tables(recordings, comparisons));
     let script = SCRIPTS.concat();
     let mut page = String::with_capacity(

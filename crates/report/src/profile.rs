@@ -8,7 +8,7 @@ use profile::Profile;
 
 /// What a profile amounts to.
 #[derive(serde::Serialize)]
-pub struct Summary {
+pub struct ProfileSummary {
     kernel: String,
     workloads: Vec<String>,
     kernel_instructions: u64,
@@ -24,36 +24,36 @@ pub struct Summary {
     edges: usize,
     calls: usize,
     /// Name, instructions' bytes executed, by block counts.
-    top_functions: Vec<Row>,
-    top_processes: Vec<ProcessRow>,
+    top_functions: Vec<CountRow>,
+    top_processes: Vec<ProcessSummaryRow>,
     /// Address of the translation, instructions.
-    outside: Vec<Row>,
+    outside: Vec<CountRow>,
 }
 
 #[derive(serde::Serialize)]
-struct Row {
+struct CountRow {
     name: String,
     count: u64,
 }
 
 #[derive(serde::Serialize)]
-struct ProcessRow {
+struct ProcessSummaryRow {
     name: String,
     kernel_instructions: u64,
     user_instructions: u64,
 }
 
-impl Summary {
+impl ProfileSummary {
     /// `top`: the most functions, processes and addresses that are listed.
     pub fn new(image: &Image, profile: &Profile, top: usize) -> Self {
         let count_of = |index: u32| {
             profile.blocks.get(&image.blocks[index as usize].addr).copied().unwrap_or(0)
         };
         let size_of = |index: u32| u64::from(image.blocks[index as usize].size);
-        let mut functions: Vec<Row> = image
+        let mut functions: Vec<CountRow> = image
             .functions
             .iter()
-            .map(|function| Row {
+            .map(|function| CountRow {
                 name: function.name.clone(),
                 count: function.blocks.clone().map(|index| count_of(index) * size_of(index)).sum(),
             })
@@ -63,10 +63,10 @@ impl Summary {
         functions.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
         functions.truncate(top);
 
-        let mut processes: Vec<ProcessRow> = profile
+        let mut processes: Vec<ProcessSummaryRow> = profile
             .processes
             .iter()
-            .map(|(name, process)| ProcessRow {
+            .map(|(name, process)| ProcessSummaryRow {
                 name: name.clone(),
                 kernel_instructions: process.kernel_instructions,
                 user_instructions: process.user_instructions,
@@ -76,10 +76,10 @@ impl Summary {
             .sort_by_key(|row| std::cmp::Reverse(row.kernel_instructions + row.user_instructions));
         processes.truncate(top);
 
-        let mut outside: Vec<Row> = profile
+        let mut outside: Vec<CountRow> = profile
             .outside
             .iter()
-            .map(|(addr, &count)| Row { name: addr.to_string(), count })
+            .map(|(addr, &count)| CountRow { name: addr.to_string(), count })
             .collect();
         outside.sort_by_key(|row| std::cmp::Reverse(row.count));
         outside.truncate(top);

@@ -1,6 +1,6 @@
 //! Service tables and the system's share, for a terminal.
 
-use crate::text::Table;
+use crate::text::TextTable;
 use attribution::services::share::OsShare;
 use attribution::services::table::{ServiceRow, ServiceTable};
 use replay::results::Predictions;
@@ -61,7 +61,7 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         });
         titles.extend((at > 0).then_some("faster"));
     }
-    let mut table = Table::new(&titles);
+    let mut table = TextTable::new(&titles);
     for row in services.rows.iter().take(most) {
         table.push(cells(row));
     }
@@ -91,7 +91,7 @@ fn branches(services: &ServiceTable, most: usize) -> String {
     for _ in &services.machines {
         titles.extend(["directions", "targets", "returns", "all", "misfetches", "stall"]);
     }
-    let mut table = Table::new(&titles);
+    let mut table = TextTable::new(&titles);
     let rows = services.rows.iter().take(most);
     for row in rows {
         let mut cells =
@@ -206,7 +206,7 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
         titles.push("L1I misses".to_owned());
     }
     titles.extend(["interrupts", "median apart", "ninth decile"].map(str::to_owned));
-    let mut table = Table::new(&titles.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = TextTable::new(&titles.iter().map(String::as_str).collect::<Vec<_>>());
     for share in shares {
         let mut cells =
             vec![share.workload.clone(), share.instructions.to_string(), percent(share.share)];
@@ -227,7 +227,7 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
             "\n{}: visits to the kernel, in instructions (upper ends of powers of two)",
             share.workload
         );
-        let mut table = Table::new(&["service", "visits", "median", "ninth decile"]);
+        let mut table = TextTable::new(&["service", "visits", "median", "ninth decile"]);
         for visits in share.visits.iter().take(most) {
             let lengths = &visits.lengths;
             let mut cells = vec![format!("{} {}", visits.kind.title(), visits.name)];
@@ -250,8 +250,10 @@ fn percent(share: f64) -> String {
 mod tests {
     use super::*;
     use attribution::services::Attributed;
-    use attribution::services::annotations::Kind;
-    use attribution::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, Times};
+    use attribution::services::annotations::ServiceKind;
+    use attribution::services::ledger::{
+        Distribution, Invocation, Ledger, ServiceMachineCounts, Times,
+    };
     use sim::{BranchCounters, BranchPrediction, Counters, Direction, Machine};
 
     /// 1000 instructions of a read on a machine with data caches and prediction, and on one that
@@ -266,8 +268,8 @@ mod tests {
         let branches =
             BranchCounters { wrong_directions: 6, wrong_returns: 2, ..BranchCounters::default() };
         let mut ledger = Ledger::default();
-        let service = ledger.service(Kind::SystemCall, "read");
-        let counts = |memory, branches| MachineCounts { l1i_misses: 4, memory, branches };
+        let service = ledger.service(ServiceKind::SystemCall, "read");
+        let counts = |memory, branches| ServiceMachineCounts { l1i_misses: 4, memory, branches };
         let invocation = Invocation {
             instructions: 1000,
             machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
@@ -297,8 +299,8 @@ mod tests {
         let mut counters = Counters { instructions: 1000, ..Counters::default() };
         (counters.l1i.cold, counters.l1d.cold) = (4, 6);
         let mut ledger = Ledger::default();
-        let service = ledger.service(Kind::SystemCall, "read");
-        let counts = MachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
+        let service = ledger.service(ServiceKind::SystemCall, "read");
+        let counts = ServiceMachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
         let invocation =
             Invocation { instructions: 1000, machines: vec![counts], times: Times::default() };
         ledger.add(service, &invocation);

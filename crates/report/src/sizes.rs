@@ -1,6 +1,6 @@
 //! Misses against cache size and associativity, for a terminal.
 
-use crate::text::Table;
+use crate::text::TextTable;
 use attribution::sizes::{Holds, Sizes};
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub fn text(sizes: &Sizes) -> String {
         (Holds::Data, "data caches"),
         (Holds::Both, "unified caches, of all references"),
     ] {
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             "size",
             "ways",
             "KERN cold",

@@ -1,11 +1,12 @@
 //! Result rows as tables for a terminal.
 
 use replay::comparison::Comparison;
-use replay::results::{Kind, Memory, Misses, Predictions, Row, Sides, Taken};
+use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
+use sim::{Misses, PerMode, TakenBranches};
 use std::fmt::Write as _;
 
 /// One table of misses for each machine, then what does not depend on a machine.
-pub fn rows(rows: &[Row]) -> String {
+pub fn rows(rows: &[ResultRow]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let instructions = first.counters.instructions;
     let share = 100.0 * instructions.kernel as f64 / instructions.total().max(1) as f64;
@@ -18,7 +19,7 @@ pub fn rows(rows: &[Row]) -> String {
     );
     let machines = in_order(rows, |row| &row.machine);
     for machine in machines {
-        let on: Vec<&Row> = rows.iter().filter(|row| row.machine == *machine).collect();
+        let on: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == *machine).collect();
         let _ = write!(text, "\n{machine}\n{}", misses(&on));
         text += &on.iter().filter_map(|row| bound(row)).collect::<String>();
         if on.iter().any(|row| row.counters.memory.is_some()) {
@@ -29,7 +30,7 @@ pub fn rows(rows: &[Row]) -> String {
             let _ = write!(text, "\n{machine}: wrong predictions of branches\n{}", branches(&on));
         }
     }
-    let any: Vec<&Row> = rows.iter().filter(|row| row.machine == first.machine).collect();
+    let any: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == first.machine).collect();
     let _ = write!(
         text,
         "\non any machine: taken branches, bytes fetched, 4 KB pages touched\n{}",
@@ -39,10 +40,10 @@ pub fn rows(rows: &[Row]) -> String {
 }
 
 /// What no layout does better.
-fn bound(row: &Row) -> Option<String> {
+fn bound(row: &ResultRow) -> Option<String> {
     let bound = row.bound?;
     let misses = row.counters.misses().max(1) as f64;
-    let line = |what: &str, least: Sides<u64>| {
+    let line = |what: &str, least: PerMode<u64>| {
         let change = 100.0 * (least.total() as f64 / misses - 1.0);
         format!(
             "{what}: kernel {}, user {}, together {change:+.1} % of the original\n",
@@ -53,8 +54,8 @@ fn bound(row: &Row) -> Option<String> {
     Some(belady + &line("as much as if nothing were wasted (LRU, packed to the byte)", bound.lru))
 }
 
-fn misses(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+fn misses(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "kernel L1I",
         "self",
@@ -87,8 +88,8 @@ fn misses(rows: &[&Row]) -> String {
 }
 
 /// A line for the kernel and one for user code.
-fn memory(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+fn memory(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "",
         "loads",
@@ -139,8 +140,8 @@ fn memory(rows: &[&Row]) -> String {
 }
 
 /// A line for the kernel and one for user code.
-fn branches(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+fn branches(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "",
         "directions",
@@ -175,7 +176,7 @@ fn wrong(branches: &Predictions) -> [String; 7] {
 }
 
 /// Cycles, cycles an instruction, and the share of the cycles that each kind of stall has.
-fn time(memory: &Memory, instructions: u64) -> Vec<String> {
+fn time(memory: &MemoryCounters, instructions: u64) -> Vec<String> {
     let cycles = memory.cycles.max(1.0);
     let stalls =
         [memory.stall_l1i, memory.stall_l1d, memory.stall_l2i, memory.stall_l2d, memory.stall_tlb];
@@ -190,19 +191,19 @@ fn time(memory: &Memory, instructions: u64) -> Vec<String> {
 /// So many functions are printed.
 const FUNCTIONS: usize = 10;
 
-fn data_functions(rows: &[&Row]) -> String {
+fn data_functions(rows: &[&ResultRow]) -> String {
     let Some(row) = rows.first().filter(|row| !row.data_functions.is_empty()) else {
         return String::new();
     };
-    let mut table = Table::new(&["data misses of kernel functions", "L1D", "L2"]);
+    let mut table = TextTable::new(&["data misses of kernel functions", "L1D", "L2"]);
     for function in row.data_functions.iter().take(FUNCTIONS) {
         table.push(vec![function.name.clone(), function.l1d.to_string(), function.l2.to_string()]);
     }
     format!("\n{}", table.to_text())
 }
 
-fn amounts(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+fn amounts(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "jcc k",
         "jmp k",
@@ -231,7 +232,7 @@ fn amounts(rows: &[&Row]) -> String {
     table.to_text()
 }
 
-fn warnings(rows: &[&Row]) -> String {
+fn warnings(rows: &[&ResultRow]) -> String {
     let mut text = String::new();
     for row in rows {
         let (counters, executed) = (&row.counters, row.counters.instructions.total().max(1) as f64);
@@ -263,7 +264,7 @@ pub fn comparisons(comparisons: &[Comparison]) -> String {
             let _ =
                 writeln!(text, "{workload} on {machine}, layout {}, seed {seed}", layout.layout);
             let mut table =
-                Table::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
+                TextTable::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
             for metric in &layout.metrics {
                 table.push(vec![
                     metric.name.to_owned(),
@@ -281,10 +282,10 @@ pub fn comparisons(comparisons: &[Comparison]) -> String {
     text
 }
 
-fn name(row: &Row) -> String {
+fn name(row: &ResultRow) -> String {
     match row.kind {
-        Kind::Recorded => row.layout.clone(),
-        Kind::Predicted => format!("{} (predicted)", row.layout),
+        ResultKind::Recorded => row.layout.clone(),
+        ResultKind::Predicted => format!("{} (predicted)", row.layout),
     }
 }
 
@@ -292,12 +293,12 @@ fn by_cause(misses: &Misses) -> [String; 4] {
     [misses.total(), misses.own, misses.other, misses.cold].map(|count| count.to_string())
 }
 
-fn by_kind(taken: &Taken) -> [String; 5] {
+fn by_kind(taken: &TakenBranches) -> [String; 5] {
     [taken.conditional, taken.jump, taken.call, taken.ret, taken.indirect]
         .map(|count| count.to_string())
 }
 
-fn both(modes: Sides<u64>) -> [String; 2] {
+fn both(modes: PerMode<u64>) -> [String; 2] {
     [modes.kernel, modes.user].map(|count| count.to_string())
 }
 
@@ -330,13 +331,13 @@ pub(super) fn in_order<'a, T>(
 }
 
 /// The first column to the left, the others to the right, each as wide as its widest cell.
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    pub fn new(titles: &[&str]) -> Table {
-        Table { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
+impl TextTable {
+    pub fn new(titles: &[&str]) -> TextTable {
+        TextTable { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
     }
 
     pub fn push(&mut self, cells: Vec<String>) {

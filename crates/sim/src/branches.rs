@@ -34,11 +34,12 @@ pub enum BranchKind {
 }
 
 /// How often branches of each kind were taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TakenBranches {
     pub conditional: u64,
     pub jump: u64,
     pub call: u64,
+    #[serde(rename = "return")]
     pub ret: u64,
     /// Indirect jumps and calls.
     pub indirect: u64,

@@ -53,9 +53,10 @@ pub enum Cause {
 }
 
 /// Misses of one side, by what caused them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Misses {
     pub cold: u64,
+    #[serde(rename = "self")]
     pub own: u64,
     pub other: u64,
 }

@@ -13,7 +13,7 @@ impl Mode {
 }
 
 /// One value for the kernel and one for user code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PerMode<T> {
     pub kernel: T,
     pub user: T,
@@ -32,6 +32,13 @@ impl<T> PerMode<T> {
             Mode::Kernel => &mut self.kernel,
             Mode::User => &mut self.user,
         }
+    }
+}
+
+impl PerMode<u64> {
+    /// The counts of kernel and user together.
+    pub fn total(&self) -> u64 {
+        self.kernel + self.user
     }
 }
 

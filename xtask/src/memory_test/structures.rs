@@ -4,12 +4,12 @@
 use super::recorded;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
-use attribution::misses::table::{Causes, Levels, MissTable};
+use attribution::misses::table::{MissTable, MissesByLevel};
 use execution::machine;
 use guest::End;
 use host::recording::Recording;
-use replay::{self, Layout};
-use sim::{Counters, PerMode};
+use replay::{self, ReplayLayout};
+use sim::{Counters, Misses, PerMode};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -40,7 +40,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     );
 
     let reader = Reader::new(BufReader::new(File::open(&trace)?))?;
-    let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(MACHINE)?])?;
+    let replayed = replay::replay(reader, &[ReplayLayout::original()], &[machine::find(MACHINE)?])?;
     let counted =
         replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
     let attribution = Attribution::open(tree, None, &[MACHINE.to_owned()])?;
@@ -93,7 +93,7 @@ fn of_class(row: &attribution::misses::table::StructureRow, class: &str) -> bool
 
 /// Functions, structures and ranges, each to the last miss.
 fn adds_up(table: &MissTable, counted: &PerMode<Counters>, check: &mut impl FnMut(&str, bool)) {
-    let (kernel, user) = (Levels::from(&counted.kernel), Levels::from(&counted.user));
+    let (kernel, user) = (MissesByLevel::from(&counted.kernel), MissesByLevel::from(&counted.user));
     check("the caches counted what replay counts", (table.kernel, table.user) == (kernel, user));
     for (mode, is_kernel, levels) in [("kernel", true, &kernel), ("user", false, &user)] {
         let rows = || table.functions.iter().filter(|row| row.kernel == is_kernel);
@@ -124,7 +124,7 @@ fn adds_up(table: &MissTable, counted: &PerMode<Counters>, check: &mut impl FnMu
     );
 }
 
-type Of = fn(&Levels) -> Causes;
+type Of = fn(&MissesByLevel) -> Misses;
 
 const LEVELS: [(&str, Of); 6] = [
     ("L1I", |levels| levels.l1i),
@@ -135,8 +135,8 @@ const LEVELS: [(&str, Of); 6] = [
     ("L3D", |levels| levels.l3d),
 ];
 
-fn sum(causes: impl Iterator<Item = Causes>) -> Causes {
-    causes.fold(Causes::default(), |sum, more| Causes {
+fn sum(causes: impl Iterator<Item = Misses>) -> Misses {
+    causes.fold(Misses::default(), |sum, more| Misses {
         cold: sum.cold + more.cold,
         own: sum.own + more.own,
         other: sum.other + more.other,

@@ -1,10 +1,10 @@
 //! Counts misses as they happen: by function, by range of the kernel's addresses, by data
 //! structure.
 
-use super::memory::{Class, Memory, Owner, Structure, StructureId};
-use super::walk::{DataMiss, Observer};
+use super::memory::{DataOwners, MissOwner, Structure, StructureClass, StructureId};
+use super::walk::{DataMiss, MissObserver};
 use crate::services::functions::NAMELESS;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use image::address::LinkAddr;
 use sim::{Cause, Counters, Missed, Misses, Mode, PerMode};
@@ -16,14 +16,14 @@ pub const USER_MODE: &str = "(user mode)";
 /// Torrellas counts by ranges of 1 KB (1998, figures 1 and 2).
 pub const RANGE: u64 = 1024;
 
-pub struct Collector<'a> {
-    symbols: &'a Symbols,
-    memory: Memory,
+pub struct MissCollector<'a> {
+    symbols: &'a KernelSymbols,
+    memory: DataOwners,
     names: Vec<&'a str>,
     numbers: HashMap<&'a str, u32>,
-    of: Vec<Of>,
+    of: Vec<TranslationFacts>,
     current: TranslationId,
-    machines: Vec<Machine>,
+    machines: Vec<MachineMisses>,
     /// Changes of use in the stream, and how many of them are past.
     changes: Vec<(u32, UseChange)>,
     past: usize,
@@ -33,7 +33,7 @@ pub struct Collector<'a> {
 }
 
 /// What is known of a translation.
-struct Of {
+struct TranslationFacts {
     function: u32,
     addr: RunAddr,
     lengths: Box<[u8]>,
@@ -44,18 +44,18 @@ struct Of {
 
 /// What was counted on one machine.
 #[derive(Default)]
-pub struct Machine {
+pub struct MachineMisses {
     /// By function's number.
     pub functions: Vec<Counters>,
     /// L1I misses of the kernel by range.
     pub ranges: BTreeMap<u64, Misses>,
     /// By structure's number, and who missed.
     pub structures: Vec<PerMode<Counters>>,
-    /// Of frames that are not yet named.
+    /// Counts of frames whose use is not known yet.
     pending: HashMap<u64, PerMode<Counters>>,
 }
 
-impl Machine {
+impl MachineMisses {
     fn structure(&mut self, id: StructureId) -> &mut PerMode<Counters> {
         let at = id.0 as usize;
         if at >= self.structures.len() {
@@ -73,16 +73,20 @@ impl Machine {
     }
 }
 
-impl<'a> Collector<'a> {
-    pub fn new(symbols: &'a Symbols, memory: Memory, machines: usize) -> Collector<'a> {
-        Collector {
+impl<'a> MissCollector<'a> {
+    pub fn new(
+        symbols: &'a KernelSymbols,
+        memory: DataOwners,
+        machines: usize,
+    ) -> MissCollector<'a> {
+        MissCollector {
             symbols,
             memory,
             names: Vec::new(),
             numbers: HashMap::new(),
             of: Vec::new(),
             current: TranslationId(0),
-            machines: std::iter::repeat_with(Machine::default).take(machines).collect(),
+            machines: std::iter::repeat_with(MachineMisses::default).take(machines).collect(),
             changes: Vec::new(),
             past: 0,
             execution: 0,
@@ -105,7 +109,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    pub fn machine(&self, number: usize) -> &Machine {
+    pub fn machine(&self, number: usize) -> &MachineMisses {
         &self.machines[number]
     }
 
@@ -155,7 +159,7 @@ fn accesses_only_a_stack(code: &[u8]) -> bool {
     instruction.stack_pointer_increment() != 0 && !elsewhere
 }
 
-impl Observer for Collector<'_> {
+impl MissObserver for MissCollector<'_> {
     fn define(&mut self, translation: &Translation) {
         let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
         let name = match translation.is_kernel() {
@@ -171,7 +175,7 @@ impl Observer for Collector<'_> {
         let stack = translation
             .code_by_instruction()
             .map(|(_, code)| translation.is_kernel() && accesses_only_a_stack(code));
-        self.of.push(Of {
+        self.of.push(TranslationFacts {
             function,
             addr: translation.addr,
             lengths: translation.lengths.clone(),
@@ -226,14 +230,14 @@ impl Observer for Collector<'_> {
         let machine = &mut self.machines[machine];
         count(function_counters(machine, of.function as usize), missed, false);
         let counters = match self.memory.owner(miss.addr, frame) {
-            Owner::Known(id) => machine.structure(id),
-            Owner::Pending(frame) => machine.pending.entry(frame).or_default(),
+            MissOwner::Known(id) => machine.structure(id),
+            MissOwner::Pending(frame) => machine.pending.entry(frame).or_default(),
         };
         count(counters.get_mut(mode), missed, false);
     }
 }
 
-fn function_counters(machine: &mut Machine, function: usize) -> &mut Counters {
+fn function_counters(machine: &mut MachineMisses, function: usize) -> &mut Counters {
     if function >= machine.functions.len() {
         machine.functions.resize(function + 1, Counters::default());
     }
@@ -259,8 +263,8 @@ fn count(counters: &mut Counters, missed: Missed, fetch: bool) {
 }
 
 /// Structures that say nothing of what the data is.
-pub fn says_nothing(class: Class) -> bool {
-    matches!(class, Class::Held | Class::Other)
+pub fn says_nothing(class: StructureClass) -> bool {
+    matches!(class, StructureClass::Held | StructureClass::Other)
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ pub mod table;
 mod variables;
 mod walk;
 
-use crate::services::{self, symbols::Symbols};
+use crate::services::{self, symbols::KernelSymbols};
 use anyhow::{Context, Result};
-use collector::Collector;
-use memory::Memory;
+use collector::MissCollector;
+use memory::DataOwners;
 use sim::Machine;
 use std::io::Read;
 use std::path::Path;
@@ -29,16 +29,16 @@ use variables::Variables;
 /// cache; `vmlinux` has no symbols.
 pub fn misses<R: Read>(
     reader: &mut Reader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     vmlinux: &Path,
     machines: &[Machine],
 ) -> Result<Vec<MissTable>> {
     services::check(reader, symbols)?;
     let variables = Variables::read(vmlinux).with_context(|| vmlinux.display().to_string())?;
     let header = reader.header().clone();
-    let memory = Memory::new(&header, variables);
+    let memory = DataOwners::new(&header, variables);
     let unknown = memory.unknown().map(str::to_owned);
-    let mut collector = Collector::new(symbols, memory, machines.len());
+    let mut collector = MissCollector::new(symbols, memory, machines.len());
     let counted = walk::walk(reader, machines, &mut collector)?;
     collector.finish();
     let tables = machines.iter().zip(counted).enumerate();

@@ -1,63 +1,41 @@
 //! What was counted, as rows that can be printed and that add up to what the machine's caches
 //! counted.
 
-use super::collector::{Collector, RANGE, USER_MODE, says_nothing};
-use super::memory::Class;
+use super::collector::{MissCollector, RANGE, USER_MODE, says_nothing};
+use super::memory::StructureClass;
 use serde::Serialize;
 use sim::{Counters, Machine, Misses, PerMode};
 use trace::Header;
 
-/// Misses by cause. In the kernel they are the papers' KERN-self and KERN-other, in user mode
-/// USER-self and USER-other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Causes {
-    pub cold: u64,
-    #[serde(rename = "self")]
-    pub own: u64,
-    pub other: u64,
-}
-
-impl Causes {
-    pub fn total(&self) -> u64 {
-        self.cold + self.own + self.other
-    }
-}
-
-impl From<Misses> for Causes {
-    fn from(misses: Misses) -> Causes {
-        Causes { cold: misses.cold, own: misses.own, other: misses.other }
-    }
-}
-
 /// The misses of every level, by instructions (`i`) and by data (`d`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Levels {
-    pub l1i: Causes,
-    pub l1d: Causes,
-    pub l2i: Causes,
-    pub l2d: Causes,
-    pub l3i: Causes,
-    pub l3d: Causes,
+pub struct MissesByLevel {
+    pub l1i: Misses,
+    pub l1d: Misses,
+    pub l2i: Misses,
+    pub l2d: Misses,
+    pub l3i: Misses,
+    pub l3d: Misses,
 }
 
-impl From<&Counters> for Levels {
-    fn from(counters: &Counters) -> Levels {
-        Levels {
-            l1i: counters.l1i.into(),
-            l1d: counters.l1d.into(),
-            l2i: counters.l2i.into(),
-            l2d: counters.l2d.into(),
-            l3i: counters.l3i.into(),
-            l3d: counters.l3d.into(),
+impl From<&Counters> for MissesByLevel {
+    fn from(counters: &Counters) -> MissesByLevel {
+        MissesByLevel {
+            l1i: counters.l1i,
+            l1d: counters.l1d,
+            l2i: counters.l2i,
+            l2d: counters.l2d,
+            l3i: counters.l3i,
+            l3d: counters.l3d,
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FunctionRow {
+pub struct FunctionMissRow {
     pub name: String,
     pub kernel: bool,
-    pub misses: Levels,
+    pub misses: MissesByLevel,
 }
 
 /// 1 KB of the kernel's code.
@@ -67,7 +45,7 @@ pub struct RangeRow {
     /// Instructions executed (Torrellas 1998, figure 2).
     pub references: u64,
     /// Of the L1I (figures 1 and 13).
-    pub misses: Causes,
+    pub misses: Misses,
 }
 
 /// How the ranges share the misses: the `ranges` that missed most have `misses` of them.
@@ -79,11 +57,11 @@ pub struct Concentration {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StructureRow {
-    pub class: Class,
+    pub class: StructureClass,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    pub kernel: Levels,
-    pub user: Levels,
+    pub kernel: MissesByLevel,
+    pub user: MissesByLevel,
 }
 
 impl StructureRow {
@@ -99,10 +77,10 @@ pub struct MissTable {
     pub seed: u64,
     pub machine: String,
     /// What the caches counted.
-    pub kernel: Levels,
-    pub user: Levels,
+    pub kernel: MissesByLevel,
+    pub user: MissesByLevel,
     /// Descending by misses of both L1s.
-    pub functions: Vec<FunctionRow>,
+    pub functions: Vec<FunctionMissRow>,
     /// Ascending by address.
     pub ranges: Vec<RangeRow>,
     pub range_bytes: u64,
@@ -121,22 +99,22 @@ impl MissTable {
     pub(super) fn new(
         header: &Header,
         machine: &Machine,
-        collector: &Collector<'_>,
+        collector: &MissCollector<'_>,
         number: usize,
         counted: &PerMode<Counters>,
         frames_unknown: Option<String>,
     ) -> MissTable {
         let counts = collector.machine(number);
-        let mut functions: Vec<FunctionRow> = collector
+        let mut functions: Vec<FunctionMissRow> = collector
             .function_names()
             .iter()
             .zip(&counts.functions)
-            .map(|(name, counters)| FunctionRow {
+            .map(|(name, counters)| FunctionMissRow {
                 name: (*name).to_owned(),
                 kernel: *name != USER_MODE,
                 misses: counters.into(),
             })
-            .filter(|row| row.misses != Levels::default())
+            .filter(|row| row.misses != MissesByLevel::default())
             .collect();
         functions.sort_by_key(|row| {
             (std::cmp::Reverse(row.misses.l1i.total() + row.misses.l1d.total()), row.name.clone())
@@ -160,7 +138,7 @@ impl MissTable {
             .map(|(start, &references)| RangeRow {
                 start: format!("{start:016x}"),
                 references,
-                misses: counts.ranges.get(start).copied().unwrap_or_default().into(),
+                misses: counts.ranges.get(start).copied().unwrap_or_default(),
             })
             .collect();
         let all: u64 = structures.iter().map(StructureRow::l1d).sum();

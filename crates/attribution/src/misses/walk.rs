@@ -23,7 +23,7 @@ pub struct DataMiss {
 }
 
 /// Is told of every execution and every miss. `machine`: its place in the list.
-pub trait Observer {
+pub trait MissObserver {
     fn define(&mut self, translation: &Translation);
     /// A stream begins.
     fn stream(&mut self, accesses: &Accesses);
@@ -34,7 +34,7 @@ pub trait Observer {
     fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: Missed);
 }
 
-struct Running {
+struct WalkedMachine {
     hierarchy: Hierarchy,
     numbering: Numbering,
     line_bytes: u64,
@@ -45,9 +45,9 @@ struct Running {
     physical: Vec<PhysAddr>,
 }
 
-impl Running {
-    fn new(machine: &Machine) -> Result<Running> {
-        Ok(Running {
+impl WalkedMachine {
+    fn new(machine: &Machine) -> Result<WalkedMachine> {
+        Ok(WalkedMachine {
             hierarchy: Hierarchy::new(machine)
                 .with_context(|| format!("the machine {} describes no data cache", machine.name))?,
             numbering: Numbering::new(Unit::Lines(machine.l1i_line), machine.l1i.sets()),
@@ -84,9 +84,10 @@ impl Running {
 pub fn walk<R: Read>(
     reader: &mut Reader<R>,
     machines: &[Machine],
-    observer: &mut impl Observer,
+    observer: &mut impl MissObserver,
 ) -> Result<Vec<PerMode<Counters>>> {
-    let mut running: Vec<Running> = machines.iter().map(Running::new).collect::<Result<_>>()?;
+    let mut running: Vec<WalkedMachine> =
+        machines.iter().map(WalkedMachine::new).collect::<Result<_>>()?;
     let mut flow = DataFlow::new(machines);
     let (mut codes, mut located) = (Vec::new(), Vec::new());
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
@@ -122,7 +123,7 @@ pub fn walk<R: Read>(
 
 /// Finds where the lines of translations lie that run for the first time.
 fn locate(
-    running: &mut [Running],
+    running: &mut [WalkedMachine],
     flow: &mut DataFlow,
     codes: &[Code],
     located: &mut [bool],
@@ -145,7 +146,12 @@ fn locate(
 }
 
 /// Runs all executions that are at hand.
-fn run(running: &mut [Running], flow: &DataFlow, codes: &[Code], observer: &mut impl Observer) {
+fn run(
+    running: &mut [WalkedMachine],
+    flow: &DataFlow,
+    codes: &[Code],
+    observer: &mut impl MissObserver,
+) {
     let mut accesses = flow.accesses();
     for execution in &flow.executions {
         let code = &codes[execution.translation.0 as usize];

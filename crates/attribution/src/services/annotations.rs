@@ -13,7 +13,7 @@ pub const SHIPPED: &str = include_str!("../../../../annotations/linux.toml");
 /// What a service belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ServiceKind {
     SystemCall,
     PageFault,
     Exception,
@@ -33,32 +33,32 @@ pub enum Kind {
     User,
 }
 
-impl Kind {
+impl ServiceKind {
     /// For people, in front of the service's name.
     pub fn title(self) -> &'static str {
         match self {
-            Kind::SystemCall => "system call",
-            Kind::PageFault => "page fault",
-            Kind::Exception => "exception",
-            Kind::Interrupt => "interrupt",
-            Kind::Ipi => "IPI",
-            Kind::Softirq => "softirq",
-            Kind::Timer => "timer",
-            Kind::ContextSwitch => "context switch",
-            Kind::Signal => "signal",
-            Kind::Task => "task",
-            Kind::KernelThread => "kernel thread",
-            Kind::Work => "work",
-            Kind::Idle => "idle",
-            Kind::Other => "other",
-            Kind::User => "user",
+            ServiceKind::SystemCall => "system call",
+            ServiceKind::PageFault => "page fault",
+            ServiceKind::Exception => "exception",
+            ServiceKind::Interrupt => "interrupt",
+            ServiceKind::Ipi => "IPI",
+            ServiceKind::Softirq => "softirq",
+            ServiceKind::Timer => "timer",
+            ServiceKind::ContextSwitch => "context switch",
+            ServiceKind::Signal => "signal",
+            ServiceKind::Task => "task",
+            ServiceKind::KernelThread => "kernel thread",
+            ServiceKind::Work => "work",
+            ServiceKind::Idle => "idle",
+            ServiceKind::Other => "other",
+            ServiceKind::User => "user",
         }
     }
 }
 
 /// Which of a kernel's functions an annotation is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct AnnotationSubject {
     /// For people: what is not seen where the kernel has none of the symbols.
     pub about: String,
     /// Names, with `*` for any text.
@@ -70,19 +70,19 @@ pub struct Subject {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotation {
-    pub subject: Subject,
-    pub meaning: Meaning,
+    pub subject: AnnotationSubject,
+    pub meaning: AnnotationMeaning,
 }
 
 /// What it means that a function is entered. `name`: with `*` for what stood for it in the symbol,
 /// or for the callee's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    Gate { kind: Kind, name: String, anywhere: bool },
-    Enter { kind: Kind, name: String },
-    EnterCallee { kind: Kind, name: String },
-    Name { of: Kind, when: Vec<String>, name: String, body: bool },
-    NameByCallee { of: Kind, name: String },
+pub enum AnnotationMeaning {
+    Gate { kind: ServiceKind, name: String, anywhere: bool },
+    Enter { kind: ServiceKind, name: String },
+    EnterCallee { kind: ServiceKind, name: String },
+    Name { of: ServiceKind, when: Vec<String>, name: String, body: bool },
+    NameByCallee { of: ServiceKind, name: String },
     Task { name: String },
     Thread { body: bool },
     Thunk,
@@ -91,7 +91,7 @@ pub enum Meaning {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// By sort and, in each, in the file's order.
+    /// Ordered by kind of table, then by the file's order.
     pub list: Vec<Annotation>,
     /// Names of tasks, with `*`, that run when there is nothing to run.
     pub idle: Vec<String>,
@@ -99,7 +99,7 @@ pub struct Annotations {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Text {
+struct AnnotationFile {
     gate: Vec<GateText>,
     #[serde(default)]
     enter: Vec<EnterText>,
@@ -135,7 +135,7 @@ macro_rules! table {
         }
 
         impl $name {
-            fn subject(&self) -> Result<Subject> {
+            fn subject(&self) -> Result<AnnotationSubject> {
                 subject(&self.about, &self.symbols, &self.first_of, self.optional)
             }
         }
@@ -143,13 +143,13 @@ macro_rules! table {
 }
 
 table!(GateText {
-    kind: Kind,
+    kind: ServiceKind,
     name: String,
     #[serde(default)]
     anywhere: bool
 });
-table!(EnterText { kind: Kind, name: String, #[serde(default)] by: Option<By> });
-table!(NameText { of: Kind, name: String, #[serde(default)] when: Vec<String>, #[serde(default)] body: bool, #[serde(default)] by: Option<By> });
+table!(EnterText { kind: ServiceKind, name: String, #[serde(default)] by: Option<NamedBy> });
+table!(NameText { of: ServiceKind, name: String, #[serde(default)] when: Vec<String>, #[serde(default)] body: bool, #[serde(default)] by: Option<NamedBy> });
 table!(NamedText { name: String });
 table!(ThreadText {
     #[serde(default)]
@@ -165,7 +165,7 @@ struct IdleText {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum By {
+enum NamedBy {
     Callee,
 }
 
@@ -174,7 +174,7 @@ fn subject(
     symbols: &[String],
     first_of: &[String],
     optional: bool,
-) -> Result<Subject> {
+) -> Result<AnnotationSubject> {
     ensure!(
         symbols.is_empty() != first_of.is_empty(),
         "{about:?}: give either symbols or first-of, and at least one"
@@ -187,7 +187,7 @@ fn subject(
         );
         ensure!(symbol.matches('*').count() <= 1, "{about:?}: {symbol:?} has more than one *");
     }
-    Ok(Subject {
+    Ok(AnnotationSubject {
         about: about.to_owned(),
         symbols: symbols.iter().chain(first_of).cloned().collect(),
         first_only: symbols.is_empty(),
@@ -204,21 +204,21 @@ impl Annotations {
     /// Not TOML, an unknown key or kind, or a table without symbols: with the line, or the table's
     /// `about`.
     pub fn parse(text: &str) -> Result<Annotations> {
-        let text: Text = toml::from_str(text)?;
+        let text: AnnotationFile = toml::from_str(text)?;
         let mut list = Vec::new();
-        let mut add = |subject: Result<Subject>, meaning| -> Result<()> {
+        let mut add = |subject: Result<AnnotationSubject>, meaning| -> Result<()> {
             list.push(Annotation { subject: subject?, meaning });
             Ok(())
         };
         for table in &text.gate {
             let (kind, name, anywhere) = (table.kind, table.name.clone(), table.anywhere);
-            add(table.subject(), Meaning::Gate { kind, name, anywhere })?;
+            add(table.subject(), AnnotationMeaning::Gate { kind, name, anywhere })?;
         }
         for table in &text.enter {
             let (kind, name) = (table.kind, table.name.clone());
             let meaning = match table.by {
-                None => Meaning::Enter { kind, name },
-                Some(By::Callee) => Meaning::EnterCallee { kind, name },
+                None => AnnotationMeaning::Enter { kind, name },
+                Some(NamedBy::Callee) => AnnotationMeaning::EnterCallee { kind, name },
             };
             add(table.subject(), meaning)?;
         }
@@ -226,25 +226,27 @@ impl Annotations {
             let (of, when, name, body) =
                 (table.of, table.when.clone(), table.name.clone(), table.body);
             let meaning = match table.by {
-                None => Meaning::Name { of, when, name, body },
-                Some(By::Callee) if when.is_empty() && !body => Meaning::NameByCallee { of, name },
-                Some(By::Callee) => {
+                None => AnnotationMeaning::Name { of, when, name, body },
+                Some(NamedBy::Callee) if when.is_empty() && !body => {
+                    AnnotationMeaning::NameByCallee { of, name }
+                }
+                Some(NamedBy::Callee) => {
                     bail!("{:?}: by = \"callee\" goes with neither when nor body", table.about)
                 }
             };
             add(table.subject(), meaning)?;
         }
         for table in &text.task {
-            add(table.subject(), Meaning::Task { name: table.name.clone() })?;
+            add(table.subject(), AnnotationMeaning::Task { name: table.name.clone() })?;
         }
         for table in &text.thread {
-            add(table.subject(), Meaning::Thread { body: table.body })?;
+            add(table.subject(), AnnotationMeaning::Thread { body: table.body })?;
         }
         for table in &text.thunk {
-            add(table.subject(), Meaning::Thunk)?;
+            add(table.subject(), AnnotationMeaning::Thunk)?;
         }
         for table in &text.count {
-            add(table.subject(), Meaning::Count { name: table.name.clone() })?;
+            add(table.subject(), AnnotationMeaning::Count { name: table.name.clone() })?;
         }
         Ok(Annotations {
             list,

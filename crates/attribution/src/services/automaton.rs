@@ -16,14 +16,14 @@
 
 mod open_services;
 
-use crate::services::annotations::Kind;
-use crate::services::binding::{Binding, OfCallee};
-use crate::services::code::{Action, Codes, FunctionId, Word};
+use crate::services::annotations::ServiceKind;
+use crate::services::binding::{Binding, CalleeMeaning};
+use crate::services::code::{Action, CalleeId, Codes, TranslationWord};
 use crate::services::halts::Halts;
 use crate::services::ledger::{Distribution, Ledger, ServiceId};
 use crate::services::meter::Meter;
-use crate::services::symbols::Symbols;
-use crate::services::tasks::{Task, Until};
+use crate::services::symbols::KernelSymbols;
+use crate::services::tasks::{ClosedBy, TaskState};
 use anyhow::Result;
 use execution::data::PIECE;
 use execution::data::Stream;
@@ -72,7 +72,7 @@ pub struct Automaton<'a, M> {
     binding: &'a Binding,
     ledger: Ledger,
     meter: M,
-    tasks: Vec<Task>,
+    tasks: Vec<TaskState>,
     /// By number of the recording's tasks.
     task_of: Vec<(usize, String)>,
     by_pid: HashMap<(TaskPointer, Option<u32>), usize>,
@@ -84,10 +84,10 @@ pub struct Automaton<'a, M> {
     clock: u64,
     booked: u64,
     halts: Halts,
-    /// Flags that a translation needs no look for; see `Word`.
+    /// Flags that a translation needs no look for; see `TranslationWord`.
     usual: u32,
     awaited: Awaited,
-    callee: Option<(OfCallee, u32)>,
+    callee: Option<(CalleeMeaning, u32)>,
     /// User mode of a task that is not known.
     nobody: ServiceId,
     counts: Vec<u64>,
@@ -99,13 +99,14 @@ pub struct Automaton<'a, M> {
 }
 
 impl<'a, M: Meter> Automaton<'a, M> {
-    pub fn new(binding: &'a Binding, symbols: &'a Symbols, meter: M) -> Automaton<'a, M> {
+    pub fn new(binding: &'a Binding, symbols: &'a KernelSymbols, meter: M) -> Automaton<'a, M> {
         let mut ledger = Ledger::default();
-        let unknown = Task { name: "(unknown)".to_owned(), unknown: true, ..Task::default() };
+        let unknown =
+            TaskState { name: "(unknown)".to_owned(), unknown: true, ..TaskState::default() };
         Automaton {
             codes: Codes::new(binding, symbols),
             binding,
-            nobody: ledger.service(Kind::User, &unknown.name),
+            nobody: ledger.service(ServiceKind::User, &unknown.name),
             ledger,
             meter,
             tasks: vec![unknown],
@@ -143,7 +144,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             let next = self.tasks.len();
             let at = *self.by_pid.entry((task.pointer, task.pid)).or_insert(next);
             if at == next {
-                self.tasks.push(Task { unknown: true, ..Task::default() });
+                self.tasks.push(TaskState { unknown: true, ..TaskState::default() });
             }
             self.task_of.push((at, task.name().into_owned()));
         }
@@ -175,7 +176,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
                             self.clock += word.instructions();
                             self.meter.executed(id.0);
                         }
-                        Word::CALL if !self.in_user_mode => {
+                        TranslationWord::CALL if !self.in_user_mode => {
                             self.clock += word.instructions();
                             self.meter.executed(id.0);
                             self.call(id.0);
@@ -216,10 +217,10 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     /// An execution that is not what it usually is. `reached`: only so many instructions of it.
-    fn attend(&mut self, id: u32, word: Word, reached: Option<u32>) {
+    fn attend(&mut self, id: u32, word: TranslationWord, reached: Option<u32>) {
         self.meter.comes(id, reached);
         let instructions = reached.map_or(word.instructions(), u64::from);
-        if word.flags() & Word::USER != 0 {
+        if word.flags() & TranslationWord::USER != 0 {
             self.awaited = Awaited::Nothing;
             if !self.in_user_mode {
                 self.enter_user_mode();
@@ -248,7 +249,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             self.look_for_callee(id);
         }
         let base = self.clock;
-        if word.flags() & Word::NOTED != 0 {
+        if word.flags() & TranslationWord::NOTED != 0 {
             self.act(id, instructions);
         }
         if self.tasks[self.current].open.is_empty() {
@@ -261,7 +262,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
         self.usual = match (self.awaited, &self.callee) {
             (Awaited::Nothing, None) => 0,
-            _ => Word::AWAITED,
+            _ => TranslationWord::AWAITED,
         };
     }
 
@@ -274,18 +275,18 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     /// What the last instruction of a translation in the kernel does.
-    fn leave(&mut self, id: u32, word: Word) {
+    fn leave(&mut self, id: u32, word: TranslationWord) {
         let flags = word.flags();
-        if flags & Word::CALL != 0 {
+        if flags & TranslationWord::CALL != 0 {
             self.call(id);
-        } else if flags & Word::RETURN != 0 {
+        } else if flags & TranslationWord::RETURN != 0 {
             self.awaited = Awaited::Return;
-        } else if flags & Word::INTERRUPT_RETURN != 0 {
+        } else if flags & TranslationWord::INTERRUPT_RETURN != 0 {
             self.awaited = Awaited::InterruptReturn(self.codes.places[id as usize].end);
-        } else if flags & Word::HALT != 0 {
+        } else if flags & TranslationWord::HALT != 0 {
             self.halts.halt(self.clock);
         }
-        if flags & Word::NOTED != 0
+        if flags & TranslationWord::NOTED != 0
             && let Some(calls) = &self.codes.notes(id).calls
         {
             self.callee = Some((calls.clone(), LONGEST_THUNK));
@@ -313,7 +314,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             // A return that calls, by an address put on the stack.
             return;
         } else {
-            let gate = task.open.iter().rfind(|open| open.until == Until::InterruptReturn);
+            let gate = task.open.iter().rfind(|open| open.until == ClosedBy::InterruptReturn);
             let floor = gate.map_or(0, |gate| gate.calls).min(task.calls.len());
             match task.calls[floor..].iter().rposition(|&addr| addr == start) {
                 Some(at) => task.calls.truncate(floor + at),
@@ -322,7 +323,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
         self.meter.unwound(task.calls.len());
         while let Some(open) = self.tasks[self.current].open.last()
-            && open.until == Until::Return
+            && open.until == ClosedBy::Return
             && self.tasks[self.current].calls.len() < open.calls
         {
             self.close();
@@ -333,7 +334,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
     /// The return from an interruption to the kernel.
     fn interruption_ended(&mut self) {
         let open = &self.tasks[self.current].open;
-        let Some(gate) = open.iter().rposition(|open| open.until == Until::InterruptReturn) else {
+        let Some(gate) = open.iter().rposition(|open| open.until == ClosedBy::InterruptReturn)
+        else {
             return;
         };
         let calls = open[gate].calls;
@@ -352,8 +354,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if let [base] = &task.open[..]
             && task.switched
             && !task.unknown
-            && base.until == Until::UserMode
-            && matches!(base.kind, Kind::KernelThread | Kind::Idle)
+            && base.until == ClosedBy::UserMode
+            && matches!(base.kind, ServiceKind::KernelThread | ServiceKind::Idle)
         {
             self.close();
         }
@@ -366,15 +368,15 @@ impl<'a, M: Meter> Automaton<'a, M> {
             self.callee = left.checked_sub(1).map(|left| (meaning, left));
             return;
         };
-        let named = |name: &str, function: FunctionId| {
+        let named = |name: &str, function: CalleeId| {
             name.replace('*', self.codes.function_names[function.0 as usize])
         };
         match meaning {
-            OfCallee::Enter { kind, name } => {
+            CalleeMeaning::Enter { kind, name } => {
                 let service = self.ledger.service(kind, &named(&name, function));
-                self.open(kind, service, Until::Return);
+                self.open(kind, service, ClosedBy::Return);
             }
-            OfCallee::Name { of, name } => {
+            CalleeMeaning::Name { of, name } => {
                 let service = self.ledger.service(of, &named(&name, function));
                 self.rename(of, &[], service);
             }
@@ -400,7 +402,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             for action in actions {
                 match action {
                     Action::Gate(kind, service) => self.gate(*kind, *service),
-                    Action::Enter(kind, service) => self.open(*kind, *service, Until::Return),
+                    Action::Enter(kind, service) => self.open(*kind, *service, ClosedBy::Return),
                     Action::Name { of, when, service } => {
                         if named != Some(*of) && self.rename(*of, when, *service) {
                             named = Some(*of);

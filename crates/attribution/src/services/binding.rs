@@ -3,22 +3,24 @@
 //! Takes annotations and a kernel's symbols; gives, for each address, the events that its execution
 //! is, and the annotations for which the kernel has no symbol.
 
-use crate::services::annotations::{Annotations, Kind, Meaning, Subject, fit};
-use crate::services::symbols::{Symbol, Symbols};
+use crate::services::annotations::{
+    AnnotationMeaning, AnnotationSubject, Annotations, ServiceKind, fit,
+};
+use crate::services::symbols::{CodeSymbol, KernelSymbols};
 use image::address::LinkAddr;
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// What it means that control comes to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum BoundEvent {
     /// A service begins that ends with the return from the system call, exception or interrupt.
-    Gate { kind: Kind, name: String },
+    Gate { kind: ServiceKind, name: String },
     /// A service begins that ends with the function's return.
-    Enter { kind: Kind, name: String },
+    Enter { kind: ServiceKind, name: String },
     /// The innermost open service of this kind gets this name if its name now is one of `when`, or
     /// whatever it is if that is empty.
-    Name { of: Kind, when: Vec<String>, name: String },
+    Name { of: ServiceKind, when: Vec<String>, name: String },
     /// A new task.
     Task { name: String },
     /// The task is a kernel thread.
@@ -30,14 +32,14 @@ pub enum Event {
 /// What a call through a pointer, out of certain functions, means for the function that is called.
 /// `name`: with `*` for its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OfCallee {
-    Enter { kind: Kind, name: String },
-    Name { of: Kind, name: String },
+pub enum CalleeMeaning {
+    Enter { kind: ServiceKind, name: String },
+    Name { of: ServiceKind, name: String },
 }
 
 /// An annotation for which the kernel has no symbol.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Blind {
+pub struct UnseenAnnotation {
     /// What is not seen.
     pub about: String,
     pub symbols: Vec<String>,
@@ -47,29 +49,29 @@ pub struct Blind {
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
     /// In the order in which they are to happen.
-    pub events: HashMap<LinkAddr, Vec<Event>>,
+    pub events: HashMap<LinkAddr, Vec<BoundEvent>>,
     /// Gates that control enters at any address: where, and what begins.
-    pub anywhere: Vec<(Range<u64>, Event)>,
+    pub anywhere: Vec<(Range<u64>, BoundEvent)>,
     /// Code that tells what its task does even when its entry was not seen.
-    pub bodies: Vec<(Range<u64>, Event)>,
+    pub bodies: Vec<(Range<u64>, BoundEvent)>,
     /// Functions whose calls through pointers mean something.
-    pub callers: Vec<(Range<u64>, OfCallee)>,
+    pub callers: Vec<(Range<u64>, CalleeMeaning)>,
     /// Code between a call through a pointer and the callee.
     pub thunks: Vec<(Range<u64>, ())>,
     /// Names of counters, by their numbers.
     pub counters: Vec<String>,
-    pub blind: Vec<Blind>,
+    pub blind: Vec<UnseenAnnotation>,
     /// Names of tasks, with `*`.
     pub idle: Vec<String>,
 }
 
 impl Binding {
-    pub fn new(annotations: &Annotations, symbols: &Symbols) -> Binding {
+    pub fn new(annotations: &Annotations, symbols: &KernelSymbols) -> Binding {
         let mut binding = Binding { idle: annotations.idle.clone(), ..Binding::default() };
         for annotation in &annotations.list {
             let found = matches(&annotation.subject, symbols);
             if found.is_empty() && !annotation.subject.optional {
-                binding.blind.push(Blind {
+                binding.blind.push(UnseenAnnotation {
                     about: annotation.subject.about.clone(),
                     symbols: annotation.subject.symbols.clone(),
                 });
@@ -83,41 +85,45 @@ impl Binding {
         binding
     }
 
-    fn bind(&mut self, meaning: &Meaning, symbol: &Symbol, star: &str) {
+    fn bind(&mut self, meaning: &AnnotationMeaning, symbol: &CodeSymbol, star: &str) {
         let range = symbol.addr.0..symbol.addr.0.saturating_add(symbol.size);
         let named = |name: &str| name.replace('*', star);
         match meaning {
-            Meaning::Gate { kind, name, anywhere } => {
+            AnnotationMeaning::Gate { kind, name, anywhere } => {
                 let (kind, name) = (*kind, named(name));
                 match anywhere {
-                    true => self.anywhere.push((range, Event::Gate { kind, name })),
-                    false => self.begin(symbol.addr, Event::Gate { kind, name }),
+                    true => self.anywhere.push((range, BoundEvent::Gate { kind, name })),
+                    false => self.begin(symbol.addr, BoundEvent::Gate { kind, name }),
                 }
             }
-            Meaning::Enter { kind, name } => {
+            AnnotationMeaning::Enter { kind, name } => {
                 let (kind, name) = (*kind, named(name));
-                self.begin(symbol.addr, Event::Enter { kind, name });
+                self.begin(symbol.addr, BoundEvent::Enter { kind, name });
             }
-            Meaning::EnterCallee { kind, name } => {
+            AnnotationMeaning::EnterCallee { kind, name } => {
                 let (kind, name) = (*kind, name.clone());
-                self.callers.push((range, OfCallee::Enter { kind, name }));
+                self.callers.push((range, CalleeMeaning::Enter { kind, name }));
             }
-            Meaning::NameByCallee { of, name } => {
+            AnnotationMeaning::NameByCallee { of, name } => {
                 let (of, name) = (*of, name.clone());
-                self.callers.push((range, OfCallee::Name { of, name }));
+                self.callers.push((range, CalleeMeaning::Name { of, name }));
             }
-            Meaning::Name { of, when, name, body } => {
+            AnnotationMeaning::Name { of, when, name, body } => {
                 let (of, when, name) = (*of, when.clone(), named(name));
-                let event = Event::Name { of, when, name };
+                let event = BoundEvent::Name { of, when, name };
                 if *body {
                     self.bodies.push((range, event.clone()));
                 }
                 self.also(symbol.addr, event);
             }
-            Meaning::Task { name } => self.begin(symbol.addr, Event::Task { name: named(name) }),
-            Meaning::Thread { body: true } => self.bodies.push((range, Event::Thread)),
-            Meaning::Thread { body: false } => self.also(symbol.addr, Event::Thread),
-            Meaning::Count { name } => {
+            AnnotationMeaning::Task { name } => {
+                self.begin(symbol.addr, BoundEvent::Task { name: named(name) })
+            }
+            AnnotationMeaning::Thread { body: true } => {
+                self.bodies.push((range, BoundEvent::Thread))
+            }
+            AnnotationMeaning::Thread { body: false } => self.also(symbol.addr, BoundEvent::Thread),
+            AnnotationMeaning::Count { name } => {
                 let number = self
                     .counters
                     .iter()
@@ -126,32 +132,38 @@ impl Binding {
                 if number == self.counters.len() {
                     self.counters.push(name.clone());
                 }
-                self.also(symbol.addr, Event::Count(number));
+                self.also(symbol.addr, BoundEvent::Count(number));
             }
-            Meaning::Thunk => self.thunks.push((range, ())),
+            AnnotationMeaning::Thunk => self.thunks.push((range, ())),
         }
     }
 
     /// One service at most begins at an address: the earlier annotation holds.
-    fn begin(&mut self, addr: LinkAddr, event: Event) {
+    fn begin(&mut self, addr: LinkAddr, event: BoundEvent) {
         let events = self.events.entry(addr).or_default();
-        let begins = |event: &Event| {
-            matches!(event, Event::Gate { .. } | Event::Enter { .. } | Event::Task { .. })
+        let begins = |event: &BoundEvent| {
+            matches!(
+                event,
+                BoundEvent::Gate { .. } | BoundEvent::Enter { .. } | BoundEvent::Task { .. }
+            )
         };
         if !events.iter().any(begins) {
             events.push(event);
         }
     }
 
-    fn also(&mut self, addr: LinkAddr, event: Event) {
+    fn also(&mut self, addr: LinkAddr, event: BoundEvent) {
         self.events.entry(addr).or_default().push(event);
     }
 }
 
 /// The symbols that a subject is about, each with what stands for `*`. An address that two names
 /// fit is there for the first.
-fn matches<'s>(subject: &Subject, symbols: &'s Symbols) -> Vec<(&'s Symbol, &'s str)> {
-    let mut found: Vec<(&Symbol, &str)> = Vec::new();
+fn matches<'s>(
+    subject: &AnnotationSubject,
+    symbols: &'s KernelSymbols,
+) -> Vec<(&'s CodeSymbol, &'s str)> {
+    let mut found: Vec<(&CodeSymbol, &str)> = Vec::new();
     for pattern in &subject.symbols {
         let fitting =
             symbols.iter().filter_map(|symbol| Some((symbol, fit(pattern, symbol.base_name()?)?)));
@@ -197,7 +209,7 @@ ffffffff81000140 t last
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("System.map");
         std::fs::write(&path, MAP).unwrap();
-        Binding::new(&Annotations::parse(text).unwrap(), &Symbols::read(&path).unwrap())
+        Binding::new(&Annotations::parse(text).unwrap(), &KernelSymbols::read(&path).unwrap())
     }
 
     #[test]
@@ -207,11 +219,11 @@ ffffffff81000140 t last
              [[gate]]\nabout = 'b'\nsymbols = ['asm_exc_*']\nkind = 'exception'\nname = '*'\n",
         );
         let gate = |addr| match &binding.events[&LinkAddr(addr)][..] {
-            [Event::Gate { kind, name }] => (*kind, name.as_str()),
+            [BoundEvent::Gate { kind, name }] => (*kind, name.as_str()),
             other => panic!("{other:?}"),
         };
-        assert_eq!(gate(0xffff_ffff_8100_00c0), (Kind::Exception, "one"));
-        assert_eq!(gate(0xffff_ffff_8100_0100), (Kind::PageFault, "fault"));
+        assert_eq!(gate(0xffff_ffff_8100_00c0), (ServiceKind::Exception, "one"));
+        assert_eq!(gate(0xffff_ffff_8100_0100), (ServiceKind::PageFault, "fault"));
         assert!(binding.blind.is_empty());
     }
 
@@ -223,7 +235,7 @@ ffffffff81000140 t last
              [[enter]]\nabout = 'rare'\nsymbols = ['do_rare']\nkind = 'signal'\nname = 'x'\noptional = true\n",
         );
         assert_eq!(binding.events.len(), 1);
-        let blind = Blind { about: "signals".into(), symbols: vec!["do_signal".into()] };
+        let blind = UnseenAnnotation { about: "signals".into(), symbols: vec!["do_signal".into()] };
         assert_eq!(binding.blind, [blind]);
     }
 
@@ -236,15 +248,15 @@ ffffffff81000140 t last
         );
         assert!(matches!(
             in_range(&binding.anywhere, 0xffff_ffff_8100_0010),
-            Some(Event::Gate { .. })
+            Some(BoundEvent::Gate { .. })
         ));
         assert_eq!(in_range(&binding.anywhere, 0xffff_ffff_8100_0040), None);
         assert!(
-            matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(Event::Name { name, .. }) if name == "read")
+            matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(BoundEvent::Name { name, .. }) if name == "read")
         );
         assert!(matches!(
             in_range(&binding.callers, 0xffff_ffff_8100_00a0),
-            Some(OfCallee::Name { of: Kind::Interrupt, .. })
+            Some(CalleeMeaning::Name { of: ServiceKind::Interrupt, .. })
         ));
     }
 }

@@ -4,7 +4,7 @@
 //! What a branch did is seen when the next execution comes, and counts for whoever executed the
 //! branch. Where a task switch comes between, it counts for the next task.
 
-use crate::services::ledger::MachineCounts;
+use crate::services::ledger::ServiceMachineCounts;
 use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use anyhow::Result;
@@ -15,7 +15,7 @@ use image::place::Placement;
 use sim::Machine;
 use trace::{Event, Translation, TranslationId};
 
-pub struct WithBranches {
+pub struct BranchMeter {
     machines: Machines,
     flow: Flow,
     /// The code stays where it is.
@@ -26,12 +26,12 @@ pub struct WithBranches {
     ran: Vec<FragmentId>,
     /// The execution at hand is known to the predictors.
     came: bool,
-    taken: Vec<MachineCounts>,
+    taken: Vec<ServiceMachineCounts>,
 }
 
-impl WithBranches {
-    pub fn new(machines: &[Machine]) -> WithBranches {
-        WithBranches {
+impl BranchMeter {
+    pub fn new(machines: &[Machine]) -> BranchMeter {
+        BranchMeter {
             machines: Machines::new(machines),
             flow: Flow::default(),
             placement: Placement::default(),
@@ -69,7 +69,7 @@ impl WithBranches {
     }
 }
 
-impl Meter for WithBranches {
+impl Meter for BranchMeter {
     const TAKES_DATA: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
@@ -97,9 +97,9 @@ impl Meter for WithBranches {
         self.machines.left(translation, instructions);
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         let counted = self.machines.take().iter().zip(&mut self.predicting);
-        let with_branches = counted.map(|(counts, predicting)| MachineCounts {
+        let with_branches = counted.map(|(counts, predicting)| ServiceMachineCounts {
             branches: predicting.as_mut().map(|predicting| {
                 let modes = std::mem::take(&mut predicting.counters);
                 let mut both = modes.kernel;

@@ -11,12 +11,12 @@
 //! The service of a chain is known when it ends: until then a chain's counts wait with the open
 //! service.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::binding::{Binding, in_range};
-use crate::services::functions::{NAMELESS, function_name};
+use crate::services::functions::{FunctionPart, NAMELESS, function_name};
 use crate::services::ledger::{Ledger, ServiceId};
 use crate::services::machines::LevelMisses;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use image::address::LinkAddr;
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -31,7 +31,7 @@ pub const ROOT: NodeId = NodeId(0);
 
 /// What was executed at a node itself, without what it called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct CallCost {
     /// How often the function's first instruction was executed.
     pub calls: u64,
     pub instructions: u64,
@@ -39,8 +39,8 @@ pub struct Cost {
     pub misses: LevelMisses,
 }
 
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
+impl AddAssign for CallCost {
+    fn add_assign(&mut self, other: CallCost) {
         self.calls += other.calls;
         self.instructions += other.instructions;
         self.misses.l1i += other.misses.l1i;
@@ -50,7 +50,7 @@ impl AddAssign for Cost {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct CallNode {
     /// Always a smaller number.
     pub parent: NodeId,
     /// Index of the function's name.
@@ -60,10 +60,10 @@ pub struct Node {
 /// A service with the chains of calls in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceCalls {
-    pub kind: Kind,
+    pub kind: ServiceKind,
     pub name: String,
     /// Ascending by node. User mode and what has no calls: `ROOT` alone.
-    pub costs: Vec<(NodeId, Cost)>,
+    pub costs: Vec<(NodeId, CallCost)>,
 }
 
 /// All chains of calls of a recording.
@@ -71,7 +71,7 @@ pub struct ServiceCalls {
 pub struct CallTree {
     pub functions: Vec<String>,
     /// `nodes[0]` is the root, whose parent and function mean nothing.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<CallNode>,
     /// Ascending by kind and name; those in which something was executed.
     pub services: Vec<ServiceCalls>,
 }
@@ -82,7 +82,7 @@ impl CallTree {
         let mut chain = Vec::new();
         let mut at = node;
         while at != ROOT {
-            let Node { parent, function } = self.nodes[at.0 as usize];
+            let CallNode { parent, function } = self.nodes[at.0 as usize];
             chain.push(self.functions[function as usize].as_str());
             at = parent;
         }
@@ -93,42 +93,34 @@ impl CallTree {
 
 /// A service that is open, with what was executed in it so far.
 #[derive(Debug)]
-struct Open {
-    /// Open calls when it began.
+struct OpenCalls {
+    /// The number of open calls when the service began.
     calls: usize,
-    log: Vec<(NodeId, Cost)>,
+    log: Vec<(NodeId, CallCost)>,
     /// The log is put together when it is so long.
     longest: usize,
 }
 
 #[derive(Debug, Default)]
-struct Task {
+struct TaskCalls {
     /// The chain from which each open call was made.
     calls: Vec<NodeId>,
-    open: Vec<Open>,
-}
-
-/// What is known of a translation.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    /// `None` for user code and for thunks, which do not change the chain.
-    function: Option<u32>,
-    is_entry: bool,
-    instructions: u32,
+    open: Vec<OpenCalls>,
 }
 
 const SHORTEST: usize = 1 << 12;
 
 /// Follows the chains.
 pub struct CallStacks<'a> {
-    symbols: &'a Symbols,
+    symbols: &'a KernelSymbols,
     binding: &'a Binding,
     names: Vec<&'a str>,
     numbers: HashMap<&'a str, u32>,
-    parts: Vec<Part>,
-    nodes: Vec<Node>,
+    /// By translation block. User code and thunks have no function: they do not change the chain.
+    parts: Vec<FunctionPart>,
+    nodes: Vec<CallNode>,
     children: HashMap<(NodeId, u32), NodeId>,
-    tasks: Vec<Task>,
+    tasks: Vec<TaskCalls>,
     current: usize,
     /// The chain that executes.
     leaf: NodeId,
@@ -137,27 +129,27 @@ pub struct CallStacks<'a> {
     /// A call is the last that happened.
     has_called: bool,
     /// What the chain executed since that was put down last.
-    cost: Cost,
+    cost: CallCost,
     misses: LevelMisses,
-    costs: HashMap<(ServiceId, NodeId), Cost>,
+    costs: HashMap<(ServiceId, NodeId), CallCost>,
 }
 
 impl<'a> CallStacks<'a> {
-    pub fn new(symbols: &'a Symbols, binding: &'a Binding) -> CallStacks<'a> {
+    pub fn new(symbols: &'a KernelSymbols, binding: &'a Binding) -> CallStacks<'a> {
         CallStacks {
             symbols,
             binding,
             names: Vec::new(),
             numbers: HashMap::new(),
             parts: Vec::new(),
-            nodes: vec![Node { parent: ROOT, function: 0 }],
+            nodes: vec![CallNode { parent: ROOT, function: 0 }],
             children: HashMap::new(),
-            tasks: vec![Task::default()],
+            tasks: vec![TaskCalls::default()],
             current: 0,
             leaf: ROOT,
             is_stale: true,
             has_called: false,
-            cost: Cost::default(),
+            cost: CallCost::default(),
             misses: LevelMisses::default(),
             costs: HashMap::new(),
         }
@@ -175,13 +167,7 @@ impl<'a> CallStacks<'a> {
                 next
             })
         });
-        self.parts.push(Part {
-            function,
-            is_entry: function.is_some()
-                && symbol
-                    .is_some_and(|symbol| symbol.addr.0 == start && symbol.base_name().is_some()),
-            instructions: translation.instructions(),
-        });
+        self.parts.push(FunctionPart::new(translation, function, symbol));
     }
 
     /// An execution, or the first `reached` instructions of one. `misses`: of the machine, all
@@ -223,7 +209,7 @@ impl<'a> CallStacks<'a> {
         let next = NodeId(self.nodes.len() as u32);
         self.leaf = *self.children.entry((parent, function)).or_insert(next);
         if self.leaf == next {
-            self.nodes.push(Node { parent, function });
+            self.nodes.push(CallNode { parent, function });
         }
         self.is_stale = false;
     }
@@ -262,7 +248,7 @@ impl<'a> CallStacks<'a> {
     pub fn unwound(&mut self, calls: usize) {
         self.tasks[self.current].calls.truncate(calls);
         // Of the chain that returns something may not have been put down yet.
-        match self.cost == Cost::default() {
+        match self.cost == CallCost::default() {
             true => self.turn(),
             false => (self.is_stale, self.has_called) = (true, false),
         }
@@ -270,7 +256,7 @@ impl<'a> CallStacks<'a> {
 
     pub fn switched(&mut self, task: usize) {
         if self.tasks.len() <= task {
-            self.tasks.resize_with(task + 1, Task::default);
+            self.tasks.resize_with(task + 1, TaskCalls::default);
         }
         self.current = task;
         self.turn();
@@ -279,7 +265,7 @@ impl<'a> CallStacks<'a> {
     pub fn opened(&mut self, calls: usize) {
         let log = Vec::new();
         let longest = SHORTEST;
-        self.tasks[self.current].open.push(Open { calls, log, longest });
+        self.tasks[self.current].open.push(OpenCalls { calls, log, longest });
         self.turn();
     }
 
@@ -305,7 +291,7 @@ impl<'a> CallStacks<'a> {
 
     /// `ledger`: of the same recording.
     pub fn finish(self, ledger: &Ledger) -> CallTree {
-        let mut of: Vec<Vec<(NodeId, Cost)>> = vec![Vec::new(); ledger.accounts.len()];
+        let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
         for ((service, node), cost) in self.costs {
             of[service.0 as usize].push((node, cost));
         }
@@ -328,9 +314,9 @@ impl<'a> CallStacks<'a> {
     }
 }
 
-impl Open {
-    fn add(&mut self, node: NodeId, cost: Cost) {
-        if cost == Cost::default() {
+impl OpenCalls {
+    fn add(&mut self, node: NodeId, cost: CallCost) {
+        if cost == CallCost::default() {
             return;
         }
         match self.log.last_mut() {
@@ -352,7 +338,7 @@ impl Open {
 }
 
 /// What was counted since it was taken last.
-fn take(cost: &mut Cost, before: &mut LevelMisses, now: LevelMisses) -> Cost {
+fn take(cost: &mut CallCost, before: &mut LevelMisses, now: LevelMisses) -> CallCost {
     let before = std::mem::replace(before, now);
     let mut taken = std::mem::take(cost);
     taken.misses = LevelMisses {

@@ -4,8 +4,8 @@
 //! which add up: other calls, each at what it cost before; another number of instructions a call;
 //! another number of misses a call. Prints nothing.
 
-use crate::services::Recorded;
-use crate::services::annotations::Kind;
+use crate::services::ServicesAndFunctions;
+use crate::services::annotations::ServiceKind;
 use crate::services::table::{ServiceTable, in_kernel};
 use serde::Serialize;
 use sim::SimpleModel;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a service or a function came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Amount {
+pub struct CallAmounts {
     pub calls: u64,
     pub instructions: u64,
     /// Misses of the L1I; 0 without a machine.
@@ -22,40 +22,40 @@ pub struct Amount {
 
 /// Cycles by the machine's simple model, or instructions where there is no machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Costs {
+struct UnitCosts {
     instruction: f64,
     miss: f64,
 }
 
 /// The parts of a change, in the unit of the costs. They add up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Parts {
+pub struct ChangeParts {
     pub calls: f64,
     pub instructions_a_call: f64,
     pub misses_a_call: f64,
 }
 
-impl Parts {
+impl ChangeParts {
     fn total(&self) -> f64 {
         self.calls + self.instructions_a_call + self.misses_a_call
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Change {
+pub struct CostChange {
     /// `None` for functions.
-    pub kind: Option<Kind>,
+    pub kind: Option<ServiceKind>,
     pub name: String,
-    pub before: Amount,
-    pub after: Amount,
+    pub before: CallAmounts,
+    pub after: CallAmounts,
     pub cost_before: f64,
     pub cost_after: f64,
-    pub parts: Parts,
+    pub parts: ChangeParts,
     /// The part that is largest, in words.
     pub why: String,
 }
 
-impl Change {
+impl CostChange {
     /// By which part of what it was before it grew; `None` where there was nothing.
     pub fn growth(&self) -> Option<f64> {
         (self.cost_before > 0.0).then(|| self.cost_after / self.cost_before - 1.0)
@@ -63,7 +63,7 @@ impl Change {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct RecordingDifference {
     pub workload_before: String,
     pub workload_after: String,
     pub kernel_before: String,
@@ -71,24 +71,28 @@ pub struct Difference {
     /// "instructions", or "cycles on" a machine.
     pub unit: String,
     /// The kernel as a whole.
-    pub total: Change,
-    pub services: Vec<Change>,
-    pub functions: Vec<Change>,
+    pub total: CostChange,
+    pub services: Vec<CostChange>,
+    pub functions: Vec<CostChange>,
     pub context_switches: [u64; 2],
     /// The annotations' counters, before and after.
     pub counters: BTreeMap<String, [u64; 2]>,
 }
 
-impl Difference {
+impl RecordingDifference {
     /// `model`: of the one machine on which both were simulated.
-    pub fn new(before: &Recorded, after: &Recorded, model: Option<SimpleModel>) -> Difference {
+    pub fn new(
+        before: &ServicesAndFunctions,
+        after: &ServicesAndFunctions,
+        model: Option<SimpleModel>,
+    ) -> RecordingDifference {
         let costs = match model {
-            None => Costs { instruction: 1.0, miss: 0.0 },
-            Some(model) => Costs { instruction: model.cycles(1, 0), miss: model.miss_penalty },
+            None => UnitCosts { instruction: 1.0, miss: 0.0 },
+            Some(model) => UnitCosts { instruction: model.cycles(1, 0), miss: model.miss_penalty },
         };
         let (old, new) = (&before.table, &after.table);
-        let functions = |recorded: &Recorded| -> BTreeMap<(Option<Kind>, String), Amount> {
-            let amount = |totals: &crate::services::functions::FunctionTotals| Amount {
+        let functions = |recorded: &ServicesAndFunctions| -> BTreeMap<(Option<ServiceKind>, String), CallAmounts> {
+            let amount = |totals: &crate::services::functions::FunctionTotals| CallAmounts {
                 calls: totals.calls,
                 instructions: totals.instructions,
                 l1i_misses: totals.l1i_misses,
@@ -99,7 +103,7 @@ impl Difference {
         let names: BTreeSet<&String> = old.counters.keys().chain(new.counters.keys()).collect();
         let count =
             |table: &ServiceTable, name: &String| table.counters.get(name).copied().unwrap_or(0);
-        Difference {
+        RecordingDifference {
             workload_before: old.workload.clone(),
             workload_after: new.workload.clone(),
             kernel_before: old.kernel.clone(),
@@ -122,12 +126,12 @@ impl Difference {
     /// The changes that a limit forbids: of the whole kernel and of services that are at least
     /// `share` of it before or after, those that grew by more than `limit` (both 0 to 1). A service
     /// that is new has grown without limit.
-    pub fn over(&self, limit: f64, share: f64) -> Vec<&Change> {
-        let large = |change: &&Change| {
+    pub fn over(&self, limit: f64, share: f64) -> Vec<&CostChange> {
+        let large = |change: &&CostChange| {
             change.cost_before >= share * self.total.cost_before && change.cost_before > 0.0
                 || change.cost_after >= share * self.total.cost_after && change.cost_after > 0.0
         };
-        let grew = |change: &&Change| change.growth().is_none_or(|growth| growth > limit);
+        let grew = |change: &&CostChange| change.growth().is_none_or(|growth| growth > limit);
         std::iter::once(&self.total)
             .chain(self.services.iter().filter(large))
             .filter(grew)
@@ -135,11 +139,11 @@ impl Difference {
     }
 }
 
-fn services(table: &ServiceTable) -> BTreeMap<(Option<Kind>, String), Amount> {
+fn services(table: &ServiceTable) -> BTreeMap<(Option<ServiceKind>, String), CallAmounts> {
     let kernel = table.rows.iter().filter(|row| in_kernel(row.kind));
     kernel
         .map(|row| {
-            let amount = Amount {
+            let amount = CallAmounts {
                 calls: row.calls,
                 instructions: row.instructions,
                 l1i_misses: row.on.first().map_or(0, |on| on.l1i_misses),
@@ -150,9 +154,15 @@ fn services(table: &ServiceTable) -> BTreeMap<(Option<Kind>, String), Amount> {
 }
 
 /// The kernel is called as often as it is entered.
-fn whole(table: &ServiceTable) -> Amount {
-    let entries = [Kind::SystemCall, Kind::PageFault, Kind::Exception, Kind::Interrupt, Kind::Ipi];
-    Amount {
+fn whole(table: &ServiceTable) -> CallAmounts {
+    let entries = [
+        ServiceKind::SystemCall,
+        ServiceKind::PageFault,
+        ServiceKind::Exception,
+        ServiceKind::Interrupt,
+        ServiceKind::Ipi,
+    ];
+    CallAmounts {
         calls: entries.iter().filter_map(|kind| table.begun.get(kind)).sum(),
         instructions: table.kernel_instructions,
         l1i_misses: table.machines.first().map_or(0, |machine| machine.kernel_l1i_misses),
@@ -160,36 +170,42 @@ fn whole(table: &ServiceTable) -> Amount {
 }
 
 fn changes(
-    before: &BTreeMap<(Option<Kind>, String), Amount>,
-    after: &BTreeMap<(Option<Kind>, String), Amount>,
-    costs: Costs,
-) -> Vec<Change> {
+    before: &BTreeMap<(Option<ServiceKind>, String), CallAmounts>,
+    after: &BTreeMap<(Option<ServiceKind>, String), CallAmounts>,
+    costs: UnitCosts,
+) -> Vec<CostChange> {
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let amount = |of: &BTreeMap<_, Amount>, key| of.get(key).copied().unwrap_or_default();
-    let mut changes: Vec<Change> = keys
+    let amount = |of: &BTreeMap<_, CallAmounts>, key| of.get(key).copied().unwrap_or_default();
+    let mut changes: Vec<CostChange> = keys
         .into_iter()
         .map(|key| change(key.0, &key.1, amount(before, key), amount(after, key), costs))
         .filter(|change| change.before != change.after)
         .collect();
     changes.sort_by(|a, b| {
-        let size = |change: &Change| (change.cost_after - change.cost_before).abs();
+        let size = |change: &CostChange| (change.cost_after - change.cost_before).abs();
         size(b).total_cmp(&size(a)).then_with(|| (a.kind, &a.name).cmp(&(b.kind, &b.name)))
     });
     changes
 }
 
-fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: Costs) -> Change {
-    let cost = |amount: Amount| {
+fn change(
+    kind: Option<ServiceKind>,
+    name: &str,
+    before: CallAmounts,
+    after: CallAmounts,
+    costs: UnitCosts,
+) -> CostChange {
+    let cost = |amount: CallAmounts| {
         amount.instructions as f64 * costs.instruction + amount.l1i_misses as f64 * costs.miss
     };
-    let mean = |number: u64, amount: Amount| {
+    let mean = |number: u64, amount: CallAmounts| {
         if amount.calls == 0 { 0.0 } else { number as f64 / amount.calls as f64 }
     };
     let parts = if before.calls == 0 || after.calls == 0 {
-        Parts { calls: cost(after) - cost(before), ..Parts::default() }
+        ChangeParts { calls: cost(after) - cost(before), ..ChangeParts::default() }
     } else {
         let calls = after.calls as f64;
-        Parts {
+        ChangeParts {
             calls: (calls - before.calls as f64) * cost(before) / before.calls as f64,
             instructions_a_call: calls
                 * (mean(after.instructions, after) - mean(before.instructions, before))
@@ -199,7 +215,7 @@ fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: 
                 * costs.miss,
         }
     };
-    Change {
+    CostChange {
         kind,
         name: name.to_owned(),
         cost_before: cost(before),
@@ -211,7 +227,7 @@ fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: 
     }
 }
 
-fn why(before: Amount, after: Amount, parts: &Parts) -> String {
+fn why(before: CallAmounts, after: CallAmounts, parts: &ChangeParts) -> String {
     if before == after {
         return "nothing changed".to_owned();
     }
@@ -237,11 +253,11 @@ fn why(before: Amount, after: Amount, parts: &Parts) -> String {
 mod tests {
     use super::*;
 
-    fn amount(calls: u64, instructions: u64, l1i_misses: u64) -> Amount {
-        Amount { calls, instructions, l1i_misses }
+    fn amount(calls: u64, instructions: u64, l1i_misses: u64) -> CallAmounts {
+        CallAmounts { calls, instructions, l1i_misses }
     }
 
-    const COSTS: Costs = Costs { instruction: 1.0, miss: 30.0 };
+    const COSTS: UnitCosts = UnitCosts { instruction: 1.0, miss: 30.0 };
 
     #[test]
     fn the_parts_add_up_and_the_largest_is_named() {
@@ -267,7 +283,7 @@ mod tests {
 
     #[test]
     fn what_stayed_is_no_change_and_the_largest_comes_first() {
-        let table = |list: &[(&str, Amount)]| {
+        let table = |list: &[(&str, CallAmounts)]| {
             list.iter().map(|(name, amount)| ((None, (*name).to_owned()), *amount)).collect()
         };
         let before =

@@ -1,11 +1,11 @@
 //! A small kernel, and executions of it that are written down by hand, for the tests of what reads
 //! attributions.
 
-use crate::services::annotations::{Annotations, Kind};
+use crate::services::annotations::{Annotations, ServiceKind};
 use crate::services::automaton::Attributed;
 use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use crate::services::timeline::Timeline;
 use trace::{
     Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
@@ -44,15 +44,15 @@ pub fn at(function: &str) -> u64 {
 
 /// What is executed: translations are made as they are first run.
 #[derive(Default)]
-pub struct Run {
+pub struct ExampleRun {
     translations: Vec<Translation>,
     tasks: Vec<Task>,
     events: Vec<Event>,
 }
 
-impl Run {
-    pub fn new() -> Run {
-        let mut run = Run::default();
+impl ExampleRun {
+    pub fn new() -> ExampleRun {
+        let mut run = ExampleRun::default();
         run.switch(1, "sh");
         run
     }
@@ -76,42 +76,42 @@ impl Run {
         id
     }
 
-    pub fn push(&mut self, addr: u64, nops: usize, last: &[u8]) -> &mut Run {
+    pub fn push(&mut self, addr: u64, nops: usize, last: &[u8]) -> &mut ExampleRun {
         let id = self.translation(addr, nops, last);
         self.events.push(Event::Executed(id));
         self
     }
 
-    pub fn user(&mut self, instructions: usize) -> &mut Run {
+    pub fn user(&mut self, instructions: usize) -> &mut ExampleRun {
         self.push(USER, instructions, &[])
     }
 
-    pub fn plain(&mut self, addr: u64, instructions: usize) -> &mut Run {
+    pub fn plain(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions, &[])
     }
 
     /// So many instructions, the last of which calls `target`.
-    pub fn call(&mut self, addr: u64, instructions: usize, target: &str) -> &mut Run {
+    pub fn call(&mut self, addr: u64, instructions: usize, target: &str) -> &mut ExampleRun {
         let end = addr + instructions as u64 - 1 + 5;
         let offset = at(target).wrapping_sub(end) as u32;
         self.push(addr, instructions - 1, &[&[0xe8][..], &offset.to_le_bytes()].concat())
     }
 
-    pub fn ret(&mut self, addr: u64, instructions: usize) -> &mut Run {
+    pub fn ret(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions - 1, &[0xc3])
     }
 
-    pub fn iret(&mut self, addr: u64, instructions: usize) -> &mut Run {
+    pub fn iret(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions - 1, &[0x48, 0xcf])
     }
 
-    pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut Run {
+    pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut ExampleRun {
         let translation = self.translation(addr, nops, &[]);
         self.events.push(Event::Left { translation, instructions: reached });
         self
     }
 
-    pub fn switch(&mut self, pid: u32, name: &str) -> &mut Run {
+    pub fn switch(&mut self, pid: u32, name: &str) -> &mut ExampleRun {
         let mut comm = [0; 16];
         comm[..name.len()].copy_from_slice(name.as_bytes());
         let found = self.tasks.iter().position(|task| task.pid == Some(pid) && task.comm == comm);
@@ -129,7 +129,7 @@ impl Run {
     }
 
     /// As `switch`, of a recording without pids: tasks are told apart by their addresses.
-    pub fn switch_to_address(&mut self, address: u64, name: &str) -> &mut Run {
+    pub fn switch_to_address(&mut self, address: u64, name: &str) -> &mut ExampleRun {
         let mut comm = [0; 16];
         comm[..name.len()].copy_from_slice(name.as_bytes());
         let id = TaskId(self.tasks.len() as u32);
@@ -143,25 +143,25 @@ impl Run {
         self
     }
 
-    pub fn wake(&mut self, pid: u32) -> &mut Run {
+    pub fn wake(&mut self, pid: u32) -> &mut ExampleRun {
         let at = self.tasks.iter().position(|task| task.pid == Some(pid)).unwrap();
         self.events.push(Event::Woken(TaskId(at as u32)));
         self
     }
 
-    pub fn clock(&mut self, ticks: u32) -> &mut Run {
+    pub fn clock(&mut self, ticks: u32) -> &mut ExampleRun {
         self.events.push(Event::Clock(ticks));
         self
     }
 
     /// `read` up to the first instruction of its function: 2 + 3 instructions.
-    pub fn enter_read(&mut self) -> &mut Run {
+    pub fn enter_read(&mut self) -> &mut ExampleRun {
         self.call(at("entry_SYSCALL_64"), 2, "do_syscall_64");
         self.call(at("do_syscall_64"), 3, "__x64_sys_read")
     }
 
     /// The way back from `read`: 1 + 2 + 4 instructions.
-    pub fn leave_read(&mut self) -> &mut Run {
+    pub fn leave_read(&mut self) -> &mut ExampleRun {
         self.ret(at("__x64_sys_read") + 0x80, 1);
         self.ret(at("do_syscall_64") + 7, 2);
         self.push(at("entry_SYSCALL_64") + 6, 3, &[0x48, 0x0f, 0x07])
@@ -220,13 +220,14 @@ impl Run {
                 .unwrap();
             assert_eq!(sum, account.totals.instructions, "{}", service.name);
         }
-        let shown: f64 = timeline.buckets.iter().map(crate::services::timeline::Parts::total).sum();
+        let shown: f64 =
+            timeline.buckets.iter().map(crate::services::timeline::TimelineBucket::total).sum();
         assert!((shown - books.instructions as f64).abs() < 1e-6);
         calls
     }
 
     /// (kind, name, calls, instructions) of what ran, by kind and name.
-    pub fn services(&self) -> Vec<(Kind, String, u64, u64)> {
+    pub fn services(&self) -> Vec<(ServiceKind, String, u64, u64)> {
         let books = self.books();
         let mut found: Vec<_> = books
             .ledger
@@ -247,20 +248,20 @@ impl Run {
     }
 }
 
-pub fn kernel() -> (Symbols, Binding) {
+pub fn kernel() -> (KernelSymbols, Binding) {
     let map: String =
         FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), map).unwrap();
-    let symbols = Symbols::read(file.path()).unwrap();
+    let symbols = KernelSymbols::read(file.path()).unwrap();
     let binding = Binding::new(&Annotations::shipped().unwrap(), &symbols);
     (symbols, binding)
 }
 
 /// `sh` blocks in `read`, the processor is halted for 1000 ns, an interrupt wakes `sh`.
-pub fn halted() -> Run {
+pub fn halted() -> ExampleRun {
     let (schedule, tick) = (at("__schedule"), at("asm_sysvec_apic_timer_interrupt"));
-    let mut run = Run::new();
+    let mut run = ExampleRun::new();
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.plain(schedule, 1).clock(0).call(schedule + 1, 3, "__switch_to");
     run.switch(0, "swapper/0").ret(at("__switch_to"), 3);

@@ -3,7 +3,7 @@
 //! Takes finished invocations; gives totals per service. Knows nothing of how an invocation was
 //! found.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use serde::{Deserialize, Serialize};
 use sim::{BranchCounters, Counters};
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ impl Distribution {
 
 /// What one machine counted while a service ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct MachineCounts {
+pub struct ServiceMachineCounts {
     /// Misses of the L1 instruction cache.
     pub l1i_misses: u64,
     /// What all caches and TLBs did; of a recording with data accesses, where the machine describes
@@ -54,8 +54,8 @@ pub struct MachineCounts {
     pub branches: Option<BranchCounters>,
 }
 
-impl std::ops::AddAssign for MachineCounts {
-    fn add_assign(&mut self, other: MachineCounts) {
+impl std::ops::AddAssign for ServiceMachineCounts {
+    fn add_assign(&mut self, other: ServiceMachineCounts) {
         self.l1i_misses += other.l1i_misses;
         if let Some(counters) = other.memory {
             *self.memory.get_or_insert_default() += counters;
@@ -91,14 +91,14 @@ impl std::ops::AddAssign for Times {
 /// What a service came to. Times are in nanoseconds of the guest's clock, of which an instruction
 /// takes one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Totals {
+pub struct ServiceTotals {
     /// Invocations. Of idle and of a kernel thread: how often it was switched to; of user mode:
     /// stays.
     pub calls: u64,
     /// Its own, without services that began while it was open.
     pub instructions: u64,
     /// One for each machine.
-    pub machines: Vec<MachineCounts>,
+    pub machines: Vec<ServiceMachineCounts>,
     /// Of finished invocations.
     pub times: Times,
     /// Of `ran` per invocation: the length of each visit.
@@ -108,38 +108,42 @@ pub struct Totals {
 /// A service as the books have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
-    pub kind: Kind,
+    pub kind: ServiceKind,
     pub name: String,
-    pub totals: Totals,
+    pub totals: ServiceTotals,
 }
 
 /// A finished invocation.
 #[derive(Clone, Debug, Default)]
 pub struct Invocation {
     pub instructions: u64,
-    pub machines: Vec<MachineCounts>,
+    pub machines: Vec<ServiceMachineCounts>,
     pub times: Times,
 }
 
 #[derive(Debug, Default)]
 pub struct Ledger {
     pub accounts: Vec<Account>,
-    numbers: HashMap<(Kind, String), ServiceId>,
+    numbers: HashMap<(ServiceKind, String), ServiceId>,
 }
 
 impl Ledger {
     /// The number of a service, which is new if it must be.
-    pub fn service(&mut self, kind: Kind, name: &str) -> ServiceId {
+    pub fn service(&mut self, kind: ServiceKind, name: &str) -> ServiceId {
         if let Some(&known) = self.numbers.get(&(kind, name.to_owned())) {
             return known;
         }
         let id = ServiceId(self.accounts.len() as u32);
         self.numbers.insert((kind, name.to_owned()), id);
-        self.accounts.push(Account { kind, name: name.to_owned(), totals: Totals::default() });
+        self.accounts.push(Account {
+            kind,
+            name: name.to_owned(),
+            totals: ServiceTotals::default(),
+        });
         id
     }
 
-    pub fn kind(&self, service: ServiceId) -> Kind {
+    pub fn kind(&self, service: ServiceId) -> ServiceKind {
         self.accounts[service.0 as usize].kind
     }
 
@@ -153,8 +157,8 @@ impl Ledger {
     }
 }
 
-pub fn add_machines(to: &mut Vec<MachineCounts>, from: &[MachineCounts]) {
-    to.resize(to.len().max(from.len()), MachineCounts::default());
+pub fn add_machines(to: &mut Vec<ServiceMachineCounts>, from: &[ServiceMachineCounts]) {
+    to.resize(to.len().max(from.len()), ServiceMachineCounts::default());
     for (to, from) in to.iter_mut().zip(from) {
         *to += *from;
     }
@@ -179,12 +183,15 @@ mod tests {
     #[test]
     fn a_service_is_one_by_kind_and_name() {
         let mut ledger = Ledger::default();
-        let read = ledger.service(Kind::SystemCall, "read");
-        assert_eq!(ledger.service(Kind::SystemCall, "read"), read);
-        assert_ne!(ledger.service(Kind::Softirq, "read"), read);
+        let read = ledger.service(ServiceKind::SystemCall, "read");
+        assert_eq!(ledger.service(ServiceKind::SystemCall, "read"), read);
+        assert_ne!(ledger.service(ServiceKind::Softirq, "read"), read);
         let invocation = Invocation {
             instructions: 5,
-            machines: vec![MachineCounts { l1i_misses: 2, ..MachineCounts::default() }],
+            machines: vec![ServiceMachineCounts {
+                l1i_misses: 2,
+                ..ServiceMachineCounts::default()
+            }],
             times: Times { ran: 7, ..Times::default() },
         };
         ledger.add(read, &invocation);

@@ -7,7 +7,7 @@
 //! arc to the callee; returns are left out of the arcs, as a profile does not tell where each
 //! leads.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::reuse::Reuses;
 use crate::services::table::ServiceTable;
 use anyhow::Result;
@@ -30,15 +30,15 @@ pub struct Locality {
     pub executed_functions: u64,
     pub executed_functions_share: f64,
     /// Table 1: entries of the kernel by what caused them.
-    pub invocations: Invocations,
+    pub invocations: EntryShares,
     /// Figure 3: arcs, and those that are taken nearly always and nearly never.
     pub arcs: u64,
     pub arcs_nearly_always: f64,
     pub arcs_nearly_never: f64,
     /// Table 3 and figure 4.
-    pub loops_without_calls: Loops,
+    pub loops_without_calls: LoopStatistics,
     /// Figure 5; sizes with all that is called.
-    pub loops_with_calls: Loops,
+    pub loops_with_calls: LoopStatistics,
     /// Figure 6: the functions called most, and their share of all calls.
     pub popular: Vec<Popular>,
     /// Figure 7: shares of these functions' calls, averaged over the functions: called again within
@@ -47,7 +47,7 @@ pub struct Locality {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Invocations {
+pub struct EntryShares {
     pub interrupt: f64,
     pub page_fault: f64,
     pub system_call: f64,
@@ -55,14 +55,14 @@ pub struct Invocations {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Loops {
+pub struct LoopStatistics {
     pub loops: u64,
     /// Of the bytes that are fetched in the kernel; of the executed code; of all code.
     pub dynamic_share: f64,
     pub executed_share: f64,
     pub static_share: f64,
     pub median_iterations: f64,
-    /// Loops with at most 6 and at most 25 iterations an invocation.
+    /// The shares of loops with at most 6 and with at most 25 iterations per invocation.
     pub up_to_6: f64,
     pub up_to_25: f64,
     /// Bytes of the executed part.
@@ -97,7 +97,7 @@ impl Locality {
         all_calls: u64,
     ) -> Result<Locality> {
         let graph = graph::whole(image, profile)?.graph;
-        let code = Code::new(&graph);
+        let code = ExecutedCode::new(&graph);
         let (with, without): (Vec<NaturalLoop>, Vec<NaturalLoop>) =
             natural_loops(&graph).into_iter().partition(|l| code.calls(l));
         let (nearly_always, nearly_never, arcs) = arcs(&graph);
@@ -136,15 +136,18 @@ impl Locality {
     }
 }
 
-fn invocations(table: &ServiceTable) -> Invocations {
-    let begun = |kinds: &[Kind]| -> f64 {
+fn invocations(table: &ServiceTable) -> EntryShares {
+    let begun = |kinds: &[ServiceKind]| -> f64 {
         kinds.iter().filter_map(|kind| table.begun.get(kind)).sum::<u64>() as f64
     };
-    let interrupt = begun(&[Kind::Interrupt, Kind::Ipi]);
-    let (page_fault, system_call, other) =
-        (begun(&[Kind::PageFault]), begun(&[Kind::SystemCall]), begun(&[Kind::Exception]));
+    let interrupt = begun(&[ServiceKind::Interrupt, ServiceKind::Ipi]);
+    let (page_fault, system_call, other) = (
+        begun(&[ServiceKind::PageFault]),
+        begun(&[ServiceKind::SystemCall]),
+        begun(&[ServiceKind::Exception]),
+    );
     let all = (interrupt + page_fault + system_call + other).max(1.0);
-    Invocations {
+    EntryShares {
         interrupt: interrupt / all,
         page_fault: page_fault / all,
         system_call: system_call / all,
@@ -192,7 +195,7 @@ fn mean_reuse(popular: &[(String, u64, Reuses)]) -> [f64; 5] {
 }
 
 /// What ran of the code, and what calls what.
-struct Code<'a> {
+struct ExecutedCode<'a> {
     graph: &'a Graph,
     all: u64,
     executed: u64,
@@ -205,9 +208,9 @@ struct Code<'a> {
     bytes: Vec<u64>,
 }
 
-impl<'a> Code<'a> {
-    fn new(graph: &'a Graph) -> Code<'a> {
-        let mut code = Code {
+impl<'a> ExecutedCode<'a> {
+    fn new(graph: &'a Graph) -> ExecutedCode<'a> {
+        let mut code = ExecutedCode {
             graph,
             all: graph.sizes.iter().map(|&size| u64::from(size)).sum(),
             executed: 0,
@@ -256,7 +259,7 @@ impl<'a> Code<'a> {
         self.executed_bytes(&l.blocks) + callees.map(|callee| self.bytes[callee]).sum::<u64>()
     }
 
-    fn loops(&self, loops: &[NaturalLoop], size: impl Fn(&NaturalLoop) -> u64) -> Loops {
+    fn loops(&self, loops: &[NaturalLoop], size: impl Fn(&NaturalLoop) -> u64) -> LoopStatistics {
         let blocks: BTreeSet<BlockId> =
             loops.iter().flat_map(|l| l.blocks.iter().copied()).collect();
         let blocks: Vec<BlockId> = blocks.into_iter().collect();
@@ -274,7 +277,7 @@ impl<'a> Code<'a> {
         let up_to = |limit: f64| {
             iterations.partition_point(|&n| n <= limit) as f64 / loops.len().max(1) as f64
         };
-        Loops {
+        LoopStatistics {
             loops: loops.len() as u64,
             dynamic_share: fetched / self.fetched.max(1.0),
             executed_share: executed / self.executed.max(1) as f64,
@@ -325,7 +328,7 @@ mod tests {
     #[test]
     fn loops_with_and_without_calls() {
         let graph = graph();
-        let code = Code::new(&graph);
+        let code = ExecutedCode::new(&graph);
         let (with, without): (Vec<_>, Vec<_>) =
             natural_loops(&graph).into_iter().partition(|l| code.calls(l));
         assert_eq!((with.len(), without.len()), (1, 1));

@@ -9,7 +9,7 @@
 //! the misses up to there go to the levels behind, those of an execution's fetches before those of
 //! its data.
 
-use crate::services::ledger::MachineCounts;
+use crate::services::ledger::ServiceMachineCounts;
 use anyhow::Result;
 use execution::code::Code;
 use execution::data::{DataFlow, Execution, Stream};
@@ -23,17 +23,17 @@ use trace::{Patterns, RunAddr, Task, Translation, TranslationId};
 /// The caches of some machines: the L1I, and of a recording with data accesses all that a machine
 /// describes.
 pub struct Machines {
-    running: Vec<Running>,
+    running: Vec<RunningMachine>,
     codes: Vec<Code>,
-    shorts: Vec<Short>,
+    shorts: Vec<ShortCode>,
     /// Made when the first accesses come.
-    data: Option<Data>,
+    data: Option<DataAhead>,
     machines: Vec<Machine>,
     tasks: Vec<Task>,
-    taken: Vec<MachineCounts>,
+    taken: Vec<ServiceMachineCounts>,
 }
 
-/// Misses by level of the caches. Data and the L2 have none where data accesses were not recorded,
+/// Misses by level of the caches. DataAhead and the L2 have none where data accesses were not recorded,
 /// or the machine describes no such cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelMisses {
@@ -44,7 +44,7 @@ pub struct LevelMisses {
 }
 
 /// The executions to come, and what they access.
-struct Data {
+struct DataAhead {
     flow: DataFlow,
     /// Of the flow's executions: those that ran, and those that were counted.
     ran: usize,
@@ -58,24 +58,24 @@ struct Data {
 /// What most executions want to know of a translation: the number of its instructions, and in the
 /// highest bit whether it is the kernel's.
 #[derive(Clone, Copy)]
-struct Short(u16);
+struct ShortCode(u16);
 
-impl Short {
+impl ShortCode {
     const KERNEL: u16 = 1 << 15;
 
-    fn of(code: &Code) -> Short {
-        let kernel = if code.addr.is_kernel() { Short::KERNEL } else { 0 };
-        Short(code.lengths.len() as u16 | kernel)
+    fn of(code: &Code) -> ShortCode {
+        let kernel = if code.addr.is_kernel() { ShortCode::KERNEL } else { 0 };
+        ShortCode(code.lengths.len() as u16 | kernel)
     }
 
     #[inline]
     fn instructions(self, left: u16) -> u16 {
-        if left == 0 { self.0 & !Short::KERNEL } else { left }
+        if left == 0 { self.0 & !ShortCode::KERNEL } else { left }
     }
 
     #[inline]
     fn mode(self) -> Mode {
-        if self.0 & Short::KERNEL != 0 { Mode::Kernel } else { Mode::User }
+        if self.0 & ShortCode::KERNEL != 0 { Mode::Kernel } else { Mode::User }
     }
 
     /// Who executes, on behalf of this process.
@@ -88,7 +88,7 @@ impl Short {
     }
 }
 
-struct Running {
+struct RunningMachine {
     numbering: Numbering,
     line_bytes: u64,
     l1i: InstructionCache,
@@ -97,20 +97,20 @@ struct Running {
     /// What the hierarchy had counted when it was asked last.
     before: Counters,
     /// Where each translation lies.
-    spans: Vec<Span>,
+    spans: Vec<LineSpan>,
     lines: Vec<Line>,
     /// The first address in each of `lines` that is fetched.
     addrs: Vec<RunAddr>,
     physical: Vec<PhysAddr>,
-    pages: Option<Pages>,
+    pages: Option<InstructionPages>,
     /// Since they were taken last, and before.
     l1i_misses: u64,
     l1i_taken: u64,
-    ahead: Ahead,
+    ahead: MissesAhead,
 }
 
 /// The pages that the instruction TLB translates.
-struct Pages {
+struct InstructionPages {
     numbering: Numbering,
     /// Of each translation: the first and the last, and how many bytes lie in the first.
     of: Vec<(Line, Line, u32)>,
@@ -118,9 +118,9 @@ struct Pages {
     current: Option<Line>,
 }
 
-impl Pages {
-    fn new(itlb: &ItlbDescription) -> Pages {
-        Pages {
+impl InstructionPages {
+    fn new(itlb: &ItlbDescription) -> InstructionPages {
+        InstructionPages {
             numbering: Numbering::new(Unit::of_pages(itlb), itlb.geometry.sets()),
             of: Vec::new(),
             current: None,
@@ -160,7 +160,7 @@ impl Pages {
 
 /// The lines of a translation: `count` from `at` on.
 #[derive(Clone, Copy)]
-struct Span {
+struct LineSpan {
     first: Line,
     last: Line,
     at: u32,
@@ -170,15 +170,15 @@ struct Span {
 /// Misses of executions to come, in their order, and how many of them the levels behind already
 /// know.
 #[derive(Default)]
-struct Ahead {
-    fetches: Vec<Missed>,
-    data: Vec<Missed>,
+struct MissesAhead {
+    fetches: Vec<MissAhead>,
+    data: Vec<MissAhead>,
     fetches_done: usize,
     data_done: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Missed {
+struct MissAhead {
     execution: u32,
     requester: Requester,
     /// `None`: the TLB missed.
@@ -188,7 +188,7 @@ struct Missed {
 
 impl Machines {
     pub fn new(machines: &[Machine]) -> Machines {
-        let running = machines.iter().map(|machine| Running {
+        let running = machines.iter().map(|machine| RunningMachine {
             numbering: Numbering::new(Unit::Lines(machine.l1i_line), machine.l1i.sets()),
             line_bytes: machine.l1i_line.into(),
             l1i: InstructionCache::new(machine.l1i),
@@ -198,10 +198,10 @@ impl Machines {
             lines: Vec::new(),
             addrs: Vec::new(),
             physical: Vec::new(),
-            pages: machine.itlb.as_ref().map(Pages::new),
+            pages: machine.itlb.as_ref().map(InstructionPages::new),
             l1i_misses: 0,
             l1i_taken: 0,
-            ahead: Ahead::default(),
+            ahead: MissesAhead::default(),
         });
         Machines {
             running: running.collect(),
@@ -210,7 +210,7 @@ impl Machines {
             data: None,
             machines: machines.to_vec(),
             tasks: Vec::new(),
-            taken: vec![MachineCounts::default(); machines.len()],
+            taken: vec![ServiceMachineCounts::default(); machines.len()],
         }
     }
 
@@ -232,7 +232,7 @@ impl Machines {
     }
 }
 
-impl Running {
+impl RunningMachine {
     #[cold]
     fn locate(&mut self, id: TranslationId, code: &Code, flow: &mut DataFlow, patterns: &Patterns) {
         let span = self.spans[id.0 as usize];
@@ -264,7 +264,7 @@ impl Running {
     }
 
     /// Asks the L1s and the TLBs for all that is to come.
-    fn look_ahead(&mut self, shorts: &[Short], codes: &[Code], flow: &DataFlow) {
+    fn look_ahead(&mut self, shorts: &[ShortCode], codes: &[Code], flow: &DataFlow) {
         let Some(mut hierarchy) = self.hierarchy.take() else { return };
         self.ahead.fetches.clear();
         self.ahead.data.clear();
@@ -283,14 +283,14 @@ impl Running {
         self.hierarchy = Some(hierarchy);
     }
 
-    /// The instruction TLB's part of [`Running::fetch_ahead`].
+    /// The instruction TLB's part of [`RunningMachine::fetch_ahead`].
     #[inline]
     fn translate(
         &mut self,
         hierarchy: &mut Hierarchy,
         number: u32,
         execution: &Execution,
-        shorts: &[Short],
+        shorts: &[ShortCode],
         codes: &[Code],
     ) {
         let Some(pages) = &mut self.pages else { return };
@@ -298,7 +298,7 @@ impl Running {
         let bytes =
             || (execution.left != 0).then(|| codes[id as usize].bytes_of(execution.left.into()));
         for _ in 0..pages.fetch(id, bytes, hierarchy) {
-            self.ahead.fetches.push(Missed {
+            self.ahead.fetches.push(MissAhead {
                 execution: number,
                 requester: shorts[id as usize].requester(execution.process),
                 cause: None,
@@ -312,7 +312,7 @@ impl Running {
         hierarchy: &mut Hierarchy,
         number: u32,
         execution: &Execution,
-        shorts: &[Short],
+        shorts: &[ShortCode],
         codes: &[Code],
     ) {
         let id = execution.translation.0;
@@ -320,7 +320,7 @@ impl Running {
         let left = (execution.left != 0).then(|| (&codes[id as usize], execution.left.into()));
         for at in self.lines_of(id, left) {
             if let Some(cause) = hierarchy.fetch_ahead(self.lines[at], requester) {
-                self.ahead.fetches.push(Missed {
+                self.ahead.fetches.push(MissAhead {
                     execution: number,
                     requester,
                     cause: Some(cause),
@@ -369,8 +369,8 @@ impl Running {
     }
 }
 
-impl Ahead {
-    fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[Short], flow: &DataFlow) {
+impl MissesAhead {
+    fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[ShortCode], flow: &DataFlow) {
         let log2 = hierarchy.data_line_log2();
         // The execution that makes the access at hand, and the number of the first access that is
         // not its.
@@ -388,7 +388,7 @@ impl Ahead {
                 end += flow.executions[number].accesses as usize;
             }
             let execution = &flow.executions[number];
-            let missed = Missed {
+            let missed = MissAhead {
                 execution: number as u32,
                 requester: shorts[execution.translation.0 as usize].requester(execution.process),
                 cause: None,
@@ -398,16 +398,16 @@ impl Ahead {
             for line in first..=last {
                 let physical = PhysAddr(line << log2);
                 if let Some(cause) = hierarchy.data_ahead(physical, missed.requester) {
-                    self.data.push(Missed { cause: Some(cause), physical, ..missed });
+                    self.data.push(MissAhead { cause: Some(cause), physical, ..missed });
                 }
             }
         }
     }
 }
 
-impl Data {
+impl DataAhead {
     /// What ran since the last time, by mode: instructions, loads, stores.
-    fn amounts(&mut self, shorts: &[Short]) -> PerMode<[u64; 3]> {
+    fn amounts(&mut self, shorts: &[ShortCode]) -> PerMode<[u64; 3]> {
         let mut amounts = PerMode::<[u64; 3]>::default();
         for execution in &self.flow.executions[self.counted..self.ran] {
             let short = shorts[execution.translation.0 as usize];
@@ -421,7 +421,7 @@ impl Data {
     }
 
     /// Finds where the lines of translations lie that run for the first time.
-    fn locate(&mut self, running: &mut [Running], codes: &[Code], patterns: &Patterns) {
+    fn locate(&mut self, running: &mut [RunningMachine], codes: &[Code], patterns: &Patterns) {
         self.located.resize(codes.len(), false);
         for running in running.iter_mut() {
             running.physical.resize(running.lines.len(), PhysAddr::default());
@@ -450,20 +450,20 @@ impl Machines {
             running.addrs.extend(units.iter().map(|&(_, addr)| addr));
             if let (Some(&(first, _)), Some(&(last, _))) = (units.first(), units.last()) {
                 let count = units.len() as u32;
-                running.spans.push(Span { first, last, at, count });
+                running.spans.push(LineSpan { first, last, at, count });
             }
             if let Some(pages) = &mut running.pages {
                 pages.define(translation)?;
             }
         }
         let code = Code::new(translation)?;
-        self.shorts.push(Short::of(&code));
+        self.shorts.push(ShortCode::of(&code));
         self.codes.push(code);
         Ok(())
     }
 
     /// What each machine counted since the last call.
-    pub fn take(&mut self) -> &[MachineCounts] {
+    pub fn take(&mut self) -> &[ServiceMachineCounts] {
         self.count();
         for (taken, running) in self.taken.iter_mut().zip(&mut self.running) {
             let memory = running.hierarchy.as_ref().map(|hierarchy| {
@@ -473,7 +473,7 @@ impl Machines {
                 now - std::mem::replace(&mut running.before, now)
             });
             running.l1i_taken += running.l1i_misses;
-            *taken = MachineCounts {
+            *taken = ServiceMachineCounts {
                 l1i_misses: std::mem::take(&mut running.l1i_misses)
                     + memory.map_or(0, |counters| counters.l1i.total()),
                 memory,
@@ -507,7 +507,7 @@ impl Machines {
             }
             let mut flow = DataFlow::new(machines);
             flow.define_tasks(tasks);
-            Data {
+            DataAhead {
                 flow,
                 ran: 0,
                 counted: 0,
@@ -553,7 +553,7 @@ impl Machines {
     }
 
     /// What `take` gave last.
-    pub fn taken(&self) -> &[MachineCounts] {
+    pub fn taken(&self) -> &[ServiceMachineCounts] {
         &self.taken
     }
 

@@ -3,8 +3,8 @@
 //! Takes the executions in their order; gives, whenever it is asked, what was counted since it was
 //! asked last. Knows no services.
 
-use crate::services::annotations::Kind;
-use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
+use crate::services::annotations::ServiceKind;
+use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::services::machines::Machines;
 use anyhow::Result;
 use execution::data::Stream;
@@ -49,7 +49,7 @@ pub trait Meter {
     fn executed(&mut self, translation: u32);
     fn left(&mut self, translation: u32, instructions: u32);
     /// What each machine counted since the last call.
-    fn take(&mut self) -> &[MachineCounts];
+    fn take(&mut self) -> &[ServiceMachineCounts];
 
     /// The current task's last execution called.
     #[inline]
@@ -88,7 +88,7 @@ pub trait Meter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Booked {
     /// The current task's innermost open service.
-    Open(Kind),
+    Open(ServiceKind),
     /// This service, which is user mode.
     User(ServiceId),
 }
@@ -107,7 +107,7 @@ impl Meter for NoMachine {
     fn left(&mut self, _: u32, _: u32) {}
 
     #[inline]
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         &[]
     }
 }
@@ -132,7 +132,7 @@ impl Meter for Machines {
         self.run(translation, Some(instructions));
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         self.take()
     }
 }

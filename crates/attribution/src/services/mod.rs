@@ -37,19 +37,19 @@ use anyhow::{Context, Result, ensure};
 pub use automaton::Attributed;
 use automaton::Automaton;
 use binding::Binding;
-use branches::WithBranches;
+use branches::BranchMeter;
 use calls::CallTree;
-use functions::{FunctionTotals, Functions};
+use functions::{FunctionMeter, FunctionTotals};
 pub use machines::LevelMisses;
 use machines::Machines;
 use meter::{Meter, NoMachine};
-use observed::Observed;
-use reuse::{Reuse, Reuses};
+use observed::ObservingMeter;
+use reuse::{ReuseMeter, Reuses};
 use sim::Machine;
-use spans::{Spans, Track};
+use spans::{SpanMeter, SpanTrack};
 use std::collections::BTreeMap;
 use std::io::Read;
-use symbols::Symbols;
+use symbols::KernelSymbols;
 use table::ServiceTable;
 use timeline::Timeline;
 use trace::{Chunk, Reader};
@@ -60,7 +60,7 @@ use trace::{Chunk, Reader};
 /// The recording is damaged or cut off, or of another kernel than the symbols.
 pub fn attribute<R: Read>(
     reader: &mut Reader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[Machine],
 ) -> Result<Attributed> {
@@ -74,23 +74,23 @@ pub fn attribute<R: Read>(
 /// As [`attribute`], with how the branches of each were predicted.
 pub fn attribute_with_branches<R: Read>(
     reader: &mut Reader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[Machine],
 ) -> Result<Attributed> {
     check(reader, symbols)?;
-    Ok(follow(reader, Automaton::new(binding, symbols, WithBranches::new(machines)))?.0)
+    Ok(follow(reader, Automaton::new(binding, symbols, BranchMeter::new(machines)))?.0)
 }
 
 /// As [`attribute`], and what each function came to.
 pub fn attribute_with_functions<R: Read>(
     reader: &mut Reader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[Machine],
 ) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
     check(reader, symbols)?;
-    let meter = Functions::new(symbols, Machines::new(machines));
+    let meter = FunctionMeter::new(symbols, Machines::new(machines));
     let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
     Ok((attributed, functions.totals()))
 }
@@ -98,30 +98,30 @@ pub fn attribute_with_functions<R: Read>(
 /// As [`attribute`], with the chains of calls, and what went on over time.
 pub fn attribute_with_calls<R: Read>(
     reader: &mut Reader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[Machine],
 ) -> Result<(Attributed, CallTree, Timeline)> {
     check(reader, symbols)?;
     let (attributed, observed) = follow(
         reader,
-        Automaton::new(binding, symbols, Observed::new(symbols, binding, machines)),
+        Automaton::new(binding, symbols, ObservingMeter::new(symbols, binding, machines)),
     )?;
     let (calls, timeline) = observed.finish(&attributed.ledger);
     Ok((attributed, calls, timeline))
 }
 
 /// As [`attribute`], and tells `track` of everything as it ends.
-pub fn attribute_in_time<R: Read, T: Track>(
+pub fn attribute_in_time<R: Read, T: SpanTrack>(
     reader: &mut Reader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[Machine],
     track: T,
 ) -> Result<(Attributed, T)> {
     check(reader, symbols)?;
     let (attributed, spans) =
-        follow(reader, Automaton::new(binding, symbols, Spans::new(machines, track)))?;
+        follow(reader, Automaton::new(binding, symbols, SpanMeter::new(machines, track)))?;
     Ok((attributed, spans.finish()))
 }
 
@@ -131,23 +131,24 @@ pub fn attribute_in_time<R: Read, T: Track>(
 /// As [`attribute`].
 pub fn reuses<R: Read>(
     reader: &mut Reader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     names: &[String],
 ) -> Result<Vec<Reuses>> {
     check(reader, symbols)?;
     let binding = Binding::default();
-    let (_, reuse) = follow(reader, Automaton::new(&binding, symbols, Reuse::new(symbols, names)))?;
+    let (_, reuse) =
+        follow(reader, Automaton::new(&binding, symbols, ReuseMeter::new(symbols, names)))?;
     Ok(reuse.finish())
 }
 
 /// What a recording came to.
-pub struct Recorded {
+pub struct ServicesAndFunctions {
     pub table: ServiceTable,
     pub functions: BTreeMap<String, FunctionTotals>,
 }
 
 /// The symbols must be of the recorded kernel. Of a System.map it is not known.
-pub(crate) fn check<R: Read>(reader: &Reader<R>, symbols: &Symbols) -> Result<()> {
+pub(crate) fn check<R: Read>(reader: &Reader<R>, symbols: &KernelSymbols) -> Result<()> {
     let recorded = &reader.header().build_id;
     if let Some(build_id) = &symbols.build_id {
         ensure!(

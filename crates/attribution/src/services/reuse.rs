@@ -4,9 +4,9 @@
 //! executed from one call to the next within one stay in the kernel. What is counted begins anew
 //! with each stay.
 
-use crate::services::ledger::MachineCounts;
+use crate::services::ledger::ServiceMachineCounts;
 use crate::services::meter::Meter;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ impl Reuses {
     }
 }
 
-pub struct Reuse {
+pub struct ReuseMeter {
     /// First address of each function → its number.
     functions: HashMap<u64, usize>,
     /// By translation: bytes, and which function begins with it. `None` for user code.
@@ -44,13 +44,13 @@ pub struct Reuse {
     reuses: Vec<Reuses>,
 }
 
-impl Reuse {
+impl ReuseMeter {
     /// Of the functions with these names.
-    pub fn new(symbols: &Symbols, names: &[String]) -> Reuse {
+    pub fn new(symbols: &KernelSymbols, names: &[String]) -> ReuseMeter {
         let number = |name: &str| names.iter().position(|wanted| wanted == name);
         let functions =
             symbols.iter().filter_map(|symbol| Some((symbol.addr.0, number(symbol.base_name()?)?)));
-        Reuse {
+        ReuseMeter {
             functions: functions.collect(),
             of: Vec::new(),
             lengths: Vec::new(),
@@ -91,7 +91,7 @@ impl Reuse {
     }
 }
 
-impl Meter for Reuse {
+impl Meter for ReuseMeter {
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let function = self.functions.get(&translation.addr.0).copied();
         self.of.push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
@@ -109,7 +109,7 @@ impl Meter for Reuse {
         self.run(translation, Some(reached.map(|&length| u64::from(length)).sum()));
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         &[]
     }
 }
@@ -123,8 +123,8 @@ mod tests {
     fn calls_are_apart_by_words_within_a_stay() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "ffffffff81000000 T f\nffffffff81001000 T g\n").unwrap();
-        let symbols = Symbols::read(file.path()).unwrap();
-        let mut reuse = Reuse::new(&symbols, &["f".to_owned()]);
+        let symbols = KernelSymbols::read(file.path()).unwrap();
+        let mut reuse = ReuseMeter::new(&symbols, &["f".to_owned()]);
         for (id, addr, bytes) in
             [(0, 0xffff_ffff_8100_0000_u64, 4), (1, 0xffff_ffff_8100_1000, 200), (2, 0x1000, 1)]
         {
@@ -136,7 +136,7 @@ mod tests {
             };
             reuse.define(&translation).unwrap();
         }
-        let g = |reuse: &mut Reuse, times: usize| (0..times).for_each(|_| reuse.executed(1));
+        let g = |reuse: &mut ReuseMeter, times: usize| (0..times).for_each(|_| reuse.executed(1));
         reuse.executed(0);
         g(&mut reuse, 1); // 51 words
         reuse.executed(0);

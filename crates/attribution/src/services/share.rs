@@ -4,7 +4,7 @@
 //! Takes service tables, one a recording; gives a row each: instructions, cycles and misses inside
 //! the system, times between interrupts, and how long each visit to the kernel is. Prints nothing.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::ledger::Distribution;
 use crate::services::table::ServiceTable;
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub struct Lengths {
 /// run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Visits {
-    pub kind: Kind,
+    pub kind: ServiceKind,
     pub name: String,
     pub lengths: Lengths,
 }
@@ -68,7 +68,11 @@ impl OsShare {
         let visits = |kind| {
             matches!(
                 kind,
-                Kind::SystemCall | Kind::PageFault | Kind::Exception | Kind::Interrupt | Kind::Ipi
+                ServiceKind::SystemCall
+                    | ServiceKind::PageFault
+                    | ServiceKind::Exception
+                    | ServiceKind::Interrupt
+                    | ServiceKind::Ipi
             )
         };
         let mut visits: Vec<Visits> = table

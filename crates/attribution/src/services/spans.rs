@@ -5,8 +5,8 @@
 //! memory. Times are in nanoseconds of the guest's clock, of which an instruction takes one, since
 //! the recording began. Keeps nothing that was told.
 
-use crate::services::annotations::Kind;
-use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
+use crate::services::annotations::ServiceKind;
+use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::services::machines::LevelMisses;
 use crate::services::machines::Machines;
 use crate::services::meter::{Booked, Meter};
@@ -21,8 +21,8 @@ const WAITING: usize = 4096;
 
 /// An invocation of a service, or a stay in user mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    pub kind: Kind,
+pub struct ServiceSpan {
+    pub kind: ServiceKind,
     pub name: String,
     pub begin: u64,
     pub end: u64,
@@ -34,10 +34,10 @@ pub struct Span {
     pub off_cpu: u64,
 }
 
-/// Is told what ended. Spans of one task lie in one another or side by side; of those that begin
+/// Is told what ended. SpanMeter of one task lie in one another or side by side; of those that begin
 /// together the outer one mostly is told first.
-pub trait Track {
-    fn span(&mut self, task: usize, span: &Span);
+pub trait SpanTrack {
+    fn span(&mut self, task: usize, span: &ServiceSpan);
     /// A task had the processor.
     fn turn(&mut self, task: usize, name: &str, begin: u64, end: u64);
     /// So many misses of the first machine from `begin` to `end`.
@@ -47,21 +47,21 @@ pub trait Track {
 }
 
 #[derive(Default)]
-struct Open {
+struct TaskSpans {
     name: String,
     pid: Option<u32>,
     /// When each open service began.
     begun: Vec<u64>,
-    ended: Vec<Span>,
+    ended: Vec<ServiceSpan>,
 }
 
 /// The meter that tells.
-pub struct Spans<T> {
+pub struct SpanMeter<T> {
     track: T,
     machines: Machines,
     has_machine: bool,
     pids: Vec<Option<u32>>,
-    tasks: Vec<Open>,
+    tasks: Vec<TaskSpans>,
     current: usize,
     /// What the current task was called, and its pid, before it was switched to.
     before: (String, Option<u32>),
@@ -70,10 +70,10 @@ pub struct Spans<T> {
     told: LevelMisses,
 }
 
-impl<T: Track> Spans<T> {
-    pub fn new(machines: &[Machine], track: T) -> Spans<T> {
-        let unknown = Open { name: "(unknown)".to_owned(), ..Open::default() };
-        Spans {
+impl<T: SpanTrack> SpanMeter<T> {
+    pub fn new(machines: &[Machine], track: T) -> SpanMeter<T> {
+        let unknown = TaskSpans { name: "(unknown)".to_owned(), ..TaskSpans::default() };
+        SpanMeter {
             track,
             machines: Machines::new(machines),
             has_machine: !machines.is_empty(),
@@ -117,7 +117,7 @@ impl<T: Track> Spans<T> {
     }
 }
 
-impl<T: Track> Meter for Spans<T> {
+impl<T: SpanTrack> Meter for SpanMeter<T> {
     const TAKES_DATA: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
@@ -142,16 +142,16 @@ impl<T: Track> Meter for Spans<T> {
         self.machines.left(translation, instructions);
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         self.machines.take()
     }
 
     fn switched(&mut self, task: usize) {
         self.end_turn();
         if self.tasks.len() <= task {
-            self.tasks.resize_with(task + 1, Open::default);
+            self.tasks.resize_with(task + 1, TaskSpans::default);
         }
-        let Open { name, pid, .. } = &self.tasks[task];
+        let TaskSpans { name, pid, .. } = &self.tasks[task];
         self.before = (name.clone(), *pid);
         self.current = task;
     }
@@ -161,7 +161,7 @@ impl<T: Track> Meter for Spans<T> {
         let dead = &mut self.tasks[self.current];
         (dead.name, dead.pid) = std::mem::take(&mut self.before);
         if self.tasks.len() <= task {
-            self.tasks.resize_with(task + 1, Open::default);
+            self.tasks.resize_with(task + 1, TaskSpans::default);
         }
         self.current = task;
     }
@@ -189,7 +189,7 @@ impl<T: Track> Meter for Spans<T> {
         let Some(open) = self.tasks.get_mut(task) else { return };
         let Some(begin) = open.begun.pop() else { return };
         let account = &ledger.accounts[service.0 as usize];
-        open.ended.push(Span {
+        open.ended.push(ServiceSpan {
             kind: account.kind,
             name: account.name.clone(),
             begin,
@@ -213,8 +213,8 @@ impl<T: Track> Meter for Spans<T> {
         let begin = self.clock;
         self.clock += instructions;
         if let Booked::User(_) = under {
-            let span = Span {
-                kind: Kind::User,
+            let span = ServiceSpan {
+                kind: ServiceKind::User,
                 name: self.tasks[self.current].name.clone(),
                 begin,
                 end: self.clock,

@@ -11,14 +11,14 @@ use std::collections::HashSet;
 use std::path::Path;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Symbol {
+pub struct CodeSymbol {
     pub addr: LinkAddr,
     /// Bytes; of a symbol that has no size, up to the next.
     pub size: u64,
     pub name: String,
 }
 
-impl Symbol {
+impl CodeSymbol {
     /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for
     /// `.cold` and `.warm` parts, which are no entry.
     pub fn base_name(&self) -> Option<&str> {
@@ -36,18 +36,18 @@ impl Symbol {
 
 /// Ascending by address; the names of one address by rank, the best first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Symbols {
+pub struct KernelSymbols {
     /// Not known of a System.map.
     pub build_id: Option<BuildId>,
-    symbols: Vec<Symbol>,
+    symbols: Vec<CodeSymbol>,
 }
 
-impl Symbols {
+impl KernelSymbols {
     /// Reads a vmlinux, or a file of lines `address type name` (System.map, /proc/kallsyms).
     ///
     /// # Errors
     /// The file cannot be read, is neither, or names no code.
-    pub fn read(path: &Path) -> Result<Symbols> {
+    pub fn read(path: &Path) -> Result<KernelSymbols> {
         let file = std::fs::File::open(path)
             .with_context(|| format!("{}: cannot be opened", path.display()))?;
         // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends
@@ -55,13 +55,13 @@ impl Symbols {
         let bytes = unsafe { memmap2::Mmap::map(&file) }
             .with_context(|| format!("{}: cannot be read", path.display()))?;
         let symbols = match bytes.starts_with(b"\x7fELF") {
-            true => Symbols::from_elf(&bytes),
-            false => Symbols::from_map(&String::from_utf8_lossy(&bytes)),
+            true => KernelSymbols::from_elf(&bytes),
+            false => KernelSymbols::from_map(&String::from_utf8_lossy(&bytes)),
         };
         symbols.with_context(|| path.display().to_string())
     }
 
-    fn from_elf(bytes: &[u8]) -> Result<Symbols> {
+    fn from_elf(bytes: &[u8]) -> Result<KernelSymbols> {
         let elf = object::File::parse(bytes).context("not an ELF file that can be read")?;
         ensure!(
             elf.architecture() == object::Architecture::X86_64,
@@ -87,7 +87,7 @@ impl Symbols {
                 symbol.kind() != SymbolKind::Text,
             ))
         });
-        let symbols = Symbols {
+        let symbols = KernelSymbols {
             build_id: Some(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect())),
             symbols: sorted(
                 symbols.collect(),
@@ -97,7 +97,7 @@ impl Symbols {
         symbols.or_none("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package")
     }
 
-    fn from_map(text: &str) -> Result<Symbols> {
+    fn from_map(text: &str) -> Result<KernelSymbols> {
         let (mut found, mut all) = (Vec::new(), Vec::new());
         for (number, line) in text.lines().enumerate() {
             let mut words = line.split_ascii_whitespace();
@@ -117,27 +117,27 @@ impl Symbols {
             found.iter().any(|(addr, ..)| *addr != 0) || found.is_empty(),
             "all addresses are 0: read it as root"
         );
-        let symbols = Symbols { build_id: None, symbols: sorted(found, all) };
+        let symbols = KernelSymbols { build_id: None, symbols: sorted(found, all) };
         symbols.or_none("names no code")
     }
 
-    fn or_none(self, problem: &'static str) -> Result<Symbols> {
+    fn or_none(self, problem: &'static str) -> Result<KernelSymbols> {
         ensure!(!self.symbols.is_empty(), problem);
         Ok(self)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Symbol> {
+    pub fn iter(&self) -> impl Iterator<Item = &CodeSymbol> {
         self.symbols.iter()
     }
 
     /// The symbol with the best name at exactly this address.
-    pub fn at(&self, addr: LinkAddr) -> Option<&Symbol> {
+    pub fn at(&self, addr: LinkAddr) -> Option<&CodeSymbol> {
         let first = self.symbols.partition_point(|symbol| symbol.addr < addr);
         self.symbols.get(first).filter(|symbol| symbol.addr == addr)
     }
 
     /// The symbol that holds the address.
-    pub fn containing(&self, addr: LinkAddr) -> Option<&Symbol> {
+    pub fn containing(&self, addr: LinkAddr) -> Option<&CodeSymbol> {
         let after = self.symbols.partition_point(|symbol| symbol.addr <= addr);
         let nearest = self.symbols.get(after.checked_sub(1)?)?;
         self.at(nearest.addr).filter(|symbol| addr.0 - symbol.addr.0 < symbol.size)
@@ -146,7 +146,7 @@ impl Symbols {
 
 /// (address, size, name, not marked as a function) as symbols. One without a size ends at the next
 /// of `bounds`.
-fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<Symbol> {
+fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<CodeSymbol> {
     found.retain(|(addr, _, name, _)| {
         *addr >> 63 == 1
             && !name.is_empty()
@@ -170,7 +170,7 @@ fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec
             (0, None) => 1,
             (size, _) => size,
         };
-        Symbol { addr: LinkAddr(addr), size, name }
+        CodeSymbol { addr: LinkAddr(addr), size, name }
     });
     symbols.collect()
 }
@@ -194,7 +194,7 @@ ffffffff82000000 D jiffies
 
     #[test]
     fn a_system_map_names_code() {
-        let symbols = Symbols::from_map(MAP).unwrap();
+        let symbols = KernelSymbols::from_map(MAP).unwrap();
         let at = |addr| symbols.at(LinkAddr(addr)).map(|symbol| symbol.name.as_str());
         assert_eq!(at(0xffff_ffff_8100_0020), Some("vfs_read"));
         assert_eq!(at(0xffff_ffff_8100_0021), None);
@@ -212,7 +212,7 @@ ffffffff82000000 D jiffies
 
     #[test]
     fn endings_are_no_part_of_the_name_and_parts_no_entries() {
-        let symbols = Symbols::from_map(MAP).unwrap();
+        let symbols = KernelSymbols::from_map(MAP).unwrap();
         let base = |addr| symbols.at(LinkAddr(addr)).unwrap().base_name();
         assert_eq!(base(0xffff_ffff_8100_0040), Some("wp_page_copy"));
         assert_eq!(base(0xffff_ffff_8100_0060), None);
@@ -221,12 +221,12 @@ ffffffff82000000 D jiffies
 
     #[test]
     fn what_names_no_code_is_refused() {
-        let error = |text: &str| format!("{:#}", Symbols::from_map(text).unwrap_err());
+        let error = |text: &str| format!("{:#}", KernelSymbols::from_map(text).unwrap_err());
         assert!(error("").contains("names no code"));
         assert!(error("hello\n").contains("line 1"));
         assert!(error("xyz T f\n").contains("line 1: \"xyz\" is no address"));
         assert!(error("0000000000000000 T vfs_read\n").contains("as root"));
-        assert!(Symbols::from_elf(b"\x7fELF").is_err());
+        assert!(KernelSymbols::from_elf(b"\x7fELF").is_err());
     }
 
     #[test]
@@ -239,7 +239,7 @@ ffffffff82000000 D jiffies
                 let at = (state >> 33) as usize % bytes.len();
                 bytes[at] = (state >> 20) as u8;
             }
-            if let Ok(symbols) = Symbols::from_map(&String::from_utf8_lossy(&bytes)) {
+            if let Ok(symbols) = KernelSymbols::from_map(&String::from_utf8_lossy(&bytes)) {
                 for symbol in symbols.iter() {
                     assert!(
                         symbols

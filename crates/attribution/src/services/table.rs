@@ -2,10 +2,10 @@
 //!
 //! Takes what was attributed; gives rows, the largest share of kernel time first. Prints nothing.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::automaton::Attributed;
-use crate::services::binding::Blind;
-use crate::services::ledger::{Account, Distribution, MachineCounts};
+use crate::services::binding::UnseenAnnotation;
+use crate::services::ledger::{Account, Distribution, ServiceMachineCounts};
 use execution::branches::Predictions;
 use serde::{Deserialize, Serialize};
 use sim::{Counters, Machine};
@@ -38,11 +38,11 @@ pub struct ServiceTable {
     /// What the annotations count besides: forks and the like.
     pub counters: BTreeMap<String, u64>,
     /// How often each kind of service began.
-    pub begun: BTreeMap<Kind, u64>,
+    pub begun: BTreeMap<ServiceKind, u64>,
     /// Instructions from one interrupt to the next.
     pub between_interrupts: Distribution,
     /// What the annotations cannot see in this kernel.
-    pub blind: Vec<Blind>,
+    pub blind: Vec<UnseenAnnotation>,
     /// The machines that were simulated.
     pub machines: Vec<MachineTotals>,
     pub rows: Vec<ServiceRow>,
@@ -51,7 +51,7 @@ pub struct ServiceTable {
 /// A service. Times are in nanoseconds of the guest's clock, of which an instruction takes one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServiceRow {
-    pub kind: Kind,
+    pub kind: ServiceKind,
     pub name: String,
     pub calls: u64,
     pub calls_per_second: f64,
@@ -61,7 +61,7 @@ pub struct ServiceRow {
     /// Per call, its own.
     pub mean_instructions: f64,
     /// One for each machine.
-    pub on: Vec<OnMachine>,
+    pub on: Vec<ServiceOnMachine>,
     pub latency: Latency,
     /// Of the instructions that its task ran per call.
     pub lengths: Distribution,
@@ -90,7 +90,7 @@ pub struct MachineTotals {
 /// the machine waits for every miss. Without by Torrellas' simple model (1998, section 5.2): every
 /// miss of the L1I stops it; data stalls are the same share of all instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct OnMachine {
+pub struct ServiceOnMachine {
     pub cycles: f64,
     /// Of the kernel's cycles; of all for user mode and idle.
     pub share: f64,
@@ -143,10 +143,10 @@ impl ServiceTable {
     pub fn new(
         header: &trace::Header,
         attributed: &Attributed,
-        blind: Vec<Blind>,
+        blind: Vec<UnseenAnnotation>,
         simulated: &[Machine],
     ) -> ServiceTable {
-        let sum = |wanted: &dyn Fn(Kind) -> bool| -> u64 {
+        let sum = |wanted: &dyn Fn(ServiceKind) -> bool| -> u64 {
             let accounts = attributed.ledger.accounts.iter();
             accounts
                 .filter(|account| wanted(account.kind))
@@ -163,7 +163,7 @@ impl ServiceTable {
             .enumerate()
             .map(|(at, machine)| machine_totals(attributed, at, machine))
             .collect();
-        let whole = Whole {
+        let whole = RecordingTotals {
             instructions: attributed.instructions,
             kernel_instructions,
             wakes_seen: attributed.wakes_seen,
@@ -191,11 +191,11 @@ impl ServiceTable {
             kernel: header.build_id.clone(),
             seed: header.seed,
             instructions: attributed.instructions,
-            user_instructions: sum(&|kind| kind == Kind::User),
-            idle_instructions: sum(&|kind| kind == Kind::Idle),
+            user_instructions: sum(&|kind| kind == ServiceKind::User),
+            idle_instructions: sum(&|kind| kind == ServiceKind::Idle),
             halted: attributed.halted,
             kernel_instructions,
-            other_share: sum(&|kind| kind == Kind::Other) as f64
+            other_share: sum(&|kind| kind == ServiceKind::Other) as f64
                 / kernel_instructions.max(1) as f64,
             context_switches: attributed.context_switches,
             interrupts: attributed.interrupts,
@@ -210,12 +210,12 @@ impl ServiceTable {
 }
 
 /// Whether a service is the kernel's work.
-pub fn in_kernel(kind: Kind) -> bool {
-    !matches!(kind, Kind::User | Kind::Idle)
+pub fn in_kernel(kind: ServiceKind) -> bool {
+    !matches!(kind, ServiceKind::User | ServiceKind::Idle)
 }
 
 /// What shares are of.
-struct Whole<'a> {
+struct RecordingTotals<'a> {
     instructions: u64,
     kernel_instructions: u64,
     wakes_seen: bool,
@@ -224,12 +224,15 @@ struct Whole<'a> {
 }
 
 fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> MachineTotals {
-    let sum = |wanted: &dyn Fn(Kind) -> bool| {
+    let sum = |wanted: &dyn Fn(ServiceKind) -> bool| {
         let accounts = attributed.ledger.accounts.iter().filter(|account| wanted(account.kind));
-        accounts.fold((0, MachineCounts::default()), |(instructions, mut counts), account| {
-            counts += account.totals.machines.get(at).copied().unwrap_or_default();
-            (instructions + account.totals.instructions, counts)
-        })
+        accounts.fold(
+            (0, ServiceMachineCounts::default()),
+            |(instructions, mut counts), account| {
+                counts += account.totals.machines.get(at).copied().unwrap_or_default();
+                (instructions + account.totals.instructions, counts)
+            },
+        )
     };
     let ((instructions, counts), (of_kernel, kernel)) = (sum(&|_| true), sum(&in_kernel));
     let stalls = kernel.memory.and_then(|counters| machine.stalls(&counters));
@@ -248,7 +251,7 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> Mach
 }
 
 /// Cycles of a machine: by its memory where that was simulated, else by the simple model.
-pub fn cycles(machine: &Machine, instructions: u64, counts: &MachineCounts) -> f64 {
+pub fn cycles(machine: &Machine, instructions: u64, counts: &ServiceMachineCounts) -> f64 {
     let by_memory = counts.memory.and_then(|counters: Counters| machine.cycles(&counters));
     by_memory.unwrap_or_else(|| machine.time.cycles(instructions, counts.l1i_misses))
 }
@@ -260,17 +263,17 @@ fn has_l2(machine: &Machine) -> bool {
 fn predictions(
     machine: &Machine,
     instructions: u64,
-    counts: &MachineCounts,
+    counts: &ServiceMachineCounts,
 ) -> Option<Predictions> {
     Some(Predictions::new(machine.branch.as_ref()?, &counts.branches?, instructions))
 }
 
-fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
+fn row(account: &Account, whole: &RecordingTotals<'_>) -> ServiceRow {
     let totals = &account.totals;
     let of_kernel = in_kernel(account.kind);
     let of = if of_kernel { whole.kernel_instructions } else { whole.instructions };
     let per_call = |amount: u64| amount as f64 / totals.calls.max(1) as f64;
-    let mut on: Vec<OnMachine> = Vec::new();
+    let mut on: Vec<ServiceOnMachine> = Vec::new();
     for (at, (whole_machine, machine)) in whole.machines.iter().zip(whole.simulated).enumerate() {
         let counts = totals.machines.get(at).copied().unwrap_or_default();
         let cycles = cycles(machine, totals.instructions, &counts);
@@ -288,7 +291,7 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
                 [(stalls.l1i + stalls.l2i) / all, (stalls.l1d + stalls.l2d) / all]
             },
         );
-        on.push(OnMachine {
+        on.push(ServiceOnMachine {
             cycles,
             share: cycles / all_cycles.max(1.0),
             mean_cycles,

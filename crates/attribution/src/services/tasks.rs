@@ -3,12 +3,12 @@
 //! Times are of the guest's clock, in nanoseconds: an instruction is one, and so is each in which
 //! the processor was halted.
 
-use crate::services::annotations::Kind;
-use crate::services::ledger::{MachineCounts, ServiceId};
+use crate::services::annotations::ServiceKind;
+use crate::services::ledger::{ServiceId, ServiceMachineCounts};
 
 /// What closes an open service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub enum ClosedBy {
     /// The return from an interruption.
     InterruptReturn,
     /// The return of the function: fewer open calls than there were.
@@ -19,20 +19,20 @@ pub enum Until {
 
 /// An open service.
 #[derive(Clone, Debug)]
-pub struct Open {
+pub struct OpenService {
     pub service: ServiceId,
-    pub kind: Kind,
-    pub until: Until,
-    /// Open calls when it began.
+    pub kind: ServiceKind,
+    pub until: ClosedBy,
+    /// The number of open calls when the service began.
     pub calls: usize,
-    pub began: Moment,
+    pub began: TaskClocks,
     pub instructions: u64,
-    pub machines: Vec<MachineCounts>,
+    pub machines: Vec<ServiceMachineCounts>,
 }
 
 /// A task's clocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moment {
+pub struct TaskClocks {
     pub clock: u64,
     /// In instructions.
     pub ran: u64,
@@ -41,11 +41,11 @@ pub struct Moment {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Task {
+pub struct TaskState {
     pub name: String,
     /// Its user mode.
     pub user: Option<ServiceId>,
-    pub open: Vec<Open>,
+    pub open: Vec<OpenService>,
     /// Return addresses of open calls.
     pub calls: Vec<u64>,
     /// When it was switched to, while it runs; when it was switched away from, while it does not.
@@ -60,7 +60,7 @@ pub struct Task {
     /// What it does was not seen to begin.
     pub unknown: bool,
     /// Its clocks when it was switched away from last.
-    pub last: Moment,
+    pub last: TaskClocks,
     /// It has been switched to since the innermost service began.
     pub switched: bool,
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 const MOST: usize = 400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum TimelineMode {
     User,
     Kernel,
     Idle,
@@ -20,7 +20,7 @@ pub enum Mode {
 /// Time in which instructions were executed, and in which the machine stood still, in the unit of
 /// the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Parts {
+pub struct TimelineBucket {
     pub user: f64,
     pub user_stall: f64,
     pub kernel: f64,
@@ -30,21 +30,21 @@ pub struct Parts {
     pub idle: f64,
 }
 
-impl Parts {
-    fn add(&mut self, mode: Mode, busy: f64, stall: f64) {
+impl TimelineBucket {
+    fn add(&mut self, mode: TimelineMode, busy: f64, stall: f64) {
         match mode {
-            Mode::User => {
+            TimelineMode::User => {
                 (self.user, self.user_stall) = (self.user + busy, self.user_stall + stall)
             }
-            Mode::Kernel => {
+            TimelineMode::Kernel => {
                 (self.kernel, self.kernel_stall) = (self.kernel + busy, self.kernel_stall + stall)
             }
-            Mode::Idle => self.idle += busy + stall,
+            TimelineMode::Idle => self.idle += busy + stall,
         }
     }
 
-    fn plus(self, other: Parts) -> Parts {
-        Parts {
+    fn plus(self, other: TimelineBucket) -> TimelineBucket {
+        TimelineBucket {
             user: self.user + other.user,
             user_stall: self.user_stall + other.user_stall,
             kernel: self.kernel + other.kernel,
@@ -62,7 +62,7 @@ impl Parts {
 pub struct Timeline {
     /// Time in a bucket: cycles of the machine, or instructions where there is none.
     pub width: f64,
-    pub buckets: Vec<Parts>,
+    pub buckets: Vec<TimelineBucket>,
     /// Where the next stretch begins.
     #[serde(skip)]
     end: f64,
@@ -75,7 +75,7 @@ impl Timeline {
     }
 
     /// The next stretch: how long it computed and waited. None of the two is negative.
-    pub fn add(&mut self, mode: Mode, busy: f64, stall: f64) {
+    pub fn add(&mut self, mode: TimelineMode, busy: f64, stall: f64) {
         let length = busy + stall;
         if length <= 0.0 {
             return;
@@ -86,14 +86,14 @@ impl Timeline {
             self.buckets = self
                 .buckets
                 .chunks(2)
-                .map(|two| two.iter().fold(Parts::default(), |sum, &one| sum.plus(one)))
+                .map(|two| two.iter().fold(TimelineBucket::default(), |sum, &one| sum.plus(one)))
                 .collect();
             self.width *= 2.0;
         }
         let (first, last) = ((begin / self.width) as usize, (end / self.width) as usize);
         let last = last.min(MOST - 1);
         if self.buckets.len() <= last {
-            self.buckets.resize(last + 1, Parts::default());
+            self.buckets.resize(last + 1, TimelineBucket::default());
         }
         for (at, bucket) in self.buckets[..=last].iter_mut().enumerate().skip(first) {
             let from = begin.max(at as f64 * self.width);
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn a_stretch_is_spread_over_its_buckets() {
         let mut timeline = Timeline::new(10.0);
-        timeline.add(Mode::User, 5.0, 0.0);
-        timeline.add(Mode::Kernel, 5.0, 15.0);
-        timeline.add(Mode::Idle, 1.0, 1.0);
+        timeline.add(TimelineMode::User, 5.0, 0.0);
+        timeline.add(TimelineMode::Kernel, 5.0, 15.0);
+        timeline.add(TimelineMode::Idle, 1.0, 1.0);
         let timeline = timeline.finish();
         assert_eq!(timeline.buckets.len(), 3);
         let [a, b, c] = timeline.buckets[..] else { unreachable!() };
@@ -135,14 +135,16 @@ mod tests {
         let mut timeline = Timeline::new(1.0);
         let mut sums = [0.0; 2];
         for number in 0..50_000_u32 {
-            let (mode, at) = if number % 3 == 0 { (Mode::User, 0) } else { (Mode::Kernel, 1) };
+            let (mode, at) =
+                if number % 3 == 0 { (TimelineMode::User, 0) } else { (TimelineMode::Kernel, 1) };
             let length = f64::from(number % 7) * 1.5;
             timeline.add(mode, length, length / 4.0);
             sums[at] += length * 1.25;
         }
         let timeline = timeline.finish();
         assert!(timeline.buckets.len() <= MOST && timeline.buckets.len() > MOST / 2);
-        let all = timeline.buckets.iter().fold(Parts::default(), |sum, &one| sum.plus(one));
+        let all =
+            timeline.buckets.iter().fold(TimelineBucket::default(), |sum, &one| sum.plus(one));
         assert!((all.user + all.user_stall - sums[0]).abs() < 1e-3);
         assert!((all.kernel + all.kernel_stall - sums[1]).abs() < 1e-3);
         for bucket in &timeline.buckets[..timeline.buckets.len() - 1] {

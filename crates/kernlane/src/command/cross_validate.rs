@@ -14,9 +14,9 @@ use host::recording::Recording;
 use image::estimate;
 use image::{Image, vmlinux};
 use profile::collect;
-use profile::{Merge, Profile, merge, noise};
-use replay::results::{ORIGINAL, Tested};
-use replay::{Asked, Layout};
+use profile::{Profile, ProfileMerge, merge, noise};
+use replay::results::{ORIGINAL, TestedLayout};
+use replay::{ReplayLayout, SimulationScope};
 use report::cross_validation;
 use sim::Machine;
 use std::path::{Path, PathBuf};
@@ -141,8 +141,8 @@ fn trainings(
     for (profile, name) in whole.iter().zip(names).filter(|(_, name)| **name != names[at]) {
         trainings.push((format!("only {name}"), profile.clone()));
     }
-    trainings.push(("the others, averaged".to_owned(), merge(others, Merge::Average)?));
-    trainings.push(("all, averaged".to_owned(), merge(whole.to_vec(), Merge::Average)?));
+    trainings.push(("the others, averaged".to_owned(), merge(others, ProfileMerge::Average)?));
+    trainings.push(("all, averaged".to_owned(), merge(whole.to_vec(), ProfileMerge::Average)?));
     trainings.push(("itself, blocks counted alone".to_owned(), noise::blocks_only(own, image)));
     for &rate in &args.sample {
         trainings
@@ -159,8 +159,8 @@ fn test(
     recording: &Path,
     part: &Part,
     trainings: Vec<(String, Profile)>,
-) -> Result<Vec<Tested>> {
-    let mut layouts = vec![Layout::original()];
+) -> Result<Vec<TestedLayout>> {
+    let mut layouts = vec![ReplayLayout::original()];
     let mut made = Vec::new();
     for (trained, profile) in trainings {
         let ground = Ground::new(image, &profile).with_context(|| trained.clone())?;
@@ -171,7 +171,7 @@ fn test(
         for &algorithm in args.algorithm.iter().filter(possible) {
             let (order, _) = ground.lay_out(algorithm, args.seed)?;
             let name = format!("{} {}", algorithm.name(), made.len());
-            layouts.push(Layout {
+            layouts.push(ReplayLayout {
                 name: name.clone(),
                 kernel: Some(image.build_id.clone()),
                 placement: estimate::placement(image, &order)?,
@@ -179,7 +179,7 @@ fn test(
             made.push((name, algorithm, trained.clone()));
         }
     }
-    let rows = replay_rows(recording, &layouts, machines, Asked::Caches, None, part)?;
+    let rows = replay_rows(recording, &layouts, machines, SimulationScope::Caches, None, part)?;
     let mut tested = Vec::new();
     for machine in machines {
         let row = |name: &str| {
@@ -189,7 +189,7 @@ fn test(
         let original = row(ORIGINAL)?;
         for (name, algorithm, trained) in &made {
             let row = row(name)?;
-            tested.push(Tested {
+            tested.push(TestedLayout {
                 algorithm: algorithm.name().to_owned(),
                 trained: trained.clone(),
                 tested: row.workload.clone(),

@@ -12,7 +12,7 @@ use image::Image;
 use image::order::Layout;
 use profile::Profile;
 use profile::collect::ExtraCounts;
-use profile::graph::{self, Movable};
+use profile::graph::{self, LayoutInput};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,7 +63,7 @@ pub fn extra_counts(algorithms: &[Algorithm]) -> ExtraCounts {
 /// An image with its counts, ready to be laid out any number of times.
 pub struct Ground<'a> {
     image: &'a Image,
-    movable: Movable,
+    movable: LayoutInput,
     profile_hash: String,
 }
 

@@ -10,8 +10,8 @@ use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
 use profile::collect::{self, ExtraCounts};
-use profile::{Merge, Profile, merge};
-use report::profile::Summary;
+use profile::{Profile, ProfileMerge, merge};
+use report::profile::ProfileSummary;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -27,8 +27,8 @@ pub struct Input {
     pub kernel: PathBuf,
 
     /// How the counts of several recordings are put together
-    #[arg(long, value_enum, default_value_t = Merge::Sum)]
-    pub merge: Merge,
+    #[arg(long, value_enum, default_value_t = ProfileMerge::Sum)]
+    pub merge: ProfileMerge,
 
     #[command(flatten)]
     pub part: Part,
@@ -114,7 +114,7 @@ pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;
     }
-    let summary = Summary::new(&image, &profile, args.top);
+    let summary = ProfileSummary::new(&image, &profile, args.top);
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&summary)?)?;
     } else {

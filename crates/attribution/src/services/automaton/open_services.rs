@@ -4,11 +4,11 @@
 //! ledger. Never looks at translations.
 
 use super::{Automaton, thread_name};
-use crate::services::annotations::{Kind, fit};
-use crate::services::code::Word;
+use crate::services::annotations::{ServiceKind, fit};
+use crate::services::code::TranslationWord;
 use crate::services::ledger::{Invocation, ServiceId, Times, add_machines};
 use crate::services::meter::{Booked, Meter};
-use crate::services::tasks::{Moment, Open, Task, Until};
+use crate::services::tasks::{ClosedBy, OpenService, TaskClocks, TaskState};
 
 impl<M: Meter> Automaton<'_, M> {
     /// A new task runs its first instructions; what was not yet known to be anything else belongs
@@ -17,12 +17,12 @@ impl<M: Meter> Automaton<'_, M> {
         let task = &mut self.tasks[self.current];
         match &mut task.open[..] {
             [base] if task.unknown && task.last.ran == 0 => {
-                (base.kind, base.service) = (Kind::Task, service);
+                (base.kind, base.service) = (ServiceKind::Task, service);
                 task.unknown = false;
             }
             _ => {
                 self.replace_task();
-                self.open(Kind::Task, service, Until::UserMode);
+                self.open(ServiceKind::Task, service, ClosedBy::UserMode);
             }
         }
     }
@@ -38,13 +38,13 @@ impl<M: Meter> Automaton<'_, M> {
         }
         self.forget();
         let task = &mut self.tasks[dead];
-        let new = Task {
+        let new = TaskState {
             name: task.name.clone(),
             user: task.user,
             since: task.since,
             runs_since: task.runs_since,
             switched: true,
-            ..Task::default()
+            ..TaskState::default()
         };
         (task.ran, task.blocked, task.waiting, task.since) =
             (last.ran, last.blocked, last.waiting, last.clock);
@@ -58,16 +58,16 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.named(self.current, self.running, &name);
     }
 
-    pub(super) fn gate(&mut self, kind: Kind, service: ServiceId) {
+    pub(super) fn gate(&mut self, kind: ServiceKind, service: ServiceId) {
         self.callee = None;
-        if matches!(kind, Kind::Interrupt | Kind::Ipi) {
+        if matches!(kind, ServiceKind::Interrupt | ServiceKind::Ipi) {
             if let Some(last) = self.last_interrupt {
                 self.between_interrupts.add(self.clock - last);
             }
             self.last_interrupt = Some(self.clock);
             self.interrupts += 1;
         }
-        if kind == Kind::SystemCall {
+        if kind == ServiceKind::SystemCall {
             // Only user mode makes system calls: the task is no kernel thread, though nothing else
             // of it was seen.
             self.tasks[self.current].unknown = false;
@@ -75,15 +75,15 @@ impl<M: Meter> Automaton<'_, M> {
         if self.tasks[self.current].open.is_empty() && self.tasks[self.current].unknown {
             self.open_base();
         }
-        self.open(kind, service, Until::InterruptReturn);
+        self.open(kind, service, ClosedBy::InterruptReturn);
     }
 
     /// Kernel code runs, and nothing is open.
     pub(super) fn begin_unseen(&mut self, from_user: bool, start: u64) {
         if from_user {
             let name = format!("entered at {}", self.codes.name_at(start));
-            let service = self.ledger.service(Kind::Other, &name);
-            self.open(Kind::Other, service, Until::InterruptReturn);
+            let service = self.ledger.service(ServiceKind::Other, &name);
+            self.open(ServiceKind::Other, service, ClosedBy::InterruptReturn);
         } else {
             self.open_base();
         }
@@ -96,19 +96,19 @@ impl<M: Meter> Automaton<'_, M> {
         task.switched = false;
         let idle = self.binding.idle.iter().any(|pattern| fit(pattern, &task.name).is_some());
         let (kind, name) = match idle {
-            true => (Kind::Idle, "idle".to_owned()),
-            false => (Kind::KernelThread, thread_name(&task.name).to_owned()),
+            true => (ServiceKind::Idle, "idle".to_owned()),
+            false => (ServiceKind::KernelThread, thread_name(&task.name).to_owned()),
         };
         task.unknown &= !idle;
         let service = self.ledger.service(kind, &name);
-        self.open(kind, service, Until::UserMode);
+        self.open(kind, service, ClosedBy::UserMode);
     }
 
-    pub(super) fn open(&mut self, kind: Kind, service: ServiceId, until: Until) {
+    pub(super) fn open(&mut self, kind: ServiceKind, service: ServiceId, until: ClosedBy) {
         self.book();
         let began = self.now();
         let task = &mut self.tasks[self.current];
-        task.open.push(Open {
+        task.open.push(OpenService {
             service,
             kind,
             until,
@@ -129,7 +129,7 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    pub(super) fn settle(&mut self, open: Open, now: Moment) {
+    pub(super) fn settle(&mut self, open: OpenService, now: TaskClocks) {
         let invocation = Invocation {
             instructions: open.instructions,
             machines: open.machines,
@@ -146,9 +146,9 @@ impl<M: Meter> Automaton<'_, M> {
     }
 
     /// The current task's clocks.
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> TaskClocks {
         let task = &self.tasks[self.current];
-        Moment {
+        TaskClocks {
             clock: self.halts.time(self.clock),
             ran: task.ran + (self.clock - task.runs_since),
             blocked: task.blocked,
@@ -159,7 +159,12 @@ impl<M: Meter> Automaton<'_, M> {
     /// Gives the innermost open service of kind `of` another name; whether there was one that may
     /// have it. A task of which it is not known what it does is in that service since before the
     /// recording began.
-    pub(super) fn rename(&mut self, of: Kind, when: &[ServiceId], service: ServiceId) -> bool {
+    pub(super) fn rename(
+        &mut self,
+        of: ServiceKind,
+        when: &[ServiceId],
+        service: ServiceId,
+    ) -> bool {
         let task = &mut self.tasks[self.current];
         if let Some(open) = task.open.iter_mut().rfind(|open| open.kind == of) {
             let may = when.is_empty() || when.contains(&open.service);
@@ -170,7 +175,9 @@ impl<M: Meter> Automaton<'_, M> {
         }
         match task.open.first_mut() {
             Some(base)
-                if task.unknown && of == Kind::SystemCall && base.kind == Kind::KernelThread =>
+                if task.unknown
+                    && of == ServiceKind::SystemCall
+                    && base.kind == ServiceKind::KernelThread =>
             {
                 (base.kind, base.service, task.unknown) = (of, service, false);
                 true
@@ -182,11 +189,13 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn enter_user_mode(&mut self) {
         self.book();
         let task = &mut self.tasks[self.current];
-        if let Some(base) =
-            task.open.first_mut().filter(|base| task.unknown && base.kind == Kind::KernelThread)
+        if let Some(base) = task
+            .open
+            .first_mut()
+            .filter(|base| task.unknown && base.kind == ServiceKind::KernelThread)
         {
-            base.kind = Kind::Other;
-            base.service = self.ledger.service(Kind::Other, "begun before the recording");
+            base.kind = ServiceKind::Other;
+            base.service = self.ledger.service(ServiceKind::Other, "begun before the recording");
         }
         self.close_all(self.current);
         let task = &mut self.tasks[self.current];
@@ -195,7 +204,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.unwound(0);
         self.in_user_mode = true;
         self.callee = None;
-        self.usual = Word::USER;
+        self.usual = TranslationWord::USER;
     }
 
     /// Closes what is open of a task, which is over.
@@ -212,7 +221,7 @@ impl<M: Meter> Automaton<'_, M> {
         let current = std::mem::replace(&mut self.current, at);
         let now = match at == current {
             true => self.now(),
-            false => Moment {
+            false => TaskClocks {
                 // What happened to it since it ran last is not its own: it may be dead.
                 clock: self.tasks[at].since,
                 ran: self.tasks[at].ran,
@@ -240,7 +249,7 @@ impl<M: Meter> Automaton<'_, M> {
             from.ran += self.clock - from.runs_since;
             (from.since, from.woken) = (now, None);
             let task = &mut self.tasks[to];
-            task.last = Moment {
+            task.last = TaskClocks {
                 clock: task.since,
                 ran: task.ran,
                 blocked: task.blocked,
@@ -253,12 +262,12 @@ impl<M: Meter> Automaton<'_, M> {
             self.current = to;
             self.meter.switched(to);
         }
-        self.tasks[to].user = Some(self.ledger.service(Kind::User, &name));
+        self.tasks[to].user = Some(self.ledger.service(ServiceKind::User, &name));
         self.meter.named(to, id, &name);
         self.tasks[to].name = name;
         if !self.in_user_mode && self.tasks[to].open.is_empty() {
             // The next execution sees what it does.
-            self.usual = Word::AWAITED;
+            self.usual = TranslationWord::AWAITED;
         }
     }
 

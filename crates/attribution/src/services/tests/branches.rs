@@ -1,7 +1,7 @@
 //! Branches by service: who executed what was predicted wrongly.
 
 use crate::services::Attributed;
-use crate::services::examples::{Run, USER, at, kernel};
+use crate::services::examples::{ExampleRun, USER, at, kernel};
 use crate::services::table::ServiceTable;
 use sim::{BranchCounters, BranchPrediction, Direction, Held, Machine, TargetBufferDescription};
 use trace::Reader;
@@ -18,7 +18,7 @@ fn machine() -> Machine {
     }
 }
 
-fn books_with_branches(run: &Run, machines: &[Machine]) -> Attributed {
+fn books_with_branches(run: &ExampleRun, machines: &[Machine]) -> Attributed {
     let (symbols, binding) = kernel();
     let bytes = run.recording();
     let reader = &mut Reader::new(&bytes[..]).unwrap();
@@ -33,9 +33,9 @@ fn counters(books: &Attributed, service: &str) -> BranchCounters {
 const JUMP_RAX: &[u8] = &[0xff, 0xe0];
 
 /// A read that calls a service, which calls a function that never returns to it.
-fn read_with_a_lost_return() -> Run {
+fn read_with_a_lost_return() -> ExampleRun {
     let read = at("__x64_sys_read");
-    let mut run = Run::new();
+    let mut run = ExampleRun::new();
     run.user(1).enter_read().call(read, 2, "net_rx_action");
     run.call(at("net_rx_action"), 3, "bare_entry").ret(at("bare_entry"), 2);
     // A loop, three times round, then a jump through a pointer to the way back.
@@ -88,7 +88,7 @@ fn a_table_has_rates_stalls_and_totals() {
     let table = ServiceTable::new(&header, &without, Vec::new(), &machines);
     assert!(!serde_json::to_string(&table).unwrap().contains("branches"));
     for (with, without) in books.ledger.accounts.iter().zip(&without.ledger.accounts) {
-        let l1i = |totals: &crate::services::ledger::Totals| {
+        let l1i = |totals: &crate::services::ledger::ServiceTotals| {
             totals.machines.first().map(|counts| counts.l1i_misses)
         };
         assert_eq!(
@@ -103,7 +103,7 @@ fn a_table_has_rates_stalls_and_totals() {
 /// is known.
 #[test]
 fn a_jump_that_is_interrupted_is_not_judged() {
-    let mut run = Run::new();
+    let mut run = ExampleRun::new();
     run.push(USER, 1, JUMP_RAX).iret(at("asm_sysvec_apic_timer_interrupt"), 2);
     run.push(USER + 0x100, 3, &[]);
     for _ in 0..2 {
