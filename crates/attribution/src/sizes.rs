@@ -1,11 +1,11 @@
 //! Misses against the size and associativity of caches, by mode and cause: SimOS' figures 4.6 and
 //! 4.7 (Rosenblum 1995, section 4.4).
 //!
-//! Takes a recording; gives the misses of instruction caches and, where data accesses were
-//! recorded, of data caches and of unified caches that see all references, in one pass. Lines are
-//! as long as in the figures: 64 bytes for instructions, 32 for data, 128 in unified caches; the
-//! last two hold physical memory. All caches replace the least recently used line. Knows no
-//! services and no symbols; prints nothing.
+//! Takes a recording; gives the misses of instruction caches and, with data accesses, of data
+//! caches and of unified caches of all references, in one pass. Lines are as long as in the
+//! figures: 64 bytes for instructions, 32 for data, 128 in unified caches. Data caches and unified
+//! caches hold physical memory. All caches are LRU. Knows no services and no symbols; prints
+//! nothing.
 
 use anyhow::{Context, Result};
 use execution::code::Code;
@@ -20,15 +20,18 @@ use trace::{
     Accesses, Chunk, Event, Header, Patterns, Reader, RunAddr, Translation, TranslationId, events,
 };
 
-/// log2 of the most ways.
+/// log2 of the largest number of ways.
 const WAYS: u32 = 3;
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Holds {
+    /// Instructions only.
     Instructions,
+    /// Data only.
     Data,
+    /// Instructions and data: a unified cache.
     Both,
 }
 
@@ -42,7 +45,7 @@ impl Holds {
         }
     }
 
-    /// log2 of the bytes in the smallest and in the largest cache: on chip, and behind it.
+    /// log2 of the sizes in bytes: from the smallest to the largest cache.
     fn sizes(self) -> std::ops::RangeInclusive<u32> {
         match self {
             Holds::Instructions | Holds::Data => 12..=18,
@@ -50,22 +53,28 @@ impl Holds {
         }
     }
 
-    /// log2 of the numbers of sets that these sizes come to with 1 to all ways.
+    /// log2 of the numbers of sets of these sizes, with 1 way to all ways.
     fn sets(self) -> std::ops::RangeInclusive<u32> {
         let line = self.line().trailing_zeros();
         self.sizes().start() - WAYS - line..=self.sizes().end() - line
     }
 }
 
+/// The misses of one cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheMisses {
+    /// What the cache holds.
     pub holds: Holds,
     /// Bytes.
     pub size: u64,
+    /// Associativity.
     pub ways: u32,
+    /// Bytes in a line.
     pub line: u32,
+    /// Misses of kernel code.
     #[serde(serialize_with = "with_key_own")]
     pub kernel: Misses,
+    /// Misses of user code.
     #[serde(serialize_with = "with_key_own")]
     pub user: Misses,
 }
@@ -79,19 +88,24 @@ fn with_key_own<S: Serializer>(misses: &Misses, serializer: S) -> Result<S::Ok, 
     object.end()
 }
 
-/// What all caches missed of a recording.
+/// The misses of a recording in all caches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
+    /// The recorded workload.
     pub workload: String,
     /// Build id.
     pub kernel: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// Instructions in the kernel.
     pub kernel_instructions: u64,
+    /// Instructions in user mode.
     pub user_instructions: u64,
+    /// The misses of every cache.
     pub caches: Vec<CacheMisses>,
 }
 
-/// Reads a recording.
+/// Simulates all caches on a recording.
 ///
 /// # Errors
 /// It is damaged or cut off.
@@ -119,14 +133,14 @@ pub fn sizes<R: Read>(reader: &mut Reader<R>) -> Result<Sizes> {
 struct SweptCaches {
     numbering: Numbering,
     codes: Vec<Code>,
-    /// Translation t lies in `lines[firsts[t]..firsts[t + 1]]`.
+    /// Translation block t lies in `lines[firsts[t]..firsts[t + 1]]`.
     firsts: Vec<u32>,
     lines: Vec<(Line, RunAddr)>,
-    /// Where `lines` lie, as far as it was asked for.
+    /// The physical addresses of `lines`, as far as they were needed.
     physical: Vec<Option<PhysAddr>>,
     flow: DataFlow,
     instructions: Sweep,
-    /// Made when the first accesses come.
+    /// Made at the first accesses: data, unified.
     with_data: Option<[Sweep; 2]>,
 }
 
@@ -158,7 +172,7 @@ impl SweptCaches {
         Ok(())
     }
 
-    /// The lines of a translation; when it was left, those of its first `left` instructions.
+    /// The lines of a translation block; of its first `left` instructions when it was left midway.
     #[inline]
     fn lines_of(&self, id: TranslationId, left: u32) -> std::ops::Range<usize> {
         let (first, end) =
@@ -288,7 +302,7 @@ mod tests {
         Misses { cold, own, other }
     }
 
-    /// Kernel code at 0 and 4 KB from its beginning, user code at 0: three lines that meet in a
+    /// Kernel code at its start and 4 KB behind, user code at 0: three lines that conflict in a
     /// direct-mapped cache of 4 KB. Each execution loads from two addresses that lie 4 KB apart in
     /// memory.
     #[test]
@@ -319,11 +333,13 @@ mod tests {
         let recording = writer.end().unwrap().0;
         let sizes = super::sizes(&mut Reader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!((sizes.kernel_instructions, sizes.user_instructions), (8, 2));
-        // Kernel 0 and 1 cold, 0 evicted by the kernel, user cold, 0 evicted by the user.
+        // Kernel lines 0 and 1 are cold, the kernel evicts 0; the user line is cold, the user
+        // evicts 0.
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 1), [by(2, 1, 1), by(1, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 2), [by(2, 0, 0), by(1, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Instructions, 1 << 18, 2), [by(2, 0, 0), by(1, 0, 0)]);
-        // The kernel's first execution loads both; from then on each load evicts the other's line.
+        // The kernel's first execution loads both lines. Then each load evicts the line of the
+        // other.
         assert_eq!(counted(&sizes, Holds::Data, 4096, 1), [by(2, 5, 1), by(0, 1, 1)]);
         assert_eq!(counted(&sizes, Holds::Data, 8192, 1), [by(2, 0, 0), by(0, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Both, 1 << 18, 8), [by(4, 0, 0), by(1, 0, 0)]);

@@ -276,7 +276,7 @@ pub fn services(
     }
     let rows = all.into_iter().map(|((kind, name), (cost, row))| {
         let latency = row.map(|row| row.latency);
-        let cycles = row.and_then(|row| row.on.first()).map(|on| on.cycles);
+        let cycles = row.and_then(|row| row.machines.first()).map(|machine| machine.cycles);
         let mut cells: Vec<Cell> = vec![kind.title().into(), name.into()];
         cells.extend(counts(row.map_or(0, |row| row.calls), &cost, events));
         cells.extend([

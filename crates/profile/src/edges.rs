@@ -12,13 +12,16 @@ pub struct CountedBlock {
     pub count: Option<u64>,
     /// Control enters the block only by edges of the graph.
     pub closed_in: bool,
+    /// Control leaves the block only by edges of the graph.
     pub closed_out: bool,
 }
 
 /// The count of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeCount {
+    /// How often control went along the edge; an upper bound unless `exact`.
     pub count: u64,
+    /// Whether the count is exact.
     pub exact: bool,
 }
 

@@ -23,7 +23,7 @@ pub struct WorkingSetEpochs {
     /// The epoch in which each unit ran last, counted from 1.
     last: Vec<u64>,
     /// What ran in the epoch so far.
-    ran: Vec<CacheUnit>,
+    current_units: Vec<CacheUnit>,
     kept: Vec<Vec<CacheUnit>>,
     /// One epoch of each `stride` epochs is kept.
     stride: u64,
@@ -36,7 +36,7 @@ impl WorkingSetEpochs {
             fetched: 0,
             ended: 0,
             last: Vec::new(),
-            ran: Vec::new(),
+            current_units: Vec::new(),
             kept: Vec::new(),
             stride: 1,
         }
@@ -51,7 +51,7 @@ impl WorkingSetEpochs {
         }
         if self.last[unit_index] <= self.ended {
             self.last[unit_index] = self.ended + 1;
-            self.ran.push(unit);
+            self.current_units.push(unit);
         }
         self.fetched += fetched;
         if self.fetched >= self.cache_bytes {
@@ -60,7 +60,7 @@ impl WorkingSetEpochs {
     }
 
     fn end(&mut self) {
-        let ran = std::mem::take(&mut self.ran);
+        let units = std::mem::take(&mut self.current_units);
         if self.ended.is_multiple_of(self.stride) {
             if self.kept.len() == MOST {
                 let mut number = 0;
@@ -71,7 +71,7 @@ impl WorkingSetEpochs {
                 self.stride *= 2;
             }
             if self.ended.is_multiple_of(self.stride) {
-                self.kept.push(ran);
+                self.kept.push(units);
             }
         }
         self.ended += 1;
@@ -82,7 +82,7 @@ impl WorkingSetEpochs {
     pub fn block_epochs(&self, units: &CacheUnits, image: &Image) -> BlockEpochsTable {
         let words = (self.kept.len() + 1).div_ceil(64);
         let mut blocks: BTreeMap<LinkAddr, Vec<u64>> = BTreeMap::new();
-        for (epoch, ran) in self.kept.iter().chain([&self.ran]).enumerate() {
+        for (epoch, ran) in self.kept.iter().chain([&self.current_units]).enumerate() {
             for block in ran.iter().filter_map(|&unit| units.block(unit)) {
                 let row = blocks.entry(image.block(block).addr).or_insert_with(|| vec![0; words]);
                 row[epoch / 64] |= 1 << (epoch % 64);
@@ -100,7 +100,7 @@ mod tests {
     fn followed(cache_bytes: u64, ran: &[(CacheUnit, u64)]) -> Vec<Vec<CacheUnit>> {
         let mut epochs = WorkingSetEpochs::new(cache_bytes);
         ran.iter().for_each(|&(unit, fetched)| epochs.ran(unit, fetched));
-        epochs.kept.into_iter().chain([epochs.ran]).collect()
+        epochs.kept.into_iter().chain([epochs.current_units]).collect()
     }
 
     #[test]

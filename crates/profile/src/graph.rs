@@ -13,6 +13,7 @@ use layout::graph::{
 /// The input of the layout algorithms: the movable code of an image, or all of it, with its counts.
 /// Graph block n is image block `to_image[n]`.
 pub struct LayoutInput {
+    /// The arrays.
     pub graph: Graph,
     to_image: Vec<BlockIndex>,
 }
@@ -26,6 +27,9 @@ pub fn movable(image: &Image, profile: &Profile) -> Result<LayoutInput> {
 }
 
 /// Makes the arrays of all code, including code that does not move.
+///
+/// # Errors
+/// As [`movable`].
 pub fn whole(image: &Image, profile: &Profile) -> Result<LayoutInput> {
     arrays(image, profile, |_| true)
 }

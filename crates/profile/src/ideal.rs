@@ -114,6 +114,7 @@ impl CacheUnits {
         fetches.take_while(move |&&(_, before)| before < reached).map(|&(unit, _)| unit)
     }
 
+    /// The number of units.
     pub fn count(&self) -> usize {
         self.blocks.len()
     }
@@ -138,10 +139,12 @@ impl CacheUnits {
         counts.iter().filter_map(pair).collect()
     }
 
+    /// The bytes of a unit.
     pub fn bytes(&self, unit: CacheUnit) -> u64 {
         self.bytes[unit as usize]
     }
 
+    /// Whether a unit is kernel code.
     pub fn is_kernel(&self, unit: CacheUnit) -> bool {
         self.kernel[unit as usize]
     }
@@ -161,6 +164,7 @@ pub struct IdealCache {
 const HEAD: usize = 0;
 
 impl IdealCache {
+    /// An empty cache of this size.
     pub fn new(bytes: u64) -> IdealCache {
         IdealCache {
             bytes,
@@ -172,6 +176,7 @@ impl IdealCache {
         }
     }
 
+    /// Adds the next unit, of this size.
     pub fn add_unit(&mut self, bytes: u64) {
         self.sizes.push(bytes);
         self.inside.push(false);

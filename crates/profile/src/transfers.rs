@@ -13,9 +13,9 @@ use layout::graph::EdgeKind;
 /// branch.
 #[derive(Default)]
 pub(super) struct IndirectTransfers {
-    /// By translation block: whether it is the kernel's and ends so.
+    /// By translation block: whether it is kernel code and ends so.
     leads_anywhere: Vec<bool>,
-    /// The translation block that was left last, if it is one of these.
+    /// The translation block of the last fragment, if it leads anywhere.
     departed: Option<u32>,
     /// By translation block. Most have few destinations; the most frequent is near the front.
     destinations: Vec<Vec<Destination>>,

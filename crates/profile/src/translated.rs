@@ -68,8 +68,8 @@ impl TranslatedBlocks {
         }
     }
 
-    /// The edge or call by which this exit leaves `code`, whose blocks these are; `None` where the
-    /// exit leads to no block, or the code alone does not say where it leads.
+    /// The edge or call of an exit of `code`, the code of these blocks. `None` where the exit leads
+    /// to no block, or where the code alone does not say where it leads.
     pub fn transfer(&self, code: &Code, exit: Exit, image: &Image) -> Option<BlockTransfer> {
         let from = self.last?;
         match (code.last, exit) {
@@ -91,8 +91,8 @@ impl TranslatedBlocks {
         }
     }
 
-    /// The edge or call by which `code`, whose blocks these are, led to `next` when only the
-    /// recording says where it led: it ends with a return, or with an indirect branch.
+    /// The edge or call from `code`, the code of these blocks, to `next`, when `code` ends with a
+    /// return or an indirect branch: then only the recording says where it leads.
     pub fn indirect_transfer(
         &self,
         code: &Code,

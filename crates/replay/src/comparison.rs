@@ -12,21 +12,31 @@ use std::collections::BTreeMap;
 /// One workload on one machine: the original and every layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
+    /// The recorded workload.
     pub workload: String,
+    /// The simulated machine.
     pub machine: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// The original's row.
     pub original: ResultRow,
+    /// Every layout, in the order of the rows.
     pub layouts: Vec<ComparedLayout>,
 }
 
+/// One layout beside the original.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedLayout {
+    /// The layout's name.
     pub layout: String,
+    /// The compared metrics.
     pub metrics: Vec<Metric>,
     /// The functions that miss most in the original, the most first; then functions that are only
     /// in the layout's list.
     pub functions: Vec<ComparedFunction>,
+    /// The layout's predicted row.
     pub predicted: Option<ResultRow>,
+    /// The layout's recorded row.
     pub recorded: Option<ResultRow>,
 }
 
@@ -34,11 +44,17 @@ pub struct ComparedLayout {
 /// % fewer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
+    /// The metric's name.
     pub name: &'static str,
+    /// The original's value.
     pub original: f64,
+    /// The layout's predicted value.
     pub predicted: Option<f64>,
+    /// The layout's recorded value.
     pub recorded: Option<f64>,
+    /// The change from original to predicted.
     pub predicted_change: Option<f64>,
+    /// The change from original to recorded.
     pub recorded_change: Option<f64>,
     /// The difference of predicted to recorded.
     pub difference: Option<f64>,
@@ -48,11 +64,17 @@ pub struct Metric {
 /// include this one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ComparedFunction {
+    /// The function's name.
     pub name: String,
+    /// Bytes of its blocks that ran.
     pub hot_bytes: Option<u64>,
+    /// Bytes of its other blocks.
     pub cold_bytes: Option<u64>,
+    /// Misses in the original.
     pub original: Option<u64>,
+    /// Predicted misses under the layout.
     pub predicted: Option<u64>,
+    /// Recorded misses under the layout.
     pub recorded: Option<u64>,
 }
 
@@ -80,6 +102,9 @@ const METRICS: &[(&str, fn(&ResultCounters) -> Option<f64>)] = &[
 ];
 
 /// Groups rows of the same workload, machine and seed, in the order of their first row in `rows`.
+///
+/// # Errors
+/// A row has no original beside it, or two rows of the same conditions differ.
 pub fn compare(rows: &[ResultRow]) -> Result<Vec<Comparison>> {
     let mut comparisons: Vec<Comparison> = Vec::new();
     for row in rows.iter().filter(|row| row.layout == ORIGINAL) {

@@ -51,18 +51,26 @@ impl CacheTest<'_> {
 /// Misses of an L1I of one shape under one layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheTrial {
+    /// The level of optimization.
     pub level: OptimizationLevel,
+    /// The SelfConfFree area.
     pub area: Area,
+    /// The cache's shape.
     pub cache: CacheShape,
+    /// The misses by mode and cause.
     pub misses: PerMode<Misses>,
 }
 
 /// Kernel counts by class of block. A block has its class in OptL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ByClass {
+    /// Blocks of the SelfConfFree area.
     pub self_conf_free: u64,
+    /// Blocks of main sequences.
     pub main_seq: u64,
+    /// Blocks of loops.
     pub loops: u64,
+    /// Blocks of other sequences.
     pub other_seq: u64,
     /// Code that does not move, and code that did not run in the recordings that the layouts were
     /// made from.
@@ -80,6 +88,7 @@ impl ByClass {
         } += count;
     }
 
+    /// The sum of all classes.
     pub fn total(&self) -> u64 {
         self.self_conf_free + self.main_seq + self.loops + self.other_seq + self.no_class
     }
@@ -88,8 +97,10 @@ impl ByClass {
 /// The kernel's misses in one range of 1 KB of original addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KilobyteMisses {
+    /// The first address of the range.
     #[serde(serialize_with = "hex")]
     pub start: LinkAddr,
+    /// The misses in the range.
     pub misses: u64,
 }
 
@@ -100,11 +111,15 @@ fn hex<S: serde::Serializer>(addr: &LinkAddr, serializer: S) -> Result<S::Ok, S:
 /// The results of one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkloadEvaluation {
+    /// The recorded workload.
     pub workload: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// Executed instructions.
     pub instructions: PerMode<u64>,
     /// Bytes fetched in the kernel, by class of block.
     pub references: ByClass,
+    /// The misses of every layout on every cache.
     pub trials: Vec<CacheTrial>,
     /// Kernel misses on the machine's cache by class of block, for each level.
     pub classes: Vec<(OptimizationLevel, ByClass)>,
@@ -126,6 +141,7 @@ impl WorkloadEvaluation {
         Some(misses(level, area)? / misses(of, Area::Usual)?.max(1.0))
     }
 
+    /// The misses of a level and area on a cache; `None` where it was not replayed.
     pub fn trial(
         &self,
         level: OptimizationLevel,
@@ -165,19 +181,26 @@ impl CacheTrial {
 /// The results of all recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
+    /// The machine's name.
     pub machine: String,
+    /// The shape of the machine's cache.
     pub cache: CacheShape,
+    /// The recorded kernel.
     pub kernel: BuildId,
     /// Bytes of the SelfConfFree areas on the machine's cache.
     pub areas: Vec<(Area, u64)>,
+    /// The results of each recording.
     pub workloads: Vec<WorkloadEvaluation>,
+    /// What the paper says about its figures.
     pub paper: Vec<PaperFigure>,
 }
 
 /// What the paper says about one of its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PaperFigure {
+    /// The number of the figure.
     pub figure: &'static str,
+    /// What the paper says.
     pub says: &'static str,
 }
 
@@ -227,6 +250,9 @@ pub struct Evaluator<'a> {
 impl<'a> Evaluator<'a> {
     /// `average`: the kernel's counts. `application`: user code and its counts. Both are of all
     /// recordings.
+    ///
+    /// # Errors
+    /// The average is of another kernel than the image, or its counts make no graph.
     pub fn new(
         image: &'a Image,
         machine: &'a Machine,
@@ -279,6 +305,9 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Every layout that the figures need, with the caches to replay it on.
+    ///
+    /// # Errors
+    /// The counts make no graph, a layout cannot be placed, or no cache has the shape of a figure.
     pub fn tests(&self) -> Result<Vec<CacheTest<'a>>> {
         let mut wanted: BTreeMap<LayoutRecipe, Vec<CacheShape>> = BTreeMap::new();
         for (level, area, shape) in plan::plan(CacheShape::of(self.machine)) {
@@ -392,6 +421,9 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Bytes of the SelfConfFree areas on the machine's cache.
+    ///
+    /// # Errors
+    /// The counts make no graph.
     pub fn areas(&self) -> Result<Vec<(Area, u64)>> {
         let graph = &self.movable.graph;
         let bytes = |area: Area| {

@@ -9,6 +9,7 @@ use image::address::LinkAddr;
 use sim::{Misses, PerMode, TakenBranches};
 use std::collections::BTreeMap;
 
+/// A result row with these misses and functions.
 pub fn row(layout: &str, kind: ResultKind, misses: u64, functions: &[(&str, u64)]) -> ResultRow {
     let l1i = PerMode {
         kernel: Misses { cold: 10, own: misses - 30, other: 20 },
@@ -55,18 +56,22 @@ pub fn row(layout: &str, kind: ResultKind, misses: u64, functions: &[(&str, u64)
     }
 }
 
+/// A row of the original.
 pub fn original() -> ResultRow {
     row(ORIGINAL, ResultKind::Recorded, 1000, &[("tcp_rcv", 70), ("vfs_read", 50)])
 }
 
+/// A predicted row of the layout `ext-tsp`.
 pub fn predicted() -> ResultRow {
     row("ext-tsp", ResultKind::Predicted, 600, &[("tcp_rcv", 30), ("skb_copy", 9)])
 }
 
+/// A recorded row of the layout `ext-tsp`.
 pub fn recorded() -> ResultRow {
     row("ext-tsp", ResultKind::Recorded, 500, &[("tcp_rcv", 25)])
 }
 
+/// The evaluation of a small workload.
 pub fn evaluated() -> WorkloadEvaluation {
     let misses = |kernel, user| PerMode {
         kernel: Misses { cold: 1, own: kernel, other: 2 },

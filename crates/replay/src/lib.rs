@@ -10,8 +10,34 @@
 //! trace → flow: fragments ─┬→ moved: fetches of layout A → numbering → simulation on machines 1, 2, …
 //!                          └→ moved: fetches of layout B → …
 //! ```
+//!
+//! Replays a recording of one no-op of the kernel, which misses once:
+//!
+//! ```
+//! use kernlane_replay::{ReplayLayout, replay};
+//! use trace::{Event, Header, Reader, RunAddr, Translation, TranslationId, Writer};
+//!
+//! let mut writer = Writer::new(Vec::new(), &Header::default())?;
+//! writer.translations(&[Translation {
+//!     id: TranslationId(0),
+//!     addr: RunAddr(0xffff_ffff_8100_0000),
+//!     lengths: [1].into(),
+//!     code: [0x90].into(),
+//! }])?;
+//! let mut words = Vec::new();
+//! Event::Executed(TranslationId(0)).append_to(&mut words);
+//! writer.stream(&words)?;
+//! let (recording, _) = writer.end()?;
+//!
+//! let machines = [execution::machine::find("server-32k")?];
+//! let layouts = [ReplayLayout::original()];
+//! let replayed = replay(Reader::new(&recording[..])?, &layouts, &machines)?;
+//! assert_eq!(replayed.layouts[0].machines[0].l1i.kernel.cold, 1);
+//! # anyhow::Ok(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod application;
 pub mod bound;
@@ -44,13 +70,16 @@ use trace::{Accesses, Chunk, Header, Patterns, Reader, RunAddr, Totals};
 /// A layout to replay over.
 #[derive(Clone, Debug)]
 pub struct ReplayLayout {
+    /// The layout's name in result rows.
     pub name: String,
     /// The kernel whose blocks it places; `None` for the original layout, which places none.
     pub kernel: Option<BuildId>,
+    /// Where each block of the old kernel lies.
     pub placement: Placement,
 }
 
 impl ReplayLayout {
+    /// The original layout: nothing moves.
     pub fn original() -> ReplayLayout {
         ReplayLayout {
             name: crate::results::ORIGINAL.to_owned(),
@@ -63,6 +92,7 @@ impl ReplayLayout {
 /// The counts of one layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutCounts {
+    /// The amounts that are the same on every machine.
     pub amounts: LayoutAmounts,
     /// The counts of each machine, in the order of the machines.
     pub machines: Vec<ReplayMachineCounts>,
@@ -71,8 +101,11 @@ pub struct LayoutCounts {
 /// The counts of the whole recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
+    /// The header of the recording.
     pub header: Header,
+    /// The totals of the recording.
     pub totals: Totals,
+    /// Exceptions and interrupts.
     pub interruptions: Interruptions,
     /// Kernel code that ran, as disjoint ranges (start, end), ascending.
     pub kernel_code: Vec<(RunAddr, RunAddr)>,
@@ -81,6 +114,9 @@ pub struct Replayed {
 }
 
 /// Replays a recording over `layouts` on the caches of `machines`.
+///
+/// # Errors
+/// The recording is damaged or cut off, or runs more code than can be simulated.
 pub fn replay<R: Read>(
     reader: Reader<R>,
     layouts: &[ReplayLayout],
@@ -91,6 +127,9 @@ pub fn replay<R: Read>(
 
 /// Replays the part of a recording that `cut` keeps over `layouts` on `machines`. Caches are empty
 /// where the part begins. For a part of a recording, pass a reader without data accesses.
+///
+/// # Errors
+/// As [`replay`].
 pub fn replay_part<R: Read>(
     reader: Reader<R>,
     layouts: &[ReplayLayout],
@@ -106,8 +145,11 @@ pub fn replay_part<R: Read>(
 /// A layout, the machines to simulate, and what to simulate of them.
 #[derive(Clone, Copy)]
 pub struct ReplayTrial<'a> {
+    /// The layout.
     pub layout: &'a ReplayLayout,
+    /// The machines to simulate.
     pub machines: &'a [Machine],
+    /// What to simulate of each machine.
     pub scope: SimulationScope,
     /// How the sets of the L1I of all machines are divided. A divided cache needs machines with one
     /// number of sets, and no data accesses.
@@ -142,6 +184,10 @@ impl<'a> ReplayTrial<'a> {
 
 /// As [`replay_part`], with machines for each layout. Data accesses are followed only when all
 /// trials have the same machines and no user code moves.
+///
+/// # Errors
+/// As [`replay`]. A cache cannot be divided as a trial wants, or the placement of user code lacks a
+/// translation block of the recording.
 pub fn replay_trials<R: Read>(
     mut reader: Reader<R>,
     trials: &[ReplayTrial<'_>],
@@ -222,30 +268,31 @@ impl ReplayRun<'_, '_> {
     }
 
     fn words(&mut self, words: &[u32], stream: Option<&mut Stream<'_>>) -> Result<()> {
-        let mut ran = Vec::new();
+        let mut fragments_run = Vec::new();
         let cut = &mut *self.cut;
-        self.flow.follow(trace::events(words).filter(|event| cut.keeps(event)), &mut ran)?;
+        self.flow
+            .follow(trace::events(words).filter(|event| cut.keeps(event)), &mut fragments_run)?;
         if let Some(stream) = stream {
             self.data.follow(words, stream);
         }
-        self.simulate(&ran)
+        self.simulate(&fragments_run)
     }
 
     fn end(&mut self) -> Result<()> {
-        let mut ran = Vec::new();
-        self.flow.finish(&mut ran);
-        self.simulate(&ran)
+        let mut fragments_run = Vec::new();
+        self.flow.finish(&mut fragments_run);
+        self.simulate(&fragments_run)
     }
 
-    fn simulate(&mut self, ran: &[FragmentId]) -> Result<()> {
+    fn simulate(&mut self, fragments_run: &[FragmentId]) -> Result<()> {
         let ReplayRun { flow, data, simulations, patterns, .. } = self;
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, patterns.map(|patterns| (&mut **data, patterns)))?;
         }
         let accesses = patterns.map(|_| &**data);
-        simulations.par_iter_mut().for_each(|simulation| simulation.run(ran, accesses));
+        simulations.par_iter_mut().for_each(|simulation| simulation.run(fragments_run, accesses));
         if patterns.is_some() {
-            data.forget(simulations.first().map_or(0, |first| first.executions(ran)));
+            data.forget(simulations.first().map_or(0, |first| first.executions(fragments_run)));
         }
         Ok(())
     }

@@ -17,16 +17,22 @@ const FORMAT: u32 = 1;
 /// A file of result rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultFile {
+    /// The number of the file format.
     pub format: u32,
+    /// The rows.
     pub rows: Vec<ResultRow>,
 }
 
 impl ResultFile {
+    /// A file of these rows, in the current format.
     pub fn new(rows: Vec<ResultRow>) -> ResultFile {
         ResultFile { format: FORMAT, rows }
     }
 
     /// Reads a file, or `results.json` in a directory.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not a file of results, or has an unknown format.
     pub fn read(path: &Path) -> Result<ResultFile> {
         let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
         let text = std::fs::read(&file)
@@ -43,6 +49,10 @@ impl ResultFile {
         Ok(results)
     }
 
+    /// The file's text.
+    ///
+    /// # Errors
+    /// A number cannot be written as JSON.
     pub fn to_json(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -60,18 +70,24 @@ pub enum ResultKind {
     Predicted,
 }
 
+/// The counters of one layout on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultRow {
+    /// The recorded workload.
     pub workload: String,
     /// The kernel that was recorded.
     pub kernel: BuildId,
+    /// The layout's name.
     pub layout: String,
+    /// The simulated machine.
     pub machine: String,
     /// The seed of the recording.
     pub seed: u64,
+    /// Which execution was simulated.
     pub kind: ResultKind,
     /// The other conditions of the recording: QEMU, its arguments, and so on.
     pub conditions: BTreeMap<String, String>,
+    /// The counters.
     pub counters: ResultCounters,
     /// The lower bound for any layout; of the original, on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,11 +104,13 @@ pub struct ResultRow {
 /// The counts of one layout beside those of the original, on the same recording and machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TestedLayout {
+    /// The layout algorithm.
     pub algorithm: String,
     /// The profiles that the layout was made from.
     pub trained: String,
     /// The workload of the recording that the layout was tested on.
     pub tested: String,
+    /// The simulated machine.
     pub machine: String,
     /// L1I misses of kernel and user together: original, layout.
     pub misses: [u64; 2],
@@ -113,22 +131,33 @@ pub struct MissBound {
 /// data accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryCounters {
+    /// Loads.
     pub loads: u64,
+    /// Stores.
     pub stores: u64,
+    /// Misses of the L1D.
     pub l1d: Misses,
     /// Misses on instructions. 0 where the machine has no such level.
     pub l2_instructions: Misses,
+    /// L2 misses on data.
     pub l2_data: Misses,
+    /// L3 misses on instructions.
     pub l3_instructions: Misses,
+    /// L3 misses on data.
     pub l3_data: Misses,
+    /// Misses of the data TLB.
     pub dtlb: u64,
     /// Cycles of a single-issue machine with blocking caches (SimOS' 1994 model).
     pub cycles: f64,
     /// Cycles stalled for instructions that the L1I lacked and the L2 had.
     pub stall_l1i: f64,
+    /// Cycles stalled for data that the L1D lacked and the L2 had.
     pub stall_l1d: f64,
+    /// Cycles stalled for instructions that the L2 lacked.
     pub stall_l2i: f64,
+    /// Cycles stalled for data that the L2 lacked.
     pub stall_l2d: f64,
+    /// Cycles stalled for TLB misses.
     pub stall_tlb: f64,
 }
 
@@ -155,13 +184,18 @@ impl MemoryCounters {
     }
 }
 
+/// What was counted, by mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultCounters {
+    /// Executed instructions.
     pub instructions: PerMode<u64>,
+    /// Bytes fetched.
     pub fetched_bytes: PerMode<u64>,
+    /// Misses of the L1I by cause.
     pub l1i: PerMode<Misses>,
     /// `None` where the machine describes no instruction TLB.
     pub itlb: Option<PerMode<u64>>,
+    /// Taken branches by kind.
     pub taken: PerMode<TakenBranches>,
     /// Lines of the machine's L1I from which at least one byte was fetched.
     pub touched_lines: PerMode<u64>,
@@ -198,18 +232,24 @@ impl ResultCounters {
 /// The misses of one kernel function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionMisses {
+    /// The function's name.
     pub name: String,
+    /// Its L1I misses.
     pub misses: u64,
     /// Bytes of its blocks that ran.
     pub hot_bytes: u64,
+    /// Bytes of its other blocks.
     pub cold_bytes: u64,
 }
 
 /// The data misses of one kernel function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionDataMisses {
+    /// The function's name.
     pub name: String,
+    /// L1D misses.
     pub l1d: u64,
+    /// L2 misses on data.
     pub l2: u64,
 }
 

@@ -26,18 +26,19 @@ pub fn rows(
     let mut rows = Vec::new();
     for (machine_at, machine) in machines.iter().enumerate() {
         for (layout, counts) in layouts.iter().zip(&replayed.layouts) {
-            let on = &counts.machines[machine_at];
+            let machine_counts = &counts.machines[machine_at];
             let amounts = &counts.amounts;
             let instructions = amounts.instructions.kernel + amounts.instructions.user;
-            let branches =
-                machine.branch.as_ref().zip(on.branches).map(|(prediction, counters)| PerMode {
+            let branches = machine.branch.as_ref().zip(machine_counts.branches).map(
+                |(prediction, counters)| PerMode {
                     kernel: Predictions::new(
                         prediction,
                         &counters.kernel,
                         amounts.instructions.kernel,
                     ),
                     user: Predictions::new(prediction, &counters.user, amounts.instructions.user),
-                });
+                },
+            );
             rows.push(ResultRow {
                 workload: replayed.header.workload.clone(),
                 kernel: BuildId(replayed.header.build_id.clone()),
@@ -53,19 +54,20 @@ pub fn rows(
                 counters: ResultCounters {
                     instructions: amounts.instructions,
                     fetched_bytes: amounts.fetched_bytes,
-                    l1i: on.l1i,
-                    itlb: on.itlb,
+                    l1i: machine_counts.l1i,
+                    itlb: machine_counts.itlb,
                     taken: amounts.taken,
-                    touched_lines: on.touched_lines,
+                    touched_lines: machine_counts.touched_lines,
                     touched_pages: amounts.touched_pages,
-                    cycles: machine
-                        .time
-                        .cycles(instructions, on.l1i.kernel.total() + on.l1i.user.total()),
+                    cycles: machine.time.cycles(
+                        instructions,
+                        machine_counts.l1i.kernel.total() + machine_counts.l1i.user.total(),
+                    ),
                     interruptions: replayed.interruptions.seen,
                     unresolved_branches: replayed.interruptions.unresolved,
                     breaks: amounts.breaks,
                     branches,
-                    memory: on.memory.and_then(|counters| {
+                    memory: machine_counts.memory.and_then(|counters| {
                         Some(PerMode {
                             kernel: MemoryCounters::new(machine, &counters.kernel)?,
                             user: MemoryCounters::new(machine, &counters.user)?,
@@ -74,10 +76,12 @@ pub fn rows(
                 },
                 bound: None,
                 functions: image
-                    .map(|image| top_functions(&on.misses_at, image, &replayed.kernel_code))
+                    .map(|image| {
+                        top_functions(&machine_counts.misses_at, image, &replayed.kernel_code)
+                    })
                     .unwrap_or_default(),
                 data_functions: image
-                    .map(|image| top_data_functions(&on.data_misses_at, image))
+                    .map(|image| top_data_functions(&machine_counts.data_misses_at, image))
                     .unwrap_or_default(),
             });
         }
@@ -89,7 +93,7 @@ pub fn rows(
 fn top_functions(
     misses_at: &[(RunAddr, u64)],
     image: &Image,
-    ran: &[(RunAddr, RunAddr)],
+    kernel_code: &[(RunAddr, RunAddr)],
 ) -> Vec<FunctionMisses> {
     let mut by_function: BTreeMap<usize, u64> = BTreeMap::new();
     for &(addr, misses) in misses_at {
@@ -103,7 +107,7 @@ fn top_functions(
     top.truncate(FUNCTIONS);
     top.into_iter()
         .map(|(function, misses)| {
-            let (hot_bytes, cold_bytes) = hot_and_cold(function, image, ran);
+            let (hot_bytes, cold_bytes) = hot_and_cold(function, image, kernel_code);
             FunctionMisses { name: function.name.clone(), misses, hot_bytes, cold_bytes }
         })
         .collect()
@@ -142,11 +146,15 @@ fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
 }
 
 /// Bytes of the function's blocks that ran at least in part, and of its other blocks.
-fn hot_and_cold(function: &Function, image: &Image, ran: &[(RunAddr, RunAddr)]) -> (u64, u64) {
+fn hot_and_cold(
+    function: &Function,
+    image: &Image,
+    kernel_code: &[(RunAddr, RunAddr)],
+) -> (u64, u64) {
     let (mut hot, mut cold) = (0, 0);
     for block in &image.blocks[function.blocks.start as usize..function.blocks.end as usize] {
-        let next = ran.partition_point(|(_, end)| end.0 <= block.addr.0);
-        let overlaps = ran.get(next).is_some_and(|(start, _)| start.0 < block.end_addr().0);
+        let next = kernel_code.partition_point(|(_, end)| end.0 <= block.addr.0);
+        let overlaps = kernel_code.get(next).is_some_and(|(start, _)| start.0 < block.end_addr().0);
         *(if overlaps { &mut hot } else { &mut cold }) += u64::from(block.size);
     }
     (hot, cold)

@@ -129,18 +129,18 @@ pub struct DataMissCounts {
 impl MachineSimulation {
     fn run_with_data(
         &mut self,
-        ran: &[FragmentId],
+        fragments_run: &[FragmentId],
         fetched: &[FetchedUnits],
         fragments: &[FragmentAmounts],
         data: &DataFlow,
     ) {
         let MachineSimulation { hierarchy: Some(hierarchy), data_misses, .. } = self else {
-            return self.run(ran, fetched);
+            return self.run(fragments_run, fetched);
         };
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
         let mut executions = data.executions.iter();
         let mut accesses = data.accesses();
-        for &fragment in ran {
+        for &fragment in fragments_run {
             let FragmentAmounts { mode, instructions, late, translation, .. } =
                 fragments[fragment.0 as usize];
             let execution =
@@ -165,10 +165,10 @@ impl MachineSimulation {
         }
     }
 
-    fn run(&mut self, ran: &[FragmentId], fetched: &[FetchedUnits]) {
+    fn run(&mut self, fragments_run: &[FragmentId], fetched: &[FetchedUnits]) {
         let lines = &fetched[self.lines];
         let (l1i, misses) = (&mut self.l1i, &mut self.misses[..]);
-        for &fragment in ran {
+        for &fragment in fragments_run {
             let at = lines.of(fragment);
             for (&line, misses) in lines.lines[at.clone()].iter().zip(&mut misses[at]) {
                 if l1i.fetch(line) {
@@ -180,7 +180,7 @@ impl MachineSimulation {
             return;
         };
         let pages = &fetched[pages];
-        for &fragment in ran {
+        for &fragment in fragments_run {
             for &page in &pages.lines[pages.of(fragment)] {
                 itlb.access(page);
             }
@@ -351,22 +351,22 @@ impl<'a> Simulation<'a> {
 
     /// Runs fragments that were added before on every machine. `data`: the accesses of their
     /// executions.
-    pub fn run(&mut self, ran: &[FragmentId], data: Option<&DataFlow>) {
+    pub fn run(&mut self, fragments_run: &[FragmentId], data: Option<&DataFlow>) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
             match data {
-                None => running.run(ran, fetched),
-                Some(data) => running.run_with_data(ran, fetched, fragments, data),
+                None => running.run(fragments_run, fetched),
+                Some(data) => running.run_with_data(fragments_run, fetched, fragments, data),
             }
             if let Some(predicting) = &mut running.predicting {
-                predicting.run(ran, branches);
+                predicting.run(fragments_run, branches);
             }
         });
     }
 
     /// How many of these fragments are executions of translation blocks.
-    pub fn executions(&self, ran: &[FragmentId]) -> usize {
-        ran.iter().filter(|fragment| !self.fragments[fragment.0 as usize].late).count()
+    pub fn executions(&self, fragments_run: &[FragmentId]) -> usize {
+        fragments_run.iter().filter(|fragment| !self.fragments[fragment.0 as usize].late).count()
     }
 
     /// The amounts of the whole recording. `counts`: how often each fragment ran.

@@ -1,10 +1,10 @@
-//! What layouts made from one workload come to on another, for a terminal.
+//! Layouts made from one workload and tested on others, for a terminal.
 
 use crate::text::{TextTable, in_order};
 use replay::results::TestedLayout;
 
-/// A table for each algorithm and machine: a line for what the layout was made from, a column for
-/// what it was tested on.
+/// A table for each algorithm and machine. A line stands for the profiles that a layout was made
+/// from, a column for the workload that it was tested on.
 pub fn text(tested: &[TestedLayout]) -> String {
     let mut text = String::new();
     let algorithms = in_order(tested, |it| &it.algorithm);
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_tested_has_a_dash() {
+    fn an_untested_pair_has_a_dash() {
         let tested = |trained: &str, tested: &str, misses| TestedLayout {
             algorithm: "joint".into(),
             trained: trained.into(),

@@ -4,7 +4,7 @@ use crate::text::TextTable;
 use attribution::services::difference::{CostChange, RecordingDifference};
 use std::fmt::Write as _;
 
-/// The largest `most` changes of services and of functions.
+/// The `most` largest changes of services, and of functions.
 pub fn text(difference: &RecordingDifference, most: usize) -> String {
     let mut text = format!(
         "before: workload {}, kernel {}\nafter:  workload {}, kernel {}\n{}\n\n",

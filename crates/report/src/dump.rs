@@ -1,7 +1,7 @@
-//! A recording as text: for people, or as JSON with one object a line.
+//! A recording as text for people, or as JSON with one object per line.
 //!
-//! Takes a reader and somewhere to write; gives the damage that ended the reading, if any. What
-//! stands before the damage is printed.
+//! Takes a reader and a writer; gives the damage that ended the reading, if any. Everything before
+//! the damage is printed.
 
 use serde_json::json;
 use std::io::{self, Read, Write};
@@ -10,27 +10,32 @@ use trace::{
     Task, Totals, Translation, TranslationId, UseChange, events,
 };
 
+/// The form of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpForm {
+    /// Lines of text for people.
     Text,
-    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`,
-    /// `marker`, `woken`, `clock`, `use`, `mapping`, `load`, `store`, `pattern`, last `totals`.
+    /// One object per line: first `header`, then `task`, `translation`, `executed`, `left`,
+    /// `switch`, `marker`, `woken`, `clock`, `use`, `mapping`, `load`, `store`, `pattern`, last
+    /// `totals`.
     Json,
 }
 
-/// What is printed besides header, tasks and totals.
+/// What to print in addition to header, tasks and totals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DumpSections {
+    /// The translation blocks.
     pub translations: bool,
+    /// The events, with data accesses.
     pub stream: bool,
-    /// At most so many events of the stream.
+    /// The largest number of events to print; `None` for all.
     pub limit: Option<u64>,
 }
 
-/// Prints the whole recording, and gives what is wrong with it.
+/// Prints the whole recording; returns its damage, if any.
 ///
 /// # Errors
-/// Writing fails. Damage of the recording is no error.
+/// Writing fails. Damage of the recording is not an error.
 pub fn dump<R: Read>(
     mut reader: Reader<R>,
     form: DumpForm,
@@ -65,7 +70,7 @@ struct DumpPrinter<'a, W: Write> {
     form: DumpForm,
     sections: DumpSections,
     events_left: u64,
-    /// What was defined so far, by id; code only as long as it is needed.
+    /// The translation blocks so far, by id: address and number of instructions.
     translations: Vec<(trace::RunAddr, u32)>,
     tasks: Vec<String>,
 }
@@ -191,7 +196,7 @@ impl<W: Write> DumpPrinter<'_, W> {
         }
     }
 
-    /// Each execution, and then what it accessed; before it, what frames are used for from then on.
+    /// Prints each execution, then its accesses; before it, the changes of frame use.
     fn stream_with_data(
         &mut self,
         words: &[u32],

@@ -1,5 +1,5 @@
-//! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each, under what
-//! the paper says.
+//! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each figure, under
+//! what the paper says about it.
 
 use crate::text::TextTable;
 use replay::evaluation::{
@@ -8,6 +8,7 @@ use replay::evaluation::{
 };
 use std::fmt::Write as _;
 
+/// The tables of all figures.
 pub fn text(evaluation: &Evaluation) -> String {
     let Evaluation { machine, cache, kernel, .. } = evaluation;
     let mut text = format!(
@@ -226,7 +227,7 @@ mod tests {
     use replay::examples::evaluated;
 
     #[test]
-    fn each_figure_stands_under_what_the_paper_says() {
+    fn each_figure_follows_what_the_paper_says() {
         let evaluation = Evaluation {
             machine: "torrellas-8k".into(),
             cache: CacheShape { bytes: 8 << 10, line: 32, ways: 1 },
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(words("net       fetched")[2..], ["5.0", "70.0", "1.0", "20.0", "4.0", "100.0"]);
         assert!(text.contains("40 % (1234 B)"), "{text}");
         assert!(text.contains("8 KB, 1 way, 32 B  2.00  1.20  1.00"), "{text}");
-        // What was not tried has a dash.
+        // A shape that was not replayed has a dash.
         assert!(text.contains("4 KB, 1 way, 32 B     -     -     -"), "{text}");
     }
 }

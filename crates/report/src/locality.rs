@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 /// The paper's workloads, Torrellas 1998, section 2.3.
 const PAPER: [&str; 4] = ["TRFD_4", "TRFD+Make", "ARC2D+Fsck", "Shell"];
 
-/// What the paper says of a number: each workload's, or one for all four.
+/// What the paper says about a number: a value for each workload, or one for all four.
 enum PaperValue {
     Each([&'static str; 4]),
     All(&'static str),
@@ -17,7 +17,7 @@ use PaperValue::{All, Each};
 
 type LocalityNumber = fn(&Locality) -> String;
 
-/// A line for each number, with where the paper has it.
+/// The lines of the table: a number, and where the paper states it.
 #[rustfmt::skip]
 const LINES: [(&str, LocalityNumber, PaperValue); 27] = [
     ("executed bytes (table 1)", |l| l.executed_bytes.to_string(), Each(["31866", "122710", "76228", "92908"])),
@@ -49,7 +49,7 @@ const LINES: [(&str, LocalityNumber, PaperValue); 27] = [
     ("  not again in it", |l| percent(l.reuse[4]), All("9 %")),
 ];
 
-/// One column a workload, then the paper's four.
+/// One column for each workload, then the paper's four.
 pub fn text(localities: &[Locality]) -> String {
     let mut titles = vec![""];
     titles.extend(localities.iter().map(|locality| locality.workload.as_str()));

@@ -1,13 +1,13 @@
-//! Misses as text: by cause, by data structure, by function, by address.
+//! Misses as text: by cause, data structure, function and address.
 
 use attribution::misses::table::{MissTable, MissesByLevel, StructureRow};
 use sim::Misses;
 use std::fmt::Write;
 
-/// The tables of one machine; at most `top` rows of each.
+/// The tables of one machine, with at most `top` rows each.
 pub fn text(table: &MissTable, top: usize) -> String {
     let mut out = String::new();
-    // Writing to a String does not fail.
+    // Writing to a `String` never fails.
     let _ = write(table, top, &mut out);
     out
 }
@@ -31,7 +31,7 @@ fn write(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Result {
     by_address(table, top, out)
 }
 
-/// The levels at which anything missed.
+/// The levels with misses.
 fn named(levels: &MissesByLevel) -> Vec<(&'static str, &Misses)> {
     let all = [
         ("L1I", &levels.l1i),
@@ -82,15 +82,11 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
             percent(rest, total)
         )?;
     }
-    writeln!(
-        out,
-        "of data that nothing names: {:.2} % of the L1D's misses",
-        100.0 * table.other_share
-    )?;
+    writeln!(out, "data of unknown use: {:.2} % of the L1D's misses", 100.0 * table.other_share)?;
     if let Some(why) = &table.frames_unknown {
         writeln!(
             out,
-            "what page frames are used for is not in this recording ({why}): most data is without a name"
+            "this recording does not say what page frames are used for ({why}), so most data has no name"
         )?;
     }
     Ok(())

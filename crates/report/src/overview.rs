@@ -1,8 +1,8 @@
-//! What a recording came to, as a page shows it: services, what went on over time, calls,
-//! functions, misses, and where in the kernel's code they are.
+//! A recording as the page shows it: services, execution over time, calls, functions, misses, and
+//! the addresses of misses.
 //!
-//! Takes what `services` and `replay` counted; gives numbers to be drawn, cut down to what can be
-//! seen. Draws nothing.
+//! Takes the results of attribution and replay; gives the numbers to draw, reduced to what is
+//! visible. Draws nothing.
 
 use attribution::ObservedRecording;
 use attribution::misses::table::{MissTable, StructureRow};
@@ -19,44 +19,54 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use trace::RunAddr;
 
-/// A frame of the flame graph is at least this part of all.
+/// The smallest frame of the flame graph, as a share of all instructions.
 const NARROWEST: f64 = 1.0 / 5000.0;
-/// An address map has so many cells at most.
+/// The largest number of cells in an address map.
 const CELLS: u64 = 512;
 const PAGE: u64 = 4096;
 
+/// Everything that the page shows about one recording.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overview {
+    /// The recorded workload.
     pub workload: String,
     /// Build id.
     pub kernel: String,
+    /// The seed of the recording.
     pub seed: u64,
-    /// What else the recording depends on.
+    /// The other conditions of the recording.
     pub conditions: BTreeMap<String, String>,
+    /// The services.
     pub table: ServiceTable,
+    /// The operating system's share.
     pub os_share: OsShare,
-    /// In cycles of the first machine.
+    /// Execution over time, in cycles of the first machine.
     pub timeline: Timeline,
-    /// One for each machine, and for each layout on it.
+    /// A row for each machine and layout.
     pub rows: Vec<ResultRow>,
+    /// The kernel's functions.
     pub functions: Vec<FunctionCostRow>,
+    /// The chains of calls.
     pub flame: FlameGraph,
+    /// L1I misses by address, one map for each layout.
     pub maps: Vec<AddressMap>,
+    /// Misses by cache size and associativity.
     pub sizes: Sizes,
-    /// Of the first machine with a data cache; `None`: the recording has no data accesses, or no
-    /// machine such a cache.
+    /// Misses by data structure on the first machine with a data cache; `None` without data
+    /// accesses or such a machine.
     pub data: Option<StructureMisses>,
 }
 
 /// Misses by data structure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StructureMisses {
+    /// The simulated machine.
     pub machine: String,
-    /// Descending by misses of the L1D; together they are all misses of loads and stores.
+    /// Rows, descending by L1D misses. Together they hold all misses of loads and stores.
     pub rows: Vec<StructureRow>,
-    /// Part of the L1D's misses on data of which nothing says what it is.
+    /// The share of the L1D's misses on data of unknown use.
     pub other_share: f64,
-    /// Why it is not known what frames are used for, if it is not.
+    /// Why the use of page frames is unknown; `None` when it is known.
     pub frames_unknown: Option<String>,
 }
 
@@ -71,53 +81,66 @@ impl From<MissTable> for StructureMisses {
     }
 }
 
-/// A function of the kernel; thunks are in the function that goes through them.
+/// A kernel function. A thunk counts for the function that goes through it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FunctionCostRow {
+    /// The function's name.
     pub name: String,
+    /// How often it was called.
     pub calls: u64,
     /// Its own.
     pub instructions: u64,
-    /// With all that it called.
+    /// Instructions of the function and of all that it called.
     pub inclusive: u64,
+    /// Its L1I misses.
     pub l1i: u64,
+    /// Its L1D misses.
     pub l1d: u64,
+    /// Its L2 misses.
     pub l2: u64,
 }
 
-/// Chains of calls by their instructions: mode, service, functions.
+/// Chains of calls with their instructions: mode, service, functions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlameGraph {
+    /// The names of frames.
     pub names: Vec<String>,
-    /// Each before what it called: depth from 0, index of the name, instructions with all that it
-    /// called. What is left out is too narrow to be seen.
+    /// Frames: depth from 0, index of the name, instructions including callees. A frame stands
+    /// before the frames that it called. Frames too narrow to be visible are left out.
     pub frames: Vec<(u32, u32, u64)>,
 }
 
-/// Misses of the L1I by where the code lies.
+/// L1I misses by the address of the code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AddressMap {
+    /// The layout's name.
     pub layout: String,
+    /// The simulated machine.
     pub machine: String,
-    /// The first cell's first address, hex.
+    /// The first address of the first cell, in hex.
     pub start: String,
     /// Bytes in a cell.
     pub cell: u64,
+    /// The misses in each cell.
     pub misses: Vec<u64>,
-    /// So few pages of 4 KB have nine tenths of the misses.
+    /// The number of pages of 4 KB that hold nine tenths of the misses.
     pub pages: u64,
 }
 
-/// A layout's misses, by old addresses; on the first machine.
+/// A layout's L1I misses on one machine.
 pub struct LayoutMisses<'a> {
+    /// The layout's name.
     pub layout: &'a str,
+    /// The simulated machine.
     pub machine: &'a str,
+    /// The layout's placement.
     pub placement: &'a Placement,
+    /// Misses by old address.
     pub misses_at: &'a [(RunAddr, u64)],
 }
 
 impl Overview {
-    /// `rows`: one for each machine and layout; `misses`: one for each layout.
+    /// `rows`: one row for each machine and layout. `misses`: one entry for each layout.
     pub fn new(
         observed: ObservedRecording,
         conditions: BTreeMap<String, String>,
@@ -145,7 +168,7 @@ impl Overview {
     }
 }
 
-/// The most instructions first.
+/// The kernel's functions, the most instructions first.
 pub fn functions(tree: &CallTree) -> Vec<FunctionCostRow> {
     let mut rows: BTreeMap<u32, FunctionCostRow> = BTreeMap::new();
     let mut inclusive = vec![0; tree.nodes.len()];
@@ -178,7 +201,7 @@ pub fn functions(tree: &CallTree) -> Vec<FunctionCostRow> {
     rows
 }
 
-/// Whether the function is in this chain.
+/// Whether the function is part of this chain.
 fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
     let mut at = chain;
     while at != ROOT {
@@ -191,6 +214,7 @@ fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
     false
 }
 
+/// The flame graph of a call tree.
 pub fn flame(tree: &CallTree) -> FlameGraph {
     let total = |service: &ServiceCalls| -> u64 {
         service.costs.iter().map(|(_, cost)| cost.instructions).sum()
@@ -247,8 +271,8 @@ impl FlameDrawing {
         let mut totals: BTreeMap<NodeId, u64> =
             service.costs.iter().map(|(node, cost)| (*node, cost.instructions)).collect();
         let mut called: BTreeMap<NodeId, Vec<(u64, NodeId)>> = BTreeMap::new();
-        // A parent has a smaller number: from the last on, each node's total is whole when it
-        // comes.
+        // A parent has a smaller number, so from the last node on, each node's total is complete
+        // when it is taken.
         while let Some((node, total)) = totals.pop_last().filter(|(node, _)| *node != ROOT) {
             let parent = tree.nodes[node.0 as usize].parent;
             *totals.entry(parent).or_insert(0) += total;
@@ -271,7 +295,7 @@ impl FlameDrawing {
     }
 }
 
-/// One for each layout, over the same addresses.
+/// One map for each layout, over the same addresses.
 fn maps(layouts: &[LayoutMisses<'_>]) -> Vec<AddressMap> {
     let placed: Vec<Vec<(u64, u64)>> = layouts
         .iter()
@@ -284,7 +308,7 @@ fn maps(layouts: &[LayoutMisses<'_>]) -> Vec<AddressMap> {
         })
         .collect();
     let pages: BTreeSet<u64> = placed.iter().flatten().map(|(addr, _)| addr / PAGE).collect();
-    // Modules lie far behind the kernel: one gap would be the whole map.
+    // Modules lie far behind the kernel: the gap would fill the whole map.
     let (Some(first), Some(last)) = (pages.first(), image_end(&pages)) else {
         return Vec::new();
     };
@@ -325,7 +349,7 @@ fn image_end(pages: &BTreeSet<u64>) -> Option<u64> {
     Some(last)
 }
 
-/// How many pages it takes for nine tenths of all.
+/// The number of pages that hold nine tenths of all misses.
 fn pages_of_most(mut misses: Vec<u64>) -> u64 {
     misses.sort_unstable_by(|a, b| b.cmp(a));
     let all: u64 = misses.iter().sum();
@@ -339,7 +363,7 @@ fn pages_of_most(mut misses: Vec<u64>) -> u64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
     use attribution::services::LevelMisses;
     use attribution::services::calls::{CallCost, CallNode};
@@ -349,8 +373,8 @@ pub mod tests {
         CallCost { calls, instructions, misses }
     }
 
-    /// read → f → g → f, and f → h, which is too narrow; user mode.
-    pub fn tree() -> CallTree {
+    /// read → f → g → f; f → h, which is too narrow; user mode.
+    fn tree() -> CallTree {
         let node = |parent, function| CallNode { parent: NodeId(parent), function };
         let service = |kind, name: &str, costs: &[(u32, CallCost)]| ServiceCalls {
             kind,
@@ -372,7 +396,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_flame_is_as_wide_as_the_whole_and_leaves_out_what_is_narrow() {
+    fn the_flame_graph_is_complete_except_for_narrow_frames() {
         let flame = flame(&tree());
         let name = |at: u32| flame.names[at as usize].as_str();
         let frames: Vec<(u32, &str, u64)> =
@@ -402,7 +426,7 @@ pub mod tests {
     }
 
     #[test]
-    fn maps_of_all_layouts_are_over_the_same_addresses() {
+    fn maps_of_all_layouts_cover_the_same_addresses() {
         let base = 0xffff_ffff_8100_0000;
         let at = |page: u64| RunAddr(base + page * PAGE);
         let original = [(RunAddr(0x40_0000), 99), (at(0), 60), (at(1), 39), (at(9), 1)];

@@ -1,19 +1,19 @@
-//! What a profile amounts to, as text or JSON: instructions, coverage, the functions and processes
-//! that ran most.
+//! The summary of a profile as text or JSON: instructions, coverage, and the functions and
+//! processes that ran most.
 //!
 //! Takes a profile and its image. Changes no count.
 
 use image::Image;
 use profile::Profile;
 
-/// What a profile amounts to.
+/// The summary of a profile.
 #[derive(serde::Serialize)]
 pub struct ProfileSummary {
     kernel: String,
     workloads: Vec<String>,
     kernel_instructions: u64,
     user_instructions: u64,
-    /// Part of the kernel's instructions in a block of a named function.
+    /// The share of the kernel's instructions in a block of a named function.
     coverage: f64,
     functions: usize,
     functions_executed: usize,
@@ -23,10 +23,10 @@ pub struct ProfileSummary {
     bytes_executed: u64,
     edges: usize,
     calls: usize,
-    /// Name, instructions' bytes executed, by block counts.
+    /// Names of functions, and bytes of instructions executed by block counts.
     top_functions: Vec<CountRow>,
     top_processes: Vec<ProcessSummaryRow>,
-    /// Address of the translation, instructions.
+    /// Addresses of translation blocks outside named functions, and instructions.
     outside: Vec<CountRow>,
 }
 
@@ -44,7 +44,7 @@ struct ProcessSummaryRow {
 }
 
 impl ProfileSummary {
-    /// `top`: the most functions, processes and addresses that are listed.
+    /// `top`: the largest number of functions, processes and addresses to list.
     pub fn new(image: &Image, profile: &Profile, top: usize) -> Self {
         let count_of = |index: u32| {
             profile.blocks.get(&image.blocks[index as usize].addr).copied().unwrap_or(0)
@@ -105,6 +105,7 @@ impl ProfileSummary {
         }
     }
 
+    /// The summary as text for a terminal.
     pub fn to_text(&self) -> String {
         use std::fmt::Write as _;
         let all = (self.kernel_instructions + self.user_instructions).max(1);

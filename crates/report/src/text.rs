@@ -5,7 +5,7 @@ use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
 use sim::{Misses, PerMode, TakenBranches};
 use std::fmt::Write as _;
 
-/// One table of misses for each machine, then what does not depend on a machine.
+/// One table of misses for each machine, then the amounts that do not depend on a machine.
 pub fn rows(rows: &[ResultRow]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let instructions = first.counters.instructions;
@@ -23,11 +23,15 @@ pub fn rows(rows: &[ResultRow]) -> String {
         let _ = write!(text, "\n{machine}\n{}", misses(&on));
         text += &on.iter().filter_map(|row| bound(row)).collect::<String>();
         if on.iter().any(|row| row.counters.memory.is_some()) {
-            let _ = write!(text, "\n{machine}: data, and what missed the L1\n{}", memory(&on));
+            let _ = write!(
+                text,
+                "\n{machine}: data accesses, and misses behind the L1\n{}",
+                memory(&on)
+            );
             text += &data_functions(&on);
         }
         if on.iter().any(|row| row.counters.branches.is_some()) {
-            let _ = write!(text, "\n{machine}: wrong predictions of branches\n{}", branches(&on));
+            let _ = write!(text, "\n{machine}: mispredictions\n{}", branches(&on));
         }
     }
     let any: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == first.machine).collect();
@@ -39,7 +43,7 @@ pub fn rows(rows: &[ResultRow]) -> String {
     text + &warnings(&any)
 }
 
-/// What no layout does better.
+/// The lower bound for any layout.
 fn bound(row: &ResultRow) -> Option<String> {
     let bound = row.bound?;
     let misses = row.counters.misses().max(1) as f64;
@@ -50,8 +54,8 @@ fn bound(row: &ResultRow) -> Option<String> {
             least.kernel, least.user
         )
     };
-    let belady = line("no layout misses less than (Belady, packed to the byte)", bound.belady);
-    Some(belady + &line("as much as if nothing were wasted (LRU, packed to the byte)", bound.lru))
+    let belady = line("lower bound for any layout (Belady, packed to the byte)", bound.belady);
+    Some(belady + &line("a cache that wastes no byte (LRU, packed to the byte)", bound.lru))
 }
 
 fn misses(rows: &[&ResultRow]) -> String {
@@ -87,7 +91,7 @@ fn misses(rows: &[&ResultRow]) -> String {
     table.to_text()
 }
 
-/// A line for the kernel and one for user code.
+/// Lines for kernel and user code.
 fn memory(rows: &[&ResultRow]) -> String {
     let mut table = TextTable::new(&[
         "layout",
@@ -139,7 +143,7 @@ fn memory(rows: &[&ResultRow]) -> String {
     table.to_text()
 }
 
-/// A line for the kernel and one for user code.
+/// Lines for kernel and user code.
 fn branches(rows: &[&ResultRow]) -> String {
     let mut table = TextTable::new(&[
         "layout",
@@ -175,7 +179,7 @@ fn wrong(branches: &Predictions) -> [String; 7] {
     ]
 }
 
-/// Cycles, cycles an instruction, and the share of the cycles that each kind of stall has.
+/// Cycles, cycles per instruction, and each kind of stall as a share of the cycles.
 fn time(memory: &MemoryCounters, instructions: u64) -> Vec<String> {
     let cycles = memory.cycles.max(1.0);
     let stalls =
@@ -188,7 +192,7 @@ fn time(memory: &MemoryCounters, instructions: u64) -> Vec<String> {
     cells
 }
 
-/// So many functions are printed.
+/// The number of printed functions.
 const FUNCTIONS: usize = 10;
 
 fn data_functions(rows: &[&ResultRow]) -> String {
@@ -239,14 +243,11 @@ fn warnings(rows: &[&ResultRow]) -> String {
         for (count, what) in [
             (
                 counters.breaks,
-                "steps that no processor could do: the placement does not fit the recording",
+                "steps that no processor could make: the placement does not fit the recording",
             ),
-            (
-                counters.unresolved_branches,
-                "branches of which the recording does not show which way they went",
-            ),
+            (counters.unresolved_branches, "branches whose direction the recording does not show"),
         ] {
-            // 0.01 %: below that, no number above changes in a digit that is shown.
+            // Below 0.01 %, no shown digit of the numbers above changes.
             if count as f64 / executed > 1e-4 {
                 let _ = writeln!(text, "warning: {}: {count} {what}", row.layout);
             }
@@ -255,7 +256,7 @@ fn warnings(rows: &[&ResultRow]) -> String {
     text
 }
 
-/// Original, predicted, recorded and their difference, for each workload, machine and layout.
+/// Original, predicted, recorded and their differences, for each workload, machine and layout.
 pub fn comparisons(comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     for comparison in comparisons {
@@ -302,7 +303,7 @@ fn both(modes: PerMode<u64>) -> [String; 2] {
     [modes.kernel, modes.user].map(|count| count.to_string())
 }
 
-/// Small numbers that are not whole have three places.
+/// Fractions below 1000 have three decimal places.
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
@@ -315,8 +316,7 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| format!("{:+.2} %", 100.0 * share))
 }
 
-/// Values of a field, each once, in the order of the rows.
-/// The values of a field, each once.
+/// The distinct values of a field, in the order of the rows.
 pub(super) fn in_order<'a, T>(
     rows: &'a [T],
     field: impl Fn(&'a T) -> &'a String,
@@ -330,20 +330,24 @@ pub(super) fn in_order<'a, T>(
     found
 }
 
-/// The first column to the left, the others to the right, each as wide as its widest cell.
+/// A text table. The first column is left-aligned, the others right-aligned; each is as wide as its
+/// widest cell.
 pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
+    /// A table with these column titles.
     pub fn new(titles: &[&str]) -> TextTable {
         TextTable { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
     }
 
+    /// Appends a row.
     pub fn push(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
+    /// The table's text, a line for each row.
     pub fn to_text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {

@@ -20,7 +20,7 @@ const MACHINE: &str = "server-32k";
 /// So many files and pages `structures.c` makes.
 const FILES: u64 = 1500;
 const PAGES: u64 = 1500;
-/// At most so much of the L1D's misses may be on data that nothing names: the pipe's page is.
+/// The largest share of the L1D's misses on data of unknown use: the pipe's page.
 const MOST_NAMELESS: f64 = 0.03;
 /// A line of `server-32k`.
 const LINES_OF_PAGE: u64 = 4096 / 64;
@@ -80,7 +80,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
         );
     }
     check(
-        &format!("on data that nothing names: {:.2} %", 100.0 * table.other_share),
+        &format!("on data of unknown use: {:.2} %", 100.0 * table.other_share),
         table.other_share <= MOST_NAMELESS,
     );
     ensure!(failed == 0, "{failed} of the miss table's numbers are wrong");

@@ -1,5 +1,4 @@
-//! Counts misses as they happen: by function, by range of the kernel's addresses, by data
-//! structure.
+//! Counts misses as they occur: by function, by range of kernel addresses, by data structure.
 
 use super::memory::{DataOwners, MissOwner, Structure, StructureClass, StructureId};
 use super::walk::{DataMiss, MissObserver};
@@ -11,7 +10,7 @@ use sim::{Cause, Counters, Missed, Misses, Mode, PerMode};
 use std::collections::{BTreeMap, HashMap};
 use trace::{Accesses, RunAddr, Translation, TranslationId, UseChange};
 
-/// What user mode is called among functions.
+/// The name of user mode among functions.
 pub const USER_MODE: &str = "(user mode)";
 /// Torrellas counts by ranges of 1 KB (1998, figures 1 and 2).
 pub const RANGE: u64 = 1024;
@@ -24,32 +23,32 @@ pub struct MissCollector<'a> {
     of: Vec<TranslationFacts>,
     current: TranslationId,
     machines: Vec<MachineMisses>,
-    /// Changes of use in the stream, and how many of them are past.
+    /// The changes of frame use in the stream, and how many of them have been applied.
     changes: Vec<(u32, UseChange)>,
     past: usize,
     execution: u32,
-    /// Instructions that were executed, by the range of the kernel that holds them.
+    /// Executed kernel instructions by address range.
     references: BTreeMap<u64, u64>,
 }
 
-/// What is known of a translation.
+/// What is known about a translation block.
 struct TranslationFacts {
     function: u32,
     addr: RunAddr,
     lengths: Box<[u8]>,
-    /// For each instruction, whether all that it accesses is a stack.
+    /// For each instruction, whether it accesses only a stack.
     stack: Box<[bool]>,
     runs: u64,
 }
 
-/// What was counted on one machine.
+/// The counts of one machine.
 #[derive(Default)]
 pub struct MachineMisses {
-    /// By function's number.
+    /// By the number of the function.
     pub functions: Vec<Counters>,
     /// L1I misses of the kernel by range.
     pub ranges: BTreeMap<u64, Misses>,
-    /// By structure's number, and who missed.
+    /// By the number of the structure, and by mode.
     pub structures: Vec<PerMode<Counters>>,
     /// Counts of frames whose use is not known yet.
     pending: HashMap<u64, PerMode<Counters>>,
@@ -94,7 +93,7 @@ impl<'a> MissCollector<'a> {
         }
     }
 
-    /// Names what pends, and adds up what was executed.
+    /// Names the pending frames, and adds up executed instructions.
     pub fn finish(&mut self) {
         for machine in &mut self.machines {
             let mut frames: Vec<u64> = machine.pending.keys().copied().collect();
@@ -125,7 +124,7 @@ impl<'a> MissCollector<'a> {
         self.memory.structures()
     }
 
-    /// The uses that begin with the current execution, or before.
+    /// Applies the changes of use up to the current execution.
     #[cold]
     fn change_uses(&mut self) {
         while let Some((_, change)) =
@@ -152,7 +151,7 @@ fn refer(references: &mut BTreeMap<u64, u64>, addr: RunAddr, lengths: &[u8], tim
     }
 }
 
-/// Whether all that the instruction accesses is a stack: `push %rax` and `ret`, not `push (%rax)`.
+/// Whether the instruction accesses only a stack: `push %rax` and `ret`, not `push (%rax)`.
 fn accesses_only_a_stack(code: &[u8]) -> bool {
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
     let elsewhere = (0..instruction.op_count()).any(|op| instruction.op_kind(op) == OpKind::Memory);
@@ -185,7 +184,7 @@ impl MissObserver for MissCollector<'_> {
     }
 
     fn stream(&mut self, accesses: &Accesses) {
-        // Uses that begin behind the last execution of a stream begin with the next.
+        // A change of use behind the last execution of a stream applies to the next stream.
         self.execution = u32::MAX;
         self.change_uses();
         self.memory.slab_caches(&accesses.slab_caches);
@@ -262,7 +261,7 @@ fn count(counters: &mut Counters, missed: Missed, fetch: bool) {
     }
 }
 
-/// Structures that say nothing of what the data is.
+/// Whether a class says nothing about what the data is.
 pub fn says_nothing(class: StructureClass) -> bool {
     matches!(class, StructureClass::Held | StructureClass::Other)
 }

@@ -1,9 +1,9 @@
-//! What an address of data belongs to: takes addresses and what frames are used for from one moment
-//! to the next; gives structures.
+//! Finds the data structure of an address. Takes addresses and the use of page frames over time;
+//! gives structures.
 //!
-//! Where an address lies decides (Documentation/arch/x86/x86_64/mm.rst), and, where all of memory
-//! is mapped, what its frame is used for. A frame that somebody holds and that has no mark yet is
-//! named later, by the mark that it gets before it is free again.
+//! The address decides (Documentation/arch/x86/x86_64/mm.rst); where all of memory is mapped, the
+//! use of the frame decides. An allocated frame without a mark is named later, by the mark that it
+//! gets before it is free again.
 
 use super::variables::Variables;
 use serde::Serialize;
@@ -15,17 +15,16 @@ use trace::{FrameUse, Header, UseChange};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StructureClass {
-    /// An object of the kernel's image, by its symbol.
+    /// An object in the kernel's image, named by its symbol.
     Static,
     PerCpu,
-    /// Objects of a slab cache, by its name.
+    /// Objects of a slab cache, named by the cache.
     Slab,
     KernelStack,
     PageTable,
-    /// The contents of files, where the kernel sees them.
+    /// The contents of files, accessed at kernel addresses.
     PageCache,
-    /// What processes see, or the kernel at their addresses, and anonymous pages where the kernel
-    /// sees them.
+    /// Memory at user addresses, and anonymous pages accessed at kernel addresses.
     User,
     /// The array of `struct page`.
     StructPage,
@@ -33,16 +32,15 @@ pub enum StructureClass {
     Module,
     /// Entry stacks, descriptor tables.
     CpuEntryArea,
-    /// Set aside when the kernel booted: its large hash tables.
+    /// Reserved when the kernel booted: its large hash tables.
     Boot,
-    /// A frame that somebody holds, and that never got a mark: pipes, socket buffers, large
-    /// `kmalloc`.
+    /// An allocated frame that never got a mark: pipes, socket buffers, large `kmalloc`.
     Held,
     Other,
 }
 
 impl StructureClass {
-    /// As a report calls it.
+    /// The name in reports.
     pub fn title(self) -> &'static str {
         match self {
             StructureClass::Static => "static",
@@ -63,7 +61,7 @@ impl StructureClass {
     }
 }
 
-/// A data structure: its class and, where it has one, its name.
+/// A data structure: its class and its name, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Structure {
     pub class: StructureClass,
@@ -74,20 +72,20 @@ pub struct Structure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StructureId(pub u32);
 
-/// What a miss belongs to.
+/// The data structure that a miss belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissOwner {
     Known(StructureId),
-    /// To what this frame will turn out to be used for.
+    /// Known later: the next use of this frame.
     Pending(u64),
 }
 
-/// What a frame's accesses alone say of it.
+/// What the accesses to a frame say about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FrameEvidence {
     #[default]
     Nothing,
-    /// It was accessed where `vmalloc` maps memory.
+    /// It was accessed in the `vmalloc` area.
     Vmalloc,
     /// The kernel's `push`, `call` or `ret` accessed it.
     Stack,
@@ -103,11 +101,11 @@ pub struct DataOwners {
     direct_map: Range<u64>,
     vmalloc: Range<u64>,
     struct_pages: Range<u64>,
-    /// The area of CPU 0, the dynamic part included.
+    /// The area of CPU 0, including the dynamic part.
     per_cpu: Range<u64>,
     unknown: Option<String>,
     frames: Vec<FrameUse>,
-    /// What the frame was seen as since somebody has held it.
+    /// What the accesses to each frame said since it was allocated.
     seen: Vec<FrameEvidence>,
     slab_caches: Vec<StructureId>,
     structures: Vec<Structure>,
@@ -115,7 +113,7 @@ pub struct DataOwners {
 }
 
 impl DataOwners {
-    /// `header`: of the recording, which tells where the kernel's regions lie.
+    /// `header`: the recording's header, which contains the addresses of the kernel's regions.
     pub fn new(header: &Header, variables: Variables) -> DataOwners {
         let value = |name: &str| {
             let (_, text) = header
@@ -145,7 +143,7 @@ impl DataOwners {
         }
     }
 
-    /// Why the recording does not tell what frames are used for, if it does not.
+    /// Why the recording does not contain the use of frames; `None` when it does.
     pub fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
     }
@@ -209,7 +207,7 @@ impl DataOwners {
         }
     }
 
-    /// What an address belongs to whose frame this is.
+    /// The data structure of an address in this frame.
     pub fn owner(&mut self, addr: u64, frame: u64) -> MissOwner {
         if addr >> 63 == 0 {
             return MissOwner::Known(self.structure(StructureClass::User, ""));
@@ -302,9 +300,11 @@ mod tests {
     }
 
     fn change(memory: &mut DataOwners, frame: u64, used: FrameUse) -> Option<String> {
-        let mut told = None;
-        memory.change(&UseChange { frame, frames: 1, used }, |_, structure| told = Some(structure));
-        told.map(|structure| named(memory, structure))
+        let mut settled = None;
+        memory.change(&UseChange { frame, frames: 1, used }, |_, structure| {
+            settled = Some(structure)
+        });
+        settled.map(|structure| named(memory, structure))
     }
 
     fn named(memory: &DataOwners, id: StructureId) -> String {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_told_apart() {
+    fn each_region_has_its_class() {
         let mut memory = memory();
         change(&mut memory, 7, FrameUse::Slab(0));
         change(&mut memory, 8, FrameUse::PartOf(7));
@@ -347,16 +347,16 @@ mod tests {
         let mut memory = memory();
         let direct = 0xffff_8880_0000_5000;
         assert_eq!(owner(&mut memory, direct, 5), "pending 5");
-        assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None, "what pends still pends");
+        assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None, "still pending");
         assert_eq!(change(&mut memory, 5, FrameUse::PageTable).as_deref(), Some("PageTable"));
         assert_eq!(owner(&mut memory, direct, 5), "PageTable");
-        assert_eq!(change(&mut memory, 5, FrameUse::Free), None, "nothing can pend");
+        assert_eq!(change(&mut memory, 5, FrameUse::Free), None, "nothing is pending");
         assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None);
         assert_eq!(change(&mut memory, 5, FrameUse::Free).as_deref(), Some("Held"));
     }
 
     #[test]
-    fn stacks_are_stacks_until_they_are_free() {
+    fn a_stack_stays_a_stack_until_it_is_free() {
         let mut memory = memory();
         let mapped = 0xffff_c900_0000_0000;
         change(&mut memory, 5, FrameUse::Unmarked);
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(
             change(&mut memory, 5, FrameUse::Free).as_deref(),
             Some("Held"),
-            "the image holds no stack that has no name"
+            "every stack in the image has a name"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! Which misses a recorded execution makes on simulated machines, why, and on what: by cause,
-//! function, address and data structure.
+//! The misses of a recorded execution on simulated machines, by cause, function, address and data
+//! structure.
 //!
 //! Takes a recording with data accesses, the kernel's vmlinux and machines; gives tables that add
-//! up to what the machines' caches counted. The causes are those of SimOS (Rosenblum 1995, section
-//! 4.4.1). Nothing is sampled, nothing is asked of the guest. Prints nothing.
+//! up to the counters of the machines' caches. The causes are those of SimOS (Rosenblum 1995,
+//! section 4.4.1). Samples nothing, asks the guest nothing, prints nothing.
 
 mod collector;
 mod memory;
@@ -22,7 +22,7 @@ use table::MissTable;
 use trace::Reader;
 use variables::Variables;
 
-/// One table for each machine.
+/// The misses of a recording, one table for each machine.
 ///
 /// # Errors
 /// The recording is damaged, has no data accesses or is of another kernel; a machine has no data

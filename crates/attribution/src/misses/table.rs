@@ -1,5 +1,4 @@
-//! What was counted, as rows that can be printed and that add up to what the machine's caches
-//! counted.
+//! The counts as rows for reports. The rows add up to the counters of the machine's caches.
 
 use super::collector::{MissCollector, RANGE, USER_MODE, says_nothing};
 use super::memory::StructureClass;
@@ -7,14 +6,20 @@ use serde::Serialize;
 use sim::{Counters, Machine, Misses, PerMode};
 use trace::Header;
 
-/// The misses of every level, by instructions (`i`) and by data (`d`).
+/// The misses of every level, on instructions (`i`) and on data (`d`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MissesByLevel {
+    /// Misses of the L1I.
     pub l1i: Misses,
+    /// Misses of the L1D.
     pub l1d: Misses,
+    /// Misses of the L2 on instructions.
     pub l2i: Misses,
+    /// Misses of the L2 on data.
     pub l2d: Misses,
+    /// Misses of the L3 on instructions.
     pub l3i: Misses,
+    /// Misses of the L3 on data.
     pub l3d: Misses,
 }
 
@@ -31,66 +36,86 @@ impl From<&Counters> for MissesByLevel {
     }
 }
 
+/// The misses of one function, or of user mode as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionMissRow {
+    /// The function's name, without what compilers append.
     pub name: String,
+    /// False for user mode.
     pub kernel: bool,
+    /// The misses of its fetches, loads and stores.
     pub misses: MissesByLevel,
 }
 
 /// 1 KB of the kernel's code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RangeRow {
+    /// The first address, in hex.
     pub start: String,
-    /// Instructions executed (Torrellas 1998, figure 2).
+    /// Executed instructions (Torrellas 1998, figure 2).
     pub references: u64,
-    /// Of the L1I (figures 1 and 13).
+    /// Misses of the L1I (figures 1 and 13).
     pub misses: Misses,
 }
 
-/// How the ranges share the misses: the `ranges` that missed most have `misses` of them.
+/// The `ranges` ranges with the most misses have `misses` misses together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Concentration {
+    /// A number of ranges.
     pub ranges: usize,
+    /// The misses of the ranges that missed most.
     pub misses: u64,
 }
 
+/// The misses on one data structure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StructureRow {
+    /// The class of the structure.
     pub class: StructureClass,
+    /// The structure's name; empty for classes without names.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
+    /// Misses of kernel code.
     pub kernel: MissesByLevel,
+    /// Misses of user code.
     pub user: MissesByLevel,
 }
 
 impl StructureRow {
+    /// L1D misses of kernel and user together.
     pub fn l1d(&self) -> u64 {
         self.kernel.l1d.total() + self.user.l1d.total()
     }
 }
 
+/// The misses of a recording on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MissTable {
+    /// The recorded workload.
     pub workload: String,
+    /// The build id of the recorded kernel.
     pub kernel_build_id: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// The simulated machine.
     pub machine: String,
-    /// What the caches counted.
+    /// Misses of kernel code, as the caches counted them.
     pub kernel: MissesByLevel,
+    /// Misses of user code, as the caches counted them.
     pub user: MissesByLevel,
     /// Descending by misses of both L1s.
     pub functions: Vec<FunctionMissRow>,
     /// Ascending by address.
     pub ranges: Vec<RangeRow>,
+    /// Bytes in a range.
     pub range_bytes: u64,
+    /// How few ranges hold most misses: for 1, 2, 4, … and all ranges.
     pub concentration: Vec<Concentration>,
     /// Descending by misses of the L1D.
     pub structures: Vec<StructureRow>,
-    /// Part of the L1D's misses on data of which nothing says what it is (the classes `held` and
-    /// `other`).
+    /// The share of the L1D's misses on data of unknown use (the classes `held` and `other`).
     pub other_share: f64,
-    /// Why it is not known what frames are used for, if it is not.
+    /// Why the use of page frames is unknown; `None` when it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_unknown: Option<String>,
 }

@@ -1,40 +1,53 @@
-//! Annotations: which functions of a kernel mean what. They are data; the shipped ones are
-//! `annotations/linux.toml`, which also says what each table means.
+//! Annotations: what functions of a kernel mean. Annotations are data; the shipped ones are in
+//! `annotations/linux.toml`, which also explains each table.
 //!
-//! Takes TOML; gives `Annotations` in which every field has been checked. Knows no kernel:
-//! `binding` finds the symbols.
+//! Takes TOML; gives `Annotations` with checked fields. Knows no kernel: `binding` finds the
+//! symbols.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// For the kernels of `README.md`.
+/// The shipped annotations, for the kernels that `README.md` names.
 pub const SHIPPED: &str = include_str!("../../../../annotations/linux.toml");
 
-/// What a service belongs to.
+/// The kind of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceKind {
+    /// A system call.
     SystemCall,
+    /// A page fault.
     PageFault,
+    /// Any other exception.
     Exception,
+    /// An interrupt of a device or timer.
     Interrupt,
+    /// An interrupt from another processor.
     Ipi,
+    /// A softirq.
     Softirq,
+    /// The callback of a timer.
     Timer,
+    /// A context switch.
     ContextSwitch,
+    /// The delivery of a signal.
     Signal,
+    /// The first instructions of a new task.
     Task,
+    /// A kernel thread.
     KernelThread,
+    /// An item of a work queue.
     Work,
+    /// The idle loop.
     Idle,
-    /// What the annotations leave open.
+    /// Kernel code to which no annotation gives a service.
     Other,
-    /// User mode, by the task's name.
+    /// User mode; its services have the names of tasks.
     User,
 }
 
 impl ServiceKind {
-    /// For people, in front of the service's name.
+    /// The title in reports, in front of the service's name.
     pub fn title(self) -> &'static str {
         match self {
             ServiceKind::SystemCall => "system call",
@@ -56,28 +69,28 @@ impl ServiceKind {
     }
 }
 
-/// Which of a kernel's functions an annotation is about.
+/// The functions that an annotation is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnnotationSubject {
-    /// For people: what is not seen where the kernel has none of the symbols.
+pub(crate) struct AnnotationSubject {
+    /// What cannot be seen when the kernel has none of the symbols.
     pub about: String,
-    /// Names, with `*` for any text.
+    /// Names of functions; `*` stands for any text.
     pub symbols: Vec<String>,
-    /// Only the first symbol that the kernel has, instead of all.
+    /// Whether only the first symbol that the kernel has counts.
     pub first_only: bool,
     pub optional: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Annotation {
+pub(crate) struct Annotation {
     pub subject: AnnotationSubject,
     pub meaning: AnnotationMeaning,
 }
 
-/// What it means that a function is entered. `name`: with `*` for what stood for it in the symbol,
-/// or for the callee's name.
+/// What entering a function means. In `name`, `*` stands for the text that `*` matched in the
+/// symbol, or for the callee's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnnotationMeaning {
+pub(crate) enum AnnotationMeaning {
     Gate { kind: ServiceKind, name: String, anywhere: bool },
     Enter { kind: ServiceKind, name: String },
     EnterCallee { kind: ServiceKind, name: String },
@@ -89,12 +102,13 @@ pub enum AnnotationMeaning {
     Count { name: String },
 }
 
+/// The annotations of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
     /// Ordered by kind of table, then by the file's order.
-    pub list: Vec<Annotation>,
-    /// Names of tasks, with `*`, that run when there is nothing to run.
-    pub idle: Vec<String>,
+    pub(crate) list: Vec<Annotation>,
+    /// Names of idle tasks; `*` stands for any text.
+    pub(crate) idle: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -117,8 +131,8 @@ struct AnnotationFile {
     count: Vec<NamedText>,
 }
 
-/// The keys that every table has. `serde(flatten)` would take unknown keys without a word, so each
-/// sort of table spells them out.
+/// The keys that every table has. `serde(flatten)` would accept unknown keys, so each kind of table
+/// lists its keys.
 macro_rules! table {
     ($name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty),* $(,)? }) => {
         #[derive(Deserialize)]
@@ -196,6 +210,10 @@ fn subject(
 }
 
 impl Annotations {
+    /// The annotations that Kernlane ships.
+    ///
+    /// # Errors
+    /// The shipped annotations are invalid.
     pub fn shipped() -> Result<Annotations> {
         Annotations::parse(SHIPPED).context("the shipped annotations")
     }
@@ -255,9 +273,9 @@ impl Annotations {
     }
 }
 
-/// What stands for the `*` of `pattern` in `name`, all of it where there is none; `None` if it does
-/// not fit.
-pub fn fit<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
+/// The text that `*` of `pattern` matches in `name`, or all of `name` when `pattern` has no `*`;
+/// `None` when `name` does not match.
+pub(crate) fn fit<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == name).then_some(name),
         Some((before, behind)) => name.strip_prefix(before)?.strip_suffix(behind),
@@ -269,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shipped_ones_are_good() {
+    fn the_shipped_annotations_are_valid() {
         let annotations = Annotations::shipped().unwrap();
         assert!(annotations.list.len() > 30);
         assert_eq!(annotations.idle, ["swapper/*"]);

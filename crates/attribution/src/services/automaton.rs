@@ -1,18 +1,19 @@
-//! Which service runs: SimOS' automata (Rosenblum 1995, section 2.1.1) over a recorded execution.
+//! Finds the running service: SimOS' automata (Rosenblum 1995, section 2.1.1) over a recorded
+//! execution.
 //!
-//! Takes translations and events in their order; gives a ledger. Two things are followed:
+//! Takes translation blocks and events in their order; gives a ledger. It follows two things:
 //!
-//! * Per task, the stack of open services, innermost last: a gate opens one that the return from
-//!   the interruption closes, a function that is a service opens one that its return closes. As an
-//!   interrupt always finds some task running and is over before another runs, unless the kernel
-//!   pre-empts the task inside, the stack of a task and the processor's pushdown automaton are one;
-//!   what is open goes with its task at a context switch. User mode closes all.
-//! * Per task, the return addresses of the kernel's open calls, to see returns. A return to an
-//!   address that is not on top drops what lies above it: calls that are never returned from
-//!   (retpolines, the filling of return stack buffers) leave nothing behind.
+//! * Per task, the stack of open services, innermost last. A gate opens a service that the return
+//!   from the interruption closes. A function that is a service opens a service that its return
+//!   closes. An interrupt always finds a task running, and ends before another task runs, unless
+//!   the kernel pre-empts the task inside. So the stack of a task is also the processor's pushdown
+//!   automaton. Open services stay with their task at a context switch. User mode closes all.
+//! * Per task, the return addresses of the kernel's open calls, to recognize returns. A return to
+//!   an address below the top drops the addresses above it. So calls without a return (retpolines,
+//!   the filling of return stack buffers) leave nothing behind.
 //!
-//! Every instruction goes to the innermost open service. What a task was doing when the recording
-//! began is not known until its code tells.
+//! Every instruction belongs to the innermost open service. What a task was doing when the
+//! recording began is unknown until its code shows it.
 
 mod open_services;
 
@@ -30,40 +31,43 @@ use execution::data::Stream;
 use std::collections::HashMap;
 use trace::{Accesses, Event, Patterns, Task as TaskRecord, TaskPointer, Translation, events};
 
-/// More open calls than the kernel's stacks can hold (16 KB and the interrupts'): what is deeper is
-/// lost count.
+/// More open calls than the kernel's stacks can hold (16 KB and the interrupt stacks). At this
+/// depth, open calls are dropped.
 const DEEPEST: usize = 4096;
-/// So many translations at most lie between a call through a pointer and the callee's first
+/// The largest number of translation blocks between a call through a pointer and the callee's first
 /// instruction.
 const LONGEST_THUNK: u32 = 8;
 
-/// What the last translation leaves to be seen at the next.
+/// What the end of the last translation block makes the next one show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
     Nothing,
     Return,
-    /// With the address behind the returning instruction: `sync_core` returns to it to serialise,
-    /// out of no interruption.
+    /// With the address behind the returning instruction. `sync_core` returns to it to serialise,
+    /// without an interruption.
     InterruptReturn(u64),
 }
 
-/// What came of a whole recording.
+/// The results of a whole recording.
 #[derive(Debug)]
 pub struct Attributed {
+    /// The totals of each service.
     pub ledger: Ledger,
+    /// All executed instructions.
     pub instructions: u64,
+    /// The annotations' counters: name, count.
     pub counters: Vec<(String, u64)>,
-    /// Tasks that were switched to, one after another of them.
+    /// Switches from one known task to another.
     pub context_switches: u64,
-    /// Interrupts that began, those between processors, too.
+    /// Interrupts that began, including those between processors.
     pub interrupts: u64,
-    /// Times between the beginnings of interrupts, in instructions.
+    /// Instructions between the beginnings of interrupts.
     pub between_interrupts: Distribution,
-    /// The recording says when tasks became able to run, so that being blocked and waiting for the
-    /// processor are told apart.
+    /// Whether the recording says when tasks became able to run, so that blocked and waiting time
+    /// can be separated.
     pub wakes_seen: bool,
-    /// Nanoseconds in which the processor was halted; `None`: the recording has no clock, and such
-    /// time is not in any latency.
+    /// Nanoseconds in which the processor was halted. `None` when the recording has no clock;
+    /// latencies then leave out halted time.
     pub halted: Option<u64>,
 }
 
@@ -73,22 +77,22 @@ pub struct Automaton<'a, M> {
     ledger: Ledger,
     meter: M,
     tasks: Vec<TaskState>,
-    /// By number of the recording's tasks.
+    /// By the recording's task number: index into `tasks`, and name.
     task_of: Vec<(usize, String)>,
     by_pid: HashMap<(TaskPointer, Option<u32>), usize>,
     current: usize,
-    /// The recording's number of the task that runs.
+    /// The recording's number of the running task.
     running: usize,
     in_user_mode: bool,
-    /// Instructions so far, and those of them that are in the books.
+    /// Executed instructions, and how many of them are in the ledger.
     clock: u64,
     booked: u64,
     halts: Halts,
-    /// Flags that a translation needs no look for; see `TranslationWord`.
+    /// Flags that need no attention in the current state; see `TranslationWord`.
     usual: u32,
     awaited: Awaited,
     callee: Option<(CalleeMeaning, u32)>,
-    /// User mode of a task that is not known.
+    /// The service of user mode of an unknown task.
     nobody: ServiceId,
     counts: Vec<u64>,
     context_switches: u64,
@@ -150,7 +154,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    /// As [`Automaton::stream`], with what the executions accessed.
+    /// As [`Automaton::stream`], with the accesses of the executions.
     pub fn stream_with_data(
         &mut self,
         words: &[u32],
@@ -196,7 +200,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    /// The recording ends; what is open counts as far as it came.
+    /// Ends the recording. Open services count up to here.
     pub fn finish(mut self) -> (Attributed, M) {
         self.book();
         for at in 0..self.tasks.len() {
@@ -216,7 +220,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
         (attributed, self.meter)
     }
 
-    /// An execution that is not what it usually is. `reached`: only so many instructions of it.
+    /// An execution that needs attention. `reached`: the number of instructions, when it was left
+    /// midway.
     fn attend(&mut self, id: u32, word: TranslationWord, reached: Option<u32>) {
         self.meter.comes(id, reached);
         let instructions = reached.map_or(word.instructions(), u64::from);
@@ -241,7 +246,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             Awaited::InterruptReturn(behind) if behind == start => {}
             Awaited::InterruptReturn(_) => {
                 self.interruption_ended();
-                // What was interrupted may have been about to return.
+                // The interrupted code may have been about to return.
                 self.returned(id, start);
             }
         }
@@ -274,7 +279,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    /// What the last instruction of a translation in the kernel does.
+    /// Handles the last instruction of a translation block of the kernel.
     fn leave(&mut self, id: u32, word: TranslationWord) {
         let flags = word.flags();
         if flags & TranslationWord::CALL != 0 {
@@ -311,7 +316,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if task.calls.last() == Some(&start) {
             task.calls.pop();
         } else if self.codes.places[id as usize].function.is_some() {
-            // A return that calls, by an address put on the stack.
+            // A return that calls, through an address put on the stack.
             return;
         } else {
             let gate = task.open.iter().rfind(|open| open.until == ClosedBy::InterruptReturn);
@@ -348,7 +353,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
         self.resume_base();
     }
 
-    /// A kernel thread or the idle task that goes on after another task ran begins anew.
+    /// A kernel thread or the idle task begins a new invocation when it continues after another
+    /// task ran.
     fn resume_base(&mut self) {
         let task = &mut self.tasks[self.current];
         if let [base] = &task.open[..]
@@ -383,7 +389,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    /// The events of the translation's first `instructions`.
+    /// Applies the events of the first `instructions` of the translation block.
     fn act(&mut self, id: u32, instructions: u64) {
         let base = self.clock;
         let notes = self.codes.notes(id);

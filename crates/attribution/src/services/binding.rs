@@ -1,7 +1,7 @@
-//! Annotations meet a kernel: which addresses mean what.
+//! Binds annotations to a kernel: what its addresses mean.
 //!
-//! Takes annotations and a kernel's symbols; gives, for each address, the events that its execution
-//! is, and the annotations for which the kernel has no symbol.
+//! Takes annotations and a kernel's symbols; gives the events at each address, and the annotations
+//! for which the kernel has no symbol.
 
 use crate::services::annotations::{
     AnnotationMeaning, AnnotationSubject, Annotations, ServiceKind, fit,
@@ -11,28 +11,28 @@ use image::address::LinkAddr;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What it means that control comes to an address.
+/// What it means when control comes to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BoundEvent {
+pub(crate) enum BoundEvent {
     /// A service begins that ends with the return from the system call, exception or interrupt.
     Gate { kind: ServiceKind, name: String },
     /// A service begins that ends with the function's return.
     Enter { kind: ServiceKind, name: String },
-    /// The innermost open service of this kind gets this name if its name now is one of `when`, or
-    /// whatever it is if that is empty.
+    /// The innermost open service of this kind gets this name, if its current name is one of `when`
+    /// or `when` is empty.
     Name { of: ServiceKind, when: Vec<String>, name: String },
     /// A new task.
     Task { name: String },
     /// The task is a kernel thread.
     Thread,
-    /// The counter with this number goes on.
+    /// The counter with this number is incremented.
     Count(usize),
 }
 
-/// What a call through a pointer, out of certain functions, means for the function that is called.
-/// `name`: with `*` for its name.
+/// What a call through a pointer from an annotated function means for the callee. In `name`, `*`
+/// stands for the callee's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CalleeMeaning {
+pub(crate) enum CalleeMeaning {
     Enter { kind: ServiceKind, name: String },
     Name { of: ServiceKind, name: String },
 }
@@ -40,32 +40,35 @@ pub enum CalleeMeaning {
 /// An annotation for which the kernel has no symbol.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct UnseenAnnotation {
-    /// What is not seen.
+    /// What cannot be seen.
     pub about: String,
+    /// The names that the kernel does not have.
     pub symbols: Vec<String>,
 }
 
 /// Annotations by address.
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
-    /// In the order in which they are to happen.
-    pub events: HashMap<LinkAddr, Vec<BoundEvent>>,
-    /// Gates that control enters at any address: where, and what begins.
-    pub anywhere: Vec<(Range<u64>, BoundEvent)>,
-    /// Code that tells what its task does even when its entry was not seen.
-    pub bodies: Vec<(Range<u64>, BoundEvent)>,
+    /// By address, in the order in which they apply.
+    pub(crate) events: HashMap<LinkAddr, Vec<BoundEvent>>,
+    /// Gates that control may enter at any address: their range and event.
+    pub(crate) anywhere: Vec<(Range<u64>, BoundEvent)>,
+    /// Code that shows what its task does even when its entry was not recorded.
+    pub(crate) bodies: Vec<(Range<u64>, BoundEvent)>,
     /// Functions whose calls through pointers mean something.
-    pub callers: Vec<(Range<u64>, CalleeMeaning)>,
+    pub(crate) callers: Vec<(Range<u64>, CalleeMeaning)>,
     /// Code between a call through a pointer and the callee.
-    pub thunks: Vec<(Range<u64>, ())>,
+    pub(crate) thunks: Vec<(Range<u64>, ())>,
     /// Names of counters, by their numbers.
-    pub counters: Vec<String>,
+    pub(crate) counters: Vec<String>,
+    /// Annotations for which the kernel has no symbol.
     pub blind: Vec<UnseenAnnotation>,
-    /// Names of tasks, with `*`.
-    pub idle: Vec<String>,
+    /// Names of idle tasks; `*` stands for any text.
+    pub(crate) idle: Vec<String>,
 }
 
 impl Binding {
+    /// Finds the symbols of each annotation.
     pub fn new(annotations: &Annotations, symbols: &KernelSymbols) -> Binding {
         let mut binding = Binding { idle: annotations.idle.clone(), ..Binding::default() };
         for annotation in &annotations.list {
@@ -138,7 +141,7 @@ impl Binding {
         }
     }
 
-    /// One service at most begins at an address: the earlier annotation holds.
+    /// At most one service begins at an address. The earlier annotation counts.
     fn begin(&mut self, addr: LinkAddr, event: BoundEvent) {
         let events = self.events.entry(addr).or_default();
         let begins = |event: &BoundEvent| {
@@ -157,8 +160,8 @@ impl Binding {
     }
 }
 
-/// The symbols that a subject is about, each with what stands for `*`. An address that two names
-/// fit is there for the first.
+/// The symbols that a subject is about, each with the text that `*` matches. An address with two
+/// matching names appears once, for the first.
 fn matches<'s>(
     subject: &AnnotationSubject,
     symbols: &'s KernelSymbols,
@@ -179,13 +182,13 @@ fn matches<'s>(
     found
 }
 
-/// The value of the range that holds `addr`; of several the first.
-pub fn in_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
+/// The value of the first range that holds `addr`.
+pub(crate) fn in_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
     ranges.iter().find(|(range, _)| range.contains(&addr)).map(|(_, value)| value)
 }
 
-/// As `in_range`, for many ranges that ascend and are apart.
-pub fn in_sorted_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
+/// As `in_range`, for many disjoint ranges in ascending order.
+pub(crate) fn in_sorted_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
     let after = ranges.partition_point(|(range, _)| range.start <= addr);
     let (range, value) = ranges.get(after.checked_sub(1)?)?;
     range.contains(&addr).then_some(value)

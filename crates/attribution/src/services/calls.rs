@@ -1,15 +1,13 @@
-//! What each chain of calls in the kernel came to, by service.
+//! Counts each chain of calls in the kernel, by service.
 //!
-//! Takes what the automaton follows (executions, calls, returns, services that begin and end);
-//! gives a tree of calls, with exact counts of calls, instructions and misses at each node and
-//! service. Follows nothing itself: where the automaton finds a return that fits no call it goes on
-//! with the calls it knows, and so does this.
+//! Takes what the automaton follows (executions, calls, returns, the begin and end of services);
+//! gives a tree of calls with exact counts of calls, instructions and misses at each node and
+//! service. Follows nothing itself: like the automaton, it ignores a return that matches no call.
 //!
-//! A chain begins anew where a service begins: what an interrupt does is the interrupt's, not that
-//! of the function it came upon. A function that is jumped to takes the place of the one that
-//! jumped. Thunks (of indirect calls and of returns) belong to the function that goes through them.
-//! The service of a chain is known when it ends: until then a chain's counts wait with the open
-//! service.
+//! A new chain begins where a service begins: the work of an interrupt does not belong to the
+//! interrupted function. A function that is jumped to replaces the function that jumped. Thunks (of
+//! indirect calls and of returns) belong to the function that goes through them. The name of a
+//! service is known when it ends. Until then, the counts of its chains stay with the open service.
 
 use crate::services::annotations::ServiceKind;
 use crate::services::binding::{Binding, in_range};
@@ -22,20 +20,21 @@ use std::collections::HashMap;
 use std::ops::AddAssign;
 use trace::Translation;
 
-/// A chain of calls: a function, called from the end of another chain.
+/// A chain of calls: a function called from the end of another chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
 /// The empty chain: no function.
 pub const ROOT: NodeId = NodeId(0);
 
-/// What was executed at a node itself, without what it called.
+/// The counts of a node itself, without the functions that it called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCost {
     /// How often the function's first instruction was executed.
     pub calls: u64,
+    /// Executed instructions.
     pub instructions: u64,
-    /// Of the first machine.
+    /// Misses of the first machine.
     pub misses: LevelMisses,
 }
 
@@ -49,9 +48,10 @@ impl AddAssign for CallCost {
     }
 }
 
+/// A node of the tree: a function and the chain that called it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallNode {
-    /// Always a smaller number.
+    /// The calling chain; always a smaller number.
     pub parent: NodeId,
     /// Index of the function's name.
     pub function: u32,
@@ -60,19 +60,22 @@ pub struct CallNode {
 /// A service with the chains of calls in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceCalls {
+    /// The kind of the service.
     pub kind: ServiceKind,
+    /// The name of the service.
     pub name: String,
-    /// Ascending by node. User mode and what has no calls: `ROOT` alone.
+    /// Ascending by node. User mode has only `ROOT`.
     pub costs: Vec<(NodeId, CallCost)>,
 }
 
 /// All chains of calls of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallTree {
+    /// The names of functions, by index.
     pub functions: Vec<String>,
-    /// `nodes[0]` is the root, whose parent and function mean nothing.
+    /// `nodes[0]` is the root. Its parent and function have no meaning.
     pub nodes: Vec<CallNode>,
-    /// Ascending by kind and name; those in which something was executed.
+    /// The services that executed instructions, ascending by kind and name.
     pub services: Vec<ServiceCalls>,
 }
 
@@ -91,13 +94,13 @@ impl CallTree {
     }
 }
 
-/// A service that is open, with what was executed in it so far.
+/// An open service with its counts so far.
 #[derive(Debug)]
 struct OpenCalls {
     /// The number of open calls when the service began.
     calls: usize,
     log: Vec<(NodeId, CallCost)>,
-    /// The log is put together when it is so long.
+    /// The log is compacted at this length.
     longest: usize,
 }
 
@@ -110,8 +113,8 @@ struct TaskCalls {
 
 const SHORTEST: usize = 1 << 12;
 
-/// Follows the chains.
-pub struct CallStacks<'a> {
+/// Keeps the chain of each task.
+pub(crate) struct CallStacks<'a> {
     symbols: &'a KernelSymbols,
     binding: &'a Binding,
     names: Vec<&'a str>,
@@ -122,13 +125,13 @@ pub struct CallStacks<'a> {
     children: HashMap<(NodeId, u32), NodeId>,
     tasks: Vec<TaskCalls>,
     current: usize,
-    /// The chain that executes.
+    /// The chain that currently executes.
     leaf: NodeId,
-    /// What executes next may be another chain, though it be the same function.
+    /// The next execution may belong to another chain, even in the same function.
     is_stale: bool,
-    /// A call is the last that happened.
+    /// The last event was a call.
     has_called: bool,
-    /// What the chain executed since that was put down last.
+    /// The counts of the current chain that are not in a log yet.
     cost: CallCost,
     misses: LevelMisses,
     costs: HashMap<(ServiceId, NodeId), CallCost>,
@@ -170,8 +173,7 @@ impl<'a> CallStacks<'a> {
         self.parts.push(FunctionPart::new(translation, function, symbol));
     }
 
-    /// An execution, or the first `reached` instructions of one. `misses`: of the machine, all
-    /// before it.
+    /// An execution, or its first `reached` instructions. `misses`: the machine's misses before it.
     #[inline]
     pub fn executed(
         &mut self,
@@ -192,11 +194,11 @@ impl<'a> CallStacks<'a> {
         self.cost.instructions += u64::from(reached.unwrap_or(part.instructions));
     }
 
-    /// A function executes that may be another, or the same called again.
+    /// Another function executes, or the same function was called again.
     fn enter(&mut self, function: u32, is_entry: bool, misses: LevelMisses) {
         self.put_down(misses);
-        // A call that goes on inside of its own function is none: it fills the return stack buffer,
-        // or asks for the instruction pointer.
+        // A call to code inside its own function is not a call: it fills the return stack buffer,
+        // or reads the instruction pointer.
         if std::mem::replace(&mut self.has_called, false)
             && !is_entry
             && let Some(caller) = self.tasks[self.current].calls.last_mut()
@@ -224,14 +226,14 @@ impl<'a> CallStacks<'a> {
         }
     }
 
-    /// What was executed goes to the innermost open service.
+    /// Moves the current counts to the log of the innermost open service.
     fn put_down(&mut self, misses: LevelMisses) {
         if let Some(open) = self.tasks[self.current].open.last_mut() {
             open.add(self.leaf, take(&mut self.cost, &mut self.misses, misses));
         }
     }
 
-    /// The chain must be looked for again; all that was executed has been put down.
+    /// Determines the chain again. All counts are in a log already.
     fn turn(&mut self) {
         self.leaf = self.caller();
         (self.is_stale, self.has_called) = (true, false);
@@ -239,15 +241,15 @@ impl<'a> CallStacks<'a> {
 
     #[inline]
     pub fn called(&mut self) {
-        // A thunk that calls does so for the function that went through it: `leaf` still is that
-        // one's.
+        // A thunk calls for the function that went through it: `leaf` still is that function's
+        // chain.
         self.tasks[self.current].calls.push(self.leaf);
         (self.is_stale, self.has_called) = (true, true);
     }
 
     pub fn unwound(&mut self, calls: usize) {
         self.tasks[self.current].calls.truncate(calls);
-        // Of the chain that returns something may not have been put down yet.
+        // The returning chain may have counts that are not in a log yet.
         match self.cost == CallCost::default() {
             true => self.turn(),
             false => (self.is_stale, self.has_called) = (true, false),
@@ -278,7 +280,7 @@ impl<'a> CallStacks<'a> {
         self.turn();
     }
 
-    /// What was executed since the last time goes under this service, or to the innermost open one.
+    /// Adds the current counts to this service of user mode, or to the innermost open service.
     pub fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
         match user {
             None => self.put_down(misses),
@@ -289,7 +291,7 @@ impl<'a> CallStacks<'a> {
         }
     }
 
-    /// `ledger`: of the same recording.
+    /// The tree of the whole recording. `ledger`: of the same recording.
     pub fn finish(self, ledger: &Ledger) -> CallTree {
         let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
         for ((service, node), cost) in self.costs {
@@ -337,7 +339,7 @@ impl OpenCalls {
     }
 }
 
-/// What was counted since it was taken last.
+/// Takes the counts since the last call, with the misses since then.
 fn take(cost: &mut CallCost, before: &mut LevelMisses, now: LevelMisses) -> CallCost {
     let before = std::mem::replace(before, now);
     let mut taken = std::mem::take(cost);

@@ -1,8 +1,8 @@
-//! What the automaton must know of a translation: how many instructions it has, whether anything
-//! about it asks for attention, and what.
+//! What the automaton must know about a translation block: how many instructions it has, and which
+//! of them need attention.
 //!
-//! Takes translations and the bound annotations; gives a word for each translation, which is all
-//! that most executions look at, and the rest apart.
+//! Takes translation blocks and the bound annotations; gives a word for each translation block,
+//! which is all that most executions read, and the other facts separately.
 
 use crate::services::annotations::ServiceKind;
 use crate::services::binding::{Binding, BoundEvent, CalleeMeaning, in_range, in_sorted_range};
@@ -17,14 +17,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use trace::Translation;
 
-/// Number of instructions and flags of a translation. A translation that has no other flag than the
-/// processor's state now has needs no look at all.
+/// The number of instructions and the flags of a translation block. A translation block with
+/// exactly the flags of the current state needs no attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TranslationWord(pub u32);
 
 impl TranslationWord {
     const INSTRUCTIONS: u32 = 0xffff;
-    /// Of user mode.
+    /// User code.
     pub const USER: u32 = 1 << 16;
     /// Ends with a call.
     pub const CALL: u32 = 1 << 17;
@@ -32,11 +32,11 @@ impl TranslationWord {
     pub const RETURN: u32 = 1 << 18;
     /// Ends with a return from an interruption.
     pub const INTERRUPT_RETURN: u32 = 1 << 19;
-    /// Something is noted about it.
+    /// It has notes.
     pub const NOTED: u32 = 1 << 20;
     /// Ends with the processor halted.
     pub const HALT: u32 = 1 << 21;
-    /// Never in a translation: the automaton waits to see where control goes.
+    /// Never set in a translation block: the automaton waits to see where control goes.
     pub const AWAITED: u32 = 1 << 31;
 
     #[inline]
@@ -61,27 +61,26 @@ pub enum Action {
     Count(usize),
 }
 
-/// Where a translation lies, and what is noted about it.
+/// Where a translation block lies, and its notes.
 #[derive(Clone, Debug, Default)]
 pub struct TranslationPlace {
     pub start: u64,
     pub end: u64,
-    /// The number of the function whose first instruction is the translation's.
+    /// The function that begins at the start of the translation block.
     pub function: Option<CalleeId>,
-    /// Lies in code on the way from a call through a pointer to the callee.
+    /// Lies between a call through a pointer and the callee.
     pub thunk: bool,
     notes: u32,
 }
 
-/// What makes a translation worth a look.
+/// Why a translation block needs attention.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Before the instruction with this number (from 0) control comes to an address with these
-    /// events.
+    /// The events at the address of the instruction with this number (from 0).
     pub events: Vec<(u32, Vec<Action>)>,
     pub body: Option<Action>,
-    /// The last instruction calls through a pointer, out of a function in which this means
-    /// something.
+    /// Set when the last instruction calls through a pointer from a function where that has a
+    /// meaning.
     pub calls: Option<CalleeMeaning>,
 }
 
@@ -89,7 +88,7 @@ pub struct Notes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CalleeId(pub u32);
 
-/// All translations so far.
+/// All translation blocks so far.
 pub struct Codes<'a> {
     binding: &'a Binding,
     symbols: &'a KernelSymbols,
@@ -113,12 +112,12 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// What is noted about a translation; only for those with the flag.
+    /// The notes of a translation block with the flag `NOTED`.
     pub fn notes(&self, id: u32) -> Rc<Notes> {
         Rc::clone(&self.notes[self.places[id as usize].notes as usize])
     }
 
-    /// The name of the code at an address, for people.
+    /// The name of the code at an address, for reports.
     pub fn name_at(&self, addr: u64) -> String {
         match self.symbols.containing(LinkAddr(addr)) {
             Some(symbol) => symbol.name.clone(),
@@ -126,7 +125,7 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// Learns the next translation.
+    /// Adds the next translation block.
     pub fn define(&mut self, translation: &Translation, ledger: &mut Ledger) -> Result<()> {
         let mut word = translation.instructions();
         if !translation.is_kernel() {

@@ -1,8 +1,8 @@
-//! What changed between two recordings, service by service and function by function, and why.
+//! The changes between two recordings, by service and by function, with their causes.
 //!
-//! Takes what two recordings came to; gives changes, the largest first. A change has three parts,
-//! which add up: other calls, each at what it cost before; another number of instructions a call;
-//! another number of misses a call. Prints nothing.
+//! Takes the totals of two recordings; gives changes, the largest first. A change is the sum of
+//! three parts: another number of calls, each at its cost before; another number of instructions
+//! per call; another number of misses per call. Prints nothing.
 
 use crate::services::ServicesAndFunctions;
 use crate::services::annotations::ServiceKind;
@@ -11,27 +11,32 @@ use serde::Serialize;
 use sim::SimpleModel;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a service or a function came to.
+/// The amounts of a service or a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallAmounts {
+    /// How often it was called.
     pub calls: u64,
+    /// Its own instructions.
     pub instructions: u64,
     /// Misses of the L1I; 0 without a machine.
     pub l1i_misses: u64,
 }
 
-/// Cycles by the machine's simple model, or instructions where there is no machine.
+/// The costs in cycles by the machine's simple model, or in instructions without a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct UnitCosts {
     instruction: f64,
     miss: f64,
 }
 
-/// The parts of a change, in the unit of the costs. They add up to it.
+/// The parts of a change, in the unit of the costs. Their sum is the change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ChangeParts {
+    /// The part due to another number of calls.
     pub calls: f64,
+    /// The part due to another number of instructions per call.
     pub instructions_a_call: f64,
+    /// The part due to another number of misses per call.
     pub misses_a_call: f64,
 }
 
@@ -41,46 +46,61 @@ impl ChangeParts {
     }
 }
 
+/// The change of a service, a function or the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CostChange {
     /// `None` for functions.
     pub kind: Option<ServiceKind>,
+    /// The name of the service or function.
     pub name: String,
+    /// The amounts in the first recording.
     pub before: CallAmounts,
+    /// The amounts in the second recording.
     pub after: CallAmounts,
+    /// The cost in the first recording, in the unit of the difference.
     pub cost_before: f64,
+    /// The cost in the second recording, in the unit of the difference.
     pub cost_after: f64,
+    /// The parts of the change by cause.
     pub parts: ChangeParts,
-    /// The part that is largest, in words.
+    /// The largest part, in words.
     pub why: String,
 }
 
 impl CostChange {
-    /// By which part of what it was before it grew; `None` where there was nothing.
+    /// By which share of its cost before it grew; `None` when there was no cost before.
     pub fn growth(&self) -> Option<f64> {
         (self.cost_before > 0.0).then(|| self.cost_after / self.cost_before - 1.0)
     }
 }
 
+/// The difference of two recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecordingDifference {
+    /// The workload of the first recording.
     pub workload_before: String,
+    /// The workload of the second recording.
     pub workload_after: String,
+    /// The build id of the first kernel.
     pub kernel_before: String,
+    /// The build id of the second kernel.
     pub kernel_after: String,
     /// "instructions", or "cycles on" a machine.
     pub unit: String,
     /// The kernel as a whole.
     pub total: CostChange,
+    /// Changes of services, the largest first.
     pub services: Vec<CostChange>,
+    /// Changes of functions, the largest first.
     pub functions: Vec<CostChange>,
+    /// Context switches, before and after.
     pub context_switches: [u64; 2],
     /// The annotations' counters, before and after.
     pub counters: BTreeMap<String, [u64; 2]>,
 }
 
 impl RecordingDifference {
-    /// `model`: of the one machine on which both were simulated.
+    /// `model`: the model of the machine on which both recordings were simulated.
     pub fn new(
         before: &ServicesAndFunctions,
         after: &ServicesAndFunctions,
@@ -123,9 +143,9 @@ impl RecordingDifference {
         }
     }
 
-    /// The changes that a limit forbids: of the whole kernel and of services that are at least
-    /// `share` of it before or after, those that grew by more than `limit` (both 0 to 1). A service
-    /// that is new has grown without limit.
+    /// The changes above a limit: the whole kernel, and services with at least `share` of it before
+    /// or after, that grew by more than `limit` (both 0 to 1). A new service is always above the
+    /// limit.
     pub fn over(&self, limit: f64, share: f64) -> Vec<&CostChange> {
         let large = |change: &&CostChange| {
             change.cost_before >= share * self.total.cost_before && change.cost_before > 0.0
@@ -146,14 +166,14 @@ fn services(table: &ServiceTable) -> BTreeMap<(Option<ServiceKind>, String), Cal
             let amount = CallAmounts {
                 calls: row.calls,
                 instructions: row.instructions,
-                l1i_misses: row.on.first().map_or(0, |on| on.l1i_misses),
+                l1i_misses: row.machines.first().map_or(0, |machine| machine.l1i_misses),
             };
             ((Some(row.kind), row.name.clone()), amount)
         })
         .collect()
 }
 
-/// The kernel is called as often as it is entered.
+/// The amounts of the whole kernel. Its calls are its entries.
 fn whole(table: &ServiceTable) -> CallAmounts {
     let entries = [
         ServiceKind::SystemCall,
@@ -282,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stayed_is_no_change_and_the_largest_comes_first() {
+    fn equal_amounts_are_left_out_and_the_largest_change_comes_first() {
         let table = |list: &[(&str, CallAmounts)]| {
             list.iter().map(|(name, amount)| ((None, (*name).to_owned()), *amount)).collect()
         };

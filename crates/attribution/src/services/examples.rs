@@ -1,5 +1,4 @@
-//! A small kernel, and executions of it that are written down by hand, for the tests of what reads
-//! attributions.
+//! A small kernel, and executions of it written by hand, for tests of code that reads attributions.
 
 use crate::services::annotations::{Annotations, ServiceKind};
 use crate::services::automaton::Attributed;
@@ -12,6 +11,7 @@ use trace::{
 };
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
+/// The address of user code.
 pub const USER: u64 = 0x40_0000;
 
 /// The kernel's functions, each 0x100 bytes.
@@ -37,12 +37,13 @@ pub const FUNCTIONS: [&str; 19] = [
     "emulate_vsyscall",
 ];
 
+/// The address of a function.
 pub fn at(function: &str) -> u64 {
     let number = FUNCTIONS.iter().position(|&name| name == function).unwrap();
     BASE + 0x100 * number as u64
 }
 
-/// What is executed: translations are made as they are first run.
+/// An execution. Translation blocks are made when they first run.
 #[derive(Default)]
 pub struct ExampleRun {
     translations: Vec<Translation>,
@@ -51,6 +52,7 @@ pub struct ExampleRun {
 }
 
 impl ExampleRun {
+    /// An execution that begins in the task `sh`.
     pub fn new() -> ExampleRun {
         let mut run = ExampleRun::default();
         run.switch(1, "sh");
@@ -76,41 +78,48 @@ impl ExampleRun {
         id
     }
 
+    /// Runs `nops` no-ops and the instruction `last`.
     pub fn push(&mut self, addr: u64, nops: usize, last: &[u8]) -> &mut ExampleRun {
         let id = self.translation(addr, nops, last);
         self.events.push(Event::Executed(id));
         self
     }
 
+    /// Runs user code.
     pub fn user(&mut self, instructions: usize) -> &mut ExampleRun {
         self.push(USER, instructions, &[])
     }
 
+    /// Runs instructions without a branch.
     pub fn plain(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions, &[])
     }
 
-    /// So many instructions, the last of which calls `target`.
+    /// Runs `instructions` instructions, the last of which calls `target`.
     pub fn call(&mut self, addr: u64, instructions: usize, target: &str) -> &mut ExampleRun {
         let end = addr + instructions as u64 - 1 + 5;
         let offset = at(target).wrapping_sub(end) as u32;
         self.push(addr, instructions - 1, &[&[0xe8][..], &offset.to_le_bytes()].concat())
     }
 
+    /// Runs instructions, the last of which returns.
     pub fn ret(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions - 1, &[0xc3])
     }
 
+    /// Runs instructions, the last of which returns from an interruption.
     pub fn iret(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions - 1, &[0x48, 0xcf])
     }
 
+    /// Runs the first `reached` of `nops` no-ops.
     pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut ExampleRun {
         let translation = self.translation(addr, nops, &[]);
         self.events.push(Event::Left { translation, instructions: reached });
         self
     }
 
+    /// Switches to a task.
     pub fn switch(&mut self, pid: u32, name: &str) -> &mut ExampleRun {
         let mut comm = [0; 16];
         comm[..name.len()].copy_from_slice(name.as_bytes());
@@ -128,7 +137,7 @@ impl ExampleRun {
         self
     }
 
-    /// As `switch`, of a recording without pids: tasks are told apart by their addresses.
+    /// As `switch`, for a recording without pids, in which tasks differ by their addresses.
     pub fn switch_to_address(&mut self, address: u64, name: &str) -> &mut ExampleRun {
         let mut comm = [0; 16];
         comm[..name.len()].copy_from_slice(name.as_bytes());
@@ -143,12 +152,14 @@ impl ExampleRun {
         self
     }
 
+    /// Wakes a task.
     pub fn wake(&mut self, pid: u32) -> &mut ExampleRun {
         let at = self.tasks.iter().position(|task| task.pid == Some(pid)).unwrap();
         self.events.push(Event::Woken(TaskId(at as u32)));
         self
     }
 
+    /// Reads the clock, which advanced by `ticks`.
     pub fn clock(&mut self, ticks: u32) -> &mut ExampleRun {
         self.events.push(Event::Clock(ticks));
         self
@@ -167,10 +178,12 @@ impl ExampleRun {
         self.push(at("entry_SYSCALL_64") + 6, 3, &[0x48, 0x0f, 0x07])
     }
 
+    /// The attribution without machines.
     pub fn books(&self) -> Attributed {
         self.books_on(&[])
     }
 
+    /// The attribution on machines. Checks that every instruction has a service.
     pub fn books_on(&self, machines: &[sim::Machine]) -> Attributed {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
@@ -187,6 +200,7 @@ impl ExampleRun {
         books
     }
 
+    /// The recording of the execution.
     pub fn recording(&self) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
         writer.translations(&self.translations).unwrap();
@@ -197,6 +211,7 @@ impl ExampleRun {
         writer.end().unwrap().0
     }
 
+    /// The attribution with chains of calls and the execution over time.
     pub fn observed(&self) -> (Attributed, CallTree, Timeline) {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
@@ -209,7 +224,7 @@ impl ExampleRun {
         .unwrap()
     }
 
-    /// The chains of calls, the instructions of which are those of the services.
+    /// The chains of calls. Checks that their instructions equal those of the services.
     pub fn calls(&self) -> CallTree {
         let (books, calls, timeline) = self.observed();
         for service in &calls.services {
@@ -226,7 +241,7 @@ impl ExampleRun {
         calls
     }
 
-    /// (kind, name, calls, instructions) of what ran, by kind and name.
+    /// (kind, name, calls, instructions) of the services that ran, by kind and name.
     pub fn services(&self) -> Vec<(ServiceKind, String, u64, u64)> {
         let books = self.books();
         let mut found: Vec<_> = books
@@ -248,6 +263,7 @@ impl ExampleRun {
     }
 }
 
+/// The symbols of the small kernel, with the shipped annotations.
 pub fn kernel() -> (KernelSymbols, Binding) {
     let map: String =
         FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();

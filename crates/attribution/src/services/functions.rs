@@ -1,7 +1,7 @@
-//! What each function of the kernel came to: calls, instructions, misses.
+//! The totals of each kernel function: calls, instructions, misses.
 //!
-//! Takes executions; gives totals by name, functions of one name together. Code without a symbol
-//! (modules) is together, too.
+//! Takes executions; gives totals by name. Functions with the same name share a row, and so does
+//! all code without a symbol (modules).
 
 use crate::services::ledger::ServiceMachineCounts;
 use crate::services::machines::Machines;
@@ -12,7 +12,7 @@ use image::address::LinkAddr;
 use std::collections::{BTreeMap, HashMap};
 use trace::Translation;
 
-/// What code without a symbol is called.
+/// The name of code without a symbol.
 pub const NAMELESS: &str = "(code without a symbol)";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -20,16 +20,16 @@ pub struct FunctionTotals {
     /// How often its first instruction was executed.
     pub calls: u64,
     pub instructions: u64,
-    /// Misses of the first machine's L1I; 0 without a machine.
+    /// L1I misses on the first machine; 0 without a machine.
     pub l1i_misses: u64,
 }
 
-/// The name without what compilers append; parts of a function have its name.
+/// The name without what compilers append. Parts of a function have the function's name.
 pub fn function_name(symbol: &CodeSymbol) -> &str {
     symbol.name.split('.').next().unwrap_or(&symbol.name)
 }
 
-/// Counts executions of translations, and what the machines make of them.
+/// Counts executions of translation blocks, and their misses on the machines.
 pub struct FunctionMeter<'a> {
     machines: Machines,
     symbols: &'a KernelSymbols,
@@ -37,7 +37,7 @@ pub struct FunctionMeter<'a> {
     names: Vec<&'a str>,
     parts: Vec<FunctionPart>,
     runs: Vec<u64>,
-    /// Instructions of executions that were left.
+    /// Instructions of executions that were left midway.
     left: Vec<u64>,
     misses: Vec<u64>,
 }
@@ -101,7 +101,7 @@ impl<'a> FunctionMeter<'a> {
 }
 
 impl FunctionMeter<'_> {
-    /// What the machines do with a translation, told its own misses from others'.
+    /// Runs a translation block on the machines, and adds its own misses.
     fn meter(&mut self, translation: u32, run: impl FnOnce(&mut Machines)) {
         let before = self.machines.misses().l1i;
         run(&mut self.machines);

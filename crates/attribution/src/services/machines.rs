@@ -1,13 +1,12 @@
 //! The caches of simulated machines while services run.
 //!
-//! Takes the executions in their order; gives what each machine counted since it was asked last.
-//! Knows no services.
+//! Takes the executions in their order; gives the counts of each machine since the last call of
+//! `take`. Knows no services.
 //!
-//! Of a recording with data accesses, what is to come is simulated ahead, some thousand executions
-//! at a time: first every L1 and TLB by itself, in flat loops that most often do no more than see
-//! that a line is the one its set used last; what missed is kept. When the counts are asked for,
-//! the misses up to there go to the levels behind, those of an execution's fetches before those of
-//! its data.
+//! With data accesses, upcoming executions are simulated ahead, a piece of the stream at a time.
+//! First every L1 and TLB runs by itself, in flat loops that mostly just see that a line is the one
+//! its set used last. Their misses are kept. When the counts are needed, the misses up to that
+//! point go to the levels behind: an execution's fetch misses before its data misses.
 
 use crate::services::ledger::ServiceMachineCounts;
 use anyhow::Result;
@@ -20,43 +19,45 @@ use sim::{
 };
 use trace::{Patterns, RunAddr, Task, Translation, TranslationId};
 
-/// The caches of some machines: the L1I, and of a recording with data accesses all that a machine
+/// The caches of the machines: the L1I, and with data accesses all caches and TLBs that a machine
 /// describes.
 pub struct Machines {
     running: Vec<RunningMachine>,
     codes: Vec<Code>,
     shorts: Vec<ShortCode>,
-    /// Made when the first accesses come.
+    /// Made at the first accesses.
     data: Option<DataAhead>,
     machines: Vec<Machine>,
     tasks: Vec<Task>,
     taken: Vec<ServiceMachineCounts>,
 }
 
-/// Misses by level of the caches. DataAhead and the L2 have none where data accesses were not recorded,
-/// or the machine describes no such cache.
+/// Misses by level of the caches. Those of the L1D and the L2 are 0 without data accesses, or when
+/// the machine describes no such cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelMisses {
+    /// Misses of the L1I.
     pub l1i: u64,
+    /// Misses of the L1D.
     pub l1d: u64,
-    /// For instructions and for data.
+    /// Misses of the L2 on instructions and data.
     pub l2: u64,
 }
 
-/// The executions to come, and what they access.
+/// The upcoming executions and their accesses.
 struct DataAhead {
     flow: DataFlow,
-    /// Of the flow's executions: those that ran, and those that were counted.
+    /// How many of the flow's executions ran, and how many were counted.
     ran: usize,
     counted: usize,
-    /// Translations whose lines' places are known.
+    /// Translation blocks with known physical addresses.
     located: Vec<bool>,
     /// Some machine describes no data cache.
     plain: bool,
 }
 
-/// What most executions want to know of a translation: the number of its instructions, and in the
-/// highest bit whether it is the kernel's.
+/// What most executions need to know about a translation block: the number of its instructions and,
+/// in the highest bit, whether it is kernel code.
 #[derive(Clone, Copy)]
 struct ShortCode(u16);
 
@@ -78,7 +79,7 @@ impl ShortCode {
         if self.0 & ShortCode::KERNEL != 0 { Mode::Kernel } else { Mode::User }
     }
 
-    /// Who executes, on behalf of this process.
+    /// The requester of the execution, on behalf of this process.
     #[inline]
     fn requester(self, process: Requester) -> Requester {
         match self.mode() {
@@ -92,18 +93,18 @@ struct RunningMachine {
     numbering: Numbering,
     line_bytes: u64,
     l1i: InstructionCache,
-    /// Takes the place of `l1i`.
+    /// Replaces `l1i`.
     hierarchy: Option<Hierarchy>,
-    /// What the hierarchy had counted when it was asked last.
+    /// The hierarchy's counters at the last call of `take`.
     before: Counters,
-    /// Where each translation lies.
+    /// The lines of each translation block.
     spans: Vec<LineSpan>,
     lines: Vec<Line>,
-    /// The first address in each of `lines` that is fetched.
+    /// For each of `lines`, the first fetched address.
     addrs: Vec<RunAddr>,
     physical: Vec<PhysAddr>,
     pages: Option<InstructionPages>,
-    /// Since they were taken last, and before.
+    /// Misses since the last call of `take`.
     l1i_misses: u64,
     l1i_taken: u64,
     ahead: MissesAhead,
@@ -112,9 +113,10 @@ struct RunningMachine {
 /// The pages that the instruction TLB translates.
 struct InstructionPages {
     numbering: Numbering,
-    /// Of each translation: the first and the last, and how many bytes lie in the first.
+    /// For each translation block: the first page, the last page, and the bytes in the first.
     of: Vec<(Line, Line, u32)>,
-    /// Where the last execution ended: while fetches stay there, the TLB has nothing to do.
+    /// The page in which the last execution ended. While fetches stay there, the TLB has nothing to
+    /// do.
     current: Option<Line>,
 }
 
@@ -136,8 +138,8 @@ impl InstructionPages {
         Ok(())
     }
 
-    /// Translates what an execution fetches, all of it or as many bytes as are given; gives the
-    /// number of misses.
+    /// Translates the pages that an execution fetches, all of them or those of its first `bytes`;
+    /// returns the number of misses.
     #[inline]
     fn fetch(
         &mut self,
@@ -158,7 +160,7 @@ impl InstructionPages {
     }
 }
 
-/// The lines of a translation: `count` from `at` on.
+/// The lines of a translation block: `count` lines from index `at`.
 #[derive(Clone, Copy)]
 struct LineSpan {
     first: Line,
@@ -167,8 +169,7 @@ struct LineSpan {
     count: u32,
 }
 
-/// Misses of executions to come, in their order, and how many of them the levels behind already
-/// know.
+/// Misses of upcoming executions, in order, and how many of them the levels behind have seen.
 #[derive(Default)]
 struct MissesAhead {
     fetches: Vec<MissAhead>,
@@ -181,7 +182,7 @@ struct MissesAhead {
 struct MissAhead {
     execution: u32,
     requester: Requester,
-    /// `None`: the TLB missed.
+    /// `None` for a TLB miss.
     cause: Option<Cause>,
     physical: PhysAddr,
 }
@@ -214,7 +215,7 @@ impl Machines {
         }
     }
 
-    /// The first `instructions` of a translation, or all.
+    /// Runs a translation block, or its first `instructions`.
     #[inline]
     pub fn run(&mut self, translation: u32, instructions: Option<u32>) {
         if let Some(data) = &mut self.data {
@@ -241,7 +242,7 @@ impl RunningMachine {
         }
     }
 
-    /// The indices of a translation's lines; of its first instructions, where given.
+    /// The indices of a translation block's lines; only of its first instructions when given.
     #[inline]
     fn lines_of(&self, translation: u32, first: Option<(&Code, u32)>) -> std::ops::Range<usize> {
         let span = self.spans[translation as usize];
@@ -263,7 +264,7 @@ impl RunningMachine {
         }
     }
 
-    /// Asks the L1s and the TLBs for all that is to come.
+    /// Simulates the L1s and the TLBs for all upcoming executions.
     fn look_ahead(&mut self, shorts: &[ShortCode], codes: &[Code], flow: &DataFlow) {
         let Some(mut hierarchy) = self.hierarchy.take() else { return };
         self.ahead.fetches.clear();
@@ -330,7 +331,7 @@ impl RunningMachine {
         }
     }
 
-    /// Tells the levels behind the L1s of the misses before this execution.
+    /// Passes the misses before this execution to the levels behind the L1s.
     fn catch_up(&mut self, execution: u32) {
         let (Some(hierarchy), ahead) = (&mut self.hierarchy, &mut self.ahead) else {
             return;
@@ -372,8 +373,7 @@ impl RunningMachine {
 impl MissesAhead {
     fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[ShortCode], flow: &DataFlow) {
         let log2 = hierarchy.data_line_log2();
-        // The execution that makes the access at hand, and the number of the first access that is
-        // not its.
+        // The execution of the current access, and the index of the first access behind it.
         let (mut number, mut end) =
             (0, flow.executions.first().map_or(0, |first| first.accesses as usize));
         for (at, access) in flow.accesses().iter().enumerate() {
@@ -406,7 +406,7 @@ impl MissesAhead {
 }
 
 impl DataAhead {
-    /// What ran since the last time, by mode: instructions, loads, stores.
+    /// The amounts since the last call, by mode: instructions, loads, stores.
     fn amounts(&mut self, shorts: &[ShortCode]) -> PerMode<[u64; 3]> {
         let mut amounts = PerMode::<[u64; 3]>::default();
         for execution in &self.flow.executions[self.counted..self.ran] {
@@ -420,7 +420,7 @@ impl DataAhead {
         amounts
     }
 
-    /// Finds where the lines of translations lie that run for the first time.
+    /// Finds the physical addresses of translation blocks that run for the first time.
     fn locate(&mut self, running: &mut [RunningMachine], codes: &[Code], patterns: &Patterns) {
         self.located.resize(codes.len(), false);
         for running in running.iter_mut() {
@@ -439,7 +439,7 @@ impl DataAhead {
 }
 
 impl Machines {
-    /// Learns the next translation.
+    /// Adds the next translation block.
     pub fn define(&mut self, translation: &Translation) -> Result<()> {
         let mut units = Vec::new();
         for running in &mut self.running {
@@ -462,7 +462,7 @@ impl Machines {
         Ok(())
     }
 
-    /// What each machine counted since the last call.
+    /// The counts of each machine since the last call.
     pub fn take(&mut self) -> &[ServiceMachineCounts] {
         self.count();
         for (taken, running) in self.taken.iter_mut().zip(&mut self.running) {
@@ -483,7 +483,7 @@ impl Machines {
         &self.taken
     }
 
-    /// Learns the next tasks.
+    /// Adds the next tasks.
     pub fn define_tasks(&mut self, tasks: &[Task]) {
         match &mut self.data {
             Some(data) => data.flow.define_tasks(tasks),
@@ -491,8 +491,8 @@ impl Machines {
         }
     }
 
-    /// What the words accessed that will be executed next; from the first time on the machines have
-    /// caches for data.
+    /// The accesses of the words that are executed next. From the first call on, the machines have
+    /// data caches.
     pub fn accesses(
         &mut self,
         words: &[u32],
@@ -525,14 +525,14 @@ impl Machines {
         Ok(())
     }
 
-    /// The accesses of a chunk are done with.
+    /// The accesses of a chunk end.
     pub fn accesses_end(&mut self, stream: Stream<'_>) {
         if let Some(data) = &mut self.data {
             data.flow.finish(stream);
         }
     }
 
-    /// What the first machine has counted since the beginning; nothing where there is none.
+    /// The misses of the first machine since the beginning; 0 without a machine.
     pub fn misses(&mut self) -> LevelMisses {
         self.count();
         let Some(running) = self.running.first() else {
@@ -552,12 +552,12 @@ impl Machines {
         }
     }
 
-    /// What `take` gave last.
+    /// The result of the last call of `take`.
     pub fn taken(&self) -> &[ServiceMachineCounts] {
         &self.taken
     }
 
-    /// Brings the hierarchies' counters up to what ran.
+    /// Updates the hierarchies' counters to the last execution.
     fn count(&mut self) {
         let Some(data) = &mut self.data else { return };
         let amounts = data.amounts(&self.shorts);

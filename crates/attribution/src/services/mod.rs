@@ -1,11 +1,11 @@
-//! Which service of the system ran, for every instruction of a recording.
+//! Attributes every instruction of a recording to a service of the operating system.
 //!
-//! Takes a recording, the symbols of its kernel and annotations; gives what each service came to:
-//! calls, instructions, latency, and what simulated machines counted. Everything follows from the
-//! recording, so nothing is inserted into the guest, and a recording can be asked again with other
-//! annotations. Prints nothing.
+//! Takes a recording, the symbols of its kernel and annotations; gives the totals of each service:
+//! calls, instructions, latency, and counters of simulated machines. Everything follows from the
+//! recording: nothing is inserted into the guest, and the same recording can be attributed again
+//! with other annotations. Prints nothing.
 //!
-//! To see another service: a table in `annotations/linux.toml`.
+//! To add a service: add a table to `annotations/linux.toml`.
 
 pub mod annotations;
 mod automaton;
@@ -54,7 +54,7 @@ use table::ServiceTable;
 use timeline::Timeline;
 use trace::{Chunk, Reader};
 
-/// Every instruction of a recording by service, and what `machines` count while each runs.
+/// Attributes every instruction of a recording to a service, and the counts of `machines` with it.
 ///
 /// # Errors
 /// The recording is damaged or cut off, or of another kernel than the symbols.
@@ -71,7 +71,10 @@ pub fn attribute<R: Read>(
     }
 }
 
-/// As [`attribute`], with how the branches of each were predicted.
+/// As [`attribute`], with branch prediction.
+///
+/// # Errors
+/// As [`attribute`].
 pub fn attribute_with_branches<R: Read>(
     reader: &mut Reader<R>,
     symbols: &KernelSymbols,
@@ -82,7 +85,10 @@ pub fn attribute_with_branches<R: Read>(
     Ok(follow(reader, Automaton::new(binding, symbols, BranchMeter::new(machines)))?.0)
 }
 
-/// As [`attribute`], and what each function came to.
+/// As [`attribute`], with the totals of each function.
+///
+/// # Errors
+/// As [`attribute`].
 pub fn attribute_with_functions<R: Read>(
     reader: &mut Reader<R>,
     symbols: &KernelSymbols,
@@ -95,7 +101,10 @@ pub fn attribute_with_functions<R: Read>(
     Ok((attributed, functions.totals()))
 }
 
-/// As [`attribute`], with the chains of calls, and what went on over time.
+/// As [`attribute`], with the chains of calls and the execution over time.
+///
+/// # Errors
+/// As [`attribute`].
 pub fn attribute_with_calls<R: Read>(
     reader: &mut Reader<R>,
     symbols: &KernelSymbols,
@@ -111,7 +120,10 @@ pub fn attribute_with_calls<R: Read>(
     Ok((attributed, calls, timeline))
 }
 
-/// As [`attribute`], and tells `track` of everything as it ends.
+/// As [`attribute`]; passes every span to `track` as it ends.
+///
+/// # Errors
+/// As [`attribute`].
 pub fn attribute_in_time<R: Read, T: SpanTrack>(
     reader: &mut Reader<R>,
     symbols: &KernelSymbols,
@@ -125,7 +137,7 @@ pub fn attribute_in_time<R: Read, T: SpanTrack>(
     Ok((attributed, spans.finish()))
 }
 
-/// How soon each of the named functions is called again.
+/// How soon each of the named functions is called again (Torrellas 1998, figure 7).
 ///
 /// # Errors
 /// As [`attribute`].
@@ -141,13 +153,15 @@ pub fn reuses<R: Read>(
     Ok(reuse.finish())
 }
 
-/// What a recording came to.
+/// A recording's services and functions.
 pub struct ServicesAndFunctions {
+    /// The services.
     pub table: ServiceTable,
+    /// The totals of each function, by name.
     pub functions: BTreeMap<String, FunctionTotals>,
 }
 
-/// The symbols must be of the recorded kernel. Of a System.map it is not known.
+/// Checks that the symbols are of the recorded kernel. A System.map has no build id to check.
 pub(crate) fn check<R: Read>(reader: &Reader<R>, symbols: &KernelSymbols) -> Result<()> {
     let recorded = &reader.header().build_id;
     if let Some(build_id) = &symbols.build_id {

@@ -1,5 +1,5 @@
-//! What is kept of a recording for the page and for other tools' files: machines, chains of calls,
-//! and what went on over time, in one reading.
+//! The meter of the page and of files for other tools: machines, chains of calls and the execution
+//! over time, in one pass.
 
 use crate::services::annotations::ServiceKind;
 use crate::services::binding::Binding;
@@ -14,12 +14,12 @@ use anyhow::Result;
 use sim::Machine;
 use trace::Translation;
 
-/// Cycles or instructions that are worth a bucket of their own.
+/// The smallest width of a bucket, in cycles or instructions.
 const FINEST: f64 = 1000.0;
 
 pub struct ObservingMeter<'a> {
     machines: Machines,
-    /// Whose cycles the timeline is in.
+    /// The first machine: the timeline is in its cycles.
     first: Option<Machine>,
     calls: CallStacks<'a>,
     timeline: Timeline,
@@ -92,7 +92,8 @@ impl Meter for ObservingMeter<'_> {
         self.calls.settled(task, service);
     }
 
-    /// An instruction takes a nanosecond of the guest's clock: in cycles, the machine has as many.
+    /// An instruction takes a nanosecond of the guest's clock. In cycles, a halt counts as many
+    /// cycles as nanoseconds.
     fn halted(&mut self, nanoseconds: u64, _: usize) {
         self.timeline.add(TimelineMode::Idle, nanoseconds as f64, 0.0);
     }

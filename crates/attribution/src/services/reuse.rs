@@ -1,8 +1,7 @@
 //! How soon a popular function is called again (Torrellas 1998, section 3.2.3, figure 7).
 //!
-//! Takes executions; gives, for some functions, how many words of four bytes of kernel code are
-//! executed from one call to the next within one stay in the kernel. What is counted begins anew
-//! with each stay.
+//! Takes executions; gives, for selected functions, how many words (four bytes) of kernel code run
+//! from one call to the next within one stay in the kernel. Each stay is counted separately.
 
 use crate::services::ledger::ServiceMachineCounts;
 use crate::services::meter::Meter;
@@ -15,7 +14,7 @@ use trace::Translation;
 /// The upper ends of the figure's columns, in words.
 pub const WORDS: [u64; 3] = [100, 1000, 10000];
 
-/// How often the next call came within so many words.
+/// How often the next call came within each number of words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reuses {
     /// Below each of [`WORDS`], and not below the one before.
@@ -34,18 +33,18 @@ impl Reuses {
 pub struct ReuseMeter {
     /// First address of each function → its number.
     functions: HashMap<u64, usize>,
-    /// By translation: bytes, and which function begins with it. `None` for user code.
+    /// By translation block: its bytes, and the function that begins with it. `None` for user code.
     of: Vec<Option<(u64, Option<usize>)>>,
     lengths: Vec<Box<[u8]>>,
-    /// Bytes of the kernel's code executed so far.
+    /// Bytes of kernel code executed so far.
     bytes: u64,
-    /// Where each function was called last in this stay.
+    /// The value of `bytes` at each function's last call in this stay.
     called: Vec<Option<u64>>,
     reuses: Vec<Reuses>,
 }
 
 impl ReuseMeter {
-    /// Of the functions with these names.
+    /// A meter of the functions with these names.
     pub fn new(symbols: &KernelSymbols, names: &[String]) -> ReuseMeter {
         let number = |name: &str| names.iter().position(|wanted| wanted == name);
         let functions =
@@ -60,7 +59,7 @@ impl ReuseMeter {
         }
     }
 
-    /// For each function, in their order.
+    /// The reuses of each function, in the order of the names.
     pub fn finish(mut self) -> Vec<Reuses> {
         self.leave();
         self.reuses
@@ -120,7 +119,7 @@ mod tests {
     use trace::{RunAddr, TranslationId};
 
     #[test]
-    fn calls_are_apart_by_words_within_a_stay() {
+    fn distances_of_calls_are_in_words_within_a_stay() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "ffffffff81000000 T f\nffffffff81001000 T g\n").unwrap();
         let symbols = KernelSymbols::read(file.path()).unwrap();

@@ -1,7 +1,7 @@
-//! The names of a kernel's code: what annotations are bound to.
+//! The names of a kernel's code, to which annotations are bound.
 //!
-//! Takes a vmlinux or a System.map; gives every symbol in executable sections, all the names of an
-//! address included. Never looks into code.
+//! Takes a vmlinux or a System.map; gives every symbol in executable sections, including all names
+//! of an address. Never looks into code.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
@@ -10,17 +10,20 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::HashSet;
 use std::path::Path;
 
+/// A name of an address in the kernel's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeSymbol {
+    /// Its address.
     pub addr: LinkAddr,
-    /// Bytes; of a symbol that has no size, up to the next.
+    /// Bytes; a symbol without a size reaches to the next symbol.
     pub size: u64,
+    /// Its name.
     pub name: String,
 }
 
 impl CodeSymbol {
     /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for
-    /// `.cold` and `.warm` parts, which are no entry.
+    /// `.cold` and `.warm` parts, which are not entries.
     pub fn base_name(&self) -> Option<&str> {
         match self.name.split_once('.') {
             None => Some(&self.name),
@@ -34,10 +37,11 @@ impl CodeSymbol {
     }
 }
 
-/// Ascending by address; the names of one address by rank, the best first.
+/// All code symbols, ascending by address. Names of one address are ordered by rank, the best
+/// first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSymbols {
-    /// Not known of a System.map.
+    /// `None` for a System.map.
     pub build_id: Option<BuildId>,
     symbols: Vec<CodeSymbol>,
 }
@@ -126,6 +130,7 @@ impl KernelSymbols {
         Ok(self)
     }
 
+    /// All symbols, ascending by address.
     pub fn iter(&self) -> impl Iterator<Item = &CodeSymbol> {
         self.symbols.iter()
     }
@@ -144,8 +149,8 @@ impl KernelSymbols {
     }
 }
 
-/// (address, size, name, not marked as a function) as symbols. One without a size ends at the next
-/// of `bounds`.
+/// Makes symbols of (address, size, name, is a label). A symbol without a size ends at the next of
+/// `bounds`.
 fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<CodeSymbol> {
     found.retain(|(addr, _, name, _)| {
         *addr >> 63 == 1
@@ -211,7 +216,7 @@ ffffffff82000000 D jiffies
     }
 
     #[test]
-    fn endings_are_no_part_of_the_name_and_parts_no_entries() {
+    fn names_have_no_endings_and_parts_are_not_entries() {
         let symbols = KernelSymbols::from_map(MAP).unwrap();
         let base = |addr| symbols.at(LinkAddr(addr)).unwrap().base_name();
         assert_eq!(base(0xffff_ffff_8100_0040), Some("wp_page_copy"));
@@ -220,7 +225,7 @@ ffffffff82000000 D jiffies
     }
 
     #[test]
-    fn what_names_no_code_is_refused() {
+    fn files_without_code_symbols_are_refused() {
         let error = |text: &str| format!("{:#}", KernelSymbols::from_map(text).unwrap_err());
         assert!(error("").contains("names no code"));
         assert!(error("hello\n").contains("line 1"));

@@ -1,7 +1,7 @@
-//! What the automaton remembers of a task: its open services, its open calls, its clocks.
+//! What the automaton knows about a task: its open services, its open calls, its clocks.
 //!
-//! Times are of the guest's clock, in nanoseconds: an instruction is one, and so is each in which
-//! the processor was halted.
+//! Times are in nanoseconds of the guest's clock. An instruction takes one; halted nanoseconds
+//! count, too.
 
 use crate::services::annotations::ServiceKind;
 use crate::services::ledger::{ServiceId, ServiceMachineCounts};
@@ -11,7 +11,7 @@ use crate::services::ledger::{ServiceId, ServiceMachineCounts};
 pub enum ClosedBy {
     /// The return from an interruption.
     InterruptReturn,
-    /// The return of the function: fewer open calls than there were.
+    /// The return of the function: fewer open calls than at its begin.
     Return,
     /// User mode only.
     UserMode,
@@ -43,23 +43,23 @@ pub struct TaskClocks {
 #[derive(Clone, Debug, Default)]
 pub struct TaskState {
     pub name: String,
-    /// Its user mode.
+    /// The service of its user mode.
     pub user: Option<ServiceId>,
     pub open: Vec<OpenService>,
-    /// Return addresses of open calls.
+    /// The return addresses of open calls.
     pub calls: Vec<u64>,
-    /// When it was switched to, while it runs; when it was switched away from, while it does not.
+    /// While it runs: when it was switched to. Otherwise: when it was switched away from.
     pub since: u64,
-    /// Instructions of the recording when it was switched to.
+    /// Executed instructions of the recording when it was switched to.
     pub runs_since: u64,
-    /// When it became able to run, while it does not.
+    /// When it became able to run, while it does not run.
     pub woken: Option<u64>,
     pub ran: u64,
     pub blocked: u64,
     pub waiting: u64,
-    /// What it does was not seen to begin.
+    /// Its current work began before the recording.
     pub unknown: bool,
-    /// Its clocks when it was switched away from last.
+    /// Its clocks when it was last switched away from.
     pub last: TaskClocks,
     /// It has been switched to since the innermost service began.
     pub switched: bool,

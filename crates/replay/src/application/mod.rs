@@ -28,7 +28,9 @@ use layout::opts::{self, Iteration, LoopArea, OptSParameters};
 /// Where application code is placed: in the user half of the address space, far from the kernel.
 const START: LinkAddr = LinkAddr(1 << 40);
 
+/// The blocks of the application, and the spaces that they lie in.
 pub struct Application {
+    /// Where the code of each translation block lies.
     pub spaces: Spaces,
     blocks: ApplicationBlocks,
 }
@@ -56,6 +58,9 @@ impl Application {
     /// application  │ … ← loops, seldom … popular    │
     ///              0 of the kernel's logical cache  0
     /// ```
+    ///
+    /// # Errors
+    /// The counts make no graph, or the blocks cannot be placed.
     pub fn placement(
         &self,
         cache_bytes: u64,

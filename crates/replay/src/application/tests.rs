@@ -200,7 +200,7 @@ fn a_program_goes_on_where_it_was_also_when_others_ran_in_between() {
         task(1),
         ran(&[4, 3]), // the second begins elsewhere
         task(0),
-        ran(&[1, 2, 3, 4]), // the first comes to where it jumped, goes on, and then is at a signal handler
+        ran(&[1, 2, 3, 4]), // the first continues at its jump's target, then runs a signal handler
     ];
     let found = of_user(&events(&translations, &happened.concat()));
     // Kernel code has no number, so translation block 4 is number 3.
@@ -217,9 +217,9 @@ fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
         (U + 0x10, &[0x90; 3][..]),
         (U, &[0xeb, 0x1e][..]), // the second: jmp +20
         (U + 0x20, &[0x90; 2][..]),
-        (U + 0x10, &[0xc3][..]), // something else that no direct branch leads to
-        (U + 0x21, &[0x90][..]), // nor here, but the second has that byte
-        (U + 0x40, &[0x90][..]), // and here nobody has any
+        (U + 0x10, &[0xc3][..]), // other code, without a direct branch to it
+        (U + 0x21, &[0x90][..]), // also without a branch to it, but the second has this byte
+        (U + 0x40, &[0x90][..]), // no program has code here
     ];
     let recording = events(&translations, &ran(&[0, 1, 2, 3, 2, 3, 4, 5, 6]));
     let application = Application::new(&[of_user(&recording)]).unwrap();

@@ -6,13 +6,18 @@ use sim::Machine;
 /// A level of optimization (section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum OptimizationLevel {
+    /// The original layout.
     Base,
+    /// Chang and Hwu's layout.
     #[serde(rename = "C-H")]
     ChangHwu,
+    /// Sequences with a SelfConfFree area (section 4.2).
     OptS,
+    /// OptS with loops behind the sequences.
     OptL,
     /// OptS with the application laid out, too (section 5).
     OptA,
+    /// OptS with loops next to their callees.
     Call,
     /// OptS, half of the cache for the kernel and half for the user (section 5.5).
     #[serde(rename = "Sep")]
@@ -53,6 +58,7 @@ impl OptimizationLevel {
     pub const SHAPED: [OptimizationLevel; 3] =
         [OptimizationLevel::Base, OptimizationLevel::ChangHwu, OptimizationLevel::OptS];
 
+    /// The level's name in the paper.
     pub fn name(self) -> &'static str {
         match self {
             OptimizationLevel::Base => "Base",
@@ -87,6 +93,7 @@ impl OptimizationLevel {
 pub enum Area {
     /// The blocks of at least 40 % popularity, at most 1 KB.
     Usual,
+    /// No area.
     None,
     /// The blocks of at least this popularity, in percent of the most popular block's, in at most
     /// half of the cache.
@@ -95,8 +102,11 @@ pub enum Area {
 
 /// The areas of figure 15, in its order.
 pub const AREAS: [Area; 4] = [Area::None, Area::Cutoff(60), Area::Cutoff(40), Area::Cutoff(20)];
+/// Cache sizes of figure 14, in bytes.
 pub const SIZES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+/// Line lengths of figure 16, in bytes.
 pub const LINES: [u64; 4] = [16, 32, 64, 128];
+/// Numbers of ways of figure 16.
 pub const WAYS: [u64; 4] = [1, 2, 4, 8];
 /// Miss penalties of figure 14b, in cycles.
 pub const PENALTIES: [f64; 3] = [10.0, 30.0, 50.0];
@@ -104,17 +114,22 @@ pub const PENALTIES: [f64; 3] = [10.0, 30.0, 50.0];
 /// The shape of an instruction cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct CacheShape {
+    /// Bytes of the cache.
     pub bytes: u64,
+    /// Bytes of a line.
     pub line: u64,
+    /// Associativity.
     pub ways: u64,
 }
 
 impl CacheShape {
+    /// The shape of a machine's L1I.
     pub fn of(machine: &Machine) -> CacheShape {
         let (line, ways) = (u64::from(machine.l1i_line), u64::from(machine.l1i.ways()));
         CacheShape { bytes: u64::from(machine.l1i.sets()) * ways * line, line, ways }
     }
 
+    /// The number of sets.
     pub fn sets(self) -> u64 {
         self.bytes / self.line / self.ways
     }

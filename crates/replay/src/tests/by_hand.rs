@@ -106,12 +106,12 @@ fn the_original_by_hand() {
     );
     assert_eq!(amounts.touched_pages, PerMode { kernel: 1, user: 0 });
     assert_eq!(amounts.breaks, 0);
-    let on = &counts.machines[0];
+    let machine = &counts.machines[0];
     // Lines 0 (A B C, the first bytes of D), 1 (D E), 8 (F). Lines 8 and 0 share a set, so each
     // round fetches both again.
-    assert_eq!(on.l1i.kernel, Misses { cold: 3, own: 38, other: 0 });
-    assert_eq!(on.touched_lines.kernel, 3);
-    assert_eq!(on.itlb, Some(PerMode { kernel: 1, user: 0 }));
+    assert_eq!(machine.l1i.kernel, Misses { cold: 3, own: 38, other: 0 });
+    assert_eq!(machine.touched_lines.kernel, 3);
+    assert_eq!(machine.itlb, Some(PerMode { kernel: 1, user: 0 }));
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn a_layout_by_hand() {
     assert_eq!(amounts.breaks, 0);
     // Lines 16 (A C), 20 (B D and the jump behind the call), 8 (F), 24 (E), all of set 0. Each
     // iteration: 16 20 8 20 24.
-    let on = &counts.machines[0];
-    assert_eq!(on.l1i.kernel, Misses { cold: 4, own: 96, other: 0 });
-    assert_eq!(on.touched_lines.kernel, 4);
-    let misses: u64 = on.misses_at.iter().map(|(_, misses)| misses).sum();
+    let machine = &counts.machines[0];
+    assert_eq!(machine.l1i.kernel, Misses { cold: 4, own: 96, other: 0 });
+    assert_eq!(machine.touched_lines.kernel, 4);
+    let misses: u64 = machine.misses_at.iter().map(|(_, misses)| misses).sum();
     assert_eq!(misses, 100);
 }
 

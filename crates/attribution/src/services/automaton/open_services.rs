@@ -1,7 +1,7 @@
-//! The open services of each task: how they begin, change their names, end, and go with their task.
+//! The open services of each task: how they begin, change their names and end.
 //!
-//! Takes what the automaton sees; changes the stacks of open services and books their times in the
-//! ledger. Never looks at translations.
+//! Takes what the automaton sees; changes the stacks of open services and adds their times to the
+//! ledger. Never looks at translation blocks.
 
 use super::{Automaton, thread_name};
 use crate::services::annotations::{ServiceKind, fit};
@@ -11,8 +11,7 @@ use crate::services::meter::{Booked, Meter};
 use crate::services::tasks::{ClosedBy, OpenService, TaskClocks, TaskState};
 
 impl<M: Meter> Automaton<'_, M> {
-    /// A new task runs its first instructions; what was not yet known to be anything else belongs
-    /// to it.
+    /// A new task runs its first instructions. Instructions of an unknown service count for it.
     pub(super) fn begin_task(&mut self, service: ServiceId) {
         let task = &mut self.tasks[self.current];
         match &mut task.open[..] {
@@ -27,8 +26,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// Another task at the address of one that is dead: it is a task of its own from where it was
-    /// switched to.
+    /// A new task uses the address of a dead task. It is a separate task since the last switch to
+    /// it.
     pub(super) fn replace_task(&mut self) {
         self.book();
         let dead = self.current;
@@ -68,8 +67,7 @@ impl<M: Meter> Automaton<'_, M> {
             self.interrupts += 1;
         }
         if kind == ServiceKind::SystemCall {
-            // Only user mode makes system calls: the task is no kernel thread, though nothing else
-            // of it was seen.
+            // Only user mode makes system calls, so the task is not a kernel thread.
             self.tasks[self.current].unknown = false;
         }
         if self.tasks[self.current].open.is_empty() && self.tasks[self.current].unknown {
@@ -78,7 +76,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.open(kind, service, ClosedBy::InterruptReturn);
     }
 
-    /// Kernel code runs, and nothing is open.
+    /// Kernel code runs while no service is open.
     pub(super) fn begin_unseen(&mut self, from_user: bool, start: u64) {
         if from_user {
             let name = format!("entered at {}", self.codes.name_at(start));
@@ -89,8 +87,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// What a task does in the kernel by itself: it is idle, or a kernel thread until user mode
-    /// shows that it is none.
+    /// Opens the base service of a task: idle, or a kernel thread until user mode shows that it is
+    /// not one.
     pub(super) fn open_base(&mut self) {
         let task = &mut self.tasks[self.current];
         task.switched = false;
@@ -134,7 +132,7 @@ impl<M: Meter> Automaton<'_, M> {
             instructions: open.instructions,
             machines: open.machines,
             times: Times {
-                // What began in the last steps of a dead task's address has no time of its own.
+                // A service that began in the last steps of a dead task has no time of its own.
                 latency: now.clock.saturating_sub(open.began.clock),
                 ran: now.ran.saturating_sub(open.began.ran),
                 blocked: now.blocked.saturating_sub(open.began.blocked),
@@ -156,9 +154,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// Gives the innermost open service of kind `of` another name; whether there was one that may
-    /// have it. A task of which it is not known what it does is in that service since before the
-    /// recording began.
+    /// Renames the innermost open service of kind `of`; returns whether one could be renamed. An
+    /// unknown task has been in that service since before the recording began.
     pub(super) fn rename(
         &mut self,
         of: ServiceKind,
@@ -207,7 +204,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.usual = TranslationWord::USER;
     }
 
-    /// Closes what is open of a task, which is over.
+    /// Closes the open services of the current task, which has ended.
     pub(super) fn forget(&mut self) {
         self.book();
         self.close_all(self.current);
@@ -222,7 +219,7 @@ impl<M: Meter> Automaton<'_, M> {
         let now = match at == current {
             true => self.now(),
             false => TaskClocks {
-                // What happened to it since it ran last is not its own: it may be dead.
+                // Time since it ran last does not count: the task may be dead.
                 clock: self.tasks[at].since,
                 ran: self.tasks[at].ran,
                 blocked: self.tasks[at].blocked,
@@ -235,7 +232,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.current = current;
     }
 
-    /// Another task runs, or the one that runs has another name.
+    /// Another task runs, or the running task has another name.
     pub(super) fn switch(&mut self, id: usize) {
         let (to, name) = &self.task_of[id];
         let (to, name) = (*to, name.clone());
@@ -266,12 +263,12 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.named(to, id, &name);
         self.tasks[to].name = name;
         if !self.in_user_mode && self.tasks[to].open.is_empty() {
-            // The next execution sees what it does.
+            // The next execution shows what it does.
             self.usual = TranslationWord::AWAITED;
         }
     }
 
-    /// A task that does not run is able to.
+    /// A task that does not run becomes able to run.
     pub(super) fn wake(&mut self, id: usize) {
         let (at, _) = self.task_of[id];
         self.wakes_seen = true;
@@ -280,8 +277,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// The kernel has read the clock: what began since a halt began later by the time that was
-    /// halted.
+    /// The kernel has read the clock. Services that began since a halt began later, by the halted
+    /// time.
     pub(super) fn clock_read(&mut self, ticks: u32) {
         let Some(halt) = self.halts.read(self.clock, ticks) else { return };
         self.book();
@@ -296,7 +293,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.halted(halt.nanoseconds, later);
     }
 
-    /// Puts what ran since the last time into the books, under what was running.
+    /// Adds what ran since the last call to the running service.
     pub(super) fn book(&mut self) {
         let instructions = self.clock - std::mem::replace(&mut self.booked, self.clock);
         let machines = self.meter.take();

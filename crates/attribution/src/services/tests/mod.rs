@@ -1,4 +1,4 @@
-//! Small executions, written down by hand, and where each of their instructions must go.
+//! Small executions written by hand, and the service of each of their instructions.
 
 mod branches;
 
@@ -29,7 +29,7 @@ fn faults_by_what_resolved_them() {
     // In user mode: demand zero.
     run.left(USER, 10, 3).call(fault, 2, "folio_add_new_anon_rmap");
     run.ret(rmap, 5).iret(fault + 6, 3).user(10);
-    // In a system call: copy on write; the system call goes on behind it.
+    // In a system call: copy on write. The system call continues after it.
     run.enter_read().left(at("__x64_sys_read"), 5, 2).call(fault, 2, "do_wp_page");
     run.call(at("do_wp_page"), 2, "folio_add_new_anon_rmap").ret(rmap, 5);
     run.ret(at("do_wp_page") + 6, 1).iret(fault + 6, 3);
@@ -47,7 +47,7 @@ fn faults_by_what_resolved_them() {
 }
 
 #[test]
-fn a_vsyscall_that_the_kernel_emulates_is_no_zero_page() {
+fn an_emulated_vsyscall_is_not_a_zero_page() {
     let fault = at("asm_exc_page_fault");
     let mut run = ExampleRun::new();
     run.user(3).call(fault, 2, "emulate_vsyscall");
@@ -61,7 +61,7 @@ fn a_vsyscall_that_the_kernel_emulates_is_no_zero_page() {
 /// `mark-start` runs when a recording begins, and its first instructions are those of its last
 /// system call.
 #[test]
-fn a_user_task_that_ends_in_its_first_system_call_is_no_kernel_thread() {
+fn a_user_task_that_ends_in_its_first_system_call_is_not_a_kernel_thread() {
     let mut run = ExampleRun::new();
     run.enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(at("__schedule"), 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
@@ -117,7 +117,7 @@ fn an_interrupt_with_a_softirq_in_the_kernel() {
 }
 
 #[test]
-fn an_interrupt_between_a_return_and_where_it_goes() {
+fn an_interrupt_between_a_return_and_its_destination() {
     let tick = at("asm_sysvec_apic_timer_interrupt");
     let mut run = ExampleRun::new();
     run.user(1)
@@ -138,11 +138,11 @@ fn an_interrupt_between_a_return_and_where_it_goes() {
 }
 
 #[test]
-fn what_is_open_goes_with_its_task() {
+fn open_services_stay_with_their_task() {
     let schedule = at("__schedule");
     let mut run = ExampleRun::new();
-    // sh blocks in read; a new task runs, forks off into user mode, and blocks in read, too; sh
-    // goes on.
+    // sh blocks in read. A new task runs, returns to user mode, and blocks in read, too. sh
+    // continues.
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(schedule, 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
     run.iret(at("ret_from_fork_asm"), 8).user(20);
@@ -190,10 +190,10 @@ fn blocked_ends_and_waiting_begins_with_the_wake() {
     assert_eq!((totals.times.blocked, totals.times.waiting), (3 + 8 + 20, 30 + 2 + 4));
 }
 
-/// Without pids a new task is known by where it begins: what its address did before belongs to a
-/// dead task.
+/// Without pids, a new task is recognized by where it begins. What its address did before belongs
+/// to a dead task.
 #[test]
-fn a_dead_task_waits_for_nothing() {
+fn a_dead_task_does_not_wait() {
     let mut run = ExampleRun::new();
     let die = |run: &mut ExampleRun, next: u32| {
         run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
@@ -265,7 +265,7 @@ fn a_function_that_is_a_service_ends_with_its_return_behind_a_retpoline() {
 }
 
 #[test]
-fn an_interrupt_return_to_itself_ends_nothing() {
+fn an_interrupt_return_to_the_next_instruction_ends_no_service() {
     let tick = at("asm_sysvec_apic_timer_interrupt");
     let mut run = ExampleRun::new();
     run.user(1).iret(tick, 3).plain(tick + 4, 5).iret(tick + 9, 1).user(1);
@@ -276,10 +276,10 @@ fn an_interrupt_return_to_itself_ends_nothing() {
 }
 
 #[test]
-fn what_began_before_the_recording_is_known_by_its_code() {
+fn services_that_began_before_the_recording_are_known_by_their_code() {
     let mut run = ExampleRun::new();
-    // Another task goes on in read; a third in code that tells nothing; a fourth never leaves the
-    // kernel.
+    // Another task continues in read, a third in code of no known service, and a fourth never
+    // leaves the kernel.
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(at("__schedule"), 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
     run.plain(at("__x64_sys_read") + 0x40, 6).iret(at("entry_SYSCALL_64") + 0x40, 2).user(1);
@@ -313,7 +313,7 @@ fn an_entry_without_annotation_is_other_by_name() {
 }
 
 #[test]
-fn idle_is_told_from_kernel_threads_by_its_name() {
+fn idle_differs_from_kernel_threads_by_its_name() {
     let mut run = ExampleRun::new();
     run.user(1).iret(at("asm_sysvec_apic_timer_interrupt"), 2);
     run.switch(0, "swapper/0").ret(at("__switch_to"), 3);
@@ -329,7 +329,7 @@ fn idle_is_told_from_kernel_threads_by_its_name() {
 }
 
 #[test]
-fn a_halt_is_time_of_those_who_wait_and_of_idle() {
+fn halted_time_counts_for_idle_and_for_waiting_services() {
     let books = halted().books();
     let times = |kind: ServiceKind, name: &str| {
         let mut accounts = books.ledger.accounts.iter();
@@ -345,9 +345,9 @@ fn a_halt_is_time_of_those_who_wait_and_of_idle() {
     assert_eq!(ExampleRun::new().user(1).books().halted, None, "no clock");
 }
 
-/// Whatever runs in whatever order: every instruction has a service, and nothing panics.
+/// Random executions: every instruction has a service, and nothing panics.
 #[test]
-fn nonsense_is_attributed_whole() {
+fn random_executions_are_attributed_completely() {
     let mut state = 3_u64;
     let mut random = move |below: usize| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -376,10 +376,10 @@ fn nonsense_is_attributed_whole() {
     }
 }
 
-/// A direct-mapped cache of two lines of 64 bytes: `read` and the fault handler evict one another,
-/// and each miss is its own service's.
+/// A direct-mapped cache of two lines of 64 bytes: services evict each other, and each miss counts
+/// for the service that misses.
 #[test]
-fn misses_go_to_the_service_that_has_them() {
+fn misses_count_for_the_service_that_misses() {
     let mut machine = execution::machine::find("server-32k").unwrap();
     machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let mut run = ExampleRun::new();
