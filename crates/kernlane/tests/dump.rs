@@ -170,7 +170,8 @@ fn sections_and_limits_leave_the_rest_alone() {
         })
         .collect();
     assert_eq!(brief.lines().collect::<Vec<_>>(), expected);
-    let (limited, whole) = dumped(&recording(), DumpForm::Text, DumpSections { limit: Some(2), ..ALL });
+    let (limited, whole) =
+        dumped(&recording(), DumpForm::Text, DumpSections { limit: Some(2), ..ALL });
     assert!(whole, "the rest is read and checked all the same");
     assert_eq!(limited.lines().filter(|line| line.starts_with("executed")).count(), 1);
     assert!(limited.contains("switch             0 init\n"));
@@ -192,7 +193,8 @@ fn cut_off_anywhere_it_prints_what_is_good_and_says_so() {
     for size in 0..bytes.len() {
         let Ok(reader) = Reader::new(&bytes[..size]) else { continue };
         let mut out = Vec::new();
-        let damage = dump(reader, DumpForm::Text, ALL, &mut out).unwrap().expect("the end is missing");
+        let damage =
+            dump(reader, DumpForm::Text, ALL, &mut out).unwrap().expect("the end is missing");
         let text = String::from_utf8(out).unwrap();
         assert!(text.ends_with(&format!("end                {damage}\n")));
         let good = records(&text);
