@@ -13,7 +13,7 @@ use execution::machine;
 use host::recording::Recording;
 use image::{estimate, order};
 use processor_time::processor_time;
-use replay::Layout;
+use replay::ReplayLayout;
 use sim::MachineModel;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn bench() -> Result<()> {
         ("four layouts, one L1I and iTLB", 4, std::slice::from_ref(&server)),
         ("one layout, three machines", 1, all.as_slice()),
     ] {
-        let layouts = vec![Layout::original(); layouts];
+        let layouts = vec![ReplayLayout::original(); layouts];
         print(
             name,
             fastest(|| replay::replay(RecordingReader::new(&recording[..])?, &layouts, machines))?,
@@ -77,11 +77,11 @@ fn bench() -> Result<()> {
     Ok(())
 }
 
-fn read_layouts(vmlinux: &str, paths: &[String]) -> Result<Vec<Layout>> {
+fn read_layouts(vmlinux: &str, paths: &[String]) -> Result<Vec<ReplayLayout>> {
     let image = image::vmlinux::read(vmlinux.as_ref())?;
     let layout = |path: &String| {
         let order = order::Layout::from_text(&std::fs::read_to_string(path)?)?;
-        anyhow::Ok(Layout {
+        anyhow::Ok(ReplayLayout {
             name: path.clone(),
             kernel: Some(image.build_id.clone()),
             placement: estimate::placement(&image, &order)?,
@@ -92,7 +92,7 @@ fn read_layouts(vmlinux: &str, paths: &[String]) -> Result<Vec<Layout>> {
 
 /// All layouts on all machines: in one pass, in a pass for each pair, and in one pass by two
 /// threads.
-fn many(recording: &[u8], layouts: &[Layout], machines: &[MachineModel]) -> Result<()> {
+fn many(recording: &[u8], layouts: &[ReplayLayout], machines: &[MachineModel]) -> Result<()> {
     let all = || replay::replay(RecordingReader::new(recording)?, layouts, machines);
     let one_pass = fastest(all)?;
     let mut passes = Duration::ZERO;

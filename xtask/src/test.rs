@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context, Result, anyhow, ensure};
 use replay::comparison;
-use replay::results::Results;
+use replay::results::ResultFile;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -107,7 +107,7 @@ const INSTRUCTIONS_TOLERANCE: f64 = 0.03;
 /// Predicted and recorded misses and taken jumps agree, and the layout made for the workload is
 /// better than the original.
 fn predictions_hold(directory: &Path) -> Result<()> {
-    let results = Results::read(directory)?;
+    let results = ResultFile::read(directory)?;
     for comparison in comparison::compare(&results.rows)? {
         for layout in &comparison.layouts {
             let what =

@@ -1,8 +1,8 @@
 //! No module uses, directly or by way of others, a module that uses it.
 //!
 //! Takes the Rust files of every crate; follows `use` declarations and paths that begin with
-//! `crate`, `super` or `self`. A module's tests may use what they like. Never resolves re-exports: a
-//! path to one leads to the module in which it stands.
+//! `crate`, `super` or `self`. A module's tests may use what they like. Never resolves re-exports:
+//! a path to one leads to the module in which it stands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

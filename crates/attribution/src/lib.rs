@@ -1,8 +1,24 @@
-//! Which service, function and data structure a recording spent its time on, and in which caches
-//! what it missed.
+//! Attributes a recording's time and misses to services, functions and data structures.
 //!
 //! Takes a recording, its kernel's symbols, annotations and machines; gives tables. [`Attribution`]
-//! holds what all analyses share. Prints nothing but progress on a terminal; never asks the guest.
+//! holds what all analyses share. Prints nothing except progress on a terminal; never asks the
+//! guest.
+//!
+//! The ledger holds the totals of each service:
+//!
+//! ```
+//! use kernlane_attribution::services::annotations::ServiceKind;
+//! use kernlane_attribution::services::ledger::{Invocation, Ledger, Times};
+//!
+//! let mut ledger = Ledger::default();
+//! let read = ledger.service(ServiceKind::SystemCall, "read");
+//! let times = Times { latency: 900, ran: 700, blocked: 200, waiting: 0 };
+//! ledger.add(read, &Invocation { instructions: 500, machines: Vec::new(), times });
+//! let totals = &ledger.accounts[0].totals;
+//! assert_eq!((totals.calls, totals.instructions, totals.times.latency), (1, 500, 900));
+//! ```
+
+#![warn(missing_docs)]
 
 pub mod misses;
 pub mod services;
@@ -13,10 +29,10 @@ use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
 use crate::services::locality::{Locality, POPULAR};
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use crate::services::table::ServiceTable;
 use crate::services::timeline::Timeline;
-use crate::services::{Attributed, Recorded};
+use crate::services::{Attributed, ServicesAndFunctions};
 use anyhow::{Context, Result, ensure};
 use execution::machine;
 use execution::part::RecordingPart;
@@ -24,22 +40,25 @@ use host::note;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
-use profile::collect::{self, Besides};
+use profile::collect::{self, ExtraCounts};
 use sim::MachineModel;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use trace::{RecordingHeader, RecordingReader};
 
-/// A recording's services with the chains of calls in them, and what went on over time.
-pub struct Observed {
+/// A recording's services, their chains of calls, and the execution over time.
+pub struct ObservedRecording {
+    /// The services.
     pub table: ServiceTable,
+    /// The chains of calls.
     pub calls: CallTree,
+    /// The execution over time.
     pub timeline: Timeline,
 }
 
-impl Observed {
-    /// What the numbers depend on, in a line.
+impl ObservedRecording {
+    /// What the numbers depend on, in one line.
     pub fn conditions(&self) -> String {
         let ServiceTable { workload, kernel, seed, .. } = &self.table;
         let machine = self.table.machines.first();
@@ -48,6 +67,7 @@ impl Observed {
         format!("workload {workload}, kernel {kernel}, seed {seed}{machine}")
     }
 
+    /// What the numbers depend on, by name.
     pub fn conditions_by_name(&self) -> [(&'static str, String); 4] {
         let ServiceTable { workload, kernel, seed, .. } = &self.table;
         conditions_by_name(
@@ -59,7 +79,7 @@ impl Observed {
     }
 }
 
-/// What numbers depend on, for files that keep it by name; `machine`: that was simulated.
+/// What numbers depend on, for files that store it by name. `machine`: the simulated machine.
 pub fn conditions_by_name(
     workload: &str,
     kernel: &str,
@@ -74,16 +94,23 @@ pub fn conditions_by_name(
     ]
 }
 
-/// A kernel's symbols, with what they mean.
+/// A kernel's symbols with the annotations bound to them, and machines.
 pub struct Attribution {
-    pub symbols: Symbols,
+    /// The kernel's code symbols.
+    pub symbols: KernelSymbols,
+    /// The annotations, bound to the symbols.
     pub binding: Binding,
+    /// The machines to simulate.
     pub machines: Vec<MachineModel>,
 }
 
 impl Attribution {
-    /// `kernel`: a build tree, a vmlinux or a System.map; `annotations`: a file, or else those that
-    /// are shipped.
+    /// `kernel`: a build tree, a vmlinux or a System.map. `annotations`: a file; `None` for the
+    /// shipped annotations.
+    ///
+    /// # Errors
+    /// A file cannot be read, the annotations are invalid, `kernel` names no code, or a machine is
+    /// unknown.
     pub fn open(
         kernel: &Path,
         annotations: Option<&Path>,
@@ -97,7 +124,7 @@ impl Attribution {
                     .with_context(named)?
             }
         };
-        let symbols = Symbols::read(&vmlinux::path(kernel))?;
+        let symbols = KernelSymbols::read(&vmlinux::path(kernel))?;
         Ok(Attribution {
             binding: Binding::new(&annotations, &symbols),
             symbols,
@@ -106,6 +133,9 @@ impl Attribution {
     }
 
     /// The services of a recording (a directory). Shows progress on a terminal.
+    ///
+    /// # Errors
+    /// The recording cannot be read, is damaged, or is of another kernel.
     pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
         read(recording, "services", |reader| {
             let attributed =
@@ -114,10 +144,10 @@ impl Attribution {
         })
     }
 
-    /// As `table`, with how branches were predicted.
+    /// As `table`, with branch prediction.
     ///
     /// # Errors
-    /// No machine says how it predicts them.
+    /// No machine describes branch prediction.
     pub fn table_with_branches(&self, recording: &Path) -> Result<ServiceTable> {
         ensure!(
             self.machines.iter().any(|machine| machine.branch.is_some()),
@@ -134,14 +164,21 @@ impl Attribution {
         })
     }
 
-    /// The misses of a recording, a table for each machine; `kernel`: as `open` took it.
+    /// The misses of a recording, one table for each machine. `kernel`: as for `open`.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`]. The recording has no data accesses, no machine is given, or a
+    /// machine has no data cache.
     pub fn misses(&self, recording: &Path, kernel: &Path) -> Result<Vec<MissTable>> {
         ensure!(!self.machines.is_empty(), "name a machine to simulate: --machine server-32k");
         self.misses_on(recording, kernel, &self.machines)
     }
 
-    /// As `misses`, on the first machine that had a data cache when `observed` was counted; `None`:
-    /// there is none, or the recording has no data accesses.
+    /// As `misses`, on the first machine with data stalls in `observed`. `None` when no machine has
+    /// a data cache, the recording has no data accesses, or the symbols are not from a vmlinux.
+    ///
+    /// # Errors
+    /// As [`Attribution::misses`].
     pub fn data_misses(
         &self,
         recording: &Path,
@@ -174,8 +211,11 @@ impl Attribution {
         })
     }
 
-    /// As `table`, with what each function came to.
-    pub fn recorded(&self, recording: &Path) -> Result<Recorded> {
+    /// As `table`, with the totals of each function.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`].
+    pub fn recorded(&self, recording: &Path) -> Result<ServicesAndFunctions> {
         read(recording, "services", |reader| {
             let (attributed, functions) = services::attribute_with_functions(
                 reader,
@@ -183,12 +223,18 @@ impl Attribution {
                 &self.binding,
                 &self.machines,
             )?;
-            Ok(Recorded { table: self.to_table(reader.header(), &attributed), functions })
+            Ok(ServicesAndFunctions {
+                table: self.to_table(reader.header(), &attributed),
+                functions,
+            })
         })
     }
 
-    /// As `table`, with the chains of calls and what went on over time.
-    pub fn observed(&self, recording: &Path) -> Result<Observed> {
+    /// As `table`, with the chains of calls and the execution over time.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`].
+    pub fn observed(&self, recording: &Path) -> Result<ObservedRecording> {
         read(recording, "services", |reader| {
             let (attributed, calls, timeline) = services::attribute_with_calls(
                 reader,
@@ -196,13 +242,20 @@ impl Attribution {
                 &self.binding,
                 &self.machines,
             )?;
-            Ok(Observed { table: self.to_table(reader.header(), &attributed), calls, timeline })
+            Ok(ObservedRecording {
+                table: self.to_table(reader.header(), &attributed),
+                calls,
+                timeline,
+            })
         })
     }
 
-    /// The locality of the kernel's code in a recording; `image`: of the kernel.
+    /// The locality of the kernel's code in a recording. `image`: the kernel's image.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`]; or the image is of another kernel.
     pub fn locality(&self, recording: &Path, image: &Image) -> Result<Locality> {
-        let Recorded { table, functions } = self.recorded(recording)?;
+        let ServicesAndFunctions { table, functions } = self.recorded(recording)?;
         let all_calls = functions.values().map(|totals| totals.calls).sum();
         let mut by_calls: Vec<(String, u64)> =
             functions.into_iter().map(|(name, totals)| (name, totals.calls)).collect();
@@ -217,7 +270,7 @@ impl Attribution {
             &Recording::at(recording),
             image,
             &RecordingPart::WHOLE,
-            Besides::Nothing,
+            ExtraCounts::None,
         )?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
@@ -227,7 +280,10 @@ impl Attribution {
     }
 }
 
-/// Reads a recording (a directory); on a terminal shows how far it is, and what is being done.
+/// Reads a recording (a directory). Shows progress on a terminal, titled `what`.
+///
+/// # Errors
+/// The recording cannot be opened, or `walk` fails.
 pub fn read<T>(
     recording: &Path,
     what: &str,

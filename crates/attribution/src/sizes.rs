@@ -1,18 +1,19 @@
 //! Misses against the size and associativity of caches, by mode and cause: SimOS' figures 4.6 and
 //! 4.7 (Rosenblum 1995, section 4.4).
 //!
-//! Takes a recording; gives the misses of instruction caches and, where data accesses were
-//! recorded, of data caches and of unified caches that see all references, in one pass. Lines are
-//! as long as in the figures: 64 bytes for instructions, 32 for data, 128 in unified caches; the
-//! last two hold physical memory. All caches replace the least recently used line. Knows no
-//! services and no symbols; prints nothing.
+//! Takes a recording; gives the misses of instruction caches and, with data accesses, of data
+//! caches and of unified caches of all references, in one pass. Lines are as long as in the
+//! figures: 64 bytes for instructions, 32 for data, 128 in unified caches. Data caches and unified
+//! caches hold physical memory. All caches are LRU. Knows no services and no symbols; prints
+//! nothing.
 
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
 use execution::data::PIECE_WORDS;
 use execution::data::{AccessStream, DataFlow};
 use execution::numbering::{FetchUnit, Numbering};
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use sim::{LineId, MissCounts, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
@@ -20,15 +21,18 @@ use trace::{
     Translation, TranslationId, events,
 };
 
-/// log2 of the most ways.
+/// log2 of the largest number of ways.
 const WAYS: u32 = 3;
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Holds {
+    /// Instructions only.
     Instructions,
+    /// Data only.
     Data,
+    /// Instructions and data: a unified cache.
     Both,
 }
 
@@ -42,7 +46,7 @@ impl Holds {
         }
     }
 
-    /// log2 of the bytes in the smallest and in the largest cache: on chip, and behind it.
+    /// log2 of the sizes in bytes: from the smallest to the largest cache.
     fn sizes(self) -> std::ops::RangeInclusive<u32> {
         match self {
             Holds::Instructions | Holds::Data => 12..=18,
@@ -50,65 +54,65 @@ impl Holds {
         }
     }
 
-    /// log2 of the numbers of sets that these sizes come to with 1 to all ways.
+    /// log2 of the numbers of sets of these sizes, with 1 way to all ways.
     fn sets(self) -> std::ops::RangeInclusive<u32> {
         let line = self.line().trailing_zeros();
         self.sizes().start() - WAYS - line..=self.sizes().end() - line
     }
 }
 
-/// Misses of one side in one cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ByCause {
-    pub cold: u64,
-    /// The kernel, or the same process, had evicted the line; in a recording without data accesses
-    /// all processes are one.
-    pub own: u64,
-    pub other: u64,
-}
-
-impl From<MissCounts> for ByCause {
-    fn from(misses: MissCounts) -> ByCause {
-        ByCause { cold: misses.cold, own: misses.own, other: misses.other }
-    }
-}
-
-impl ByCause {
-    pub fn total(&self) -> u64 {
-        self.cold + self.own + self.other
-    }
-}
-
+/// The misses of one cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheMisses {
+    /// What the cache holds.
     pub holds: Holds,
     /// Bytes.
     pub size: u64,
+    /// Associativity.
     pub ways: u32,
+    /// Bytes in a line.
     pub line: u32,
-    pub kernel: ByCause,
-    pub user: ByCause,
+    /// Misses of kernel code.
+    #[serde(serialize_with = "with_key_own")]
+    pub kernel: MissCounts,
+    /// Misses of user code.
+    #[serde(serialize_with = "with_key_own")]
+    pub user: MissCounts,
 }
 
-/// What all caches missed of a recording.
+/// JSON of cache sizes calls self misses `own`.
+fn with_key_own<S: Serializer>(misses: &MissCounts, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut object = serializer.serialize_struct("MissCounts", 3)?;
+    object.serialize_field("cold", &misses.cold)?;
+    object.serialize_field("own", &misses.own)?;
+    object.serialize_field("other", &misses.other)?;
+    object.end()
+}
+
+/// The misses of a recording in all caches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
+    /// The recorded workload.
     pub workload: String,
     /// Build id.
     pub kernel: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// Instructions in the kernel.
     pub kernel_instructions: u64,
+    /// Instructions in user mode.
     pub user_instructions: u64,
+    /// The misses of every cache.
     pub caches: Vec<CacheMisses>,
 }
 
-/// Reads a recording.
+/// Simulates all caches on a recording.
 ///
 /// # Errors
 /// It is damaged or cut off.
 pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
     let header = reader.header().clone();
-    let mut caches = Caches::new();
+    let mut caches = SweptCaches::new();
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
@@ -127,17 +131,17 @@ pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
     Ok(caches.finish(&header, totals.kernel_instructions, totals.user_instructions))
 }
 
-struct Caches {
+struct SweptCaches {
     numbering: Numbering,
     codes: Vec<TranslatedCode>,
-    /// Translation t lies in `lines[firsts[t]..firsts[t + 1]]`.
+    /// Translation block t lies in `lines[firsts[t]..firsts[t + 1]]`.
     firsts: Vec<u32>,
     lines: Vec<(LineId, RunAddr)>,
-    /// Where `lines` lie, as far as it was asked for.
+    /// The physical addresses of `lines`, as far as they were needed.
     physical: Vec<Option<PhysAddr>>,
     flow: DataFlow,
     instructions: Sweep,
-    /// Made when the first accesses come.
+    /// Made at the first accesses: data, unified.
     with_data: Option<[Sweep; 2]>,
 }
 
@@ -145,9 +149,9 @@ fn sweep(holds: Holds) -> Sweep {
     Sweep::new(holds.sets(), WAYS)
 }
 
-impl Caches {
-    fn new() -> Caches {
-        Caches {
+impl SweptCaches {
+    fn new() -> SweptCaches {
+        SweptCaches {
             numbering: Numbering::new(
                 FetchUnit::Lines(Holds::Instructions.line()),
                 1 << Holds::Instructions.sets().end(),
@@ -169,7 +173,7 @@ impl Caches {
         Ok(())
     }
 
-    /// The lines of a translation; when it was left, those of its first `left` instructions.
+    /// The lines of a translation block; of its first `left` instructions when it was left midway.
     #[inline]
     fn lines_of(&self, id: TranslationId, left: u32) -> std::ops::Range<usize> {
         let (first, end) =
@@ -266,14 +270,7 @@ impl Caches {
                 let sets = size / u64::from(ways * holds.line());
                 let PerMode { kernel, user } =
                     sweep.misses(sets as u32, ways).expect("the sweep holds every size");
-                caches.push(CacheMisses {
-                    holds,
-                    size,
-                    ways,
-                    line: holds.line(),
-                    kernel: kernel.into(),
-                    user: user.into(),
-                });
+                caches.push(CacheMisses { holds, size, ways, line: holds.line(), kernel, user });
             }
         }
         Sizes {
@@ -305,18 +302,18 @@ mod tests {
         }
     }
 
-    fn counted(sizes: &Sizes, holds: Holds, size: u64, ways: u32) -> [ByCause; 2] {
+    fn counted(sizes: &Sizes, holds: Holds, size: u64, ways: u32) -> [MissCounts; 2] {
         let found =
             |cache: &&CacheMisses| (cache.holds, cache.size, cache.ways) == (holds, size, ways);
         let cache = sizes.caches.iter().find(found).unwrap();
         [cache.kernel, cache.user]
     }
 
-    fn by(cold: u64, own: u64, other: u64) -> ByCause {
-        ByCause { cold, own, other }
+    fn by(cold: u64, own: u64, other: u64) -> MissCounts {
+        MissCounts { cold, own, other }
     }
 
-    /// Kernel code at 0 and 4 KB from its beginning, user code at 0: three lines that meet in a
+    /// Kernel code at its start and 4 KB behind, user code at 0: three lines that conflict in a
     /// direct-mapped cache of 4 KB. Each execution loads from two addresses that lie 4 KB apart in
     /// memory.
     #[test]
@@ -348,11 +345,13 @@ mod tests {
         let recording = writer.end().unwrap().0;
         let sizes = super::sizes(&mut RecordingReader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!((sizes.kernel_instructions, sizes.user_instructions), (8, 2));
-        // Kernel 0 and 1 cold, 0 evicted by the kernel, user cold, 0 evicted by the user.
+        // Kernel lines 0 and 1 are cold, the kernel evicts 0; the user line is cold, the user
+        // evicts 0.
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 1), [by(2, 1, 1), by(1, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 2), [by(2, 0, 0), by(1, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Instructions, 1 << 18, 2), [by(2, 0, 0), by(1, 0, 0)]);
-        // The kernel's first execution loads both; from then on each load evicts the other's line.
+        // The kernel's first execution loads both lines. Then each load evicts the line of the
+        // other.
         assert_eq!(counted(&sizes, Holds::Data, 4096, 1), [by(2, 5, 1), by(0, 1, 1)]);
         assert_eq!(counted(&sizes, Holds::Data, 8192, 1), [by(2, 0, 0), by(0, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Both, 1 << 18, 8), [by(4, 0, 0), by(1, 0, 0)]);

@@ -7,7 +7,7 @@
 use image::address::LinkAddr;
 use image::{Block, BlockIndex, End, Image};
 use layout::graph::EdgeKind;
-use profile::{Process, Profile, Source};
+use profile::{Process, Profile, ProfileSource};
 use std::collections::BTreeMap;
 
 /// Counts of taken branches and straight stretches, by run-time addresses.
@@ -66,7 +66,7 @@ pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Im
 pub(super) fn sampled(mut profile: Profile, name: &str) -> Profile {
     // Samples have no instructions; blocks stand for them.
     let blocks = profile.blocks.values().fold(0, |sum: u64, &count| sum.saturating_add(count));
-    profile.sources.push(Source {
+    profile.sources.push(ProfileSource {
         workload: name.to_owned(),
         seed: 0,
         kernel_instructions: blocks,

@@ -6,7 +6,7 @@
 //! however often it goes over it (recursion).
 
 use crate::folded::{frame, title};
-use attribution::services::calls::{CallTree, Cost, Node, NodeId, ROOT};
+use attribution::services::calls::{CallCost, CallNode, CallTree, NodeId, ROOT};
 use attribution::services::table::ServiceTable;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -45,7 +45,7 @@ impl Events {
         }]
     }
 
-    fn values(self, cost: &Cost) -> String {
+    fn values(self, cost: &CallCost) -> String {
         let all = [cost.instructions, cost.misses.l1i, cost.misses.l1d, cost.misses.l2];
         let shown = &all[..self.names().len()];
         shown.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
@@ -55,15 +55,15 @@ impl Events {
 /// A function's own cost, and what it called.
 #[derive(Default)]
 struct Entry {
-    own: Cost,
+    own: CallCost,
     /// By name: calls, and all that was executed in them.
-    called: BTreeMap<String, Cost>,
+    called: BTreeMap<String, CallCost>,
 }
 
 /// `command`: what was recorded, for people.
 pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
     let entries = entries(tree);
-    let mut total = Cost::default();
+    let mut total = CallCost::default();
     entries.values().for_each(|entry| total += entry.own);
     let numbers: BTreeMap<&str, usize> =
         entries.keys().zip(1..).map(|(name, number)| (name.as_str(), number)).collect();
@@ -107,12 +107,12 @@ pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
 
 fn entries(tree: &CallTree) -> BTreeMap<String, Entry> {
     let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
-    let mut own = vec![Cost::default(); tree.nodes.len()];
+    let mut own = vec![CallCost::default(); tree.nodes.len()];
     let name = |node: NodeId| frame(&tree.functions[tree.nodes[node.0 as usize].function as usize]);
     let outermost = outermost(tree);
     for service in &tree.services {
         let entry = entries.entry(frame(&title(service))).or_default();
-        let mut called: BTreeMap<NodeId, Cost> = BTreeMap::new();
+        let mut called: BTreeMap<NodeId, CallCost> = BTreeMap::new();
         for &(node, cost) in &service.costs {
             own[node.0 as usize] += cost;
             match outermost[node.0 as usize] {
@@ -146,8 +146,8 @@ fn entries(tree: &CallTree) -> BTreeMap<String, Entry> {
 }
 
 /// The cost, with its calls or without.
-fn counted(cost: Cost, with_calls: bool) -> Cost {
-    Cost { calls: if with_calls { cost.calls } else { 0 }, ..cost }
+fn counted(cost: CallCost, with_calls: bool) -> CallCost {
+    CallCost { calls: if with_calls { cost.calls } else { 0 }, ..cost }
 }
 
 /// The first function of each chain.
@@ -163,12 +163,12 @@ fn outermost(tree: &CallTree) -> Vec<NodeId> {
 }
 
 /// Whether the arc to this node is in the chain above it, too.
-fn is_again(tree: &CallTree, node: Node) -> bool {
+fn is_again(tree: &CallTree, node: CallNode) -> bool {
     let function = |node: NodeId| tree.nodes[node.0 as usize].function;
     let caller = function(node.parent);
     let mut at = node.parent;
     while at != ROOT {
-        let Node { parent, function: callee } = tree.nodes[at.0 as usize];
+        let CallNode { parent, function: callee } = tree.nodes[at.0 as usize];
         if parent != ROOT && callee == node.function && function(parent) == caller {
             return true;
         }

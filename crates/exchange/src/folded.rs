@@ -1,7 +1,7 @@
 //! Folded stacks: what `flamegraph.pl`, inferno, speedscope and the Firefox profiler take: a line a
 //! chain of calls, `frame;frame;… count`.
 
-use attribution::services::annotations::Kind;
+use attribution::services::annotations::ServiceKind;
 use attribution::services::calls::{CallTree, ServiceCalls};
 use std::fmt::Write;
 
@@ -28,8 +28,8 @@ pub fn folded(tree: &CallTree) -> String {
 /// The two outermost frames.
 pub fn frames(service: &ServiceCalls) -> [String; 2] {
     let mode = match service.kind {
-        Kind::User => "user",
-        Kind::Idle => "idle",
+        ServiceKind::User => "user",
+        ServiceKind::Idle => "idle",
         _ => "kernel",
     };
     [mode.to_owned(), frame(&title(service))]
@@ -39,9 +39,9 @@ pub fn title(service: &ServiceCalls) -> String {
     service_title(service.kind, &service.name)
 }
 
-pub fn service_title(kind: Kind, name: &str) -> String {
+pub fn service_title(kind: ServiceKind, name: &str) -> String {
     match kind {
-        Kind::Idle => name.to_owned(),
+        ServiceKind::Idle => name.to_owned(),
         kind => format!("{} {name}", kind.title()),
     }
 }

@@ -8,9 +8,9 @@
 use crate::callgrind::Events;
 use anyhow::{Context, Result, bail};
 use attribution::services::LevelMisses;
-use attribution::services::annotations::Kind;
-use attribution::services::calls::{CallTree, Cost, ROOT};
-use attribution::services::spans::{Span, Track};
+use attribution::services::annotations::ServiceKind;
+use attribution::services::calls::{CallCost, CallTree, ROOT};
+use attribution::services::spans::{ServiceSpan, SpanTrack};
 use attribution::services::table::{ServiceRow, ServiceTable};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::metadata::KeyValue;
@@ -252,7 +252,7 @@ fn table(
 }
 
 /// What a row has of a cost: calls, instructions, and the misses that were counted.
-fn counts(calls: u64, cost: &Cost, events: Events) -> [Cell; 5] {
+fn counts(calls: u64, cost: &CallCost, events: Events) -> [Cell; 5] {
     let LevelMisses { l1i, l1d, l2 } = cost.misses;
     let of_memory = |misses: u64| Cell::from((events == Events::Memory).then_some(misses));
     let fetches = (events != Events::Instructions).then_some(l1i);
@@ -266,7 +266,7 @@ pub fn services(
     events: Events,
     conditions: &[(&str, String)],
 ) -> Result<Vec<u8>> {
-    let mut all: BTreeMap<(Kind, &str), (Cost, Option<&ServiceRow>)> = BTreeMap::new();
+    let mut all: BTreeMap<(ServiceKind, &str), (CallCost, Option<&ServiceRow>)> = BTreeMap::new();
     for service in &tree.services {
         let cost = &mut all.entry((service.kind, &service.name)).or_default().0;
         service.costs.iter().for_each(|(_, own)| *cost += *own);
@@ -276,7 +276,7 @@ pub fn services(
     }
     let rows = all.into_iter().map(|((kind, name), (cost, row))| {
         let latency = row.map(|row| row.latency);
-        let cycles = row.and_then(|row| row.on.first()).map(|on| on.cycles);
+        let cycles = row.and_then(|row| row.machines.first()).map(|machine| machine.cycles);
         let mut cells: Vec<Cell> = vec![kind.title().into(), name.into()];
         cells.extend(counts(row.map_or(0, |row| row.calls), &cost, events));
         cells.extend([
@@ -301,7 +301,7 @@ pub fn functions(
     conditions: &[(&str, String)],
 ) -> Result<Vec<u8>> {
     let rows = tree.services.iter().flat_map(|service| {
-        let mut by_name: BTreeMap<Option<&str>, Cost> = BTreeMap::new();
+        let mut by_name: BTreeMap<Option<&str>, CallCost> = BTreeMap::new();
         for (node, cost) in &service.costs {
             let function = tree.nodes[node.0 as usize].function as usize;
             let name = (*node != ROOT).then(|| tree.functions[function].as_str());
@@ -362,8 +362,8 @@ impl<'a, W: Write + Send> Invocations<'a, W> {
     }
 }
 
-impl<W: Write + Send> Track for Invocations<'_, W> {
-    fn span(&mut self, task: usize, span: &Span) {
+impl<W: Write + Send> SpanTrack for Invocations<'_, W> {
+    fn span(&mut self, task: usize, span: &ServiceSpan) {
         if self.error.is_some() {
             return;
         }

@@ -9,8 +9,8 @@
 use crate::folded::service_title;
 use anyhow::{Context, Result};
 use attribution::services::LevelMisses;
-use attribution::services::annotations::Kind;
-use attribution::services::spans::{Span, Track};
+use attribution::services::annotations::ServiceKind;
+use attribution::services::spans::{ServiceSpan, SpanTrack};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -132,8 +132,8 @@ impl Display for Microseconds {
     }
 }
 
-impl<W: Write> Track for TraceEvents<W> {
-    fn span(&mut self, task: usize, span: &Span) {
+impl<W: Write> SpanTrack for TraceEvents<W> {
+    fn span(&mut self, task: usize, span: &ServiceSpan) {
         if !self.is_shown(span.begin, span.end) {
             return;
         }
@@ -142,7 +142,7 @@ impl<W: Write> Track for TraceEvents<W> {
         let (ts, dur) = (Microseconds(span.begin), Microseconds(span.end - span.begin));
         let (thread, own) = (FIRST_TASK + task, span.instructions);
         let off_cpu = match span.kind {
-            Kind::User => String::new(),
+            ServiceKind::User => String::new(),
             _ => format!(",\"off_cpu_ns\":{}", span.off_cpu),
         };
         self.write(format_args!(

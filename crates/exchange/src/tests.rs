@@ -4,15 +4,15 @@ use crate::{callgrind, folded, parquet as tables, perfetto};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::Row;
 use attribution::services;
-use attribution::services::examples::{Run, at, halted, kernel};
+use attribution::services::examples::{ExampleRun, at, halted, kernel};
 use attribution::services::table::ServiceTable;
 use std::io::Write;
 use trace::{RecordingHeader, RecordingReader};
 
 /// A read in which a page fault comes upon its function, with a jump to another function and a call
 /// through a thunk.
-fn nested() -> Run {
-    let mut run = Run::new();
+fn nested() -> ExampleRun {
+    let mut run = ExampleRun::new();
     run.user(10).enter_read();
     run.plain(at("__x64_sys_read"), 2);
     run.call(at("asm_exc_page_fault"), 2, "handle_mm_fault");
@@ -79,7 +79,7 @@ fn callgrinds_arcs_hold_what_is_below_them() {
 
 /// The events of a run as Perfetto takes them.
 fn trace_events(
-    run: &Run,
+    run: &ExampleRun,
     machines: &[sim::MachineModel],
     window: std::ops::Range<u64>,
 ) -> Vec<serde_json::Value> {
@@ -192,7 +192,7 @@ fn total(rows: &[Row], wanted: &str) -> i64 {
 }
 
 /// The tables of a run: services, functions, chains, invocations, tasks.
-fn tables_of(run: &Run, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
+fn tables_of(run: &ExampleRun, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
     let ((symbols, binding), bytes) = (kernel(), run.recording());
     let reader = || RecordingReader::new(&bytes[..]).unwrap();
     let (books, calls, _) =
@@ -259,12 +259,12 @@ fn parquets_tables_hold_every_instruction_and_miss_once() {
 #[test]
 fn two_tasks_that_used_one_address_are_two() {
     let schedule = at("__schedule");
-    let mut run = Run::new();
-    let block = |run: &mut Run| {
+    let mut run = ExampleRun::new();
+    let block = |run: &mut ExampleRun| {
         run.enter_read().call(at("__x64_sys_read"), 2, "__schedule");
         run.call(schedule, 4, "__switch_to");
     };
-    let go_on = |run: &mut Run| {
+    let go_on = |run: &mut ExampleRun| {
         run.switch(1, "sh").ret(at("__switch_to"), 3);
         run.ret(schedule + 8, 5).plain(at("__x64_sys_read") + 6, 1).leave_read();
     };
@@ -345,7 +345,7 @@ fn perfettos_times_are_the_clocks() {
         .2
         .buckets
         .iter()
-        .map(attribution::services::timeline::Parts::total)
+        .map(attribution::services::timeline::TimelineBucket::total)
         .sum::<f64>();
     assert!((shown - 1048.0).abs() < 1e-6, "{shown}");
 }

@@ -1,8 +1,8 @@
 //! Numbers from the headers of a kernel's build tree: sizes, offsets of fields, constants.
 //!
 //! Takes a tree and C expressions; gives their values. The tree's own compiler answers, with the
-//! command that compiled `mm/slub.c`, as kbuild's asm-offsets.c does. Writes nothing to the tree and
-//! guesses nothing.
+//! command that compiled `mm/slub.c`, as kbuild's asm-offsets.c does. Writes nothing to the tree
+//! and guesses nothing.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;

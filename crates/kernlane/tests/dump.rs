@@ -1,7 +1,7 @@
 //! `kernlane dump` on a small recording, whole and cut off, against golden texts. `BLESS=1` writes
 //! them anew.
 
-use report::dump::{Form, Sections, dump};
+use report::dump::{DumpForm, DumpSections, dump};
 use std::path::PathBuf;
 use std::process::Command;
 use trace::{
@@ -10,7 +10,7 @@ use trace::{
     TranslationId,
 };
 
-const ALL: Sections = Sections { translations: true, stream: true, limit: None };
+const ALL: DumpSections = DumpSections { translations: true, stream: true, limit: None };
 
 fn recording() -> Vec<u8> {
     let header = RecordingHeader {
@@ -75,7 +75,7 @@ fn recording() -> Vec<u8> {
     writer.end().unwrap().0
 }
 
-fn dumped(bytes: &[u8], form: Form, sections: Sections) -> (String, bool) {
+fn dumped(bytes: &[u8], form: DumpForm, sections: DumpSections) -> (String, bool) {
     let mut out = Vec::new();
     let damage = dump(RecordingReader::new(bytes).unwrap(), form, sections, &mut out).unwrap();
     (String::from_utf8(out).unwrap(), damage.is_none())
@@ -93,10 +93,10 @@ fn compare_with_golden(name: &str, text: &str) {
 
 #[test]
 fn a_whole_recording() {
-    let (text, whole) = dumped(&recording(), Form::Text, ALL);
+    let (text, whole) = dumped(&recording(), DumpForm::Text, ALL);
     assert!(whole);
     compare_with_golden("dump.txt", &text);
-    let (json, whole) = dumped(&recording(), Form::Json, ALL);
+    let (json, whole) = dumped(&recording(), DumpForm::Json, ALL);
     assert!(whole);
     for line in json.lines() {
         serde_json::from_str::<serde_json::Value>(line).unwrap();
@@ -147,16 +147,16 @@ fn recording_with_data() -> Vec<u8> {
 
 #[test]
 fn a_recording_with_data_accesses() {
-    let (text, whole) = dumped(&recording_with_data(), Form::Text, ALL);
+    let (text, whole) = dumped(&recording_with_data(), DumpForm::Text, ALL);
     assert!(whole);
     compare_with_golden("dump-data.txt", &text);
-    let (json, whole) = dumped(&recording_with_data(), Form::Json, ALL);
+    let (json, whole) = dumped(&recording_with_data(), DumpForm::Json, ALL);
     assert!(whole);
     for line in json.lines() {
         serde_json::from_str::<serde_json::Value>(line).unwrap();
     }
     compare_with_golden("dump-data.jsonl", &json);
-    let (brief, _) = dumped(&recording_with_data(), Form::Text, Sections::default());
+    let (brief, _) = dumped(&recording_with_data(), DumpForm::Text, DumpSections::default());
     assert!(
         brief.contains("\nloads              2\nstores             5\nmappings           2\n"),
         "{brief}"
@@ -165,8 +165,8 @@ fn a_recording_with_data_accesses() {
 
 #[test]
 fn sections_and_limits_leave_the_rest_alone() {
-    let (all, _) = dumped(&recording(), Form::Text, ALL);
-    let (brief, _) = dumped(&recording(), Form::Text, Sections::default());
+    let (all, _) = dumped(&recording(), DumpForm::Text, ALL);
+    let (brief, _) = dumped(&recording(), DumpForm::Text, DumpSections::default());
     let expected: Vec<&str> = all
         .lines()
         .filter(|line| {
@@ -176,7 +176,8 @@ fn sections_and_limits_leave_the_rest_alone() {
         })
         .collect();
     assert_eq!(brief.lines().collect::<Vec<_>>(), expected);
-    let (limited, whole) = dumped(&recording(), Form::Text, Sections { limit: Some(2), ..ALL });
+    let (limited, whole) =
+        dumped(&recording(), DumpForm::Text, DumpSections { limit: Some(2), ..ALL });
     assert!(whole, "the rest is read and checked all the same");
     assert_eq!(limited.lines().filter(|line| line.starts_with("executed")).count(), 1);
     assert!(limited.contains("switch             0 init\n"));
@@ -186,7 +187,7 @@ fn sections_and_limits_leave_the_rest_alone() {
 #[test]
 fn cut_off_anywhere_it_prints_what_is_good_and_says_so() {
     let bytes = recording();
-    let (whole, _) = dumped(&bytes, Form::Text, ALL);
+    let (whole, _) = dumped(&bytes, DumpForm::Text, ALL);
     let records = |text: &str| {
         text.lines()
             .take_while(|line| !line.starts_with("instructions"))
@@ -198,7 +199,8 @@ fn cut_off_anywhere_it_prints_what_is_good_and_says_so() {
     for size in 0..bytes.len() {
         let Ok(reader) = RecordingReader::new(&bytes[..size]) else { continue };
         let mut out = Vec::new();
-        let damage = dump(reader, Form::Text, ALL, &mut out).unwrap().expect("the end is missing");
+        let damage =
+            dump(reader, DumpForm::Text, ALL, &mut out).unwrap().expect("the end is missing");
         let text = String::from_utf8(out).unwrap();
         assert!(text.ends_with(&format!("end                {damage}\n")));
         let good = records(&text);

@@ -17,8 +17,8 @@ use image::linked::LinkedKernel;
 use image::object::flow;
 use image::object::instructions::{Kind, NOWHERE};
 use layout::graph::EdgeKind;
-use profile::edges::{Counted, derive};
-use profile::{Profile, Source};
+use profile::edges::{CountedBlock, derive};
+use profile::{Profile, ProfileSource};
 use std::time::{Duration, Instant};
 
 /// Counters that fit into the room that the kernel keeps for the per-CPU data of modules
@@ -223,8 +223,8 @@ pub(super) fn add(group: &Group<'_, '_>, counts: Vec<Option<u64>>, watched: &mut
     let plain: Vec<(u32, u32)> = edges.iter().map(|&(from, to, _)| (from, to)).collect();
     watched.counters += counts.iter().flatten().count();
     let leaves = flow::leaves_by_edges(pieces, &edges);
-    let mut blocks: Vec<Counted> = (counts.into_iter().enumerate())
-        .map(|(n, count)| Counted {
+    let mut blocks: Vec<CountedBlock> = (counts.into_iter().enumerate())
+        .map(|(n, count)| CountedBlock {
             count,
             closed_in: is_closed_in(group, n),
             closed_out: leaves[n],
@@ -248,7 +248,7 @@ pub(super) fn add(group: &Group<'_, '_>, counts: Vec<Option<u64>>, watched: &mut
 }
 
 /// A direct call runs as often as its block; a jump to another function is an edge.
-fn add_calls(group: &Group<'_, '_>, blocks: &[Counted], profile: &mut Profile) {
+fn add_calls(group: &Group<'_, '_>, blocks: &[CountedBlock], profile: &mut Profile) {
     let kernel = group.original.kernel;
     let pieces = &group.original.pieces;
     for function in &group.original.functions {
@@ -286,7 +286,7 @@ fn undo(device: &Device, name: &str) -> Result<()> {
 }
 
 pub(super) fn empty(build_id: BuildId) -> Watched {
-    let source = Source {
+    let source = ProfileSource {
         workload: "live".into(),
         seed: 0,
         kernel_instructions: 0,

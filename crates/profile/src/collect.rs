@@ -1,33 +1,32 @@
-//! One recording becomes a profile.
+//! Turns one recording into a profile.
 //!
-//! Takes the recording chunk by chunk and the image it ran; gives counts. Memory grows with the
-//! number of distinct translations and transitions, not with the length of the recording.
+//! Takes the recording chunk by chunk and the image it ran; gives counts. [`execution::flow`], the
+//! one walk over a recording, says which way control went. Memory grows with the number of distinct
+//! translation blocks and transfers, not with the length of the recording.
 
-use crate::flow::{Flow, Known};
 use crate::joint::{self, JointMisses};
 use crate::temporal_edges::{RECENT_BYTES, TemporalEdges};
-use crate::{Process, Profile, Source};
+use crate::transfers::{IndirectTransfers, KernelBlocks};
+use crate::{Process, Profile, ProfileSource};
 use anyhow::Context;
+use execution::flow::{ExecutionFlow, FragmentId};
 use execution::part::{PartFilter, RecordingPart, open_executions};
 use host::progress::Progress;
 use host::recording::Recording;
 use image::address::LinkAddr;
 use image::{BuildId, Image};
-use layout::graph::{EdgeKind, SeedClass};
+use layout::graph::SeedClass;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use trace::{Chunk, RecordingReader, StreamEvent, Task, TaskId, Translation, TranslationId};
 
-/// Interrupted transitions that wait for the way back; beyond that the oldest is forgotten, and one
-/// edge with it.
-const MOST_PENDING: usize = 64;
-
-/// What is counted besides what every profile has.
+/// Which counts a profile has beyond those that every profile has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Besides {
-    Nothing,
-    /// Which chunks of code alternate, for `gloy-smith`.
+pub enum ExtraCounts {
+    /// None.
+    None,
+    /// Temporal-relationship edges, for `gloy-smith`.
     TemporalEdges,
 }
 
@@ -39,7 +38,7 @@ pub fn collect<R: Read>(
     reader: &mut RecordingReader<R>,
     image: &Image,
     cut: &mut PartFilter,
-    besides: Besides,
+    extra: ExtraCounts,
 ) -> anyhow::Result<Profile> {
     let header = reader.header().clone();
     if header.build_id != image.build_id.0 {
@@ -49,115 +48,158 @@ pub fn collect<R: Read>(
             image.build_id.0
         );
     }
-    let mut collector = Collector::new(image, besides);
+    let mut collector = ProfileCollector::new(image, extra);
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
             Chunk::Translations(translations) => {
                 cut.define(&translations);
-                collector.define(&translations);
+                collector.define(&translations)?;
             }
-            Chunk::Tasks(tasks) => collector.name(&tasks),
-            Chunk::Stream(words) => trace::events(&words)
-                .filter(|event| cut.keeps(event))
-                .for_each(|event| collector.event(event)),
+            Chunk::Tasks(tasks) => collector.executions.name(&tasks),
+            Chunk::Stream(words) => {
+                collector.follow(trace::events(&words).filter(|event| cut.keeps(event)))?
+            }
             Chunk::End(_) => {}
         }
     }
     Ok(collector.finish(header))
 }
 
-/// What one process ran; indexed by translation.
+struct ProfileCollector<'a> {
+    flow: ExecutionFlow,
+    /// The fragments of one chunk.
+    fragments: Vec<FragmentId>,
+    transfers: IndirectTransfers,
+    executions: ExecutionCounts<'a>,
+}
+
+impl<'a> ProfileCollector<'a> {
+    fn new(image: &'a Image, extra: ExtraCounts) -> Self {
+        Self {
+            flow: ExecutionFlow::default(),
+            fragments: Vec::new(),
+            transfers: IndirectTransfers::default(),
+            executions: ExecutionCounts::new(image, extra),
+        }
+    }
+
+    fn define(&mut self, translations: &[Translation]) -> anyhow::Result<()> {
+        for translation in translations {
+            self.flow.define(translation)?;
+        }
+        for (translation, code) in
+            translations.iter().zip(&self.flow.codes[self.executions.instructions.len()..])
+        {
+            self.executions.define(translation, code);
+            self.transfers.define(code);
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, events: impl Iterator<Item = StreamEvent>) -> anyhow::Result<()> {
+        let executions = &mut self.executions;
+        let counted = events.inspect(|event| executions.event(event));
+        self.flow.follow(counted, &mut self.fragments)?;
+        self.count_transfers();
+        Ok(())
+    }
+
+    fn count_transfers(&mut self) {
+        for id in self.fragments.drain(..) {
+            self.transfers.ran(&self.flow.fragments[id.0 as usize]);
+        }
+    }
+
+    fn finish(mut self, header: trace::RecordingHeader) -> Profile {
+        self.flow.finish(&mut self.fragments);
+        self.count_transfers();
+        let mut profile = self.executions.profile(header);
+        let blocks = &self.executions.blocks;
+        blocks.add_transfers(&self.flow, &mut profile);
+        blocks.add_indirect_transfers(&self.flow, &self.transfers, &mut profile);
+        profile
+    }
+}
+
+/// What one process ran.
 #[derive(Default)]
-struct Table {
-    runs: Vec<u64>,
-    /// The transitions from each translation: few each, the most frequent near the front.
-    successors: Vec<Vec<Successor>>,
-    /// Translations that were left midway: (translation, instructions reached) → times.
-    left: BTreeMap<(u32, u32), u64>,
+struct ProcessRuns {
+    /// By translation block, how often the whole of it ran.
+    whole: Vec<u64>,
+    /// Translation blocks that were left midway: (translation block, instructions reached) → times.
+    midway: BTreeMap<(u32, u32), u64>,
 }
 
-struct Successor {
-    to: u32,
-    count: u64,
-    interrupted: bool,
-}
-
-struct Collector<'a> {
+/// Counts executions, and never where control went from there.
+struct ExecutionCounts<'a> {
     image: &'a Image,
-    /// By translation; `None` for user code.
-    known: Vec<Option<Known>>,
+    blocks: KernelBlocks<'a>,
+    /// By translation block.
     instructions: Vec<u32>,
+    /// The names of `processes`, in their order.
     names: Vec<String>,
-    table_of_task: Vec<usize>,
-    tables: Vec<Table>,
-    table_of_name: HashMap<String, usize>,
+    process_of_task: Vec<usize>,
+    processes: Vec<ProcessRuns>,
+    process_of_name: HashMap<String, usize>,
     current: usize,
-    /// The translation that was executed last, if it is the kernel's and was not left midway.
-    previous: Option<u32>,
-    /// Translations after which something came between, the latest last.
-    pending: Vec<u32>,
-    /// The kernel was entered, and no movable block ran since.
+    /// The class of the last entry, while no movable block has run since.
     entered: Option<SeedClass>,
     seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
     joint: JointMisses,
     temporal_edges: Option<TemporalEdges>,
 }
 
-impl<'a> Collector<'a> {
-    fn new(image: &'a Image, besides: Besides) -> Self {
+impl<'a> ExecutionCounts<'a> {
+    fn new(image: &'a Image, extra: ExtraCounts) -> Self {
         Self {
             image,
-            known: Vec::new(),
+            blocks: KernelBlocks::new(image),
             instructions: Vec::new(),
-            // What runs before the first switch that was seen.
+            // The process that runs before the first recorded switch.
             names: vec!["(unknown)".to_owned()],
-            table_of_task: Vec::new(),
-            tables: vec![Table::default()],
-            table_of_name: HashMap::from([("(unknown)".to_owned(), 0)]),
+            process_of_task: Vec::new(),
+            processes: vec![ProcessRuns::default()],
+            process_of_name: HashMap::from([("(unknown)".to_owned(), 0)]),
             current: 0,
-            previous: None,
-            pending: Vec::new(),
             entered: None,
             seeds: BTreeMap::new(),
             joint: JointMisses::new(joint::CACHE_BYTES, image.entry_padding.into()),
-            temporal_edges: (besides == Besides::TemporalEdges)
+            temporal_edges: (extra == ExtraCounts::TemporalEdges)
                 .then(|| TemporalEdges::new(RECENT_BYTES, image)),
         }
     }
 
-    fn define(&mut self, translations: &[Translation]) {
-        for translation in translations {
-            self.instructions.push(translation.instructions());
-            self.joint.define(self.image, translation.addr.0, &translation.lengths);
-            if let Some(temporal_edges) = &mut self.temporal_edges {
-                temporal_edges.define(self.image, translation.addr.0, &translation.lengths);
-            }
-            let known = translation.is_kernel().then(|| Known::new(self.image, translation));
-            self.known.push(known);
+    fn define(&mut self, translation: &Translation, code: &execution::code::TranslatedCode) {
+        self.instructions.push(translation.instructions());
+        self.joint.define(self.image, translation.addr.0, &translation.lengths);
+        if let Some(temporal_edges) = &mut self.temporal_edges {
+            temporal_edges.define(self.image, translation.addr.0, &translation.lengths);
         }
+        self.blocks.define(code);
     }
 
     fn name(&mut self, tasks: &[Task]) {
         for task in tasks {
             let name = task.name().into_owned();
-            let next = self.tables.len();
-            let table = *self.table_of_name.entry(name.clone()).or_insert(next);
-            if table == next {
-                self.tables.push(Table::default());
+            let next = self.processes.len();
+            let process = *self.process_of_name.entry(name.clone()).or_insert(next);
+            if process == next {
+                self.processes.push(ProcessRuns::default());
                 self.names.push(name);
             }
-            self.table_of_task.push(table);
+            self.process_of_task.push(process);
         }
     }
 
-    fn event(&mut self, event: StreamEvent) {
-        match event {
+    #[inline]
+    fn event(&mut self, event: &StreamEvent) {
+        match *event {
             StreamEvent::Executed(TranslationId(id)) => self.executed(id),
             StreamEvent::Left { translation: TranslationId(id), instructions } => {
                 self.left(id, instructions)
             }
             StreamEvent::Task(TaskId(task)) => {
-                self.current = self.table_of_task.get(task as usize).copied().unwrap_or(0)
+                self.current = self.process_of_task.get(task as usize).copied().unwrap_or(0)
             }
             StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => {}
         }
@@ -165,135 +207,58 @@ impl<'a> Collector<'a> {
 
     #[inline]
     fn executed(&mut self, id: u32) {
-        let table = &mut self.tables[self.current];
-        if table.runs.len() < self.known.len() {
-            table.runs.resize(self.known.len(), 0);
-            table.successors.resize_with(self.known.len(), Vec::new);
+        // The walk refuses a translation block that is not defined.
+        let Some(&instructions) = self.instructions.get(id as usize) else { return };
+        let runs = &mut self.processes[self.current].whole;
+        if runs.len() <= id as usize {
+            runs.resize(self.instructions.len(), 0);
         }
-        table.runs[id as usize] += 1;
-        self.fetched(id, self.instructions[id as usize]);
-        if self.known[id as usize].is_none() {
-            self.previous = None;
-            return;
-        }
-        self.arrive(id);
-        self.previous = Some(id);
+        runs[id as usize] += 1;
+        self.ran(id, instructions);
     }
 
-    /// The first instructions of a translation were fetched.
+    fn left(&mut self, id: u32, instructions: u32) {
+        if (id as usize) < self.instructions.len() {
+            let midway = &mut self.processes[self.current].midway;
+            *midway.entry((id, instructions)).or_insert(0) += 1;
+            self.ran(id, instructions);
+        }
+    }
+
+    /// The first instructions of a translation block ran.
     #[inline]
-    fn fetched(&mut self, id: u32, instructions: u32) {
+    fn ran(&mut self, id: u32, instructions: u32) {
         self.joint.ran(id, instructions);
         if let Some(temporal_edges) = &mut self.temporal_edges {
             temporal_edges.ran(id, instructions);
         }
-    }
-
-    fn left(&mut self, id: u32, instructions: u32) {
-        let table = &mut self.tables[self.current];
-        *table.left.entry((id, instructions)).or_insert(0) += 1;
-        self.fetched(id, instructions);
-        if self.known[id as usize].is_some() {
-            self.arrive(id);
-        }
-        self.previous = None;
-    }
-
-    /// Control reached the start of kernel translation `id`.
-    fn arrive(&mut self, id: u32) {
-        if let Some(previous) = self.previous {
-            self.transition(previous, id);
-        }
-        let Some(known) = &self.known[id as usize] else {
-            return;
-        };
-        if known.entry.is_some() {
-            self.entered = known.entry;
-        } else if let (Some(class), true, Some(block)) = (self.entered, known.movable, known.first)
+        let Some(blocks) = self.blocks.of(id as usize) else { return };
+        if blocks.entry.is_some() {
+            self.entered = blocks.entry;
+        } else if let (Some(class), true, Some(block)) =
+            (self.entered, blocks.movable, blocks.first)
         {
             *self.seeds.entry((self.image.block(block).addr, class)).or_insert(0) += 1;
             self.entered = None;
         }
     }
 
-    fn transition(&mut self, from: u32, to: u32) {
-        if self.count(from, to, 1) {
-            let leaves_for_anywhere =
-                self.known[from as usize].as_ref().is_some_and(Known::leaves_for_anywhere);
-            if leaves_for_anywhere {
-                self.resume(to);
-            } else {
-                self.interrupt(from);
-            }
-        }
-    }
-
-    /// Counts a transition; whether something came between.
-    fn count(&mut self, from: u32, to: u32, times: u64) -> bool {
-        let table = &mut self.tables[self.current];
-        if table.successors.len() < self.known.len() {
-            table.runs.resize(self.known.len(), 0);
-            table.successors.resize_with(self.known.len(), Vec::new);
-        }
-        let successors = &mut table.successors[from as usize];
-        if let Some(at) = successors.iter().position(|successor| successor.to == to) {
-            let successor = &mut successors[at];
-            successor.count += times;
-            let interrupted = successor.interrupted;
-            if at > 0 && successors[at].count > successors[at - 1].count {
-                successors.swap(at, at - 1);
-            }
-            return interrupted;
-        }
-        let interrupted = self.flow(from, to) == Flow::Interrupted;
-        self.tables[self.current].successors[from as usize].push(Successor {
-            to,
-            count: times,
-            interrupted,
-        });
-        interrupted
-    }
-
-    fn flow(&self, from: u32, to: u32) -> Flow {
-        match (&self.known[from as usize], &self.known[to as usize]) {
-            (Some(from), Some(to)) => from.to(to, self.image),
-            _ => Flow::Within,
-        }
-    }
-
-    fn interrupt(&mut self, from: u32) {
-        if self.pending.len() == MOST_PENDING {
-            self.pending.remove(0);
-        }
-        self.pending.push(from);
-    }
-
-    /// The way back from an interrupt: the latest pending translation that goes on at `to` has its
-    /// transition after all.
-    fn resume(&mut self, to: u32) {
-        let goes_on = |&from: &u32| !matches!(self.flow(from, to), Flow::Interrupted);
-        if let Some(at) = self.pending.iter().rposition(goes_on) {
-            let from = self.pending.remove(at);
-            self.count(from, to, 1);
-        }
-    }
-
-    fn finish(self, header: trace::RecordingHeader) -> Profile {
+    /// The profile without transfers of control.
+    fn profile(&mut self, header: trace::RecordingHeader) -> Profile {
         let mut profile = Profile {
-            seeds: self.seeds,
+            seeds: std::mem::take(&mut self.seeds),
             joint_misses: self.joint.counts(self.image),
             temporal_edges: self
                 .temporal_edges
+                .as_ref()
                 .map_or_else(BTreeMap::new, |temporal_edges| temporal_edges.counts(self.image)),
             block_epochs: self.joint.block_epochs(self.image),
             ..Profile::empty(BuildId(header.build_id))
         };
-        let summing =
-            Summing { image: self.image, known: &self.known, instructions: &self.instructions };
-        for (name, table) in self.names.into_iter().zip(&self.tables) {
-            let process = summing.add(table, &mut profile);
+        for (name, runs) in self.names.iter().zip(&self.processes) {
+            let process = self.process(runs, &mut profile);
             if process.kernel_instructions + process.user_instructions > 0 {
-                profile.processes.insert(name, process);
+                profile.processes.insert(name.clone(), process);
             }
         }
         for process in profile.processes.values() {
@@ -301,34 +266,38 @@ impl<'a> Collector<'a> {
                 *profile.blocks.entry(*addr).or_insert(0) += count;
             }
         }
-        profile.sources.push(Source {
+        let instructions = |of: fn(&Process) -> u64| profile.processes.values().map(of).sum();
+        profile.sources.push(ProfileSource {
             workload: header.workload,
             seed: header.seed,
-            kernel_instructions: profile
-                .processes
-                .values()
-                .map(|process| process.kernel_instructions)
-                .sum(),
-            user_instructions: profile
-                .processes
-                .values()
-                .map(|process| process.user_instructions)
-                .sum(),
+            kernel_instructions: instructions(|process| process.kernel_instructions),
+            user_instructions: instructions(|process| process.user_instructions),
             part: None,
         });
         profile
+    }
+
+    fn process(&self, runs: &ProcessRuns, profile: &mut Profile) -> Process {
+        let mut process = Process::default();
+        for (id, &times) in runs.whole.iter().enumerate().filter(|&(_, &times)| times > 0) {
+            self.blocks.add_runs(id, self.instructions[id], times, &mut process, profile);
+        }
+        for (&(id, reached), &times) in &runs.midway {
+            self.blocks.add_runs(id as usize, reached, times, &mut process, profile);
+        }
+        process
     }
 }
 
 /// The profile of a part of a recording.
 ///
 /// # Errors
-/// There is no such part, or no recording; it is damaged or of another kernel.
+/// The part or the recording does not exist, or the recording is damaged or of another kernel.
 pub fn of_recording(
     recording: &Recording,
     image: &Image,
     part: &RecordingPart,
-    besides: Besides,
+    extra: ExtraCounts,
 ) -> anyhow::Result<Profile> {
     let named = || recording.trace().display().to_string();
     let mut cut = part.cut(|| open_executions(recording)).with_context(named)?;
@@ -340,99 +309,18 @@ pub fn of_recording(
     );
     let from = progress.reading(BufReader::with_capacity(1 << 20, file));
     let mut reader = RecordingReader::new(from).with_context(named)?.without_data();
-    let mut profile = collect(&mut reader, image, &mut cut, besides).with_context(named)?;
+    let mut profile = collect(&mut reader, image, &mut cut, extra).with_context(named)?;
     if !part.is_whole() {
         profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));
     }
     Ok(profile)
 }
 
-/// Turns counts of translations and transitions into counts of blocks, edges and calls.
-struct Summing<'a> {
-    image: &'a Image,
-    known: &'a [Option<Known>],
-    instructions: &'a [u32],
-}
-
-impl Summing<'_> {
-    fn add(&self, table: &Table, profile: &mut Profile) -> Process {
-        let mut process = Process::default();
-        for (id, &runs) in table.runs.iter().enumerate().filter(|&(_, &runs)| runs > 0) {
-            self.ran(id, self.instructions[id], runs, &mut process, profile);
-        }
-        for (&(id, reached), &times) in &table.left {
-            self.ran(id as usize, reached, times, &mut process, profile);
-        }
-        for (from, successors) in table.successors.iter().enumerate() {
-            for successor in successors {
-                self.went(from, successor, profile);
-            }
-        }
-        process
-    }
-
-    /// The first `reached` instructions of a translation ran, so many times.
-    fn ran(
-        &self,
-        id: usize,
-        reached: u32,
-        times: u64,
-        process: &mut Process,
-        profile: &mut Profile,
-    ) {
-        let instructions = u64::from(reached) * times;
-        let Some(known) = &self.known[id] else {
-            process.user_instructions += instructions;
-            return;
-        };
-        process.kernel_instructions += instructions;
-        if known.first.is_none() && instructions > 0 {
-            *profile.outside.entry(known.start).or_insert(0) += instructions;
-        }
-        let mut before = None;
-        for &(block, _) in known.blocks.iter().filter(|&&(_, at)| at < reached) {
-            let addr = self.image.block(block).addr;
-            *process.blocks.entry(addr).or_insert(0) += times;
-            if let Some(before) = before.or_else(|| known.first.filter(|&first| first != block)) {
-                add_edge(profile, self.image, before, block, EdgeKind::FallThrough, times);
-            }
-            before = Some(block);
-        }
-    }
-
-    fn went(&self, from: usize, successor: &Successor, profile: &mut Profile) {
-        let (Some(from), Some(to)) = (&self.known[from], &self.known[successor.to as usize]) else {
-            return;
-        };
-        match from.to(to, self.image) {
-            Flow::Edge(from, to, kind) => {
-                add_edge(profile, self.image, from, to, kind, successor.count)
-            }
-            Flow::Call(from, to) => {
-                let ends = (self.image.block(from).addr, self.image.block(to).addr);
-                *profile.calls.entry(ends).or_insert(0) += successor.count;
-            }
-            Flow::Within | Flow::Interrupted => {}
-        }
-    }
-}
-
-fn add_edge(
-    profile: &mut Profile,
-    image: &Image,
-    from: image::BlockIndex,
-    to: image::BlockIndex,
-    kind: EdgeKind,
-    count: u64,
-) {
-    let ends = (image.block(from).addr, image.block(to).addr);
-    profile.edges.entry(ends).or_insert((kind, 0)).1 += count;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use image::{Block, End, Function};
+    use layout::graph::EdgeKind;
     use trace::{RecordingHeader, RecordingWriter, RunAddr, TaskPointer};
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
@@ -517,7 +405,7 @@ mod tests {
             &mut RecordingReader::new(&bytes[..]).unwrap(),
             &image(),
             &mut PartFilter::whole(),
-            Besides::Nothing,
+            ExtraCounts::None,
         )
         .unwrap()
     }
@@ -559,6 +447,23 @@ mod tests {
     }
 
     #[test]
+    fn an_interrupt_between_a_call_and_its_callee_is_not_called() {
+        let profile = profile_of(&[run(CALL), run(INTERRUPT), run(G), run(TAIL)]);
+        let call = (LinkAddr(BASE + 4), LinkAddr(BASE + 0x20));
+        assert_eq!(profile.calls, BTreeMap::from([(call, 1)]));
+        assert_eq!(edge(&profile, 4, 9), Some((EdgeKind::FallThrough, 1)));
+        assert_eq!(profile.edges.len(), 1);
+    }
+
+    #[test]
+    fn a_hundred_tasks_interrupted_at_a_branch_lose_no_edge() {
+        let mut events = Vec::new();
+        (0..100).for_each(|_| events.extend([run(HEAD), run(INTERRUPT)]));
+        (0..100).for_each(|_| events.extend([run(TAIL), run(INTERRUPT)]));
+        assert_eq!(edge(&profile_of(&events), 0, 9), Some((EdgeKind::Branch, 100)));
+    }
+
+    #[test]
     fn an_entry_has_the_first_movable_block_as_its_seed() {
         let profile = profile_of(&[run(USER), run(INTERRUPT), run(G), run(TAIL)]);
         assert_eq!(
@@ -596,7 +501,7 @@ mod tests {
             &mut RecordingReader::new(&bytes[..]).unwrap(),
             &image(),
             &mut PartFilter::whole(),
-            Besides::Nothing,
+            ExtraCounts::None,
         )
         .unwrap_err();
         assert!(error.to_string().contains("build id 00ae"));

@@ -1,29 +1,33 @@
 //! Counts of edges from counts of blocks (Tamches 2001, section 4.1).
 //!
-//! Takes a graph and the counts of its blocks; gives each edge's count and whether it is exact. An
-//! edge that is the only unknown one into or out of a block is the block's count less the known
-//! ones; what stays unknown is bounded by both its ends, and the smaller bound is taken.
+//! Takes a graph and the counts of its blocks; gives the count of each edge and whether it is
+//! exact. When all but one of the edges into (or out of) a block are known, the last one is the
+//! block's count minus the known ones. Each end of an edge that stays unknown gives an upper bound;
+//! the smaller bound is used.
 
-/// What is known of a block.
+/// What is known about a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted {
-    /// `None`: not counted.
+pub struct CountedBlock {
+    /// The block's count; `None` when it has no counter.
     pub count: Option<u64>,
-    /// Control comes in by edges of the graph only, and leaves by them only.
+    /// Control enters the block only by edges of the graph.
     pub closed_in: bool,
+    /// Control leaves the block only by edges of the graph.
     pub closed_out: bool,
 }
 
 /// The count of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeCount {
+    /// How often control went along the edge; an upper bound unless `exact`.
     pub count: u64,
+    /// Whether the count is exact.
     pub exact: bool,
 }
 
-/// Derives the counts of `edges` (from, to). Blocks that were not counted get theirs where all
-/// edges on one side are known.
-pub fn derive(blocks: &mut [Counted], edges: &[(u32, u32)]) -> Vec<EdgeCount> {
+/// Derives the counts of `edges` (from, to). A block without a counter gets a count when all edges
+/// into it, or all edges out of it, are known.
+pub fn derive(blocks: &mut [CountedBlock], edges: &[(u32, u32)]) -> Vec<EdgeCount> {
     let mut into: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
     let mut out_of: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
     for (n, &(from, to)) in edges.iter().enumerate() {
@@ -58,8 +62,8 @@ pub fn derive(blocks: &mut [Counted], edges: &[(u32, u32)]) -> Vec<EdgeCount> {
         .collect()
 }
 
-/// One step on one side of a block: its only unknown edge, or its own count. Gives whether
-/// something became known.
+/// Derives the only unknown edge on one side of a block, or the block's own count. Returns whether
+/// a count became known.
 fn settle(count: &mut Option<u64>, side: &[usize], known: &mut [Option<u64>]) -> bool {
     let sum: u64 = side.iter().filter_map(|&n| known[n]).sum();
     let mut unknown = side.iter().filter(|&&n| known[n].is_none());
@@ -80,13 +84,13 @@ fn settle(count: &mut Option<u64>, side: &[usize], known: &mut [Option<u64>]) ->
 mod tests {
     use super::*;
 
-    fn blocks(counts: &[Option<u64>]) -> Vec<Counted> {
+    fn blocks(counts: &[Option<u64>]) -> Vec<CountedBlock> {
         let last = counts.len() - 1;
-        let of = |(n, &count)| Counted { count, closed_in: n > 0, closed_out: n < last };
+        let of = |(n, &count)| CountedBlock { count, closed_in: n > 0, closed_out: n < last };
         counts.iter().enumerate().map(of).collect()
     }
 
-    /// The paper's figure 1.
+    /// Figure 1 of the paper.
     ///
     /// ```text
     ///      A 1001
@@ -111,7 +115,7 @@ mod tests {
         assert_eq!(counted[2].count, Some(6));
     }
 
-    /// Two diamonds' arms that cross: no single edge is alone unknown.
+    /// The arms of two diamonds cross, so no block has exactly one unknown edge.
     #[test]
     fn what_cannot_be_derived_is_bounded() {
         let mut counted = blocks(&[Some(10), Some(5), Some(5), Some(7), Some(3), Some(10)]);

@@ -1,57 +1,57 @@
-//! What is needed at the same time.
+//! Working-set epochs: which code is needed at the same time.
 //!
-//! Takes what an *ideal* cache (`joint.rs`) was asked for and what it had to fetch; gives for each
-//! block that may move in which *epochs* it ran: an epoch ends when the cache has fetched as
-//! many bytes as it holds. Of a long recording some are kept, from all of it. Never looks at an
-//! order.
+//! Takes the fetches and the misses of an *ideal* cache (`joint.rs`); gives, for each movable
+//! block, the *epochs* in which it ran. An epoch ends when the cache has fetched as many bytes as
+//! it holds. Of a long recording, epochs at equal distances are kept. Never looks at an order.
 
 use crate::BlockEpochsTable;
-use crate::ideal::{Unit, Units};
+use crate::ideal::{CacheUnit, CacheUnits};
 use image::Image;
 use image::address::LinkAddr;
 use std::collections::BTreeMap;
 
-/// The most epochs that are kept: of more, every second one, every fourth and so on.
+/// The largest number of epochs kept. When there are more, every second epoch is kept, then every
+/// fourth, and so on.
 const MOST: usize = 1024;
 
-pub struct Epochs {
+pub struct WorkingSetEpochs {
     cache_bytes: u64,
     /// Bytes fetched in the epoch so far.
     fetched: u64,
-    /// Epochs that have ended.
+    /// The number of epochs that have ended.
     ended: u64,
     /// The epoch in which each unit ran last, counted from 1.
     last: Vec<u64>,
     /// What ran in the epoch so far.
-    ran: Vec<Unit>,
-    kept: Vec<Vec<Unit>>,
-    /// One of how many epochs is kept.
+    current_units: Vec<CacheUnit>,
+    kept: Vec<Vec<CacheUnit>>,
+    /// One epoch of each `stride` epochs is kept.
     stride: u64,
 }
 
-impl Epochs {
-    pub fn new(cache_bytes: u64) -> Epochs {
-        Epochs {
+impl WorkingSetEpochs {
+    pub fn new(cache_bytes: u64) -> WorkingSetEpochs {
+        WorkingSetEpochs {
             cache_bytes,
             fetched: 0,
             ended: 0,
             last: Vec::new(),
-            ran: Vec::new(),
+            current_units: Vec::new(),
             kept: Vec::new(),
             stride: 1,
         }
     }
 
-    /// A unit ran; so many bytes had to be fetched for it.
+    /// A unit ran, and the cache fetched `fetched` bytes for it (0 for a hit).
     #[inline]
-    pub fn ran(&mut self, unit: Unit, fetched: u64) {
+    pub fn ran(&mut self, unit: CacheUnit, fetched: u64) {
         let unit_index = unit as usize;
         if self.last.len() <= unit_index {
             self.last.resize(unit_index + 1, 0);
         }
         if self.last[unit_index] <= self.ended {
             self.last[unit_index] = self.ended + 1;
-            self.ran.push(unit);
+            self.current_units.push(unit);
         }
         self.fetched += fetched;
         if self.fetched >= self.cache_bytes {
@@ -60,7 +60,7 @@ impl Epochs {
     }
 
     fn end(&mut self) {
-        let ran = std::mem::take(&mut self.ran);
+        let units = std::mem::take(&mut self.current_units);
         if self.ended.is_multiple_of(self.stride) {
             if self.kept.len() == MOST {
                 let mut number = 0;
@@ -71,18 +71,18 @@ impl Epochs {
                 self.stride *= 2;
             }
             if self.ended.is_multiple_of(self.stride) {
-                self.kept.push(ran);
+                self.kept.push(units);
             }
         }
         self.ended += 1;
         self.fetched = 0;
     }
 
-    /// In which of the epochs that were kept each block ran; the one that has not ended counts.
-    pub fn block_epochs(&self, units: &Units, image: &Image) -> BlockEpochsTable {
+    /// The kept epochs in which each block ran, including the epoch that has not ended.
+    pub fn block_epochs(&self, units: &CacheUnits, image: &Image) -> BlockEpochsTable {
         let words = (self.kept.len() + 1).div_ceil(64);
         let mut blocks: BTreeMap<LinkAddr, Vec<u64>> = BTreeMap::new();
-        for (epoch, ran) in self.kept.iter().chain([&self.ran]).enumerate() {
+        for (epoch, ran) in self.kept.iter().chain([&self.current_units]).enumerate() {
             for block in ran.iter().filter_map(|&unit| units.block(unit)) {
                 let row = blocks.entry(image.block(block).addr).or_insert_with(|| vec![0; words]);
                 row[epoch / 64] |= 1 << (epoch % 64);
@@ -97,10 +97,10 @@ mod tests {
     use super::*;
 
     /// By epoch: the units that ran in it.
-    fn followed(cache_bytes: u64, ran: &[(Unit, u64)]) -> Vec<Vec<Unit>> {
-        let mut epochs = Epochs::new(cache_bytes);
+    fn followed(cache_bytes: u64, ran: &[(CacheUnit, u64)]) -> Vec<Vec<CacheUnit>> {
+        let mut epochs = WorkingSetEpochs::new(cache_bytes);
         ran.iter().for_each(|&(unit, fetched)| epochs.ran(unit, fetched));
-        epochs.kept.into_iter().chain([epochs.ran]).collect()
+        epochs.kept.into_iter().chain([epochs.current_units]).collect()
     }
 
     #[test]
@@ -114,8 +114,8 @@ mod tests {
     fn of_many_epochs_some_are_kept_from_the_whole_recording() {
         let many = 10 * MOST as u32;
         let kept = followed(1, &(0..many).map(|unit| (unit, 1)).collect::<Vec<_>>());
-        // The last has not ended, and is empty.
-        let kept: Vec<Unit> = kept.into_iter().flatten().collect();
+        // The last epoch has not ended and is empty.
+        let kept: Vec<CacheUnit> = kept.into_iter().flatten().collect();
         assert_eq!(kept, (0..many).step_by(16).collect::<Vec<_>>());
     }
 }

@@ -1,7 +1,7 @@
 //! The profile file (`*.klp`): JSON, rows of hexadecimal addresses and counts, sorted, so that
 //! equal profiles are equal bytes.
 
-use crate::{BlockEpochsTable, Merge, Process, Profile, Source};
+use crate::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use image::BuildId;
 use image::address::LinkAddr;
 use layout::graph::{EdgeKind, SeedClass};
@@ -34,8 +34,8 @@ const OLDEST: u32 = 4;
 struct Document {
     kernlane_profile: u32,
     kernel: BuildId,
-    merge: Merge,
-    sources: Vec<Source>,
+    merge: ProfileMerge,
+    sources: Vec<ProfileSource>,
     blocks: Vec<(String, u64)>,
     edges: Vec<(String, String, String, u64)>,
     calls: Vec<(String, String, u64)>,
@@ -220,8 +220,8 @@ pub(super) mod tests {
     pub fn example() -> Profile {
         Profile {
             build_id: BuildId("5f3c".into()),
-            merge: Merge::Sum,
-            sources: vec![Source {
+            merge: ProfileMerge::Sum,
+            sources: vec![ProfileSource {
                 workload: "net".into(),
                 seed: 1,
                 kernel_instructions: 900,

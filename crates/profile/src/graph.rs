@@ -1,5 +1,5 @@
-//! A profile and its image become the arrays that the layout algorithms take, and an order of
-//! theirs becomes a layout.
+//! Turns a profile and its image into the arrays that the layout algorithms take, and their order
+//! into a layout.
 
 use crate::Profile;
 use anyhow::{Context, Result, bail};
@@ -10,27 +10,35 @@ use layout::graph::{
     BlockEpochs, BlockId, Call, Edge, Graph, JointMiss, Order, Seed, TemporalEdge,
 };
 
-/// The code of an image, or that part of it which is movable, as the layout algorithms see it.
+/// The input of the layout algorithms: the movable code of an image, or all of it, with its counts.
 /// Graph block n is image block `to_image[n]`.
-pub struct Movable {
+pub struct LayoutInput {
+    /// The arrays.
     pub graph: Graph,
     to_image: Vec<BlockIndex>,
 }
 
-/// Makes the arrays. Counts of code that does not move are left out.
+/// Makes the arrays of the movable code. Counts of other code are left out.
 ///
 /// # Errors
 /// The profile is of another kernel, or names an address at which the image has no block.
-pub fn movable(image: &Image, profile: &Profile) -> Result<Movable> {
+pub fn movable(image: &Image, profile: &Profile) -> Result<LayoutInput> {
     arrays(image, profile, |function| function.movable)
 }
 
-/// As [`movable`], with the code that does not move.
-pub fn whole(image: &Image, profile: &Profile) -> Result<Movable> {
+/// Makes the arrays of all code, including code that does not move.
+///
+/// # Errors
+/// As [`movable`].
+pub fn whole(image: &Image, profile: &Profile) -> Result<LayoutInput> {
     arrays(image, profile, |_| true)
 }
 
-fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) -> Result<Movable> {
+fn arrays(
+    image: &Image,
+    profile: &Profile,
+    wanted: impl Fn(&Function) -> bool,
+) -> Result<LayoutInput> {
     if image.build_id != profile.build_id {
         let (profile, image) = (&profile.build_id.0, &image.build_id.0);
         bail!(
@@ -89,7 +97,7 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
     Ok(movable)
 }
 
-fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> Movable {
+fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> LayoutInput {
     let mut graph = Graph::default();
     let mut to_image = Vec::new();
     for function in image.functions.iter().filter(|function| wanted(function)) {
@@ -97,7 +105,7 @@ fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> Movable 
         for index in function.blocks.clone() {
             let block = image.blocks[index as usize];
             let is_entry = index == function.blocks.start;
-            // The padding in front of an entry goes where the entry goes.
+            // The padding in front of an entry moves with the entry.
             graph.sizes.push(block.size + if is_entry { image.entry_padding } else { 0 });
             graph.alignments.push(if is_entry { image.entry_alignment } else { 1 });
             graph.glued.push(block.glued && !is_entry);
@@ -106,16 +114,16 @@ fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> Movable 
         graph.functions.push(first..to_image.len() as u32);
     }
     graph.counts = vec![0; to_image.len()];
-    Movable { graph, to_image }
+    LayoutInput { graph, to_image }
 }
 
-impl Movable {
-    /// Where a block of the graph lies in the image.
+impl LayoutInput {
+    /// The address of a graph block in the image.
     pub fn address(&self, image: &Image, block: BlockId) -> LinkAddr {
         image.block(self.to_image[block.index()]).addr
     }
 
-    /// The layout file of an order, whose first `hot` blocks are hot.
+    /// The layout of an order, of which the first `hot` blocks are hot.
     pub fn layout(
         &self,
         image: &Image,
@@ -140,7 +148,8 @@ impl Movable {
         layout
     }
 
-    /// Appends the blocks, joining those that follow one another in the image within one function.
+    /// Appends the blocks as runs. Blocks that follow one another in the same function become one
+    /// run.
     fn append(&self, image: &Image, blocks: &[BlockId], runs: &mut Vec<Run>) {
         let mut before = None;
         for &BlockId(block) in blocks {

@@ -1,36 +1,37 @@
-//! What a cache would hold that wastes nothing: blocks that may move, each by itself, and lines of
+//! The units of an ideal cache, which wastes no byte: movable blocks, each by itself, and lines of
 //! code that does not move.
 //!
-//! Takes translations; says which units they fetch. The cache is fully associative, least recently
-//! used out first, and packed to the byte. Never looks at an order.
+//! Takes translation blocks; says which units they fetch. The cache is fully associative and packed
+//! to the byte, and evicts the least recently used unit. Never looks at an order.
 
 use image::address::LinkAddr;
 use image::{BlockIndex, Image};
 use std::collections::{BTreeMap, HashMap};
 
-/// What the cache holds: a block that may move, or a line of other code.
-pub type Unit = u32;
+/// The number of a unit: a movable block, or a line of other code.
+pub type CacheUnit = u32;
 
-/// The units, and which of them each translation fetches.
-pub struct Units {
+/// The units, and the units that each translation block fetches.
+pub struct CacheUnits {
     line: u64,
-    /// Bytes that every function brings along in front of its entry.
+    /// Bytes of padding in front of each function's entry.
     padding: u64,
-    /// Where units are chunks: by block, the first of its chunk. Else empty.
+    /// When units are chunks: for each block, the first block of its chunk. Otherwise empty.
     chunks: Vec<BlockIndex>,
     blocks: Vec<Option<BlockIndex>>,
     bytes: Vec<u64>,
     kernel: Vec<bool>,
-    unit_of_block: HashMap<BlockIndex, Unit>,
-    unit_of_line: HashMap<u64, Unit>,
-    /// By translation: the units, each with the number of instructions before it.
-    fetches: Vec<Box<[(Unit, u32)]>>,
+    unit_of_block: HashMap<BlockIndex, CacheUnit>,
+    unit_of_line: HashMap<u64, CacheUnit>,
+    /// By translation block: its units, each with the number of instructions before it.
+    fetches: Vec<Box<[(CacheUnit, u32)]>>,
 }
 
-impl Units {
-    /// `line`: bytes of a line of code that does not move.
-    pub fn new(line: u64, padding: u64) -> Units {
-        Units {
+impl CacheUnits {
+    /// `line`: bytes of a line of code that does not move. `padding`: bytes in front of each
+    /// function's entry.
+    pub fn new(line: u64, padding: u64) -> CacheUnits {
+        CacheUnits {
             line,
             padding,
             chunks: Vec::new(),
@@ -43,9 +44,10 @@ impl Units {
         }
     }
 
-    /// Functions in chunks (`layout::chunks`) in place of blocks; a chunk goes by its first block.
-    pub fn of_chunks(line: u64, image: &Image) -> Units {
-        let mut units = Units::new(line, 0);
+    /// Uses chunks of functions (`layout::chunks`) instead of blocks. A chunk is named by its first
+    /// block.
+    pub fn of_chunks(line: u64, image: &Image) -> CacheUnits {
+        let mut units = CacheUnits::new(line, 0);
         units.chunks = (0..image.blocks.len() as u32).map(BlockIndex).collect();
         for function in &image.functions {
             let blocks =
@@ -60,7 +62,7 @@ impl Units {
         units
     }
 
-    /// The unit of a block that may move, by one of its blocks, and its bytes.
+    /// The block that names the unit of a movable block, and the unit's bytes.
     fn movable(&self, image: &Image, block: BlockIndex) -> (BlockIndex, u64) {
         if let Some(&first) = self.chunks.get(block.0 as usize) {
             let chunk = self.chunks[first.0 as usize..].iter().take_while(|&&other| other == first);
@@ -72,9 +74,9 @@ impl Units {
         (block, u64::from(image.block(block).size) + padding)
     }
 
-    /// Learns the next translation: where it starts, and the lengths of its instructions.
+    /// Adds the next translation block: its start, and the lengths of its instructions.
     pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
-        let mut fetches: Vec<(Unit, u32)> = Vec::new();
+        let mut fetches: Vec<(CacheUnit, u32)> = Vec::new();
         let mut at = start;
         for (before, &length) in lengths.iter().enumerate() {
             let unit = self.unit(image, at);
@@ -86,9 +88,9 @@ impl Units {
         self.fetches.push(fetches.into());
     }
 
-    fn unit(&mut self, image: &Image, at: u64) -> Unit {
+    fn unit(&mut self, image: &Image, at: u64) -> CacheUnit {
         let block = image.block_at(LinkAddr(at));
-        let next = self.blocks.len() as Unit;
+        let next = self.blocks.len() as CacheUnit;
         let (unit, block, bytes) = match block.filter(|&block| image.function_of(block).movable) {
             Some(index) => {
                 let (index, bytes) = self.movable(image, index);
@@ -105,60 +107,64 @@ impl Units {
         unit
     }
 
-    /// The units that the first `reached` instructions of a translation fetch.
+    /// The units that the first `reached` instructions of a translation block fetch.
     #[inline]
-    pub fn fetched(&self, translation: u32, reached: u32) -> impl Iterator<Item = Unit> + '_ {
+    pub fn fetched(&self, translation: u32, reached: u32) -> impl Iterator<Item = CacheUnit> + '_ {
         let fetches = self.fetches[translation as usize].iter();
         fetches.take_while(move |&&(_, before)| before < reached).map(|&(unit, _)| unit)
     }
 
+    /// The number of units.
     pub fn count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// The block of a unit that is one.
-    pub fn block(&self, unit: Unit) -> Option<BlockIndex> {
+    /// The block that a unit stands for; `None` for a line.
+    pub fn block(&self, unit: CacheUnit) -> Option<BlockIndex> {
         self.blocks[unit as usize]
     }
 
-    /// Counts of pairs of units that may move, by the addresses of their blocks, the lower one
+    /// Turns counts of pairs of movable units into counts by block address, the lower address
     /// first.
     pub fn by_address(
         &self,
         image: &Image,
-        counts: &HashMap<(Unit, Unit), u64>,
+        counts: &HashMap<(CacheUnit, CacheUnit), u64>,
     ) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
-        let address = |unit: Unit| self.block(unit).map(|block| image.block(block).addr);
-        let pair = |(&(a, b), &count): (&(Unit, Unit), &u64)| {
+        let address = |unit: CacheUnit| self.block(unit).map(|block| image.block(block).addr);
+        let pair = |(&(a, b), &count): (&(CacheUnit, CacheUnit), &u64)| {
             let (a, b) = (address(a)?, address(b)?);
             Some(((a.min(b), a.max(b)), count))
         };
         counts.iter().filter_map(pair).collect()
     }
 
-    pub fn bytes(&self, unit: Unit) -> u64 {
+    /// The bytes of a unit.
+    pub fn bytes(&self, unit: CacheUnit) -> u64 {
         self.bytes[unit as usize]
     }
 
-    pub fn is_kernel(&self, unit: Unit) -> bool {
+    /// Whether a unit is kernel code.
+    pub fn is_kernel(&self, unit: CacheUnit) -> bool {
         self.kernel[unit as usize]
     }
 }
 
-/// Least recently used out first; a ring of the units inside, by age, through the entry `HEAD`.
+/// A fully associative LRU cache: a ring of the cached units by age, through the entry `HEAD`.
 pub struct IdealCache {
     bytes: u64,
     used: u64,
     sizes: Vec<u64>,
     inside: Vec<bool>,
-    newer: Vec<Unit>,
-    older: Vec<Unit>,
+    newer: Vec<CacheUnit>,
+    older: Vec<CacheUnit>,
 }
 
-/// Stands between the newest and the oldest; every unit's entry is one behind its number.
+/// Stands between the newest and the oldest entry. The entry of unit n is n + 1.
 const HEAD: usize = 0;
 
 impl IdealCache {
+    /// An empty cache of this size.
     pub fn new(bytes: u64) -> IdealCache {
         IdealCache {
             bytes,
@@ -170,6 +176,7 @@ impl IdealCache {
         }
     }
 
+    /// Adds the next unit, of this size.
     pub fn add_unit(&mut self, bytes: u64) {
         self.sizes.push(bytes);
         self.inside.push(false);
@@ -177,9 +184,9 @@ impl IdealCache {
         self.older.push(0);
     }
 
-    /// True when it was there.
+    /// Fetches a unit. True for a hit.
     #[inline]
-    pub fn fetch(&mut self, unit: Unit) -> bool {
+    pub fn fetch(&mut self, unit: CacheUnit) -> bool {
         let entry = unit + 1;
         if self.older[HEAD] == entry {
             return true;
@@ -192,7 +199,7 @@ impl IdealCache {
             self.used += self.sizes[unit as usize];
         }
         self.put_first(entry);
-        // What is larger than the cache stays alone until the next.
+        // A unit larger than the cache stays alone until the next fetch.
         while self.used > self.bytes && self.newer[HEAD] != entry {
             let oldest = self.newer[HEAD];
             self.take_out(oldest);
@@ -202,9 +209,10 @@ impl IdealCache {
         hit
     }
 
-    /// What was fetched since `unit` was, the latest first; nothing if it is not inside.
+    /// The units fetched after the last fetch of `unit`, the latest first; none if `unit` is not
+    /// cached.
     #[inline]
-    pub fn since(&self, unit: Unit) -> impl Iterator<Item = Unit> + '_ {
+    pub fn since(&self, unit: CacheUnit) -> impl Iterator<Item = CacheUnit> + '_ {
         let stop = if self.inside[unit as usize] { unit + 1 } else { self.older[HEAD] };
         let later = std::iter::successors(Some(self.older[HEAD]), |&entry| {
             Some(self.older[entry as usize])
@@ -228,14 +236,14 @@ impl IdealCache {
 }
 
 #[cfg(any(test, feature = "examples"))]
-impl Units {
-    /// Blocks of the kernel.
-    pub fn of_sizes(sizes: &[u64]) -> Units {
-        Units {
+impl CacheUnits {
+    /// Kernel blocks with these sizes in bytes.
+    pub fn of_sizes(sizes: &[u64]) -> CacheUnits {
+        CacheUnits {
             blocks: (0..sizes.len() as u32).map(|block| Some(BlockIndex(block))).collect(),
             bytes: sizes.to_vec(),
             kernel: vec![true; sizes.len()],
-            ..Units::new(64, 0)
+            ..CacheUnits::new(64, 0)
         }
     }
 }
@@ -245,16 +253,16 @@ mod tests {
     use super::*;
     use layout::random::SplitMix64;
 
-    /// The ring against a list that is searched.
+    /// Compares the ring with a list that is searched.
     #[test]
     fn it_hits_and_misses_as_a_plain_list_does() {
         let mut random = SplitMix64::new(3);
         let sizes: Vec<u64> = (0..40).map(|_| 1 + random.below(20)).collect();
         let mut cache = IdealCache::new(100);
         sizes.iter().for_each(|&bytes| cache.add_unit(bytes));
-        let mut list: Vec<Unit> = Vec::new();
+        let mut list: Vec<CacheUnit> = Vec::new();
         for _ in 0..5000 {
-            let unit = random.below(40).min(random.below(40)) as Unit;
+            let unit = random.below(40).min(random.below(40)) as CacheUnit;
             let known = list.iter().position(|&u| u == unit);
             let before = list.clone();
             known.map(|at| list.remove(at));
@@ -262,7 +270,7 @@ mod tests {
             while list.iter().map(|&u| sizes[u as usize]).sum::<u64>() > 100 {
                 list.pop();
             }
-            let later: Vec<Unit> = known.map_or(Vec::new(), |at| before[..at].to_vec());
+            let later: Vec<CacheUnit> = known.map_or(Vec::new(), |at| before[..at].to_vec());
             assert_eq!(cache.since(unit).collect::<Vec<_>>(), later);
             assert_eq!(cache.fetch(unit), known.is_some());
         }

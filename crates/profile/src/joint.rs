@@ -1,55 +1,55 @@
-//! Which code misses together.
+//! Joint misses: which code misses together.
 //!
-//! Takes what runs, translation by translation; gives for each pair of blocks that may move how
-//! often they missed one directly after the other in an *ideal* cache: as large as a real one,
-//! fully associative, least recently used out first, and packed to the byte, so that it holds
-//! blocks and not lines. What misses in it misses because of what the program does, not because of
-//! where the code lies. Code that does not move (entry code, modules, user code) shares the cache,
-//! in lines of 64 bytes, and is in no pair. Never looks at an order.
+//! Takes the translation blocks that run, in their order; gives, for each pair of movable blocks,
+//! how often they missed one directly after the other in an *ideal* cache. That cache is as large
+//! as a real one and fully associative, evicts the least recently used unit, and is packed to the
+//! byte, so that it holds blocks and not lines. A block misses in it because of what the program
+//! does, not because of where the code lies. Code that does not move (entry code, modules, user
+//! code) shares the cache in lines of 64 bytes and is in no pair. Never looks at an order.
 
 use crate::BlockEpochsTable;
-use crate::epochs::Epochs;
-use crate::ideal::{IdealCache, Unit, Units};
+use crate::epochs::WorkingSetEpochs;
+use crate::ideal::{CacheUnit, CacheUnits, IdealCache};
 use image::Image;
 use image::address::LinkAddr;
 use std::collections::{BTreeMap, HashMap};
 
-/// Bytes of the ideal cache: the L1 instruction cache of most processors of today.
+/// Bytes of the ideal cache: the L1 instruction cache of most current processors.
 pub const CACHE_BYTES: u64 = 32 * 1024;
 /// Bytes of a line of code that does not move.
 const LINE: u64 = 64;
 
-/// Follows the execution and counts.
+/// Counts joint misses while the execution is followed.
 pub struct JointMisses {
     cache: IdealCache,
-    units: Units,
+    units: CacheUnits,
     /// The block that missed last.
-    last: Option<Unit>,
-    counts: HashMap<(Unit, Unit), u64>,
-    epochs: Epochs,
+    last: Option<CacheUnit>,
+    counts: HashMap<(CacheUnit, CacheUnit), u64>,
+    epochs: WorkingSetEpochs,
 }
 
 impl JointMisses {
-    /// `padding`: bytes that every function brings along in front of its entry.
+    /// `padding`: bytes in front of each function's entry.
     pub fn new(cache_bytes: u64, padding: u64) -> JointMisses {
         JointMisses {
             cache: IdealCache::new(cache_bytes),
-            units: Units::new(LINE, padding),
+            units: CacheUnits::new(LINE, padding),
             last: None,
             counts: HashMap::new(),
-            epochs: Epochs::new(cache_bytes),
+            epochs: WorkingSetEpochs::new(cache_bytes),
         }
     }
 
-    /// Learns the next translation: where it starts, and the lengths of its instructions.
+    /// Adds the next translation block: its start, and the lengths of its instructions.
     pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
         let known = self.units.count();
         self.units.define(image, start, lengths);
         (known..self.units.count())
-            .for_each(|unit| self.cache.add_unit(self.units.bytes(unit as Unit)));
+            .for_each(|unit| self.cache.add_unit(self.units.bytes(unit as CacheUnit)));
     }
 
-    /// The first `reached` instructions of a translation ran.
+    /// The first `reached` instructions of a translation block ran.
     #[inline]
     pub fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
@@ -64,7 +64,7 @@ impl JointMisses {
         }
     }
 
-    /// In which epochs of the cache each block ran.
+    /// The working-set epochs in which each block ran.
     pub fn block_epochs(&self, image: &Image) -> BlockEpochsTable {
         self.epochs.block_epochs(&self.units, image)
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use image::examples::row_of_blocks;
 
-    /// Each block is a translation of one instruction.
+    /// Each block is a translation block of one instruction.
     fn followed(image: &Image, cache: u64, ran: &[u32]) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
         let mut joint = JointMisses::new(cache, 0);
         for block in &image.blocks {
@@ -99,11 +99,11 @@ mod tests {
             BTreeMap::from([((at(0), at(1)), 10), ((at(1), at(2)), 10), ((at(0), at(2)), 9)]);
         assert_eq!(followed(&image, 29, &ran), expected);
         let once = BTreeMap::from([((at(0), at(1)), 1), ((at(1), at(2)), 1)]);
-        assert_eq!(followed(&image, 30, &ran), once, "what fits misses once");
+        assert_eq!(followed(&image, 30, &ran), once, "code that fits misses once");
     }
 
     #[test]
-    fn what_is_larger_than_the_cache_is_fetched_all_the_same() {
+    fn a_block_larger_than_the_cache_is_fetched() {
         let image = row_of_blocks(&[200, 10], false);
         assert_eq!(followed(&image, 64, &[0, 0, 1, 1, 0, 1]).values().sum::<u64>(), 3);
     }
@@ -118,7 +118,7 @@ mod tests {
         for translation in [0, 1, 2, 0, 1] {
             joint.ran(translation, 2);
         }
-        // The line of user code drove both out, so both missed again.
+        // The line of user code evicted both blocks, so both missed again.
         assert_eq!(joint.counts(&image).into_values().collect::<Vec<_>>(), [3]);
     }
 

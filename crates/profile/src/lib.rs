@@ -1,23 +1,39 @@
 //! Counts per block, edge and call of a kernel, per process.
 //!
 //! Takes recordings and the image they ran; gives counts by link address. Places nothing.
+//!
+//! The count of an edge follows from the counts of blocks:
+//!
+//! ```
+//! use kernlane_profile::edges::{CountedBlock, derive};
+//!
+//! let block = |count, closed_in| CountedBlock { count: Some(count), closed_in, closed_out: true };
+//! // Block 0 branches to block 2 in 4 of 10 runs, and otherwise runs into block 1.
+//! let mut blocks = [block(10, false), block(6, true), block(4, true)];
+//! let edges = derive(&mut blocks, &[(0, 1), (0, 2)]);
+//! assert_eq!((edges[0].count, edges[1].count), (6, 4));
+//! assert!(edges[0].exact && edges[1].exact);
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod collect;
 pub mod edges;
 mod epochs;
+#[allow(missing_docs, reason = "each error says in its message what it means")]
 mod file;
-mod flow;
 pub mod graph;
 pub mod ideal;
 mod joint;
 mod merge;
 pub mod noise;
 mod temporal_edges;
+mod transfers;
+mod translated;
 
 pub use file::ProfileError;
-pub use merge::{Merge, merge};
+pub use merge::{ProfileMerge, merge};
 
 use image::BuildId;
 use image::address::LinkAddr;
@@ -26,27 +42,33 @@ use std::collections::BTreeMap;
 
 /// One recording that went into a profile.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Source {
+pub struct ProfileSource {
+    /// The recorded workload.
     pub workload: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// Instructions in the kernel.
     pub kernel_instructions: u64,
+    /// Instructions in user mode.
     pub user_instructions: u64,
-    /// Which part of the recording, if not all of it.
+    /// The part of the recording, as shares of its instructions; `None` for the whole recording.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
 }
 
-/// What one process did, by the name that the kernel has for it; threads and processes of one name
-/// are one row.
+/// What one process ran. Threads and processes with the same kernel name share a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
+    /// Instructions in the kernel.
     pub kernel_instructions: u64,
+    /// Instructions in user mode.
     pub user_instructions: u64,
     /// Counts per block of the kernel, by the block's link address.
     pub blocks: BTreeMap<LinkAddr, u64>,
 }
 
-/// In which epochs blocks ran (`epochs.rs`), those of one recording behind those of another.
+/// The working-set epochs in which each block ran (`epochs.rs`). The epochs of merged recordings
+/// follow one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockEpochsTable {
     /// Words of each row.
@@ -58,36 +80,42 @@ pub struct BlockEpochsTable {
 /// The counts of one kernel. All maps are by the link addresses of blocks' first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
+    /// The kernel that the addresses belong to.
     pub build_id: BuildId,
-    pub merge: Merge,
-    pub sources: Vec<Source>,
+    /// How the counts of several recordings were merged.
+    pub merge: ProfileMerge,
+    /// The recordings that the counts are from.
+    pub sources: Vec<ProfileSource>,
     /// How often each block was entered at its start.
     pub blocks: BTreeMap<LinkAddr, u64>,
     /// How often control went from the end of the first block to the start of the second.
     pub edges: BTreeMap<(LinkAddr, LinkAddr), (EdgeKind, u64)>,
     /// How often the call at the end of the block entered the function at the second address.
     pub calls: BTreeMap<(LinkAddr, LinkAddr), u64>,
-    /// How often the block was the first of the movable text that an entry of this class ran.
+    /// How often the block was the first movable block after an entry of this class.
     pub seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
-    /// How often the two blocks missed one directly after the other in an ideal cache; the lower
-    /// address first.
+    /// Joint misses: how often the two blocks missed one directly after the other in an ideal
+    /// cache. The lower address stands first.
     pub joint_misses: BTreeMap<(LinkAddr, LinkAddr), u64>,
-    /// How often one chunk of code ran between two runs of the other (`temporal_edges.rs`); each by
-    /// its first block, the lower address first. Empty where they were not asked for.
+    /// Temporal-relationship edges: how often one chunk of code ran between two runs of the other
+    /// (`temporal_edges.rs`). A chunk is named by its first block; the lower address stands first.
+    /// Empty unless [`collect::ExtraCounts::TemporalEdges`] was requested.
     pub temporal_edges: BTreeMap<(LinkAddr, LinkAddr), u64>,
+    /// The working-set epochs of each block.
     pub block_epochs: BlockEpochsTable,
+    /// What each process ran, by name.
     pub processes: BTreeMap<String, Process>,
-    /// Kernel instructions that belong to no block of a named function, by the address of the
-    /// translation.
+    /// Kernel instructions outside all blocks of named functions, by the address of the translation
+    /// block.
     pub outside: BTreeMap<LinkAddr, u64>,
 }
 
 impl Profile {
-    /// No counts at all, of a kernel.
+    /// A profile of a kernel without any counts.
     pub fn empty(build_id: BuildId) -> Profile {
         Profile {
             build_id,
-            merge: Merge::Sum,
+            merge: ProfileMerge::Sum,
             sources: Vec::new(),
             blocks: BTreeMap::new(),
             edges: BTreeMap::new(),
@@ -111,7 +139,7 @@ impl Profile {
         self.sources.iter().map(|source| source.user_instructions).sum()
     }
 
-    /// The part of the kernel's instructions that belongs to a block of a named function: 0 to 1.
+    /// The share of the kernel's instructions that lie in a block of a named function: 0 to 1.
     pub fn coverage(&self) -> f64 {
         let outside: u64 = self.outside.values().sum();
         1.0 - outside as f64 / self.kernel_instructions().max(1) as f64

@@ -1,15 +1,15 @@
-//! Several profiles of one kernel become one: their sum, or Torrellas' average.
+//! Merges several profiles of one kernel: their sum, or Torrellas' average.
 
 use crate::{BlockEpochsTable, Process, Profile};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
-/// How profiles are put together.
+/// How profiles are merged.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Merge {
+pub enum ProfileMerge {
     /// Counts are added: a longer recording weighs more
     Sum,
     /// Every recording weighs the same: counts are scaled to equal sums of block counts, then added
@@ -17,11 +17,11 @@ pub enum Merge {
     Average,
 }
 
-/// Merges `profiles`, in their order.
+/// Merges `profiles` in the given order.
 ///
 /// # Errors
-/// There is none, or they are of different kernels.
-pub fn merge(profiles: Vec<Profile>, how: Merge) -> Result<Profile> {
+/// There is no profile, or the profiles are of different kernels.
+pub fn merge(profiles: Vec<Profile>, how: ProfileMerge) -> Result<Profile> {
     let largest = profiles.iter().map(total).max().unwrap_or(0);
     let mut profiles = profiles.into_iter();
     let Some(first) = profiles.next() else {
@@ -43,12 +43,12 @@ fn total(profile: &Profile) -> u128 {
     profile.blocks.values().map(|&count| u128::from(count)).sum()
 }
 
-fn scaled(mut profile: Profile, how: Merge, largest: u128) -> Profile {
+fn scaled(mut profile: Profile, how: ProfileMerge, largest: u128) -> Profile {
     let own = total(&profile);
-    if how == Merge::Sum || own == 0 || own == largest {
+    if how == ProfileMerge::Sum || own == 0 || own == largest {
         return profile;
     }
-    // Rounded up: what ran once must not become what never ran.
+    // Rounded up: code that ran once must not become code that never ran.
     let scale = |count: &mut u64| *count = (u128::from(*count) * largest).div_ceil(own) as u64;
     profile.blocks.values_mut().for_each(scale);
     profile.edges.values_mut().for_each(|(_, count)| scale(count));
@@ -79,8 +79,8 @@ fn add(merged: &mut Profile, other: Profile) {
     }
 }
 
-/// Epochs are no counts: those of each recording stand behind those of the ones before, whatever
-/// is done with the counts.
+/// Epochs are not counts: they are never scaled. The epochs of each recording follow those of the
+/// recordings before it.
 fn append(to: &mut BlockEpochsTable, from: BlockEpochsTable) {
     let words = to.words + from.words;
     for (block, row) in from.blocks {
@@ -109,7 +109,7 @@ mod tests {
     fn a_sum_adds_and_an_average_weighs_equally() {
         let mut other = example();
         other.blocks = BTreeMap::from([(LinkAddr(0x1000), 1), (LinkAddr(0x2000), 5)]);
-        let sum = merge(vec![example(), other.clone()], Merge::Sum).unwrap();
+        let sum = merge(vec![example(), other.clone()], ProfileMerge::Sum).unwrap();
         assert_eq!(sum.blocks[&LinkAddr(0x1000)], 8);
         assert_eq!(sum.edges.values().next().unwrap().1, 10);
         assert_eq!(sum.joint_misses.values().copied().collect::<Vec<_>>(), [8]);
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(sum.block_epochs.words, 2);
         assert_eq!(sum.block_epochs.blocks[&LinkAddr(0x1000)], [0b101, 0b101]);
         // 12 and 6 blocks: the second profile counts twice.
-        let average = merge(vec![example(), other], Merge::Average).unwrap();
+        let average = merge(vec![example(), other], ProfileMerge::Average).unwrap();
         assert_eq!(average.blocks[&LinkAddr(0x1000)], 7 + 2);
         assert_eq!(average.blocks[&LinkAddr(0x2000)], 10);
     }
@@ -126,8 +126,8 @@ mod tests {
     fn profiles_of_different_kernels_are_refused() {
         let mut other = example();
         other.build_id = BuildId("00ae".into());
-        let error = merge(vec![example(), other], Merge::Sum).unwrap_err();
+        let error = merge(vec![example(), other], ProfileMerge::Sum).unwrap_err();
         assert!(error.to_string().contains("5f3c and 00ae"));
-        assert!(merge(vec![], Merge::Sum).is_err());
+        assert!(merge(vec![], ProfileMerge::Sum).is_err());
     }
 }

@@ -1,20 +1,20 @@
-//! Profiles as lesser instruments would give them, from exact ones: to see what a layout loses by
-//! them.
+//! Degrades exact profiles to what less exact instruments would measure, to see what a layout
+//! loses.
 //!
-//! Takes a profile; gives what sampling branches would have found of it, or counting blocks alone.
-//! Neither sees what misses together. Deterministic.
+//! Takes a profile; gives what branch sampling, or counting blocks alone, would have found. Neither
+//! sees joint misses. Deterministic.
 
 use crate::Profile;
-use crate::edges::{Counted, derive};
+use crate::edges::{CountedBlock, derive};
 use image::address::LinkAddr;
 use image::{BlockIndex, End, Image};
 use layout::graph::EdgeKind;
 use layout::random::SplitMix64;
 use std::collections::BTreeMap;
 
-/// Each time that something ran is seen with a chance of one in `rate`, independently of others, as
-/// by a processor that records branches at random moments; what is seen counts `rate` times. Counts
-/// stay exact for `rate` 1.
+/// Sees each execution with a probability of one in `rate`, independently, as a processor does that
+/// records branches at random moments. A seen execution counts `rate` times. Counts stay exact for
+/// `rate` 1.
 pub fn sampled(profile: &Profile, rate: u64, seed: u64) -> Profile {
     let mut random = SplitMix64::new(seed);
     let mut seen = |count: u64| some_of(count, rate, &mut random).saturating_mul(rate);
@@ -37,8 +37,8 @@ pub fn sampled(profile: &Profile, rate: u64, seed: u64) -> Profile {
     }
 }
 
-/// How many of `count` are seen, each with a chance of one in `rate`: from one to the next as many
-/// are passed over as a geometric distribution says.
+/// How many of `count` executions are seen, each with a probability of one in `rate`. The distance
+/// from one seen execution to the next follows a geometric distribution.
 fn some_of(count: u64, rate: u64, random: &mut SplitMix64) -> u64 {
     if rate <= 1 {
         return count;
@@ -46,7 +46,7 @@ fn some_of(count: u64, rate: u64, random: &mut SplitMix64) -> u64 {
     let miss = (-1.0 / rate as f64).ln_1p();
     let (mut left, mut seen) = (count, 0);
     loop {
-        // Above 0 and at most 1.
+        // Greater than 0, at most 1.
         let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         let passed_over = uniform.ln() / miss;
         if passed_over >= left as f64 {
@@ -57,8 +57,8 @@ fn some_of(count: u64, rate: u64, random: &mut SplitMix64) -> u64 {
     }
 }
 
-/// Counts of blocks, and edges that follow from them (Tamches 2001, section 4.1); calls run as
-/// often as the block that they end. Calls and jumps through pointers are not known.
+/// Counts of blocks, and the edges derived from them (Tamches 2001, section 4.1). A call runs as
+/// often as the block that it ends. Calls and jumps through pointers are unknown.
 pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
     let edges = static_edges(image);
     let mut closed_in = vec![false; image.blocks.len()];
@@ -66,11 +66,11 @@ pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
     for function in &image.functions {
         closed_in[function.blocks.start as usize] = false;
     }
-    let mut blocks: Vec<Counted> = image
+    let mut blocks: Vec<CountedBlock> = image
         .blocks
         .iter()
         .zip(&closed_in)
-        .map(|(block, &closed_in)| Counted {
+        .map(|(block, &closed_in)| CountedBlock {
             count: Some(profile.blocks.get(&block.addr).copied().unwrap_or(0)),
             closed_in,
             closed_out: block.end != End::Stop,
@@ -102,7 +102,7 @@ pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
     found
 }
 
-/// The edges that the code itself shows, between blocks of the image.
+/// The edges between blocks that the code itself shows.
 fn static_edges(image: &Image) -> Vec<(u32, u32, EdgeKind)> {
     let mut edges = Vec::new();
     for (from, block) in image.blocks.iter().enumerate() {
@@ -135,7 +135,7 @@ mod tests {
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
-    /// f runs `times` times and branches over its call in a quarter of them.
+    /// f runs `times` times and branches over its call in a quarter of the runs.
     fn profile(image: &Image, times: u64) -> Profile {
         let at = |offset: u64| LinkAddr(BASE + offset);
         let called = times - times / 4;
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(sampled(&exact, 1, 1).edges, exact.edges);
         let mut random = SplitMix64::new(5);
         let seen: u64 = (0..1000).map(|_| some_of(1000, 1_000_000, &mut random)).sum();
-        // One is expected.
+        // The expected value is one.
         assert!(seen < 12, "{seen}");
     }
 }

@@ -1,46 +1,48 @@
-//! Which chunks of code alternate: Gloy and Smith's temporal relationship graph (TOPLAS 1999,
-//! section 3.1).
+//! Temporal-relationship edges: Gloy and Smith's temporal relationship graph (TOPLAS 1999, section
+//! 3.1).
 //!
-//! Takes what runs, translation by translation; gives for each pair of chunks of functions that may
-//! move how often one ran between two runs of the other, as long as no more than twice a cache of
-//! other code had run in between. Code that does not move (entry code, modules, user code) takes up
-//! its part of that, in lines of 64 bytes, and is in no pair. Never looks at an order.
+//! Takes the translation blocks that run, in their order; gives, for each pair of chunks of movable
+//! functions, how often one ran between two runs of the other. Two runs count only when the code
+//! that ran in between is at most twice as large as the cache. Code that does not move (entry code,
+//! modules, user code) counts there in lines of 64 bytes and is in no pair. Never looks at an
+//! order.
 
-use crate::ideal::{IdealCache, Unit, Units};
+use crate::ideal::{CacheUnit, CacheUnits, IdealCache};
 use image::Image;
 use image::address::LinkAddr;
 use std::collections::{BTreeMap, HashMap};
 
-/// Bytes of code that ran last and is remembered: twice the cache that `gloy-smith` lays out for.
+/// Bytes of recently run code that are remembered: twice the cache for which `gloy-smith` lays out
+/// code.
 pub const RECENT_BYTES: u64 = 2 * 8 * 1024;
 /// Bytes of a line of code that does not move.
 const LINE: u64 = 64;
 
-/// Follows the execution and counts.
+/// Counts temporal-relationship edges while the execution is followed.
 pub struct TemporalEdges {
     recent: IdealCache,
-    units: Units,
-    counts: HashMap<(Unit, Unit), u64>,
+    units: CacheUnits,
+    counts: HashMap<(CacheUnit, CacheUnit), u64>,
 }
 
 impl TemporalEdges {
     pub fn new(recent_bytes: u64, image: &Image) -> TemporalEdges {
         TemporalEdges {
             recent: IdealCache::new(recent_bytes),
-            units: Units::of_chunks(LINE, image),
+            units: CacheUnits::of_chunks(LINE, image),
             counts: HashMap::new(),
         }
     }
 
-    /// Learns the next translation: where it starts, and the lengths of its instructions.
+    /// Adds the next translation block: its start, and the lengths of its instructions.
     pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
         let known = self.units.count();
         self.units.define(image, start, lengths);
         (known..self.units.count())
-            .for_each(|unit| self.recent.add_unit(self.units.bytes(unit as Unit)));
+            .for_each(|unit| self.recent.add_unit(self.units.bytes(unit as CacheUnit)));
     }
 
-    /// The first `reached` instructions of a translation ran.
+    /// The first `reached` instructions of a translation block ran.
     #[inline]
     pub fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
@@ -55,7 +57,7 @@ impl TemporalEdges {
         }
     }
 
-    /// The pairs, each chunk by its first block, the lower address first.
+    /// The pairs; a chunk is named by its first block, and the lower address stands first.
     pub fn counts(&self, image: &Image) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
         self.units.by_address(image, &self.counts)
     }
@@ -66,8 +68,8 @@ mod tests {
     use super::*;
     use image::examples::row_of_blocks;
 
-    /// Each block is a translation of one instruction; a function of its own if `apart`, else all
-    /// are one.
+    /// Each block is a translation block of one instruction. With `apart`, each block is a
+    /// function; otherwise all blocks are one function.
     fn followed(sizes: &[u32], apart: bool, recent: u64, ran: &[u32]) -> Vec<(usize, usize, u64)> {
         let image = row_of_blocks(sizes, apart);
         let mut temporal_edges = TemporalEdges::new(recent, &image);
@@ -80,27 +82,28 @@ mod tests {
         counts.map(|((a, b), count)| (number(a), number(b), count)).collect()
     }
 
-    /// The paper's example: what ran between two runs of the same is counted once for each time.
+    /// The example of the paper: a chunk that ran between two runs of another counts once each
+    /// time.
     #[test]
-    fn what_ran_between_two_runs_alternates() {
-        // 0 1 0 2 0: 1 between the first two runs of 0, 2 between the next; 1 and 2 never come
-        // back.
+    fn a_chunk_between_two_runs_of_another_is_counted() {
+        // 0 1 0 2 0: chunk 1 ran between the first two runs of 0, and 2 between the next two.
+        // Neither 1 nor 2 runs again.
         assert_eq!(followed(&[9, 9, 9], true, 1000, &[0, 1, 0, 2, 0]), [(0, 1, 1), (0, 2, 1)]);
-        // 1 comes back: 0 and 2 each ran since, once each however often.
+        // 1 runs again: 0 and 2 ran since, and each counts once.
         let back = followed(&[9, 9, 9], true, 1000, &[0, 1, 0, 2, 0, 1]);
         assert_eq!(back, [(0, 1, 2), (0, 2, 1), (1, 2, 1)]);
     }
 
     #[test]
-    fn what_came_back_after_more_than_is_remembered_did_not_alternate() {
+    fn a_chunk_that_runs_again_after_too_much_code_is_not_counted() {
         assert_eq!(followed(&[90, 90, 90], true, 200, &[0, 1, 2, 0, 1, 2]), []);
         assert_eq!(followed(&[90, 90, 90], true, 270, &[0, 1, 2, 0]), [(0, 1, 1), (0, 2, 1)]);
     }
 
     #[test]
-    fn blocks_of_one_chunk_are_one() {
+    fn blocks_of_one_chunk_count_as_one() {
         assert_eq!(followed(&[100, 100, 100], false, 1000, &[0, 1, 2, 1, 0]), []);
-        // From 256 bytes behind the entry on it is the next chunk.
+        // The next chunk begins 256 bytes behind the entry.
         assert_eq!(followed(&[100, 200, 100, 100], false, 1000, &[0, 3, 1, 3]), [(0, 3, 2)]);
     }
 }

@@ -1,29 +1,30 @@
-//! How few misses of an instruction cache any layout could have on a recording: a lower bound,
-//! printed beside what layouts come to.
+//! The lower bound on a recording's instruction cache misses for any layout. Reports print it
+//! beside the misses of layouts.
 //!
-//! Takes a recording, the image that it ran and a machine; gives misses of a cache as large as the
-//! machine's L1I that wastes nothing: it is fully associative, and packed to the byte, so that it
-//! holds blocks and not lines, and a miss brings a whole line of bytes that are wanted. Code that
-//! no layout moves (entry code, modules, user code) shares it, in lines. Never looks at an order.
+//! Takes a recording, the image that it ran and a machine; gives the misses of an ideal cache as
+//! large as the machine's L1I. The ideal cache is fully associative and packed to the byte, so that
+//! it holds blocks and not lines, and every byte of a fetched line is needed. Code that no layout
+//! moves (entry code, modules, user code) shares the cache in lines. Never looks at an order.
 //!
-//! * *Belady*: what is needed again last goes first (Belady 1966, MIN; byte by byte, so that part
-//!   of a block may go). No layout, and no policy of replacement, misses less.
-//! * *LRU*: least recently used out first, as processors nearly do. A layout may come out below it,
-//!   by luck or by serving LRU's weaknesses.
+//! * *Belady*: evicts the bytes that are needed again last (Belady 1966, MIN; byte by byte, so that
+//!   part of a block may go). No layout and no replacement policy misses less.
+//! * *LRU*: evicts the least recently used block, as most processors approximately do. A layout may
+//!   miss less than this, by chance or by avoiding LRU's weaknesses.
 //!
-//! What the bound leaves out: jumps that a layout adds or drops.
+//! The bound leaves out jumps that a layout adds or drops.
 
-use crate::results::{Bound, Sides};
+use crate::results::MissBound;
 use anyhow::{Context, Result, ensure};
 use execution::part::PartFilter;
 use image::Image;
-use profile::ideal::{IdealCache, Unit, Units};
-use sim::MachineModel;
+use profile::ideal::{CacheUnit, CacheUnits, IdealCache};
+use sim::{MachineModel, PerMode};
 use std::collections::BinaryHeap;
 use std::io::Read;
 use trace::{Chunk, RecordingReader, StreamEvent, TranslationId};
 
-/// Belady's policy knows the future: all fetches are kept, in 8 bytes each, at most 2 GB of them.
+/// The largest number of fetches. Belady's policy knows the future, so all fetches are kept: 8
+/// bytes each, at most 2 GB.
 const MOST_FETCHES: usize = 1 << 28;
 
 /// The bounds of the part of a recording that `cut` keeps.
@@ -35,11 +36,11 @@ pub fn bound<R: Read>(
     image: &Image,
     cut: &mut PartFilter,
     machine: &MachineModel,
-) -> Result<Bound> {
+) -> Result<MissBound> {
     let line = u64::from(machine.l1i_line);
-    let mut units = Units::new(line, 0);
+    let mut units = CacheUnits::new(line, 0);
     let mut lengths = Vec::new();
-    let mut fetches: Vec<Unit> = Vec::new();
+    let mut fetches: Vec<CacheUnit> = Vec::new();
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Translations(translations) => {
@@ -63,7 +64,7 @@ pub fn bound<R: Read>(
                             continue;
                         }
                     };
-                    // The same again is no fetch.
+                    // A repetition of the last unit is not a fetch.
                     let new = units.fetched(translation, reached);
                     new.for_each(|unit| {
                         if fetches.last() != Some(&unit) {
@@ -80,21 +81,21 @@ pub fn bound<R: Read>(
         }
     }
     let bytes = u64::from(machine.l1i.sets()) * u64::from(machine.l1i.ways()) * line;
-    let misses = |missed: Sides<u64>| Sides {
+    let misses = |missed: PerMode<u64>| PerMode {
         kernel: missed.kernel.div_ceil(line),
         user: missed.user.div_ceil(line),
     };
-    Ok(Bound {
+    Ok(MissBound {
         belady: misses(belady(&fetches, &units, bytes)),
         lru: misses(lru(&fetches, &units, bytes)),
     })
 }
 
-/// Bytes missed by each side's code.
-fn lru(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
+/// The bytes missed in each mode.
+fn lru(fetches: &[CacheUnit], units: &CacheUnits, capacity: u64) -> PerMode<u64> {
     let mut cache = IdealCache::new(capacity);
-    (0..units.count()).for_each(|unit| cache.add_unit(units.bytes(unit as Unit)));
-    let mut missed = Sides::default();
+    (0..units.count()).for_each(|unit| cache.add_unit(units.bytes(unit as CacheUnit)));
+    let mut missed = PerMode::default();
     for &unit in fetches {
         if !cache.fetch(unit) {
             *mode(&mut missed, units, unit) += units.bytes(unit);
@@ -103,24 +104,24 @@ fn lru(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
     missed
 }
 
-fn mode<'s>(missed: &'s mut Sides<u64>, units: &Units, unit: Unit) -> &'s mut u64 {
+fn mode<'s>(missed: &'s mut PerMode<u64>, units: &CacheUnits, unit: CacheUnit) -> &'s mut u64 {
     match units.is_kernel(unit) {
         true => &mut missed.kernel,
         false => &mut missed.user,
     }
 }
 
-/// Never fetched again.
+/// Marks a unit that is never fetched again.
 const NEVER: u32 = u32::MAX;
 
-fn belady(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
+fn belady(fetches: &[CacheUnit], units: &CacheUnits, capacity: u64) -> PerMode<u64> {
     let next = next_fetches(fetches, units.count());
-    let mut missed = Sides::default();
+    let mut missed = PerMode::default();
     // By unit: bytes inside, and when it is fetched next.
     let mut inside = vec![(0u64, NEVER); units.count()];
     let mut used = 0;
-    // The farthest first; entries that are not a unit's latest are passed over.
-    let mut farthest: BinaryHeap<(u32, Unit)> = BinaryHeap::new();
+    // The farthest next fetch first. An entry that is not the latest of its unit is skipped.
+    let mut farthest: BinaryHeap<(u32, CacheUnit)> = BinaryHeap::new();
     for (&unit, &next) in fetches.iter().zip(&next) {
         let bytes = units.bytes(unit);
         let (had, at) = &mut inside[unit as usize];
@@ -145,8 +146,8 @@ fn belady(fetches: &[Unit], units: &Units, capacity: u64) -> Sides<u64> {
     missed
 }
 
-/// When each fetch's unit is fetched next.
-fn next_fetches(fetches: &[Unit], units: usize) -> Vec<u32> {
+/// For each fetch, the index of the next fetch of the same unit.
+fn next_fetches(fetches: &[CacheUnit], units: usize) -> Vec<u32> {
     let mut latest = vec![NEVER; units];
     let mut next = vec![NEVER; fetches.len()];
     for (at, &unit) in fetches.iter().enumerate().rev() {
@@ -160,18 +161,18 @@ mod tests {
     use super::*;
     use layout::random::SplitMix64;
 
-    fn kernel(missed: Sides<u64>) -> u64 {
+    fn kernel(missed: PerMode<u64>) -> u64 {
         assert_eq!(missed.user, 0);
         missed.kernel
     }
 
     #[test]
     fn a_loop_larger_than_the_cache_keeps_what_fits_and_no_more() {
-        let units = Units::of_sizes(&[10, 10, 10]);
-        let fetches: Vec<Unit> = (0..300).map(|at| at % 3).collect();
+        let units = CacheUnits::of_sizes(&[10, 10, 10]);
+        let fetches: Vec<CacheUnit> = (0..300).map(|at| at % 3).collect();
         assert_eq!(kernel(lru(&fetches, &units, 29)), 300 * 10);
-        // Two of three stay, and 9 bytes of the third: one byte of each round is missed, behind the
-        // first round of 30.
+        // Two of the three stay, and 9 bytes of the third. The first round misses 30 bytes, each
+        // later round one byte.
         assert_eq!(kernel(belady(&fetches, &units, 29)), 30 + 99);
         assert_eq!(kernel(belady(&fetches, &units, 30)), 30);
         assert_eq!(kernel(lru(&fetches, &units, 30)), 30);
@@ -179,12 +180,13 @@ mod tests {
 
     #[test]
     fn a_cache_of_nothing_misses_everything() {
-        let units = Units::of_sizes(&[3, 5]);
+        let units = CacheUnits::of_sizes(&[3, 5]);
         assert_eq!(kernel(belady(&[0, 1, 0, 1], &units, 0)), 16);
     }
 
-    /// Every choice of what to keep, tried: of units of one byte each, so that a state is a set.
-    fn least(fetches: &[Unit], capacity: u32, inside: u32) -> u64 {
+    /// Brute force: tries every choice of what to keep, with units of one byte, so that a state is
+    /// a set.
+    fn least(fetches: &[CacheUnit], capacity: u32, inside: u32) -> u64 {
         let Some((&unit, rest)) = fetches.split_first() else { return 0 };
         let now = inside | 1 << unit;
         let cost = u64::from(inside & 1 << unit == 0);
@@ -200,9 +202,9 @@ mod tests {
     #[test]
     fn nothing_misses_less_than_belady() {
         let mut random = SplitMix64::new(7);
-        let units = Units::of_sizes(&[1; 5]);
+        let units = CacheUnits::of_sizes(&[1; 5]);
         for _ in 0..300 {
-            let fetches: Vec<Unit> = (0..11).map(|_| random.below(5) as Unit).collect();
+            let fetches: Vec<CacheUnit> = (0..11).map(|_| random.below(5) as CacheUnit).collect();
             for capacity in 1..5 {
                 let found = kernel(belady(&fetches, &units, capacity));
                 assert_eq!(found, least(&fetches, capacity as u32, 0), "{fetches:?} in {capacity}");
@@ -215,9 +217,9 @@ mod tests {
     fn belady_is_never_above_lru() {
         let mut random = SplitMix64::new(11);
         let sizes: Vec<u64> = (0..40).map(|_| 1 + random.below(30)).collect();
-        let units = Units::of_sizes(&sizes);
-        let fetches: Vec<Unit> =
-            (0..5000).map(|_| (random.below(40) * random.below(40) / 40) as Unit).collect();
+        let units = CacheUnits::of_sizes(&sizes);
+        let fetches: Vec<CacheUnit> =
+            (0..5000).map(|_| (random.below(40) * random.below(40) / 40) as CacheUnit).collect();
         let mut last = u64::MAX;
         for capacity in [20, 50, 100, 200, 400, 800] {
             let (best, lru) = (

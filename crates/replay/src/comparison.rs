@@ -1,63 +1,85 @@
-//! Result rows side by side: for each workload and machine the original against every layout,
-//! predicted and recorded.
+//! Compares result rows: for each workload and machine the original with every layout, predicted
+//! and recorded.
 //!
-//! Takes rows; gives what reports show. All shares, changes and differences that are shown are
+//! Takes rows; gives comparisons for reports. All shares, changes and differences in reports are
 //! computed here.
 
-use crate::results::{Counters, Kind, ORIGINAL, Row};
+use crate::results::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// One workload on one machine: the original against every layout.
+/// One workload on one machine: the original and every layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
+    /// The recorded workload.
     pub workload: String,
+    /// The simulated machine.
     pub machine: String,
+    /// The seed of the recording.
     pub seed: u64,
-    pub original: Row,
+    /// The original's row.
+    pub original: ResultRow,
+    /// Every layout, in the order of the rows.
     pub layouts: Vec<ComparedLayout>,
 }
 
+/// One layout beside the original.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedLayout {
+    /// The layout's name.
     pub layout: String,
+    /// The compared metrics.
     pub metrics: Vec<Metric>,
-    /// The original's most missing functions, most first, then those that miss most under the
-    /// layout only.
+    /// The functions that miss most in the original, the most first; then functions that are only
+    /// in the layout's list.
     pub functions: Vec<ComparedFunction>,
-    pub predicted: Option<Row>,
-    pub recorded: Option<Row>,
+    /// The layout's predicted row.
+    pub predicted: Option<ResultRow>,
+    /// The layout's recorded row.
+    pub recorded: Option<ResultRow>,
 }
 
-/// One number of a layout beside the original's. Changes and differences are shares: −0.4 is 40 %
-/// fewer.
+/// One number of a layout beside the original's. Changes and differences are shares: −0.4 means 40
+/// % fewer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
+    /// The metric's name.
     pub name: &'static str,
+    /// The original's value.
     pub original: f64,
+    /// The layout's predicted value.
     pub predicted: Option<f64>,
+    /// The layout's recorded value.
     pub recorded: Option<f64>,
+    /// The change from original to predicted.
     pub predicted_change: Option<f64>,
+    /// The change from original to recorded.
     pub recorded_change: Option<f64>,
-    /// Predicted against recorded.
+    /// The difference of predicted to recorded.
     pub difference: Option<f64>,
 }
 
-/// L1I misses of one kernel function. Missing where a row lists its most missing functions and this
-/// is not among them.
+/// L1I misses of one kernel function. A value is `None` where the row's list of functions does not
+/// include this one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ComparedFunction {
+    /// The function's name.
     pub name: String,
+    /// Bytes of its blocks that ran.
     pub hot_bytes: Option<u64>,
+    /// Bytes of its other blocks.
     pub cold_bytes: Option<u64>,
+    /// Misses in the original.
     pub original: Option<u64>,
+    /// Predicted misses under the layout.
     pub predicted: Option<u64>,
+    /// Recorded misses under the layout.
     pub recorded: Option<u64>,
 }
 
-/// What is compared, in the order in which it is shown.
-const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
+/// The compared metrics, in the order of reports.
+const METRICS: &[(&str, fn(&ResultCounters) -> Option<f64>)] = &[
     ("kernel L1I misses", |c| Some(c.l1i.kernel.total() as f64)),
     ("kernel L1I misses per 1000 instructions", |c| {
         per_thousand(c.l1i.kernel.total(), c.instructions.kernel)
@@ -79,10 +101,11 @@ const METRICS: &[(&str, fn(&Counters) -> Option<f64>)] = &[
     ("kernel misfetches", |c| c.branches.map(|branches| branches.kernel.misfetches as f64)),
 ];
 
-/// Puts rows of the same workload, machine and seed together, in the order in which they first
-/// stand in `rows`. Rows that have no original beside them are an error, as are two rows for the
-/// same thing that differ.
-pub fn compare(rows: &[Row]) -> Result<Vec<Comparison>> {
+/// Groups rows of the same workload, machine and seed, in the order of their first row in `rows`.
+///
+/// # Errors
+/// A row has no original beside it, or two rows of the same conditions differ.
+pub fn compare(rows: &[ResultRow]) -> Result<Vec<Comparison>> {
     let mut comparisons: Vec<Comparison> = Vec::new();
     for row in rows.iter().filter(|row| row.layout == ORIGINAL) {
         match comparisons.iter().find(|known| same_conditions(&known.original, row)) {
@@ -118,8 +141,8 @@ pub fn compare(rows: &[Row]) -> Result<Vec<Comparison>> {
         });
         let layout = &mut comparison.layouts[at];
         let place = match row.kind {
-            Kind::Predicted => &mut layout.predicted,
-            Kind::Recorded => &mut layout.recorded,
+            ResultKind::Predicted => &mut layout.predicted,
+            ResultKind::Recorded => &mut layout.recorded,
         };
         if place.as_ref().is_some_and(|known| known != row) {
             bail!("{}: there are two different rows", title(row));
@@ -135,19 +158,19 @@ pub fn compare(rows: &[Row]) -> Result<Vec<Comparison>> {
     Ok(comparisons)
 }
 
-fn same_conditions(a: &Row, b: &Row) -> bool {
+fn same_conditions(a: &ResultRow, b: &ResultRow) -> bool {
     (&a.workload, &a.machine, a.seed) == (&b.workload, &b.machine, b.seed)
 }
 
-fn title(row: &Row) -> String {
+fn title(row: &ResultRow) -> String {
     format!("{} on {}, layout {}, seed {}", row.workload, row.machine, row.layout, row.seed)
 }
 
-fn metrics(original: &Row, layout: &ComparedLayout) -> Vec<Metric> {
+fn metrics(original: &ResultRow, layout: &ComparedLayout) -> Vec<Metric> {
     METRICS
         .iter()
         .filter_map(|&(name, value)| {
-            let of = |row: &Option<Row>| row.as_ref().and_then(|row| value(&row.counters));
+            let of = |row: &Option<ResultRow>| row.as_ref().and_then(|row| value(&row.counters));
             let (original, predicted, recorded) =
                 (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
             Some(Metric {
@@ -169,7 +192,8 @@ fn per_thousand(count: u64, instructions: u64) -> Option<f64> {
     (instructions > 0).then(|| 1000.0 * count as f64 / instructions as f64)
 }
 
-/// By what share `value` differs from `base`; nothing is no share of nothing, but equal to it.
+/// The relative difference of `value` to `base`. Equal values differ by 0, also when both are 0;
+/// any other difference to 0 is `None`.
 fn change(value: f64, base: f64) -> Option<f64> {
     if value == base {
         return Some(0.0);
@@ -177,7 +201,7 @@ fn change(value: f64, base: f64) -> Option<f64> {
     (base != 0.0).then(|| value / base - 1.0)
 }
 
-fn functions(original: &Row, layout: &ComparedLayout) -> Vec<ComparedFunction> {
+fn functions(original: &ResultRow, layout: &ComparedLayout) -> Vec<ComparedFunction> {
     let mut found: Vec<ComparedFunction> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     let rows = [Some(original), layout.predicted.as_ref(), layout.recorded.as_ref()];
@@ -196,7 +220,7 @@ fn functions(original: &Row, layout: &ComparedLayout) -> Vec<ComparedFunction> {
                 1 => &mut compared.predicted,
                 _ => &mut compared.recorded,
             };
-            // Two static functions may bear one name.
+            // Two static functions may have the same name.
             *cell.get_or_insert(0) += function.misses;
             compared.hot_bytes.get_or_insert(function.hot_bytes);
             compared.cold_bytes.get_or_insert(function.cold_bytes);
@@ -221,7 +245,7 @@ mod tests {
         assert_eq!((metric.predicted, metric.recorded), (Some(600.0), Some(500.0)));
         assert_eq!((metric.predicted_change, metric.recorded_change), (Some(-0.4), Some(-0.5)));
         assert!((metric.difference.unwrap() - 0.2).abs() < 1e-12);
-        // The machine describes no TLB: nothing is compared.
+        // The machine describes no TLB, so iTLB misses are not compared.
         assert!(layout.metrics.iter().all(|metric| metric.name != "kernel iTLB misses"));
         let functions: Vec<_> = layout
             .functions
@@ -239,9 +263,9 @@ mod tests {
 
     #[test]
     fn rows_that_cannot_be_compared_are_errors() {
-        let message = |rows: &[Row]| format!("{:#}", compare(rows).unwrap_err());
+        let message = |rows: &[ResultRow]| format!("{:#}", compare(rows).unwrap_err());
         assert!(message(&[predicted()]).ends_with("no row of the original to compare with"));
-        let other_seed = Row { seed: 2, ..predicted() };
+        let other_seed = ResultRow { seed: 2, ..predicted() };
         assert!(
             message(&[original(), other_seed])
                 .starts_with("net on server-32k, layout ext-tsp, seed 2")
@@ -255,13 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_row_twice_is_one() {
+    fn a_repeated_row_counts_once() {
         let once = compare(&[original(), predicted()]).unwrap();
         assert_eq!(compare(&[original(), predicted(), original(), predicted()]).unwrap(), once);
     }
 
     #[test]
-    fn nothing_compared_with_nothing_is_equal() {
+    fn zero_differs_from_zero_by_nothing() {
         assert_eq!(change(0.0, 0.0), Some(0.0));
         assert_eq!(change(5.0, 0.0), None);
         assert_eq!(change(5.0, 4.0), Some(0.25));

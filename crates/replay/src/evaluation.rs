@@ -1,14 +1,13 @@
-//! Torrellas' evaluation of layouts of the kernel (1998, section 5, figures 11 to 17): levels of
+//! Torrellas' evaluation of kernel layouts (1998, section 5, figures 11 to 17): levels of
 //! optimization on caches of many shapes.
 //!
-//! Takes the counts of recordings, the image and a machine; says which layouts run on which caches,
-//! and turns what replay counted into trials. Reads no recording, prints nothing.
+//! Takes the counts of recordings, the image and a machine; says which layouts to replay on which
+//! caches, and turns the counts of the replay into trials. Reads no recording, prints nothing.
 
 mod plan;
 
 use crate::application::{Application, Spaces};
-use crate::results::{Misses, Sides};
-use crate::{Asked, Layout, LayoutCounts, Replayed, Trials};
+use crate::{LayoutCounts, ReplayLayout, ReplayTrial, Replayed, SimulationScope};
 use anyhow::{Context, Result};
 use execution::division::SetDivision;
 use image::address::LinkAddr;
@@ -17,53 +16,64 @@ use image::place::Placement;
 use image::{BuildId, Image};
 use layout::opts::{self, BlockClass, LoopArea, OptSParameters};
 use layout::{Algorithm, BlockId};
-use plan::Made;
-pub use plan::{AREAS, Area, LINES, Level, PENALTIES, SIZES, Shape, WAYS, figure_15};
+use plan::LayoutRecipe;
+pub use plan::{
+    AREAS, Area, CacheShape, LINES, OptimizationLevel, PENALTIES, SIZES, WAYS, figure_15,
+};
 use profile::Profile;
-use profile::graph::{self, Movable};
+use profile::graph::{self, LayoutInput};
 use serde::Serialize;
-use sim::{CacheDescription, MachineModel, SimpleModel};
+use sim::{CacheDescription, MachineModel, MissCounts, PerMode, SimpleModel};
 use std::collections::BTreeMap;
 
-/// One layout with the caches that it is tried on.
-pub struct Test<'a> {
-    made: Made,
-    layout: Layout,
-    shapes: Vec<Shape>,
+/// One layout and the caches to replay it on.
+pub struct CacheTest<'a> {
+    made: LayoutRecipe,
+    layout: ReplayLayout,
+    shapes: Vec<CacheShape>,
     machines: Vec<MachineModel>,
     division: SetDivision,
-    /// Where user code moves, too.
+    /// Set when user code moves, too.
     application: Option<&'a Spaces>,
 }
 
-impl Test<'_> {
-    /// As replay takes it.
-    pub fn trials(&self) -> Trials<'_> {
-        Trials {
+impl CacheTest<'_> {
+    /// The trial to replay.
+    pub fn trials(&self) -> ReplayTrial<'_> {
+        ReplayTrial {
             division: &self.division,
             application: self.application,
-            ..Trials::new(&self.layout, &self.machines, Asked::Caches)
+            ..ReplayTrial::new(&self.layout, &self.machines, SimulationScope::Caches)
         }
     }
 }
 
 /// Misses of an L1I of one shape under one layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Trial {
-    pub level: Level,
+pub struct CacheTrial {
+    /// The level of optimization.
+    pub level: OptimizationLevel,
+    /// The SelfConfFree area.
     pub area: Area,
-    pub cache: Shape,
-    pub misses: Sides<Misses>,
+    /// The cache's shape.
+    pub cache: CacheShape,
+    /// The misses by mode and cause.
+    pub misses: PerMode<MissCounts>,
 }
 
-/// Something of the kernel's by class of block; a block has the class that it has in OptL.
+/// Kernel counts by class of block. A block has its class in OptL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ByClass {
+    /// Blocks of the SelfConfFree area.
     pub self_conf_free: u64,
+    /// Blocks of main sequences.
     pub main_seq: u64,
+    /// Blocks of loops.
     pub loops: u64,
+    /// Blocks of other sequences.
     pub other_seq: u64,
-    /// Code that does not move, and what never ran when the layouts were made.
+    /// Code that does not move, and code that did not run in the recordings that the layouts were
+    /// made from.
     pub no_class: u64,
 }
 
@@ -78,16 +88,19 @@ impl ByClass {
         } += count;
     }
 
+    /// The sum of all classes.
     pub fn total(&self) -> u64 {
         self.self_conf_free + self.main_seq + self.loops + self.other_seq + self.no_class
     }
 }
 
-/// The kernel's misses in 1 KB of the original addresses.
+/// The kernel's misses in one range of 1 KB of original addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Stretch {
+pub struct KilobyteMisses {
+    /// The first address of the range.
     #[serde(serialize_with = "hex")]
     pub start: LinkAddr,
+    /// The misses in the range.
     pub misses: u64,
 }
 
@@ -95,123 +108,150 @@ fn hex<S: serde::Serializer>(addr: &LinkAddr, serializer: S) -> Result<S::Ok, S:
     serializer.collect_str(addr)
 }
 
-/// What one recording came to.
+/// The results of one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Evaluated {
+pub struct WorkloadEvaluation {
+    /// The recorded workload.
     pub workload: String,
+    /// The seed of the recording.
     pub seed: u64,
-    pub instructions: Sides<u64>,
-    /// Bytes fetched in the kernel.
+    /// Executed instructions.
+    pub instructions: PerMode<u64>,
+    /// Bytes fetched in the kernel, by class of block.
     pub references: ByClass,
-    pub trials: Vec<Trial>,
-    /// Kernel misses on the machine's cache, by level.
-    pub classes: Vec<(Level, ByClass)>,
-    /// The same by address.
-    pub addresses: Vec<(Level, Vec<Stretch>)>,
+    /// The misses of every layout on every cache.
+    pub trials: Vec<CacheTrial>,
+    /// Kernel misses on the machine's cache by class of block, for each level.
+    pub classes: Vec<(OptimizationLevel, ByClass)>,
+    /// Kernel misses on the machine's cache by address, for each level.
+    pub addresses: Vec<(OptimizationLevel, Vec<KilobyteMisses>)>,
 }
 
-impl Evaluated {
-    /// Misses of kernel and user together under a layout, as a share of another's; `None` where one
-    /// was not tried on this cache.
-    pub fn share(&self, level: Level, area: Area, of: Level, cache: Shape) -> Option<f64> {
+impl WorkloadEvaluation {
+    /// Misses of kernel and user together under one layout, as a share of another layout's; `None`
+    /// where one of them was not replayed on this cache.
+    pub fn share(
+        &self,
+        level: OptimizationLevel,
+        area: Area,
+        of: OptimizationLevel,
+        cache: CacheShape,
+    ) -> Option<f64> {
         let misses = |level, area| Some(self.trial(level, area, cache)?.total() as f64);
         Some(misses(level, area)? / misses(of, Area::Usual)?.max(1.0))
     }
 
-    pub fn trial(&self, level: Level, area: Area, cache: Shape) -> Option<&Trial> {
-        let is = |trial: &&Trial| (trial.level, trial.area, trial.cache) == (level, area, cache);
+    /// The misses of a level and area on a cache; `None` where it was not replayed.
+    pub fn trial(
+        &self,
+        level: OptimizationLevel,
+        area: Area,
+        cache: CacheShape,
+    ) -> Option<&CacheTrial> {
+        let is =
+            |trial: &&CacheTrial| (trial.level, trial.area, trial.cache) == (level, area, cache);
         self.trials.iter().find(is)
     }
 
-    /// Misses of kernel and user for each instruction.
-    pub fn miss_rate(&self, level: Level, cache: Shape) -> Option<f64> {
+    /// Misses of kernel and user per instruction.
+    pub fn miss_rate(&self, level: OptimizationLevel, cache: CacheShape) -> Option<f64> {
         let misses = self.trial(level, Area::Usual, cache)?.total();
         Some(misses as f64 / self.instructions.total().max(1) as f64)
     }
 
-    /// By which share OptS is faster than Base with a miss penalty in cycles, by the paper's model
+    /// By which share OptS is faster than Base, with a miss penalty in cycles, by the paper's model
     /// (section 5.2).
-    pub fn speed_increase(&self, cache: Shape, penalty: f64) -> Option<f64> {
+    pub fn speed_increase(&self, cache: CacheShape, penalty: f64) -> Option<f64> {
         let model = SimpleModel::new(penalty, 0.30, 0.05).ok()?;
         let cycles = |level| {
             let misses = self.trial(level, Area::Usual, cache)?.total();
             Some(model.cycles(self.instructions.total(), misses))
         };
-        Some(cycles(Level::Base)? / cycles(Level::OptS)? - 1.0)
+        Some(cycles(OptimizationLevel::Base)? / cycles(OptimizationLevel::OptS)? - 1.0)
     }
 }
 
-impl Trial {
+impl CacheTrial {
     fn total(&self) -> u64 {
         self.misses.kernel.total() + self.misses.user.total()
     }
 }
 
-/// The whole report.
+/// The results of all recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
+    /// The machine's name.
     pub machine: String,
-    pub cache: Shape,
+    /// The shape of the machine's cache.
+    pub cache: CacheShape,
+    /// The recorded kernel.
     pub kernel: BuildId,
     /// Bytes of the SelfConfFree areas on the machine's cache.
     pub areas: Vec<(Area, u64)>,
-    pub workloads: Vec<Evaluated>,
-    pub paper: Vec<Paper>,
+    /// The results of each recording.
+    pub workloads: Vec<WorkloadEvaluation>,
+    /// What the paper says about its figures.
+    pub paper: Vec<PaperFigure>,
 }
 
-/// What the paper says of one of its figures.
+/// What the paper says about one of its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Paper {
+pub struct PaperFigure {
+    /// The number of the figure.
     pub figure: &'static str,
+    /// What the paper says.
     pub says: &'static str,
 }
 
-/// Sections 5.1 to 5.5. The figures themselves are drawings; these are the numbers in the text.
-pub const PAPER: [Paper; 7] = [
-    Paper {
+/// From sections 5.1 to 5.5. The figures are drawings; these are the numbers in the text.
+pub const PAPER: [PaperFigure; 7] = [
+    PaperFigure {
         figure: "11",
         says: "C-H 43-62 % of Base's misses, OptS 24-53 % and 25 % fewer than C-H, OptL slightly more than OptS, OptA 11 % fewer than OptS",
     },
-    Paper {
+    PaperFigure {
         figure: "12",
         says: "MainSeq and SelfConfFree: 50-65 % of the references, 67-83 % of Base's misses (Shell 33 %); loops miss practically never; OptS eliminates the misses of SelfConfFree",
     },
-    Paper {
+    PaperFigure {
         figure: "13",
         says: "the peaks fall from Base to C-H to OptS, where they are all very small",
     },
-    Paper {
+    PaperFigure {
         figure: "14",
         says: "Base misses 0.87-6.75 %; C-H 40-60 % less; up to 16 KB OptS 20-40 % less than C-H; at 32 KB the two come close; optimized 0.12-3.87 %; with a penalty of 30 cycles 10-25 % faster",
     },
-    Paper {
+    PaperFigure {
         figure: "15",
         says: "areas of 0, 376, 1286 and 2514 bytes; the cut-off of 40 % is best or as good as the best in over half of the cases; larger caches want smaller areas",
     },
-    Paper {
+    PaperFigure {
         figure: "16",
         says: "OptS 59 % below Base with lines of 16 bytes, 70 % with 128; 55 % direct-mapped, 41 % with 8 ways; direct-mapped OptS misses less than 8-way Base",
     },
-    Paper {
+    PaperFigure {
         figure: "17",
         says: "Sep: more misses than OptA in all workloads; Resv: slightly more than OptA; Call: 20-100 % more kernel misses than OptA",
     },
 ];
 
-/// The image with the counts that layouts are made from: those of all recordings, averaged.
+/// The image with the average counts of all recordings, from which layouts are made.
 pub struct Evaluator<'a> {
     image: &'a Image,
     machine: &'a MachineModel,
     average: &'a Profile,
     application: &'a Application,
-    movable: Movable,
-    /// By block of the image, its class in OptL.
+    movable: LayoutInput,
+    /// The class of each image block in OptL.
     classes: BTreeMap<LinkAddr, BlockClass>,
 }
 
 impl<'a> Evaluator<'a> {
-    /// `average`: the kernel's counts, `application`: user code and its counts, both of all
+    /// `average`: the kernel's counts. `application`: user code and its counts. Both are of all
     /// recordings.
+    ///
+    /// # Errors
+    /// The average is of another kernel than the image, or its counts make no graph.
     pub fn new(
         image: &'a Image,
         machine: &'a MachineModel,
@@ -221,8 +261,11 @@ impl<'a> Evaluator<'a> {
         let movable = graph::movable(image, average)?;
         let mut evaluator =
             Evaluator { image, machine, average, application, movable, classes: BTreeMap::new() };
-        let parameters =
-            evaluator.parameters(Made::new(Level::OptL, Area::Usual, Shape::of(machine)));
+        let parameters = evaluator.parameters(LayoutRecipe::new(
+            OptimizationLevel::OptL,
+            Area::Usual,
+            CacheShape::of(machine),
+        ));
         let classes = opts::classes(&evaluator.movable.graph, &parameters)
             .context("the counts make no graph")?;
         let classes =
@@ -233,10 +276,10 @@ impl<'a> Evaluator<'a> {
         Ok(evaluator)
     }
 
-    fn parameters(&self, made: Made) -> OptSParameters {
+    fn parameters(&self, made: LayoutRecipe) -> OptSParameters {
         let defaults = OptSParameters::default();
         let (bytes, cutoff) = match made.area {
-            _ if made.level == Level::Reserved => (0, 1.0),
+            _ if made.level == OptimizationLevel::Reserved => (0, 1.0),
             Area::Usual => (defaults.self_conf_free_bytes, defaults.self_conf_free_cutoff),
             Area::None => (0, 1.0),
             Area::Cutoff(percent) => (made.cache / 2, f64::from(percent) / 100.0),
@@ -247,55 +290,58 @@ impl<'a> Evaluator<'a> {
             self_conf_free_bytes: bytes,
             self_conf_free_cutoff: cutoff,
             loop_area: match made.level {
-                Level::OptL => LoopArea::Behind,
-                Level::Call => LoopArea::WithCallees,
-                Level::Base
-                | Level::ChangHwu
-                | Level::OptS
-                | Level::OptA
-                | Level::Separate
-                | Level::Reserved => LoopArea::InSequences,
+                OptimizationLevel::OptL => LoopArea::Behind,
+                OptimizationLevel::Call => LoopArea::WithCallees,
+                OptimizationLevel::Base
+                | OptimizationLevel::ChangHwu
+                | OptimizationLevel::OptS
+                | OptimizationLevel::OptA
+                | OptimizationLevel::Separate
+                | OptimizationLevel::Reserved => LoopArea::InSequences,
             },
             ..defaults
         }
     }
 
-    /// Every layout that the figures need, with the caches that it is tried on.
-    pub fn tests(&self) -> Result<Vec<Test<'a>>> {
-        let mut wanted: BTreeMap<Made, Vec<Shape>> = BTreeMap::new();
-        for (level, area, shape) in plan::plan(Shape::of(self.machine)) {
-            wanted.entry(Made::new(level, area, shape)).or_default().push(shape);
+    /// Every layout that the figures need, with the caches to replay it on.
+    ///
+    /// # Errors
+    /// The counts make no graph, a layout cannot be placed, or no cache has the shape of a figure.
+    pub fn tests(&self) -> Result<Vec<CacheTest<'a>>> {
+        let mut wanted: BTreeMap<LayoutRecipe, Vec<CacheShape>> = BTreeMap::new();
+        for (level, area, shape) in plan::plan(CacheShape::of(self.machine)) {
+            wanted.entry(LayoutRecipe::new(level, area, shape)).or_default().push(shape);
         }
         wanted.into_iter().map(|(made, shapes)| self.test(made, shapes)).collect()
     }
 
-    fn test(&self, made: Made, shapes: Vec<Shape>) -> Result<Test<'a>> {
+    fn test(&self, made: LayoutRecipe, shapes: Vec<CacheShape>) -> Result<CacheTest<'a>> {
         let mut layout = self.layout(made)?;
         let machines =
             shapes.iter().map(|&shape| self.machine_with(shape)).collect::<Result<_>>()?;
         let division = match made.level {
-            Level::Separate => SetDivision::Halves,
-            Level::Reserved => self.reserved(&layout.placement),
-            Level::Base
-            | Level::ChangHwu
-            | Level::OptS
-            | Level::OptL
-            | Level::OptA
-            | Level::Call => SetDivision::Whole,
+            OptimizationLevel::Separate => SetDivision::Halves,
+            OptimizationLevel::Reserved => self.reserved(&layout.placement),
+            OptimizationLevel::Base
+            | OptimizationLevel::ChangHwu
+            | OptimizationLevel::OptS
+            | OptimizationLevel::OptL
+            | OptimizationLevel::OptA
+            | OptimizationLevel::Call => SetDivision::Whole,
         };
         let application = made.level.lays_out_the_application().then_some(&self.application.spaces);
         if application.is_some() {
             self.add_application(made, &mut layout.placement)?;
         }
-        Ok(Test { made, layout, shapes, machines, division, application })
+        Ok(CacheTest { made, layout, shapes, machines, division, application })
     }
 
     /// The kernel's layout.
-    fn layout(&self, made: Made) -> Result<Layout> {
+    fn layout(&self, made: LayoutRecipe) -> Result<ReplayLayout> {
         let graph = &self.movable.graph;
         let ordered = match made.level {
-            Level::Base => return Ok(Layout::original()),
-            Level::ChangHwu => layout::order(graph, Algorithm::ChangHwu, 0),
+            OptimizationLevel::Base => return Ok(ReplayLayout::original()),
+            OptimizationLevel::ChangHwu => layout::order(graph, Algorithm::ChangHwu, 0),
             _ => opts::opts(graph, &self.parameters(made)),
         };
         let ordered = ordered.context("the counts make no graph")?;
@@ -309,16 +355,16 @@ impl<'a> Evaluator<'a> {
             0,
             "none",
         );
-        Ok(Layout {
+        Ok(ReplayLayout {
             name: made.level.name().to_owned(),
             kernel: Some(self.image.build_id.clone()),
             placement: estimate::placement(self.image, &order)?,
         })
     }
 
-    /// To the kernel's placement, that of the application, on the other side of the cache. All of
-    /// it lies below the kernel's.
-    fn add_application(&self, made: Made, placement: &mut Placement) -> Result<()> {
+    /// Adds the application's placement, which fills the cache from the other end, to the kernel's
+    /// placement. All of it lies below the kernel.
+    fn add_application(&self, made: LayoutRecipe, placement: &mut Placement) -> Result<()> {
         let kernel = placement.blocks.iter().map(|block| block.new).min().unwrap_or_default();
         let line = u64::from(self.machine.l1i_line);
         let application = self.application.placement(made.cache, line, kernel)?;
@@ -326,10 +372,10 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// An eighth of the machine's cache for the lines of the laid out kernel from which most bytes
-    /// are fetched, each in a place of its own.
+    /// Reserves an eighth of the machine's cache for the kernel lines from which most bytes are
+    /// fetched. Each of these lines has a place of its own.
     fn reserved(&self, placement: &Placement) -> SetDivision {
-        let own = Shape::of(self.machine);
+        let own = CacheShape::of(self.machine);
         let mut fetched: BTreeMap<u64, u64> = BTreeMap::new();
         for (&addr, &count) in &self.average.blocks {
             let size = self.image.block_at(addr).map_or(0, |block| self.image.block(block).size);
@@ -350,8 +396,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The machine with another L1I, and nothing behind it.
-    fn machine_with(&self, shape: Shape) -> Result<MachineModel> {
+    /// The machine with another L1I and no further caches.
+    fn machine_with(&self, shape: CacheShape) -> Result<MachineModel> {
         let l1i = CacheDescription::new(
             shape.bytes,
             shape.ways,
@@ -373,13 +419,20 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Bytes of the areas on the machine's cache.
+    /// Bytes of the SelfConfFree areas on the machine's cache.
+    ///
+    /// # Errors
+    /// The counts make no graph.
     pub fn areas(&self) -> Result<Vec<(Area, u64)>> {
         let graph = &self.movable.graph;
         let bytes = |area: Area| {
             let classes = opts::classes(
                 graph,
-                &self.parameters(Made::new(Level::OptS, area, Shape::of(self.machine))),
+                &self.parameters(LayoutRecipe::new(
+                    OptimizationLevel::OptS,
+                    area,
+                    CacheShape::of(self.machine),
+                )),
             )?;
             let inside = classes
                 .iter()
@@ -390,21 +443,22 @@ impl<'a> Evaluator<'a> {
         std::iter::once(Area::Usual).chain(AREAS).map(bytes).collect()
     }
 
-    /// What replay counted of a recording; `profile`: its own counts.
+    /// Turns the counts of a replay into the results of a recording. `profile`: the recording's own
+    /// counts.
     pub fn evaluated(
         &self,
-        tests: &[Test<'_>],
+        tests: &[CacheTest<'_>],
         replayed: &Replayed,
         profile: &Profile,
-    ) -> Evaluated {
-        let own = Shape::of(self.machine);
-        let mut evaluated = Evaluated {
+    ) -> WorkloadEvaluation {
+        let own = CacheShape::of(self.machine);
+        let mut evaluated = WorkloadEvaluation {
             workload: replayed.header.workload.clone(),
             seed: replayed.header.seed,
             instructions: replayed
                 .layouts
                 .first()
-                .map(|counts| counts.amounts.instructions.into())
+                .map(|counts| counts.amounts.instructions)
                 .unwrap_or_default(),
             references: self.references(profile),
             trials: Vec::new(),
@@ -413,15 +467,16 @@ impl<'a> Evaluator<'a> {
         };
         for (test, counts) in tests.iter().zip(&replayed.layouts) {
             for (&cache, on) in test.shapes.iter().zip(&counts.machines) {
-                let misses = on.l1i.into();
-                evaluated.trials.push(Trial {
+                let misses = on.l1i;
+                evaluated.trials.push(CacheTrial {
                     level: test.made.level,
                     area: test.made.area,
                     cache,
                     misses,
                 });
             }
-            let shown = test.made.area == Area::Usual && Level::KERNEL.contains(&test.made.level);
+            let shown = test.made.area == Area::Usual
+                && OptimizationLevel::KERNEL.contains(&test.made.level);
             if let (true, Some(at)) = (shown, test.shapes.iter().position(|&shape| shape == own)) {
                 let (classes, stretches) = self.by_place(counts, at);
                 evaluated.classes.push((test.made.level, classes));
@@ -440,8 +495,8 @@ impl<'a> Evaluator<'a> {
         references
     }
 
-    /// The kernel's misses on one machine by class and by address.
-    fn by_place(&self, counts: &LayoutCounts, machine: usize) -> (ByClass, Vec<Stretch>) {
+    /// The kernel's misses on one machine, by class of block and by address.
+    fn by_place(&self, counts: &LayoutCounts, machine: usize) -> (ByClass, Vec<KilobyteMisses>) {
         let mut classes = ByClass::default();
         let mut stretches: BTreeMap<u64, u64> = BTreeMap::new();
         let of_kernel =
@@ -452,13 +507,14 @@ impl<'a> Evaluator<'a> {
             classes.add(block.and_then(|block| self.classes.get(&block).copied()), misses);
             *stretches.entry(addr.0 >> 10 << 10).or_default() += misses;
         }
-        let stretch = |(start, misses)| Stretch { start: LinkAddr(start), misses };
+        let stretch = |(start, misses)| KilobyteMisses { start: LinkAddr(start), misses };
         (classes, stretches.into_iter().map(stretch).collect())
     }
 }
 
-/// The misses of the 1 KB that misses most, and in how many such stretches half of all misses lie.
-pub fn peaks(stretches: &[Stretch]) -> (u64, usize) {
+/// The largest number of misses in a range of 1 KB, and the number of ranges that hold half of all
+/// misses.
+pub fn peaks(stretches: &[KilobyteMisses]) -> (u64, usize) {
     let mut misses: Vec<u64> = stretches.iter().map(|stretch| stretch.misses).collect();
     misses.sort_unstable_by(|a, b| b.cmp(a));
     let all: u64 = misses.iter().sum();
@@ -480,8 +536,8 @@ mod tests {
     use super::*;
     use crate::examples::{evaluated, stretches};
 
-    fn own(bytes: u64, line: u64, ways: u64) -> Shape {
-        Shape { bytes, line, ways }
+    fn own(bytes: u64, line: u64, ways: u64) -> CacheShape {
+        CacheShape { bytes, line, ways }
     }
 
     #[test]
@@ -494,10 +550,16 @@ mod tests {
     #[test]
     fn shares_rates_and_speed_are_of_kernel_and_user_together() {
         let (found, cache) = (evaluated(), own(8 << 10, 32, 1));
-        assert_eq!(found.share(Level::OptS, Area::Usual, Level::Base, cache), Some(0.5));
-        assert_eq!(found.share(Level::OptS, Area::Cutoff(40), Level::Base, cache), Some(0.55));
-        assert_eq!(found.miss_rate(Level::Base, cache), Some(0.02));
-        assert_eq!(found.miss_rate(Level::Base, own(4 << 10, 32, 1)), None);
+        assert_eq!(
+            found.share(OptimizationLevel::OptS, Area::Usual, OptimizationLevel::Base, cache),
+            Some(0.5)
+        );
+        assert_eq!(
+            found.share(OptimizationLevel::OptS, Area::Cutoff(40), OptimizationLevel::Base, cache),
+            Some(0.55)
+        );
+        assert_eq!(found.miss_rate(OptimizationLevel::Base, cache), Some(0.02));
+        assert_eq!(found.miss_rate(OptimizationLevel::Base, own(4 << 10, 32, 1)), None);
         // 10 000 instructions, 0.015 data misses each; 200 and 100 misses; 30 cycles: 10 000 + 4
         // 500 + 6 000 against 3 000.
         let faster = found.speed_increase(cache, 30.0).unwrap();

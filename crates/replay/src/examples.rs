@@ -1,19 +1,25 @@
-//! Rows and an evaluation, written down by hand, for the tests of what shows them.
+//! Example rows and an example evaluation for the tests of reports.
 
-use crate::evaluation::{Area, ByClass, Evaluated, Level, Shape, Stretch, Trial};
-use crate::results::{Counters, FunctionMisses, Kind, Misses, ORIGINAL, Row, Sides, Taken};
+use crate::evaluation::{
+    Area, ByClass, CacheShape, CacheTrial, KilobyteMisses, OptimizationLevel, WorkloadEvaluation,
+};
+use crate::results::{FunctionMisses, ORIGINAL, ResultCounters, ResultKind, ResultRow};
 use image::BuildId;
 use image::address::LinkAddr;
+use sim::{MissCounts, PerMode, TakenBranches};
 use std::collections::BTreeMap;
 
-pub fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> Row {
-    let l1i =
-        Sides { kernel: Misses { cold: 10, own: misses - 30, other: 20 }, user: Misses::default() };
-    let taken = Sides {
-        kernel: Taken { conditional: misses, jump: 5, call: 4, ret: 3, indirect: 2 },
-        user: Taken::default(),
+/// A result row with these misses and functions.
+pub fn row(layout: &str, kind: ResultKind, misses: u64, functions: &[(&str, u64)]) -> ResultRow {
+    let l1i = PerMode {
+        kernel: MissCounts { cold: 10, own: misses - 30, other: 20 },
+        user: MissCounts::default(),
     };
-    Row {
+    let taken = PerMode {
+        kernel: TakenBranches { conditional: misses, jump: 5, call: 4, ret: 3, indirect: 2 },
+        user: TakenBranches::default(),
+    };
+    ResultRow {
         workload: "net".to_owned(),
         kernel: BuildId("0a0b".to_owned()),
         layout: layout.to_owned(),
@@ -21,14 +27,14 @@ pub fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> 
         seed: 1,
         kind,
         conditions: BTreeMap::from([("qemu".to_owned(), "10.0.2".to_owned())]),
-        counters: Counters {
-            instructions: Sides { kernel: 90_000, user: 10_000 },
-            fetched_bytes: Sides { kernel: 400_000, user: 40_000 },
+        counters: ResultCounters {
+            instructions: PerMode { kernel: 90_000, user: 10_000 },
+            fetched_bytes: PerMode { kernel: 400_000, user: 40_000 },
             l1i,
             itlb: None,
             taken,
-            touched_lines: Sides { kernel: 300, user: 30 },
-            touched_pages: Sides { kernel: 20, user: 2 },
+            touched_lines: PerMode { kernel: 300, user: 30 },
+            touched_pages: PerMode { kernel: 20, user: 2 },
             cycles: 123_456.0,
             interruptions: 7,
             unresolved_branches: 0,
@@ -50,51 +56,61 @@ pub fn row(layout: &str, kind: Kind, misses: u64, functions: &[(&str, u64)]) -> 
     }
 }
 
-pub fn original() -> Row {
-    row(ORIGINAL, Kind::Recorded, 1000, &[("tcp_rcv", 70), ("vfs_read", 50)])
+/// A row of the original.
+pub fn original() -> ResultRow {
+    row(ORIGINAL, ResultKind::Recorded, 1000, &[("tcp_rcv", 70), ("vfs_read", 50)])
 }
 
-pub fn predicted() -> Row {
-    row("ext-tsp", Kind::Predicted, 600, &[("tcp_rcv", 30), ("skb_copy", 9)])
+/// A predicted row of the layout `ext-tsp`.
+pub fn predicted() -> ResultRow {
+    row("ext-tsp", ResultKind::Predicted, 600, &[("tcp_rcv", 30), ("skb_copy", 9)])
 }
 
-pub fn recorded() -> Row {
-    row("ext-tsp", Kind::Recorded, 500, &[("tcp_rcv", 25)])
+/// A recorded row of the layout `ext-tsp`.
+pub fn recorded() -> ResultRow {
+    row("ext-tsp", ResultKind::Recorded, 500, &[("tcp_rcv", 25)])
 }
 
-pub fn evaluated() -> Evaluated {
-    let misses = |kernel, user| Sides {
-        kernel: Misses { cold: 1, own: kernel, other: 2 },
-        user: Misses { cold: 0, own: user, other: 3 },
+/// The evaluation of a small workload.
+pub fn evaluated() -> WorkloadEvaluation {
+    let misses = |kernel, user| PerMode {
+        kernel: MissCounts { cold: 1, own: kernel, other: 2 },
+        user: MissCounts { cold: 0, own: user, other: 3 },
     };
-    let trial = |level, area, cache, kernel, user| Trial {
+    let trial = |level, area, cache, kernel, user| CacheTrial {
         level,
         area,
         cache,
         misses: misses(kernel, user),
     };
-    let cache = Shape { bytes: 8 << 10, line: 32, ways: 1 };
+    let cache = CacheShape { bytes: 8 << 10, line: 32, ways: 1 };
     let classes =
         |main_seq| ByClass { self_conf_free: 5, main_seq, loops: 1, other_seq: 20, no_class: 4 };
-    Evaluated {
+    WorkloadEvaluation {
         workload: "net".into(),
         seed: 1,
-        instructions: Sides { kernel: 9000, user: 1000 },
+        instructions: PerMode { kernel: 9000, user: 1000 },
         references: classes(70),
         trials: vec![
-            trial(Level::Base, Area::Usual, cache, 174, 20),
-            trial(Level::ChangHwu, Area::Usual, cache, 94, 20),
-            trial(Level::OptS, Area::Usual, cache, 74, 20),
-            trial(Level::OptS, Area::Cutoff(40), cache, 84, 20),
+            trial(OptimizationLevel::Base, Area::Usual, cache, 174, 20),
+            trial(OptimizationLevel::ChangHwu, Area::Usual, cache, 94, 20),
+            trial(OptimizationLevel::OptS, Area::Usual, cache, 74, 20),
+            trial(OptimizationLevel::OptS, Area::Cutoff(40), cache, 84, 20),
         ],
-        classes: vec![(Level::Base, classes(150)), (Level::OptS, classes(50))],
-        addresses: vec![(Level::Base, stretches(&[150, 10])), (Level::OptS, stretches(&[40, 30]))],
+        classes: vec![
+            (OptimizationLevel::Base, classes(150)),
+            (OptimizationLevel::OptS, classes(50)),
+        ],
+        addresses: vec![
+            (OptimizationLevel::Base, stretches(&[150, 10])),
+            (OptimizationLevel::OptS, stretches(&[40, 30])),
+        ],
     }
 }
 
-/// Misses of stretches of 1 KB, one behind the other from 0.
-pub fn stretches(misses: &[u64]) -> Vec<Stretch> {
-    let stretch = |(number, &misses): (usize, &u64)| Stretch {
+/// Misses of adjacent ranges of 1 KB, from address 0.
+pub fn stretches(misses: &[u64]) -> Vec<KilobyteMisses> {
+    let stretch = |(number, &misses): (usize, &u64)| KilobyteMisses {
         start: LinkAddr(number as u64 * 1024),
         misses,
     };

@@ -1,22 +1,22 @@
-//! Which layouts lose on the recordings that they are given.
+//! Finds layouts that lose on the replayed recordings.
 //!
-//! Takes result rows; names those that miss more, or jump more, than the original of the same kind
-//! on the same recording and machine. A layout made from other work can: what did not run then lies
-//! with the cold. Never refuses anything: saying it is all.
+//! Takes result rows; names layouts that miss more, or jump more, than the original of the same
+//! kind on the same recording and machine. A layout made from other work can lose: it places code
+//! that did not run then with the cold code. Only warns, never refuses a layout.
 
-use crate::results::Row;
+use crate::results::ResultRow;
 
-/// A layout that is worse than the original by more than this share is said to lose: one line more
-/// or less is luck.
+/// A layout loses when it is worse than the original by more than this share. Smaller differences
+/// are chance.
 const NOTABLE: f64 = 0.005;
 
 /// A sentence for each layout that loses, in the order of the rows.
-pub fn losses(rows: &[Row]) -> Vec<String> {
+pub fn losses(rows: &[ResultRow]) -> Vec<String> {
     rows.iter().filter_map(|row| loss(row, original_of(row, rows)?)).collect()
 }
 
-fn original_of<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
-    let same = |other: &&Row| {
+fn original_of<'a>(row: &ResultRow, rows: &'a [ResultRow]) -> Option<&'a ResultRow> {
+    let same = |other: &&ResultRow| {
         (&other.workload, &other.machine, other.seed, other.kind)
             == (&row.workload, &row.machine, row.seed, row.kind)
             && other.layout == "original"
@@ -24,7 +24,7 @@ fn original_of<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
     rows.iter().find(same).filter(|_| row.layout != "original")
 }
 
-fn loss(row: &Row, original: &Row) -> Option<String> {
+fn loss(row: &ResultRow, original: &ResultRow) -> Option<String> {
     let lost = [
         (
             "L1I misses, of kernel and user together",
@@ -55,15 +55,15 @@ fn loss(row: &Row, original: &Row) -> Option<String> {
 mod tests {
     use super::*;
     use crate::examples::row;
-    use crate::results::Kind;
+    use crate::results::ResultKind;
 
     #[test]
-    fn only_what_is_worse_than_its_own_original_loses() {
+    fn a_layout_loses_only_against_its_own_original() {
         let rows = [
-            row("original", Kind::Predicted, 1000, &[]),
-            row("better", Kind::Predicted, 800, &[]),
-            row("as-good", Kind::Predicted, 1004, &[]),
-            row("worse", Kind::Predicted, 1100, &[]),
+            row("original", ResultKind::Predicted, 1000, &[]),
+            row("better", ResultKind::Predicted, 800, &[]),
+            row("as-good", ResultKind::Predicted, 1004, &[]),
+            row("worse", ResultKind::Predicted, 1100, &[]),
         ];
         let losses = losses(&rows);
         assert_eq!(losses.len(), 1, "{losses:?}");
@@ -73,9 +73,9 @@ mod tests {
     }
 
     #[test]
-    fn without_an_original_beside_it_nothing_is_said() {
-        let mut other = row("original", Kind::Predicted, 1000, &[]);
+    fn without_its_original_no_layout_is_named() {
+        let mut other = row("original", ResultKind::Predicted, 1000, &[]);
         other.machine = "another".to_owned();
-        assert!(losses(&[other, row("worse", Kind::Predicted, 1100, &[])]).is_empty());
+        assert!(losses(&[other, row("worse", ResultKind::Predicted, 1100, &[])]).is_empty());
     }
 }

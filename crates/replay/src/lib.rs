@@ -1,17 +1,43 @@
-//! A recorded execution runs again over any number of layouts and machines.
+//! Replays a recorded execution over any number of layouts and machines.
 //!
 //! Takes a recording, placements and machines; gives counters: L1I misses by cause, iTLB misses,
-//! taken branches, where it is asked for which of them are predicted wrongly, what was fetched and
-//! touched, and time by Torrellas' simple model; of a recording with data accesses also what the
-//! whole hierarchy of caches and TLBs missed, and time by SimOS' 1994 model. Reads the recording
-//! once. Never changes a layout, never looks at ELF.
+//! taken branches, bytes fetched, lines and pages touched, and time by Torrellas' simple model. On
+//! request it also counts mispredictions. For a recording with data accesses it also counts the
+//! misses of all caches and TLBs, and time by SimOS' 1994 model. Reads the recording once. Never
+//! changes a layout, never looks at ELF.
 //!
 //! ```text
 //! trace → flow: fragments ─┬→ moved: fetches of layout A → numbering → simulation on machines 1, 2, …
 //!                          └→ moved: fetches of layout B → …
 //! ```
+//!
+//! Replays a recording of one no-op of the kernel, which misses once:
+//!
+//! ```
+//! use kernlane_replay::{ReplayLayout, replay};
+//! use trace::{Event, Header, Reader, RunAddr, Translation, TranslationId, Writer};
+//!
+//! let mut writer = Writer::new(Vec::new(), &Header::default())?;
+//! writer.translations(&[Translation {
+//!     id: TranslationId(0),
+//!     addr: RunAddr(0xffff_ffff_8100_0000),
+//!     lengths: [1].into(),
+//!     code: [0x90].into(),
+//! }])?;
+//! let mut words = Vec::new();
+//! Event::Executed(TranslationId(0)).append_to(&mut words);
+//! writer.stream(&words)?;
+//! let (recording, _) = writer.end()?;
+//!
+//! let machines = [execution::machine::find("server-32k")?];
+//! let layouts = [ReplayLayout::original()];
+//! let replayed = replay(Reader::new(&recording[..])?, &layouts, &machines)?;
+//! assert_eq!(replayed.layouts[0].machines[0].l1i.kernel.cold, 1);
+//! # anyhow::Ok(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod application;
 pub mod bound;
@@ -36,25 +62,28 @@ use image::BuildId;
 use image::place::Placement;
 use rayon::prelude::*;
 use sim::MachineModel;
-pub use simulation::Asked;
-use simulation::{Amounts, MachineCounts, Simulation};
+pub use simulation::SimulationScope;
+use simulation::{LayoutAmounts, ReplayMachineCounts, Simulation};
 use std::io::Read;
 use trace::{
     AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, RecordingTotals, RunAddr,
 };
 
-/// A layout to run over.
+/// A layout to replay over.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct ReplayLayout {
+    /// The layout's name in result rows.
     pub name: String,
-    /// The kernel whose blocks it places; `None` for the original, which places none.
+    /// The kernel whose blocks it places; `None` for the original layout, which places none.
     pub kernel: Option<BuildId>,
+    /// Where each block of the old kernel lies.
     pub placement: Placement,
 }
 
-impl Layout {
-    pub fn original() -> Layout {
-        Layout {
+impl ReplayLayout {
+    /// The original layout: nothing moves.
+    pub fn original() -> ReplayLayout {
+        ReplayLayout {
             name: crate::results::ORIGINAL.to_owned(),
             kernel: None,
             placement: Placement::default(),
@@ -62,67 +91,84 @@ impl Layout {
     }
 }
 
-/// What one layout came to.
+/// The counts of one layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutCounts {
-    pub amounts: Amounts,
-    /// One for each machine, in their order.
-    pub machines: Vec<MachineCounts>,
+    /// The amounts that are the same on every machine.
+    pub amounts: LayoutAmounts,
+    /// The counts of each machine, in the order of the machines.
+    pub machines: Vec<ReplayMachineCounts>,
 }
 
-/// What the whole recording came to.
+/// The counts of the whole recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
+    /// The header of the recording.
     pub header: RecordingHeader,
+    /// The totals of the recording.
     pub totals: RecordingTotals,
+    /// Exceptions and interrupts.
     pub interruptions: Interruptions,
-    /// Kernel code that ran, as (start, end), ascending and apart.
+    /// Kernel code that ran, as disjoint ranges (start, end), ascending.
     pub kernel_code: Vec<(RunAddr, RunAddr)>,
-    /// One for each layout, in their order.
+    /// The counts of each layout, in the order of the layouts.
     pub layouts: Vec<LayoutCounts>,
 }
 
-/// Runs a recording over `layouts` on the caches of `machines`.
+/// Replays a recording over `layouts` on the caches of `machines`.
+///
+/// # Errors
+/// The recording is damaged or cut off, or runs more code than can be simulated.
 pub fn replay<R: Read>(
     reader: RecordingReader<R>,
-    layouts: &[Layout],
+    layouts: &[ReplayLayout],
     machines: &[MachineModel],
 ) -> Result<Replayed> {
-    replay_part(reader, layouts, machines, Asked::Caches, &mut PartFilter::whole())
+    replay_part(reader, layouts, machines, SimulationScope::Caches, &mut PartFilter::whole())
 }
 
-/// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty
-/// where it begins. A reader of less than the whole leaves data accesses aside.
+/// Replays the part of a recording that `cut` keeps over `layouts` on `machines`. Caches are empty
+/// where the part begins. For a part of a recording, pass a reader without data accesses.
+///
+/// # Errors
+/// As [`replay`].
 pub fn replay_part<R: Read>(
     reader: RecordingReader<R>,
-    layouts: &[Layout],
+    layouts: &[ReplayLayout],
     machines: &[MachineModel],
-    asked: Asked,
+    scope: SimulationScope,
     cut: &mut PartFilter,
 ) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> =
-        layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
+    let trials: Vec<ReplayTrial<'_>> =
+        layouts.iter().map(|layout| ReplayTrial::new(layout, machines, scope)).collect();
     replay_trials(reader, &trials, cut)
 }
 
-/// A layout with the machines that it is to run on, and what is asked of them.
+/// A layout, the machines to simulate, and what to simulate of them.
 #[derive(Clone, Copy)]
-pub struct Trials<'a> {
-    pub layout: &'a Layout,
+pub struct ReplayTrial<'a> {
+    /// The layout.
+    pub layout: &'a ReplayLayout,
+    /// The machines to simulate.
     pub machines: &'a [MachineModel],
-    pub asked: Asked,
-    /// How the sets of the L1I of all machines are divided. What is not whole is for machines of
-    /// one number of sets, without data accesses.
+    /// What to simulate of each machine.
+    pub scope: SimulationScope,
+    /// How the sets of the L1I of all machines are divided. A divided cache needs machines with one
+    /// number of sets, and no data accesses.
     pub division: &'a SetDivision,
-    /// Where the layout's placement has user code, if that moves, too. Such a layout is for
-    /// recordings without data accesses.
+    /// Where the layout's placement puts user code, if it moves user code. Such a layout needs a
+    /// recording without data accesses.
     pub application: Option<&'a Spaces>,
 }
 
-impl<'a> Trials<'a> {
-    /// On caches that are not divided.
-    pub fn new(layout: &'a Layout, machines: &'a [MachineModel], asked: Asked) -> Trials<'a> {
-        Trials { layout, machines, asked, division: &SetDivision::Whole, application: None }
+impl<'a> ReplayTrial<'a> {
+    /// A trial on caches that are not divided.
+    pub fn new(
+        layout: &'a ReplayLayout,
+        machines: &'a [MachineModel],
+        scope: SimulationScope,
+    ) -> ReplayTrial<'a> {
+        ReplayTrial { layout, machines, scope, division: &SetDivision::Whole, application: None }
     }
 
     fn check(&self) -> Result<()> {
@@ -138,14 +184,18 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// As [`replay_part`], each layout on machines of its own. Only where all have the same, and no
-/// user code moves, are data accesses followed.
+/// As [`replay_part`], with machines for each layout. Data accesses are followed only when all
+/// trials have the same machines and no user code moves.
+///
+/// # Errors
+/// As [`replay`]. A cache cannot be divided as a trial wants, or the placement of user code lacks a
+/// translation block of the recording.
 pub fn replay_trials<R: Read>(
     mut reader: RecordingReader<R>,
-    trials: &[Trials<'_>],
+    trials: &[ReplayTrial<'_>],
     cut: &mut PartFilter,
 ) -> Result<Replayed> {
-    trials.iter().try_for_each(Trials::check)?;
+    trials.iter().try_for_each(ReplayTrial::check)?;
     let mut flow = ExecutionFlow::default();
     let mut simulations: Vec<Simulation<'_>> = trials.iter().map(Simulation::new).collect();
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);
@@ -155,7 +205,7 @@ pub fn replay_trials<R: Read>(
     let mut data = DataFlow::new(machines);
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        let mut run = Run {
+        let mut run = ReplayRun {
             cut: &mut *cut,
             flow: &mut flow,
             data: &mut data,
@@ -194,17 +244,17 @@ pub fn replay_trials<R: Read>(
     })
 }
 
-/// The recorded execution runs on all layouts and machines.
-struct Run<'a, 'p> {
+/// Replays the recorded execution on all layouts and machines.
+struct ReplayRun<'a, 'p> {
     cut: &'a mut PartFilter,
     flow: &'a mut ExecutionFlow,
     data: &'a mut DataFlow,
     simulations: &'a mut [Simulation<'p>],
-    /// Of a recording with data accesses.
+    /// The access patterns of a recording with data accesses.
     patterns: Option<&'a AccessPatterns>,
 }
 
-impl Run<'_, '_> {
+impl ReplayRun<'_, '_> {
     fn words_with_data(
         &mut self,
         words: &[u32],
@@ -220,30 +270,31 @@ impl Run<'_, '_> {
     }
 
     fn words(&mut self, words: &[u32], stream: Option<&mut AccessStream<'_>>) -> Result<()> {
-        let mut ran = Vec::new();
+        let mut fragments_run = Vec::new();
         let cut = &mut *self.cut;
-        self.flow.follow(trace::events(words).filter(|event| cut.keeps(event)), &mut ran)?;
+        self.flow
+            .follow(trace::events(words).filter(|event| cut.keeps(event)), &mut fragments_run)?;
         if let Some(stream) = stream {
             self.data.follow(words, stream);
         }
-        self.simulate(&ran)
+        self.simulate(&fragments_run)
     }
 
     fn end(&mut self) -> Result<()> {
-        let mut ran = Vec::new();
-        self.flow.finish(&mut ran);
-        self.simulate(&ran)
+        let mut fragments_run = Vec::new();
+        self.flow.finish(&mut fragments_run);
+        self.simulate(&fragments_run)
     }
 
-    fn simulate(&mut self, ran: &[FragmentId]) -> Result<()> {
-        let Run { flow, data, simulations, patterns, .. } = self;
+    fn simulate(&mut self, fragments_run: &[FragmentId]) -> Result<()> {
+        let ReplayRun { flow, data, simulations, patterns, .. } = self;
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, patterns.map(|patterns| (&mut **data, patterns)))?;
         }
         let accesses = patterns.map(|_| &**data);
-        simulations.par_iter_mut().for_each(|simulation| simulation.run(ran, accesses));
+        simulations.par_iter_mut().for_each(|simulation| simulation.run(fragments_run, accesses));
         if patterns.is_some() {
-            data.forget(simulations.first().map_or(0, |first| first.executions(ran)));
+            data.forget(simulations.first().map_or(0, |first| first.executions(fragments_run)));
         }
         Ok(())
     }

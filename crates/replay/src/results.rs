@@ -1,36 +1,43 @@
-//! Result rows: what one layout did on one machine, with everything that the numbers depend on.
-//! `replay` and `optimize` write them, `report` reads them.
+//! Result rows: the counters of one layout on one machine, with everything that they depend on.
+//! `replay` and `optimize` write result rows, `report` reads them.
 
 use anyhow::{Context, Result, bail};
 pub use execution::branches::Predictions;
 use image::BuildId;
 use serde::{Deserialize, Serialize};
+use sim::{MissCounts, PerMode, TakenBranches};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The layout's name of a kernel as its own build laid it out.
+/// The layout name of a kernel as its own build laid it out.
 pub const ORIGINAL: &str = "original";
 
 const FORMAT: u32 = 1;
 
-/// A file of rows.
+/// A file of result rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Results {
+pub struct ResultFile {
+    /// The number of the file format.
     pub format: u32,
-    pub rows: Vec<Row>,
+    /// The rows.
+    pub rows: Vec<ResultRow>,
 }
 
-impl Results {
-    pub fn new(rows: Vec<Row>) -> Results {
-        Results { format: FORMAT, rows }
+impl ResultFile {
+    /// A file of these rows, in the current format.
+    pub fn new(rows: Vec<ResultRow>) -> ResultFile {
+        ResultFile { format: FORMAT, rows }
     }
 
-    /// The rows in a file, or in `results.json` of a directory.
-    pub fn read(path: &Path) -> Result<Results> {
+    /// Reads a file, or `results.json` in a directory.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not a file of results, or has an unknown format.
+    pub fn read(path: &Path) -> Result<ResultFile> {
         let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
         let text = std::fs::read(&file)
             .with_context(|| format!("{}: cannot read these results", file.display()))?;
-        let results: Results = serde_json::from_slice(&text)
+        let results: ResultFile = serde_json::from_slice(&text)
             .with_context(|| format!("{}: not a file of results", file.display()))?;
         if results.format != FORMAT {
             bail!(
@@ -42,6 +49,10 @@ impl Results {
         Ok(results)
     }
 
+    /// The file's text.
+    ///
+    /// # Errors
+    /// A number cannot be written as JSON.
     pub fn to_json(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -49,141 +60,122 @@ impl Results {
     }
 }
 
-/// Which execution was simulated. The two never share a column.
+/// Which execution was simulated. Recorded and predicted numbers never share a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A recording of the very kernel whose layout this is, at its own addresses.
+pub enum ResultKind {
+    /// A recording of the kernel with this layout, at its own addresses.
     Recorded,
     /// A recording of the original kernel, carried over to the layout's addresses.
     Predicted,
 }
 
+/// The counters of one layout on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ResultRow {
+    /// The recorded workload.
     pub workload: String,
     /// The kernel that was recorded.
     pub kernel: BuildId,
+    /// The layout's name.
     pub layout: String,
+    /// The simulated machine.
     pub machine: String,
     /// The seed of the recording.
     pub seed: u64,
-    pub kind: Kind,
-    /// What else the recording depends on: QEMU, its arguments, and so on.
+    /// Which execution was simulated.
+    pub kind: ResultKind,
+    /// The other conditions of the recording: QEMU, its arguments, and so on.
     pub conditions: BTreeMap<String, String>,
-    pub counters: Counters,
-    /// What no layout can do better; of the original, where it was asked for.
+    /// The counters.
+    pub counters: ResultCounters,
+    /// The lower bound for any layout; of the original, on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bound: Option<Bound>,
-    /// The kernel functions with the most L1I misses, most first; empty when no kernel image was at
-    /// hand to name them.
+    pub bound: Option<MissBound>,
+    /// The kernel functions with the most L1I misses, the most first. Empty without a kernel image
+    /// to name them.
     pub functions: Vec<FunctionMisses>,
-    /// The kernel functions with the most data misses, most first; empty as above, or when there is
-    /// nothing to count.
+    /// The kernel functions with the most data misses, the most first. Empty without a kernel image
+    /// or data accesses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data_functions: Vec<FunctionDataMisses>,
 }
 
-/// What one layout came to, against the original on the same recording and machine.
+/// The counts of one layout beside those of the original, on the same recording and machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Tested {
+pub struct TestedLayout {
+    /// The layout algorithm.
     pub algorithm: String,
-    /// What the layout was made from.
+    /// The profiles that the layout was made from.
     pub trained: String,
-    /// The workload of the recording that it was tested on.
+    /// The workload of the recording that the layout was tested on.
     pub tested: String,
+    /// The simulated machine.
     pub machine: String,
-    /// L1I misses of kernel and user together, of the original and of the layout.
+    /// L1I misses of kernel and user together: original, layout.
     pub misses: [u64; 2],
-    /// Direct jumps of the kernel that are taken, conditional or not.
+    /// Direct jumps that the kernel takes, conditional or not.
     pub jumps: [u64; 2],
 }
 
-/// Misses of an L1I of the machine's size that wastes nothing, by whose code missed (`bound.rs`).
+/// Misses of an ideal L1I of the machine's size, by mode (`bound.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bound {
-    /// With replacement that knows the future: no layout misses less.
-    pub belady: Sides<u64>,
-    /// Least recently used out first.
-    pub lru: Sides<u64>,
+pub struct MissBound {
+    /// With Belady's replacement, which knows the future: the lower bound for any layout.
+    pub belady: PerMode<u64>,
+    /// With LRU replacement.
+    pub lru: PerMode<u64>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sides<T> {
-    pub kernel: T,
-    pub user: T,
-}
-
-impl Sides<u64> {
-    pub fn total(&self) -> u64 {
-        self.kernel + self.user
-    }
-}
-
-impl<T, U: From<T>> From<sim::PerMode<T>> for Sides<U> {
-    fn from(modes: sim::PerMode<T>) -> Sides<U> {
-        Sides { kernel: modes.kernel.into(), user: modes.user.into() }
-    }
-}
-
-/// Misses of a cache by cause (Torrellas 1998, sections 2.2 and 5.1; SimOS 1995, section 4.4.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Misses {
-    pub cold: u64,
-    /// The line had been evicted by who misses it now: the kernel, or, where data accesses were
-    /// recorded, the same process, else any.
-    #[serde(rename = "self")]
-    pub own: u64,
-    pub other: u64,
-}
-
-impl Misses {
-    pub fn total(&self) -> u64 {
-        self.cold + self.own + self.other
-    }
-}
-
-impl From<sim::MissCounts> for Misses {
-    fn from(misses: sim::MissCounts) -> Misses {
-        Misses { cold: misses.cold, own: misses.own, other: misses.other }
-    }
-}
-
-/// What caches and TLBs of data and those behind the L1 did; from a recording with data accesses.
+/// MachineCounters of the data caches, of the levels behind the L1, and of the TLBs, from a
+/// recording with data accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct MemoryCounters {
+    /// Loads.
     pub loads: u64,
+    /// Stores.
     pub stores: u64,
-    pub l1d: Misses,
-    /// By what was missed: instructions, data. 0 where the machine has no such level.
-    pub l2_instructions: Misses,
-    pub l2_data: Misses,
-    pub l3_instructions: Misses,
-    pub l3_data: Misses,
+    /// Misses of the L1D.
+    pub l1d: MissCounts,
+    /// Misses on instructions. 0 where the machine has no such level.
+    pub l2_instructions: MissCounts,
+    /// L2 misses on data.
+    pub l2_data: MissCounts,
+    /// L3 misses on instructions.
+    pub l3_instructions: MissCounts,
+    /// L3 misses on data.
+    pub l3_data: MissCounts,
+    /// Misses of the data TLB.
     pub dtlb: u64,
-    /// Of a single-issue machine with blocking caches (SimOS' 1994 model).
+    /// Cycles of a single-issue machine with blocking caches (SimOS' 1994 model).
     pub cycles: f64,
-    /// Cycles of these for which it waited: for what the L1 lacked and the L2 had, for what the L2
-    /// lacked, for TLBs.
+    /// Cycles stalled for instructions that the L1I lacked and the L2 had.
     pub stall_l1i: f64,
+    /// Cycles stalled for data that the L1D lacked and the L2 had.
     pub stall_l1d: f64,
+    /// Cycles stalled for instructions that the L2 lacked.
     pub stall_l2i: f64,
+    /// Cycles stalled for data that the L2 lacked.
     pub stall_l2d: f64,
+    /// Cycles stalled for TLB misses.
     pub stall_tlb: f64,
 }
 
-impl Memory {
-    /// What these counters are on the machine; `None` when it describes no data cache.
-    pub fn new(machine: &sim::MachineModel, counters: &sim::MachineCounters) -> Option<Memory> {
+impl MemoryCounters {
+    /// The counters of a machine; `None` when it describes no data cache.
+    pub fn new(
+        machine: &sim::MachineModel,
+        counters: &sim::MachineCounters,
+    ) -> Option<MemoryCounters> {
         let stalls = machine.stalls(counters)?;
-        Some(Memory {
+        Some(MemoryCounters {
             loads: counters.loads,
             stores: counters.stores,
-            l1d: counters.l1d.into(),
-            l2_instructions: counters.l2i.into(),
-            l2_data: counters.l2d.into(),
-            l3_instructions: counters.l3i.into(),
-            l3_data: counters.l3d.into(),
+            l1d: counters.l1d,
+            l2_instructions: counters.l2i,
+            l2_data: counters.l2d,
+            l3_instructions: counters.l3i,
+            l3_data: counters.l3d,
             dtlb: counters.dtlb,
             cycles: machine.cycles(counters)?,
             stall_l1i: stalls.l1i,
@@ -195,73 +187,46 @@ impl Memory {
     }
 }
 
-/// Branches that were taken, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
-    pub conditional: u64,
-    /// Unconditional direct jumps.
-    pub jump: u64,
-    pub call: u64,
-    #[serde(rename = "return")]
-    pub ret: u64,
-    /// Indirect jumps and calls.
-    pub indirect: u64,
-}
-
-impl Taken {
-    /// Those that a layout decides about.
-    pub fn of_layout(&self) -> u64 {
-        self.conditional + self.jump
-    }
-}
-
-impl From<sim::TakenBranches> for Taken {
-    fn from(taken: sim::TakenBranches) -> Taken {
-        Taken {
-            conditional: taken.conditional,
-            jump: taken.jump,
-            call: taken.call,
-            ret: taken.ret,
-            indirect: taken.indirect,
-        }
-    }
-}
-
+/// What was counted, by mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
-    pub instructions: Sides<u64>,
-    pub fetched_bytes: Sides<u64>,
-    pub l1i: Sides<Misses>,
+pub struct ResultCounters {
+    /// Executed instructions.
+    pub instructions: PerMode<u64>,
+    /// Bytes fetched.
+    pub fetched_bytes: PerMode<u64>,
+    /// Misses of the L1I by cause.
+    pub l1i: PerMode<MissCounts>,
     /// `None` where the machine describes no instruction TLB.
-    pub itlb: Option<Sides<u64>>,
-    pub taken: Sides<Taken>,
-    /// Lines of the machine's L1I from which something was fetched.
-    pub touched_lines: Sides<u64>,
-    /// Pages of 4 KB from which something was fetched.
-    pub touched_pages: Sides<u64>,
-    /// Torrellas' simple model (1998, section 5.2).
+    pub itlb: Option<PerMode<u64>>,
+    /// Taken branches by kind.
+    pub taken: PerMode<TakenBranches>,
+    /// Lines of the machine's L1I from which at least one byte was fetched.
+    pub touched_lines: PerMode<u64>,
+    /// Pages of 4 KB from which at least one byte was fetched.
+    pub touched_pages: PerMode<u64>,
+    /// Cycles by Torrellas' simple model (1998, section 5.2).
     pub cycles: f64,
     /// Exceptions, interrupts and system calls.
     pub interruptions: u64,
-    /// Conditional branches of which the recording does not show which way they went.
+    /// Conditional branches whose direction the recording does not show.
     pub unresolved_branches: u64,
-    /// Steps that no processor could do under the placement; 0 when it is right.
+    /// Steps that no processor could make under the placement; 0 for a correct placement.
     pub breaks: u64,
     /// `None` for a recording without data accesses, or a machine that describes no data cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Sides<Memory>>,
-    /// `None`: not asked for, or the machine describes no branch prediction.
+    pub memory: Option<PerMode<MemoryCounters>>,
+    /// `None` when prediction was not simulated, or the machine describes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub branches: Option<Sides<Predictions>>,
+    pub branches: Option<PerMode<Predictions>>,
 }
 
-impl Counters {
+impl ResultCounters {
     /// L1I misses of kernel and user together.
     pub fn misses(&self) -> u64 {
         self.l1i.kernel.total() + self.l1i.user.total()
     }
 
-    /// Direct jumps of the kernel that are taken, conditional or not.
+    /// Direct jumps that the kernel takes, conditional or not.
     pub fn kernel_jumps(&self) -> u64 {
         self.taken.kernel.of_layout()
     }
@@ -270,18 +235,24 @@ impl Counters {
 /// The misses of one kernel function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionMisses {
+    /// The function's name.
     pub name: String,
+    /// Its L1I misses.
     pub misses: u64,
-    /// Bytes of its blocks that ran, and of the others.
+    /// Bytes of its blocks that ran.
     pub hot_bytes: u64,
+    /// Bytes of its other blocks.
     pub cold_bytes: u64,
 }
 
 /// The data misses of one kernel function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionDataMisses {
+    /// The function's name.
     pub name: String,
+    /// L1D misses.
     pub l1d: u64,
+    /// L2 misses on data.
     pub l2: u64,
 }
 
@@ -292,18 +263,18 @@ mod tests {
 
     #[test]
     fn results_survive_their_file() {
-        let results = Results::new(vec![original(), predicted(), recorded()]);
+        let results = ResultFile::new(vec![original(), predicted(), recorded()]);
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("results.json"), results.to_json().unwrap()).unwrap();
-        assert_eq!(Results::read(directory.path()).unwrap(), results);
-        assert_eq!(Results::read(&directory.path().join("results.json")).unwrap(), results);
+        assert_eq!(ResultFile::read(directory.path()).unwrap(), results);
+        assert_eq!(ResultFile::read(&directory.path().join("results.json")).unwrap(), results);
     }
 
     #[test]
     fn other_files_are_named_errors() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("r.json");
-        let message = || format!("{:#}", Results::read(&path).unwrap_err());
+        let message = || format!("{:#}", ResultFile::read(&path).unwrap_err());
         assert!(message().contains("r.json: cannot read these results"));
         std::fs::write(&path, "{}").unwrap();
         assert!(message().contains("r.json: not a file of results: missing field"));

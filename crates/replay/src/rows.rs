@@ -1,78 +1,87 @@
-//! What replay counted becomes result rows.
+//! Turns the counts of a replay into result rows.
 
 use crate::results::{
-    Counters, FunctionDataMisses, FunctionMisses, Kind, Memory, ORIGINAL, Predictions, Row, Sides,
+    FunctionDataMisses, FunctionMisses, MemoryCounters, ORIGINAL, Predictions, ResultCounters,
+    ResultKind, ResultRow,
 };
-use crate::simulation::DataMisses;
-use crate::{Layout, Replayed};
+use crate::simulation::DataMissCounts;
+use crate::{ReplayLayout, Replayed};
 use image::address::LinkAddr;
 use image::{BuildId, Function, Image};
-use sim::MachineModel;
+use sim::{MachineModel, PerMode};
 use std::collections::BTreeMap;
 use trace::RunAddr;
 
-/// So many functions stand in a row.
+/// The largest number of functions in a row.
 const FUNCTIONS: usize = 30;
 
-/// One row for each layout and machine: all layouts on the first machine, then on the next. `image`
-/// names functions.
+/// One row for each layout and machine: all layouts on the first machine, then all on the next.
+/// `image` names functions.
 pub fn rows(
     replayed: &Replayed,
-    layouts: &[Layout],
+    layouts: &[ReplayLayout],
     machines: &[MachineModel],
     image: Option<&Image>,
-) -> Vec<Row> {
+) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for (machine_at, machine) in machines.iter().enumerate() {
         for (layout, counts) in layouts.iter().zip(&replayed.layouts) {
-            let on = &counts.machines[machine_at];
+            let machine_counts = &counts.machines[machine_at];
             let amounts = &counts.amounts;
             let instructions = amounts.instructions.kernel + amounts.instructions.user;
-            let branches =
-                machine.branch.as_ref().zip(on.branches).map(|(prediction, counters)| Sides {
+            let branches = machine.branch.as_ref().zip(machine_counts.branches).map(
+                |(prediction, counters)| PerMode {
                     kernel: Predictions::new(
                         prediction,
                         &counters.kernel,
                         amounts.instructions.kernel,
                     ),
                     user: Predictions::new(prediction, &counters.user, amounts.instructions.user),
-                });
-            rows.push(Row {
+                },
+            );
+            rows.push(ResultRow {
                 workload: replayed.header.workload.clone(),
                 kernel: BuildId(replayed.header.build_id.clone()),
                 layout: layout.name.clone(),
                 machine: machine.name.clone(),
                 seed: replayed.header.seed,
-                kind: if layout.name == ORIGINAL { Kind::Recorded } else { Kind::Predicted },
+                kind: if layout.name == ORIGINAL {
+                    ResultKind::Recorded
+                } else {
+                    ResultKind::Predicted
+                },
                 conditions: replayed.header.conditions.iter().cloned().collect(),
-                counters: Counters {
-                    instructions: amounts.instructions.into(),
-                    fetched_bytes: amounts.fetched_bytes.into(),
-                    l1i: on.l1i.into(),
-                    itlb: on.itlb.map(Into::into),
-                    taken: amounts.taken.into(),
-                    touched_lines: on.touched_lines.into(),
-                    touched_pages: amounts.touched_pages.into(),
-                    cycles: machine
-                        .time
-                        .cycles(instructions, on.l1i.kernel.total() + on.l1i.user.total()),
+                counters: ResultCounters {
+                    instructions: amounts.instructions,
+                    fetched_bytes: amounts.fetched_bytes,
+                    l1i: machine_counts.l1i,
+                    itlb: machine_counts.itlb,
+                    taken: amounts.taken,
+                    touched_lines: machine_counts.touched_lines,
+                    touched_pages: amounts.touched_pages,
+                    cycles: machine.time.cycles(
+                        instructions,
+                        machine_counts.l1i.kernel.total() + machine_counts.l1i.user.total(),
+                    ),
                     interruptions: replayed.interruptions.seen,
                     unresolved_branches: replayed.interruptions.unresolved,
                     breaks: amounts.breaks,
                     branches,
-                    memory: on.memory.and_then(|counters| {
-                        Some(Sides {
-                            kernel: Memory::new(machine, &counters.kernel)?,
-                            user: Memory::new(machine, &counters.user)?,
+                    memory: machine_counts.memory.and_then(|counters| {
+                        Some(PerMode {
+                            kernel: MemoryCounters::new(machine, &counters.kernel)?,
+                            user: MemoryCounters::new(machine, &counters.user)?,
                         })
                     }),
                 },
                 bound: None,
                 functions: image
-                    .map(|image| top_functions(&on.misses_at, image, &replayed.kernel_code))
+                    .map(|image| {
+                        top_functions(&machine_counts.misses_at, image, &replayed.kernel_code)
+                    })
                     .unwrap_or_default(),
                 data_functions: image
-                    .map(|image| top_data_functions(&on.data_misses_at, image))
+                    .map(|image| top_data_functions(&machine_counts.data_misses_at, image))
                     .unwrap_or_default(),
             });
         }
@@ -80,11 +89,11 @@ pub fn rows(
     rows
 }
 
-/// The functions with the most misses; equals by name.
+/// The functions with the most misses. Functions with equally many misses are ordered by name.
 fn top_functions(
     misses_at: &[(RunAddr, u64)],
     image: &Image,
-    ran: &[(RunAddr, RunAddr)],
+    kernel_code: &[(RunAddr, RunAddr)],
 ) -> Vec<FunctionMisses> {
     let mut by_function: BTreeMap<usize, u64> = BTreeMap::new();
     for &(addr, misses) in misses_at {
@@ -98,18 +107,18 @@ fn top_functions(
     top.truncate(FUNCTIONS);
     top.into_iter()
         .map(|(function, misses)| {
-            let (hot_bytes, cold_bytes) = hot_and_cold(function, image, ran);
+            let (hot_bytes, cold_bytes) = hot_and_cold(function, image, kernel_code);
             FunctionMisses { name: function.name.clone(), misses, hot_bytes, cold_bytes }
         })
         .collect()
 }
 
-/// The functions with the most misses of the L1D; equals by name.
+/// The functions with the most L1D misses. Functions with equally many misses are ordered by name.
 fn top_data_functions(
-    misses_at: &[(RunAddr, DataMisses)],
+    misses_at: &[(RunAddr, DataMissCounts)],
     image: &Image,
 ) -> Vec<FunctionDataMisses> {
-    let mut by_function: BTreeMap<usize, DataMisses> = BTreeMap::new();
+    let mut by_function: BTreeMap<usize, DataMissCounts> = BTreeMap::new();
     for &(addr, misses) in misses_at {
         if let Some(index) = function_at(addr, image) {
             let sum = by_function.entry(index).or_default();
@@ -128,7 +137,7 @@ fn top_data_functions(
     top
 }
 
-/// The number of the function that holds this address.
+/// The index of the function that holds this address.
 fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
     let after = image.functions.partition_point(|function| function.addr <= LinkAddr(addr.0));
     let index = after.checked_sub(1)?;
@@ -136,12 +145,16 @@ fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
     (addr.0 - function.addr.0 < function.size).then_some(index)
 }
 
-/// Bytes of the function's blocks of which something ran, and of the others.
-fn hot_and_cold(function: &Function, image: &Image, ran: &[(RunAddr, RunAddr)]) -> (u64, u64) {
+/// Bytes of the function's blocks that ran at least in part, and of its other blocks.
+fn hot_and_cold(
+    function: &Function,
+    image: &Image,
+    kernel_code: &[(RunAddr, RunAddr)],
+) -> (u64, u64) {
     let (mut hot, mut cold) = (0, 0);
     for block in &image.blocks[function.blocks.start as usize..function.blocks.end as usize] {
-        let next = ran.partition_point(|(_, end)| end.0 <= block.addr.0);
-        let overlaps = ran.get(next).is_some_and(|(start, _)| start.0 < block.end_addr().0);
+        let next = kernel_code.partition_point(|(_, end)| end.0 <= block.addr.0);
+        let overlaps = kernel_code.get(next).is_some_and(|(start, _)| start.0 < block.end_addr().0);
         *(if overlaps { &mut hot } else { &mut cold }) += u64::from(block.size);
     }
     (hot, cold)

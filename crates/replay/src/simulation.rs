@@ -1,10 +1,10 @@
-//! One layout on all machines: the fragments that ran become fetches, and the fetches hits and
+//! Simulates one layout on all machines: fragments become fetches, and fetches become hits and
 //! misses.
 //!
-//! What a fragment fetches is worked out once for each layout and each size of line or page; the
-//! execution then is a walk through these lists.
+//! The fetches of a fragment are computed once for each layout and each size of line or page. The
+//! simulation then walks through these lists.
 
-use crate::Trials;
+use crate::ReplayTrial;
 use crate::application::Spaces;
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
@@ -23,27 +23,27 @@ use sim::{
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use trace::{AccessPatterns, RunAddr, Translation, TranslationId};
 
-/// The lines (or pages) that each fragment uses, in order; one directly behind the same one is left
+/// The lines (or pages) that each fragment fetches, in order. A direct repetition of a line is left
 /// out.
 #[derive(Clone, Debug)]
-struct Uses {
+struct FetchedUnits {
     numbering: Numbering,
-    /// Fragment f uses `lines[starts[f]..starts[f + 1]]`.
+    /// Fragment f fetches `lines[starts[f]..starts[f + 1]]`.
     starts: Vec<u32>,
     lines: Vec<LineId>,
-    /// The old address of the first byte that is fetched from each of `lines`.
+    /// For each of `lines`, the old address of the first byte fetched from it.
     origins: Vec<RunAddr>,
-    /// Where each of `lines` lies; only for recordings with data accesses.
+    /// The physical address of each of `lines`; only for recordings with data accesses.
     physical: Vec<PhysAddr>,
 }
 
-impl Uses {
-    fn new(unit: FetchUnit, sets: u32, division: &SetDivision) -> Uses {
+impl FetchedUnits {
+    fn new(unit: FetchUnit, sets: u32, division: &SetDivision) -> FetchedUnits {
         let division = match unit {
             FetchUnit::Lines(_) => division.clone(),
             FetchUnit::Pages { .. } => SetDivision::Whole,
         };
-        Uses {
+        FetchedUnits {
             numbering: Numbering::divided(unit, sets, division),
             starts: vec![0],
             lines: Vec::new(),
@@ -52,8 +52,7 @@ impl Uses {
         }
     }
 
-    /// Appends the next fragment. `lies`: where an address of its code lies, if that is known at
-    /// all.
+    /// Appends the next fragment. `lies` gives the physical address of its code, if known.
     fn push(
         &mut self,
         moved: &MovedFragment,
@@ -94,49 +93,56 @@ impl Uses {
     }
 }
 
-/// What is simulated of each machine.
+/// What to simulate of each machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum SimulationScope {
     /// Caches and TLBs.
     Caches,
-    /// And branch prediction, where the machine says how it predicts.
-    Branches,
+    /// Caches, TLBs and, where the machine describes it, branch prediction.
+    CachesAndBranches,
 }
 
-/// One machine's caches while they run.
-struct Running {
+/// The caches and predictors of one machine during a replay.
+struct MachineSimulation {
     l1i: InstructionCache,
     itlb: Option<Tlb>,
-    /// Takes the place of `l1i` and `itlb` where a recording has data accesses and the machine data
+    /// Replaces `l1i` and `itlb` when the recording has data accesses and the machine has data
     /// caches.
     hierarchy: Option<Hierarchy>,
-    /// Misses of the L1D and of the level behind it, by the instruction that missed.
-    data_misses: HashMap<(TranslationId, u16), DataMisses>,
-    /// Indices into `Simulation::uses`.
+    /// Misses of the L1D and of the L2, by the instruction that missed.
+    data_misses: HashMap<(TranslationId, u16), DataMissCounts>,
+    /// Index into `Simulation::fetched`.
     lines: usize,
     pages: Option<usize>,
-    /// Misses of each entry of `Uses::lines`.
+    /// The number of misses of each entry of `FetchedUnits::lines`.
     misses: Vec<u64>,
     predicting: Option<PredictorRun>,
 }
 
 /// Data misses of one instruction or function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DataMisses {
+pub struct DataMissCounts {
     pub l1d: u64,
     pub l2: u64,
 }
 
-impl Running {
-    fn run_with_data(&mut self, ran: &[FragmentId], uses: &[Uses], once: &[Once], data: &DataFlow) {
-        let Running { hierarchy: Some(hierarchy), data_misses, .. } = self else {
-            return self.run(ran, uses);
+impl MachineSimulation {
+    fn run_with_data(
+        &mut self,
+        fragments_run: &[FragmentId],
+        fetched: &[FetchedUnits],
+        fragments: &[FragmentAmounts],
+        data: &DataFlow,
+    ) {
+        let MachineSimulation { hierarchy: Some(hierarchy), data_misses, .. } = self else {
+            return self.run(fragments_run, fetched);
         };
-        let (lines, pages) = (&uses[self.lines], self.pages.map(|pages| &uses[pages]));
+        let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
         let mut executions = data.executions.iter();
         let mut accesses = data.accesses();
-        for &fragment in ran {
-            let Once { mode, instructions, late, translation, .. } = once[fragment.0 as usize];
+        for &fragment in fragments_run {
+            let FragmentAmounts { mode, instructions, late, translation, .. } =
+                fragments[fragment.0 as usize];
             let execution =
                 if late { Execution::NONE } else { *executions.next().unwrap_or(&Execution::NONE) };
             hierarchy.runs(if mode == Mode::Kernel {
@@ -159,10 +165,10 @@ impl Running {
         }
     }
 
-    fn run(&mut self, ran: &[FragmentId], uses: &[Uses]) {
-        let lines = &uses[self.lines];
+    fn run(&mut self, fragments_run: &[FragmentId], fetched: &[FetchedUnits]) {
+        let lines = &fetched[self.lines];
         let (l1i, misses) = (&mut self.l1i, &mut self.misses[..]);
-        for &fragment in ran {
+        for &fragment in fragments_run {
             let at = lines.of(fragment);
             for (&line, misses) in lines.lines[at.clone()].iter().zip(&mut misses[at]) {
                 if l1i.fetch(line) {
@@ -173,8 +179,8 @@ impl Running {
         let (Some(itlb), Some(pages)) = (&mut self.itlb, self.pages) else {
             return;
         };
-        let pages = &uses[pages];
-        for &fragment in ran {
+        let pages = &fetched[pages];
+        for &fragment in fragments_run {
             for &page in &pages.lines[pages.of(fragment)] {
                 itlb.access(page);
             }
@@ -187,7 +193,7 @@ fn access_data(
     hierarchy: &mut Hierarchy,
     access: &DataAccess,
     translation: TranslationId,
-    misses: &mut HashMap<(TranslationId, u16), DataMisses>,
+    misses: &mut HashMap<(TranslationId, u16), DataMissCounts>,
 ) {
     hierarchy.data_page(access.page);
     let log2 = hierarchy.data_line_log2();
@@ -202,10 +208,10 @@ fn access_data(
     }
 }
 
-/// What one run of a fragment amounts to on any machine.
-struct Once {
+/// The amounts of one run of a fragment, which are the same on every machine.
+struct FragmentAmounts {
     translation: TranslationId,
-    /// Nothing of its translation runs: it is no execution.
+    /// No instruction of its translation block runs: it is not an execution.
     late: bool,
     mode: Mode,
     instructions: u64,
@@ -214,59 +220,60 @@ struct Once {
     breaks: u64,
 }
 
-/// What the whole recording amounts to under a layout, on any machine.
+/// The amounts of the whole recording under a layout, which are the same on every machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Amounts {
+pub struct LayoutAmounts {
     pub instructions: PerMode<u64>,
     pub fetched_bytes: PerMode<u64>,
     pub taken: PerMode<TakenBranches>,
-    /// Pages of 4 KB from which something was fetched.
+    /// Pages of 4 KB from which at least one byte was fetched.
     pub touched_pages: PerMode<u64>,
     /// See [`MovedFragment::breaks`].
     pub breaks: u64,
 }
 
-/// What one machine's caches counted.
+/// The counts of one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MachineCounts {
+pub struct ReplayMachineCounts {
     pub l1i: PerMode<sim::MissCounts>,
     pub itlb: Option<PerMode<u64>>,
     pub touched_lines: PerMode<u64>,
-    /// Misses by the old address at which the missing fetch began; ascending, none with 0.
+    /// L1I misses by the old address at which the fetch began; ascending, without zeros.
     pub misses_at: Vec<(RunAddr, u64)>,
-    /// What the whole hierarchy did; of a recording with data accesses, where the machine describes
-    /// a data cache.
+    /// MachineCounters of the whole hierarchy; `None` without data accesses, or when the machine
+    /// describes no data cache.
     pub memory: Option<PerMode<MachineCounters>>,
     /// Data misses by the old address of the instruction; ascending.
-    pub data_misses_at: Vec<(RunAddr, DataMisses)>,
-    /// How branches were predicted; where that was asked for and the machine says how it predicts.
+    pub data_misses_at: Vec<(RunAddr, DataMissCounts)>,
+    /// Counters of branch prediction; `None` when it was not simulated, or the machine describes
+    /// none.
     pub branches: Option<PerMode<BranchCounters>>,
 }
 
-/// One layout, while the recording runs.
+/// One layout during a replay.
 pub struct Simulation<'a> {
     placement: &'a Placement,
     application: Option<&'a Spaces>,
-    /// User code as the placement knows it; only where it moves.
+    /// User code at the addresses that the placement uses; empty unless user code moves.
     codes: HashMap<TranslationId, TranslatedCode>,
-    once: Vec<Once>,
+    fragments: Vec<FragmentAmounts>,
     pages: BTreeSet<u64>,
-    uses: Vec<Uses>,
-    /// Known only where something predicts them.
+    fetched: Vec<FetchedUnits>,
+    /// Filled only when a machine predicts branches.
     branches: FragmentBranches,
-    running: Vec<Running>,
+    running: Vec<MachineSimulation>,
 }
 
 impl<'a> Simulation<'a> {
-    pub fn new(trials: &Trials<'a>) -> Simulation<'a> {
-        let Trials { machines, asked, .. } = *trials;
+    pub fn new(trials: &ReplayTrial<'a>) -> Simulation<'a> {
+        let ReplayTrial { machines, scope, .. } = *trials;
         let mut sets = BTreeMap::new();
         for (unit, number) in machines.iter().flat_map(units) {
             let largest = sets.entry(unit).or_insert(number);
             *largest = number.max(*largest);
         }
         let index_of = |unit| sets.keys().position(|&known| known == unit);
-        let running = machines.iter().map(|machine| Running {
+        let running = machines.iter().map(|machine| MachineSimulation {
             l1i: InstructionCache::new(machine.l1i),
             itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry())),
             hierarchy: Hierarchy::new(machine),
@@ -274,27 +281,29 @@ impl<'a> Simulation<'a> {
             lines: index_of(lines_of(machine)).unwrap_or_default(),
             pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
             misses: Vec::new(),
-            predicting: match asked {
-                Asked::Caches => None,
-                Asked::Branches => machine.branch.as_ref().map(PredictorRun::new),
+            predicting: match scope {
+                SimulationScope::Caches => None,
+                SimulationScope::CachesAndBranches => {
+                    machine.branch.as_ref().map(PredictorRun::new)
+                }
             },
         });
         Simulation {
             placement: &trials.layout.placement,
             application: trials.application,
             codes: HashMap::new(),
-            once: Vec::new(),
+            fragments: Vec::new(),
             pages: BTreeSet::new(),
             branches: FragmentBranches::default(),
             running: running.collect(),
-            uses: sets
+            fetched: sets
                 .iter()
-                .map(|(&unit, &sets)| Uses::new(unit, sets, trials.division))
+                .map(|(&unit, &sets)| FetchedUnits::new(unit, sets, trials.division))
                 .collect(),
         }
     }
 
-    /// Learns what translations are; before their first fragment.
+    /// Adds translation blocks, before their first fragment.
     pub fn define(&mut self, translations: &[Translation]) -> Result<()> {
         let Some(spaces) = self.application else { return Ok(()) };
         for translation in translations.iter().filter(|translation| !translation.is_kernel()) {
@@ -303,22 +312,22 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Learns the fragments that were first seen since the last call; of a recording with data
-    /// accesses also where they lie.
+    /// Adds the fragments that were first seen since the last call and, for a recording with data
+    /// accesses, their physical addresses.
     pub fn learn(
         &mut self,
         flow: &ExecutionFlow,
         mut data: Option<(&mut DataFlow, &AccessPatterns)>,
     ) -> Result<()> {
         let predicts = self.running.iter().any(|running| running.predicting.is_some());
-        for fragment in &flow.fragments[self.once.len()..] {
+        for fragment in &flow.fragments[self.fragments.len()..] {
             let code = self.codes.get(&fragment.translation);
             let code = code.unwrap_or(&flow.codes[fragment.translation.0 as usize]);
             let moved = moved::run(code, fragment, self.placement);
             let id = fragment.translation;
             let mut lies =
                 |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
-            self.uses.iter_mut().try_for_each(|uses| uses.push(&moved, &mut lies))?;
+            self.fetched.iter_mut().try_for_each(|fetched| fetched.push(&moved, &mut lies))?;
             if predicts {
                 self.branches.push(&moved);
             }
@@ -326,7 +335,7 @@ impl<'a> Simulation<'a> {
                 let last = fetch.start.0.wrapping_add(u64::from(fetch.bytes) - 1);
                 self.pages.extend(fetch.start.0 >> 12..=last >> 12);
             }
-            self.once.push(Once {
+            self.fragments.push(FragmentAmounts {
                 translation: fragment.translation,
                 late: matches!(fragment.exit, FragmentExit::LateNext | FragmentExit::LateTaken),
                 mode: code.mode(),
@@ -337,39 +346,39 @@ impl<'a> Simulation<'a> {
             });
         }
         for running in &mut self.running {
-            running.misses.resize(self.uses[running.lines].lines.len(), 0);
+            running.misses.resize(self.fetched[running.lines].lines.len(), 0);
         }
         Ok(())
     }
 
-    /// Runs fragments, all of them learnt, on every machine; `data`: what their executions
-    /// accessed.
-    pub fn run(&mut self, ran: &[FragmentId], data: Option<&DataFlow>) {
-        let (uses, once, branches) = (&self.uses, &self.once, &self.branches);
+    /// Runs fragments that were added before on every machine. `data`: the accesses of their
+    /// executions.
+    pub fn run(&mut self, fragments_run: &[FragmentId], data: Option<&DataFlow>) {
+        let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
             match data {
-                None => running.run(ran, uses),
-                Some(data) => running.run_with_data(ran, uses, once, data),
+                None => running.run(fragments_run, fetched),
+                Some(data) => running.run_with_data(fragments_run, fetched, fragments, data),
             }
             if let Some(predicting) = &mut running.predicting {
-                predicting.run(ran, branches);
+                predicting.run(fragments_run, branches);
             }
         });
     }
 
-    /// How many of these fragments are executions.
-    pub fn executions(&self, ran: &[FragmentId]) -> usize {
-        ran.iter().filter(|fragment| !self.once[fragment.0 as usize].late).count()
+    /// How many of these fragments are executions of translation blocks.
+    pub fn executions(&self, fragments_run: &[FragmentId]) -> usize {
+        fragments_run.iter().filter(|fragment| !self.fragments[fragment.0 as usize].late).count()
     }
 
-    /// `counts`: how often each fragment ran.
-    pub fn amounts(&self, counts: &[u64]) -> Amounts {
-        let mut amounts = Amounts::default();
-        for (once, &times) in self.once.iter().zip(counts) {
-            *amounts.instructions.get_mut(once.mode) += once.instructions * times;
-            *amounts.fetched_bytes.get_mut(once.mode) += once.bytes * times;
-            *amounts.taken.get_mut(once.mode) += once.taken.times(times);
-            amounts.breaks += once.breaks * times;
+    /// The amounts of the whole recording. `counts`: how often each fragment ran.
+    pub fn amounts(&self, counts: &[u64]) -> LayoutAmounts {
+        let mut amounts = LayoutAmounts::default();
+        for (fragment, &times) in self.fragments.iter().zip(counts) {
+            *amounts.instructions.get_mut(fragment.mode) += fragment.instructions * times;
+            *amounts.fetched_bytes.get_mut(fragment.mode) += fragment.bytes * times;
+            *amounts.taken.get_mut(fragment.mode) += fragment.taken.times(times);
+            amounts.breaks += fragment.breaks * times;
         }
         for &page in &self.pages {
             let mode = if RunAddr(page << 12).is_kernel() { Mode::Kernel } else { Mode::User };
@@ -379,11 +388,11 @@ impl<'a> Simulation<'a> {
     }
 
     /// One for each machine, in their order.
-    pub fn machine_counts(&self, flow: &ExecutionFlow) -> Vec<MachineCounts> {
+    pub fn machine_counts(&self, flow: &ExecutionFlow) -> Vec<ReplayMachineCounts> {
         self.running
             .iter()
             .map(|running| {
-                let lines = &self.uses[running.lines];
+                let lines = &self.fetched[running.lines];
                 let mut misses_at = BTreeMap::new();
                 for (&origin, &misses) in
                     lines.origins.iter().zip(&running.misses).filter(|(_, misses)| **misses > 0)
@@ -401,7 +410,7 @@ impl<'a> Simulation<'a> {
                         user: field(&counters.user),
                     })
                 };
-                MachineCounts {
+                ReplayMachineCounts {
                     l1i: memory.map_or(running.l1i.misses(), |counters| PerMode {
                         kernel: counters.kernel.l1i,
                         user: counters.user.l1i,
@@ -421,12 +430,12 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// By address, from by translation and instruction.
+/// Turns counts by translation block and instruction into counts by address.
 fn data_misses_at(
-    misses: &HashMap<(TranslationId, u16), DataMisses>,
+    misses: &HashMap<(TranslationId, u16), DataMissCounts>,
     flow: &ExecutionFlow,
-) -> Vec<(RunAddr, DataMisses)> {
-    let mut at = BTreeMap::<RunAddr, DataMisses>::new();
+) -> Vec<(RunAddr, DataMissCounts)> {
+    let mut at = BTreeMap::<RunAddr, DataMissCounts>::new();
     for (&(translation, instruction), misses) in misses {
         let sum = at.entry(flow.codes[translation.0 as usize].addr_of(instruction)).or_default();
         sum.l1d += misses.l1d;
@@ -439,7 +448,7 @@ fn lines_of(machine: &MachineModel) -> FetchUnit {
     FetchUnit::Lines(machine.l1i_line)
 }
 
-/// What has to be numbered for a machine, and the sets of the cache that takes it.
+/// The lines and pages to number for a machine, with the number of sets of their cache.
 fn units(machine: &MachineModel) -> impl Iterator<Item = (FetchUnit, u32)> {
     let pages = machine.itlb.map(|itlb| (FetchUnit::of_pages(&itlb), itlb.geometry().sets()));
     std::iter::once((lines_of(machine), machine.l1i.sets())).chain(pages)

@@ -1,11 +1,11 @@
-//! What layouts made from one workload come to on another, for a terminal.
+//! Layouts made from one workload and tested on others, for a terminal.
 
-use crate::text::{Table, in_order};
-use replay::results::Tested;
+use crate::text::{TextTable, in_order};
+use replay::results::TestedLayout;
 
-/// A table for each algorithm and machine: a line for what the layout was made from, a column for
-/// what it was tested on.
-pub fn text(tested: &[Tested]) -> String {
+/// A table for each algorithm and machine. A line stands for the profiles that a layout was made
+/// from, a column for the workload that it was tested on.
+pub fn text(tested: &[TestedLayout]) -> String {
     let mut text = String::new();
     let algorithms = in_order(tested, |it| &it.algorithm);
     let machines = in_order(tested, |it| &it.machine);
@@ -13,13 +13,13 @@ pub fn text(tested: &[Tested]) -> String {
     for (algorithm, machine) in
         algorithms.iter().flat_map(|a| machines.iter().map(move |m| (*a, *m)))
     {
-        let of: Vec<&Tested> = tested
+        let of: Vec<&TestedLayout> = tested
             .iter()
             .filter(|it| it.algorithm == *algorithm && it.machine == *machine)
             .collect();
         let mut titles = vec!["made from"];
         titles.extend(workloads.iter().flat_map(|name| [name.as_str(), "jumps"]));
-        let mut table = Table::new(&titles);
+        let mut table = TextTable::new(&titles);
         for trained in in_order(tested, |it| &it.trained) {
             let mut cells = vec![trained.clone()];
             for workload in &workloads {
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_tested_has_a_dash() {
-        let tested = |trained: &str, tested: &str, misses| Tested {
+    fn an_untested_pair_has_a_dash() {
+        let tested = |trained: &str, tested: &str, misses| TestedLayout {
             algorithm: "joint".into(),
             trained: trained.into(),
             tested: tested.into(),

@@ -1,11 +1,11 @@
 //! The difference of two recordings for a terminal.
 
-use crate::text::Table;
-use attribution::services::difference::{Change, Difference};
+use crate::text::TextTable;
+use attribution::services::difference::{CostChange, RecordingDifference};
 use std::fmt::Write as _;
 
-/// The largest `most` changes of services and of functions.
-pub fn text(difference: &Difference, most: usize) -> String {
+/// The `most` largest changes of services, and of functions.
+pub fn text(difference: &RecordingDifference, most: usize) -> String {
     let mut text = format!(
         "before: workload {}, kernel {}\nafter:  workload {}, kernel {}\n{}\n\n",
         difference.workload_before,
@@ -29,14 +29,14 @@ pub fn text(difference: &Difference, most: usize) -> String {
     text
 }
 
-fn table(first: &str) -> Table {
-    Table::new(&[
+fn table(first: &str) -> TextTable {
+    TextTable::new(&[
         first, "before", "after", "change", "", "calls", "", "a call", "", "by calls", "instr.",
         "misses", "why",
     ])
 }
 
-fn row(change: &Change) -> Vec<String> {
+fn row(change: &CostChange) -> Vec<String> {
     let mean = |cost: f64, calls: u64| {
         if calls == 0 { "-".to_owned() } else { format!("{:.0}", cost / calls as f64) }
     };

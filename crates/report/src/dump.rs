@@ -1,7 +1,7 @@
-//! A recording as text: for people, or as JSON with one object a line.
+//! A recording as text for people, or as JSON with one object per line.
 //!
-//! Takes a reader and somewhere to write; gives the damage that ended the reading, if any. What
-//! stands before the damage is printed.
+//! Takes a reader and a writer; gives the damage that ended the reading, if any. Everything before
+//! the damage is printed.
 
 use serde_json::json;
 use std::io::{self, Read, Write};
@@ -11,34 +11,39 @@ use trace::{
     TranslationId, events,
 };
 
+/// The form of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum DumpForm {
+    /// Lines of text for people.
     Text,
-    /// One object a line: first `header`, then `task`, `translation`, `executed`, `left`, `switch`,
-    /// `marker`, `woken`, `clock`, `use`, `mapping`, `load`, `store`, `pattern`, last `totals`.
+    /// One object per line: first `header`, then `task`, `translation`, `executed`, `left`,
+    /// `switch`, `marker`, `woken`, `clock`, `use`, `mapping`, `load`, `store`, `pattern`, last
+    /// `totals`.
     Json,
 }
 
-/// What is printed besides header, tasks and totals.
+/// What to print in addition to header, tasks and totals.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sections {
+pub struct DumpSections {
+    /// The translation blocks.
     pub translations: bool,
+    /// The events, with data accesses.
     pub stream: bool,
-    /// At most so many events of the stream.
+    /// The largest number of events to print; `None` for all.
     pub limit: Option<u64>,
 }
 
-/// Prints the whole recording, and gives what is wrong with it.
+/// Prints the whole recording; returns its damage, if any.
 ///
 /// # Errors
-/// Writing fails. Damage of the recording is no error.
+/// Writing fails. Damage of the recording is not an error.
 pub fn dump<R: Read>(
     mut reader: RecordingReader<R>,
-    form: Form,
-    sections: Sections,
+    form: DumpForm,
+    sections: DumpSections,
     out: &mut impl Write,
 ) -> io::Result<Option<ReadError>> {
-    let mut printer = Printer {
+    let mut printer = DumpPrinter {
         out,
         form,
         sections,
@@ -61,20 +66,20 @@ pub fn dump<R: Read>(
     Ok(damage)
 }
 
-struct Printer<'a, W: Write> {
+struct DumpPrinter<'a, W: Write> {
     out: &'a mut W,
-    form: Form,
-    sections: Sections,
+    form: DumpForm,
+    sections: DumpSections,
     events_left: u64,
-    /// What was defined so far, by id; code only as long as it is needed.
+    /// The translation blocks so far, by id: address and number of instructions.
     translations: Vec<(trace::RunAddr, u32)>,
     tasks: Vec<String>,
 }
 
-impl<W: Write> Printer<'_, W> {
+impl<W: Write> DumpPrinter<'_, W> {
     fn header(&mut self, format: u32, header: &RecordingHeader) -> io::Result<()> {
         let RecordingHeader { build_id, workload, seed, conditions } = header;
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let conditions: Vec<_> =
                 conditions.iter().map(|(key, value)| json!([key, value])).collect();
             let header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
@@ -117,11 +122,11 @@ impl<W: Write> Printer<'_, W> {
         let (id, pointer, name) = (task.id.0, task.pointer.0, task.name());
         let pid = task.pid.map_or("?".to_owned(), |pid| pid.to_string());
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let task = json!({"id": id, "pointer": format!("{pointer:016x}"), "pid": task.pid, "comm": name});
                 writeln!(self.out, "{}", json!({ "task": task }))?;
             }
-            Form::Text => writeln!(
+            DumpForm::Text => writeln!(
                 self.out,
                 "task        {id:>8} {pointer:016x} pid {pid} {}",
                 name.escape_debug()
@@ -141,11 +146,11 @@ impl<W: Write> Printer<'_, W> {
         let code: Vec<String> =
             translation.code_by_instruction().map(|(_, code)| hex(code)).collect();
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let translation = json!({"id": id, "addr": addr.to_string(), "code": code});
                 writeln!(self.out, "{}", json!({ "translation": translation }))
             }
-            Form::Text => {
+            DumpForm::Text => {
                 writeln!(self.out, "translation {id:>8} {addr} {instructions}: {}", code.join(" "))
             }
         }
@@ -157,7 +162,7 @@ impl<W: Write> Printer<'_, W> {
         }
         self.events_left -= 1;
         let known = |TranslationId(id): TranslationId| self.translations[id as usize];
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let event = match event {
                 StreamEvent::Executed(id) => json!({ "executed": id.0 }),
                 StreamEvent::Left { translation, instructions } => {
@@ -196,7 +201,7 @@ impl<W: Write> Printer<'_, W> {
         }
     }
 
-    /// Each execution, and then what it accessed; before it, what frames are used for from then on.
+    /// Prints each execution, then its accesses; before it, the changes of frame use.
     fn stream_with_data(
         &mut self,
         words: &[u32],
@@ -233,11 +238,11 @@ impl<W: Write> Printer<'_, W> {
         let (what, instruction, size) =
             (if site.is_store() { "store" } else { "load" }, site.instruction(), site.size());
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let access = json!({"instruction": instruction, "addr": format!("{addr:016x}"), "size": size});
                 writeln!(self.out, "{}", json!({ what: access }))
             }
-            Form::Text => writeln!(self.out, "{what:<11} {instruction:>8} {addr:016x} {size}"),
+            DumpForm::Text => writeln!(self.out, "{what:<11} {instruction:>8} {addr:016x} {size}"),
         }
     }
 
@@ -245,11 +250,11 @@ impl<W: Write> Printer<'_, W> {
         let (page, frame, kind) =
             (mapping.page << 12, mapping.frame << 12, page_kind(mapping.kind));
         match self.form {
-            Form::Json => {
+            DumpForm::Json => {
                 let mapping = json!({"page": format!("{page:016x}"), "physical": format!("{frame:012x}"), "kind": kind});
                 writeln!(self.out, "{}", json!({ "mapping": mapping }))
             }
-            Form::Text => {
+            DumpForm::Text => {
                 writeln!(self.out, "mapping              {page:016x} {frame:012x} {kind}")
             }
         }
@@ -271,12 +276,12 @@ impl<W: Write> Printer<'_, W> {
             FrameUse::PartOf(head) => format!("part of {:012x}", head << 12),
         };
         match self.form {
-            Form::Json => writeln!(
+            DumpForm::Json => writeln!(
                 self.out,
                 "{}",
                 json!({"use": {"physical": first, "frames": frames, "used": used}})
             ),
-            Form::Text => {
+            DumpForm::Text => {
                 writeln!(self.out, "use         {frames:>8} {first} {}", used.escape_debug())
             }
         }
@@ -285,7 +290,7 @@ impl<W: Write> Printer<'_, W> {
     fn pattern(&mut self, id: TranslationId, patterns: &AccessPatterns) -> io::Result<()> {
         let physical = patterns.physical(id).map(|addr| addr.map(|addr| format!("{addr:012x}")));
         let sites: Vec<String> = patterns.of(id).iter().map(|site| site_text(*site)).collect();
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let pattern = json!({"translation": id.0, "physical": physical, "sites": sites});
             return writeln!(self.out, "{}", json!({ "pattern": pattern }));
         }
@@ -312,7 +317,7 @@ impl<W: Write> Printer<'_, W> {
             data,
         } = totals;
         let hash = format!("{hash:016x}");
-        if self.form == Form::Json {
+        if self.form == DumpForm::Json {
             let mut totals = json!({
                 "kernel_instructions": kernel_instructions, "user_instructions": user_instructions, "executions": executions,
                 "left": left, "translations": translations, "tasks": tasks, "hash": hash,

@@ -1,13 +1,14 @@
-//! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each, under what
-//! the paper says.
+//! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each figure, under
+//! what the paper says about it.
 
-use crate::text::Table;
+use crate::text::TextTable;
 use replay::evaluation::{
-    AREAS, Area, ByClass, Evaluated, Evaluation, LINES, Level, PENALTIES, SIZES, Shape, WAYS,
-    figure_15, peaks,
+    AREAS, Area, ByClass, CacheShape, Evaluation, LINES, OptimizationLevel, PENALTIES, SIZES, WAYS,
+    WorkloadEvaluation, figure_15, peaks,
 };
 use std::fmt::Write as _;
 
+/// The tables of all figures.
 pub fn text(evaluation: &Evaluation) -> String {
     let Evaluation { machine, cache, kernel, .. } = evaluation;
     let mut text = format!(
@@ -16,7 +17,11 @@ pub fn text(evaluation: &Evaluation) -> String {
         kernel.0
     );
     let figures = [
-        ("11", "misses by cause, in % of all of Base's", levels(evaluation, &Level::CAUSES)),
+        (
+            "11",
+            "misses by cause, in % of all of Base's",
+            levels(evaluation, &OptimizationLevel::CAUSES),
+        ),
         (
             "12",
             "kernel, by class of block in OptL: bytes fetched, and misses in % of Base's",
@@ -33,7 +38,7 @@ pub fn text(evaluation: &Evaluation) -> String {
         (
             "17",
             "misses by cause with separate and reserved caches, and when loops lie with their callees, in % of all of Base's",
-            levels(evaluation, &Level::SETUPS),
+            levels(evaluation, &OptimizationLevel::SETUPS),
         ),
     ];
     for (figure, title, table) in figures {
@@ -46,8 +51,8 @@ pub fn text(evaluation: &Evaluation) -> String {
     text
 }
 
-fn levels(evaluation: &Evaluation, levels: &[Level]) -> String {
-    let mut table = Table::new(&[
+fn levels(evaluation: &Evaluation, levels: &[OptimizationLevel]) -> String {
+    let mut table = TextTable::new(&[
         "workload",
         "",
         "kernel self",
@@ -59,7 +64,7 @@ fn levels(evaluation: &Evaluation, levels: &[Level]) -> String {
     ]);
     for (workload, &level) in rows(evaluation, levels) {
         let trial = |level| workload.trial(level, Area::Usual, evaluation.cache);
-        let (Some(trial), Some(base)) = (trial(level), trial(Level::Base)) else {
+        let (Some(trial), Some(base)) = (trial(level), trial(OptimizationLevel::Base)) else {
             continue;
         };
         let all = base.misses.kernel.total() + base.misses.user.total();
@@ -81,14 +86,14 @@ fn levels(evaluation: &Evaluation, levels: &[Level]) -> String {
 
 fn rows<'a>(
     evaluation: &'a Evaluation,
-    levels: &'a [Level],
-) -> impl Iterator<Item = (&'a Evaluated, &'a Level)> {
+    levels: &'a [OptimizationLevel],
+) -> impl Iterator<Item = (&'a WorkloadEvaluation, &'a OptimizationLevel)> {
     let of = move |workload| levels.iter().map(move |level| (workload, level));
     evaluation.workloads.iter().flat_map(of)
 }
 
 fn classes(evaluation: &Evaluation) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "workload",
         "",
         "SelfConfFree",
@@ -113,7 +118,7 @@ fn classes(evaluation: &Evaluation) -> String {
             table.push(cells);
         };
         row("fetched", &workload.references, workload.references.total());
-        let base = workload.classes.iter().find(|(level, _)| *level == Level::Base);
+        let base = workload.classes.iter().find(|(level, _)| *level == OptimizationLevel::Base);
         let all = base.map_or(0, |(_, misses)| misses.total());
         workload.classes.iter().for_each(|(level, misses)| row(level.name(), misses, all));
     }
@@ -121,7 +126,7 @@ fn classes(evaluation: &Evaluation) -> String {
 }
 
 fn addresses(evaluation: &Evaluation) -> String {
-    let mut table = Table::new(&["workload", "", "misses of the worst", "half of all lie in"]);
+    let mut table = TextTable::new(&["workload", "", "misses of the worst", "half of all lie in"]);
     for workload in &evaluation.workloads {
         for (level, stretches) in &workload.addresses {
             let (most, half) = peaks(stretches);
@@ -141,7 +146,7 @@ fn sizes(evaluation: &Evaluation) -> String {
     let penalties = PENALTIES.map(|cycles| format!("+% at {cycles:.0}"));
     let mut titles = vec!["workload", "", "Base", "C-H", "OptS"];
     titles.extend(penalties.iter().map(String::as_str));
-    let mut table = Table::new(&titles);
+    let mut table = TextTable::new(&titles);
     for workload in &evaluation.workloads {
         for shape in SIZES.map(|bytes| evaluation.cache.sized(bytes)) {
             let mut cells = rates(workload, shape);
@@ -155,11 +160,11 @@ fn sizes(evaluation: &Evaluation) -> String {
     table.to_text()
 }
 
-fn rates(workload: &Evaluated, shape: Shape) -> Vec<String> {
+fn rates(workload: &WorkloadEvaluation, shape: CacheShape) -> Vec<String> {
     let mut cells = vec![workload.workload.clone(), name(shape)];
     let rate = |level| workload.miss_rate(level, shape);
     cells
-        .extend(Level::SHAPED.map(|level| {
+        .extend(OptimizationLevel::SHAPED.map(|level| {
             rate(level).map_or("-".to_owned(), |rate| format!("{:.2}", 100.0 * rate))
         }));
     cells
@@ -176,11 +181,13 @@ fn areas(evaluation: &Evaluation) -> String {
     let titles = AREAS.map(title);
     let mut all = vec!["workload", ""];
     all.extend(titles.iter().map(String::as_str));
-    let mut table = Table::new(&all);
+    let mut table = TextTable::new(&all);
     for workload in &evaluation.workloads {
         for shape in figure_15(evaluation.cache) {
             let mut cells = vec![workload.workload.clone(), name(shape)];
-            let shares = AREAS.map(|area| workload.share(Level::OptS, area, Level::Base, shape));
+            let shares = AREAS.map(|area| {
+                workload.share(OptimizationLevel::OptS, area, OptimizationLevel::Base, shape)
+            });
             cells.extend(shares.map(|share| {
                 share.map_or("-".to_owned(), |share| format!("{:.1}", 100.0 * share))
             }));
@@ -191,10 +198,10 @@ fn areas(evaluation: &Evaluation) -> String {
 }
 
 fn lines_and_ways(evaluation: &Evaluation) -> String {
-    let mut table = Table::new(&["workload", "", "Base", "C-H", "OptS"]);
+    let mut table = TextTable::new(&["workload", "", "Base", "C-H", "OptS"]);
     let own = evaluation.cache;
     for workload in &evaluation.workloads {
-        let lines = LINES.map(|line| Shape { line, ..own });
+        let lines = LINES.map(|line| CacheShape { line, ..own });
         let ways = WAYS.map(|ways| own.with_ways(ways));
         for shape in lines.into_iter().chain(ways) {
             table.push(rates(workload, shape));
@@ -203,7 +210,7 @@ fn lines_and_ways(evaluation: &Evaluation) -> String {
     table.to_text()
 }
 
-fn name(Shape { bytes, line, ways }: Shape) -> String {
+fn name(CacheShape { bytes, line, ways }: CacheShape) -> String {
     let ways = if ways == 1 { "1 way".to_owned() } else { format!("{ways} ways") };
     format!("{} KB, {ways}, {line} B", bytes >> 10)
 }
@@ -220,10 +227,10 @@ mod tests {
     use replay::examples::evaluated;
 
     #[test]
-    fn each_figure_stands_under_what_the_paper_says() {
+    fn each_figure_follows_what_the_paper_says() {
         let evaluation = Evaluation {
             machine: "torrellas-8k".into(),
-            cache: Shape { bytes: 8 << 10, line: 32, ways: 1 },
+            cache: CacheShape { bytes: 8 << 10, line: 32, ways: 1 },
             kernel: BuildId("0a0b".into()),
             areas: vec![(Area::Cutoff(40), 1234)],
             workloads: vec![evaluated()],
@@ -241,7 +248,7 @@ mod tests {
         assert_eq!(words("net       fetched")[2..], ["5.0", "70.0", "1.0", "20.0", "4.0", "100.0"]);
         assert!(text.contains("40 % (1234 B)"), "{text}");
         assert!(text.contains("8 KB, 1 way, 32 B  2.00  1.20  1.00"), "{text}");
-        // What was not tried has a dash.
+        // A shape that was not replayed has a dash.
         assert!(text.contains("4 KB, 1 way, 32 B     -     -     -"), "{text}");
     }
 }

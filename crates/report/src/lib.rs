@@ -1,9 +1,18 @@
-//! Numbers become bytes: a text table, a page, a recording's text. One format a file; nothing here
-//! computes what is shown.
+//! Turns numbers into bytes: a text table, a page, the text of a recording. One format per file.
+//! Computes no shown number.
 //!
-//! To add one: a file that takes values of `results` and gives a `String`.
+//! To add a format: add a file that takes results and gives a `String`.
+//!
+//! ```
+//! use kernlane_report::text::TextTable;
+//!
+//! let mut table = TextTable::new(&["service", "calls"]);
+//! table.push(vec!["read".to_owned(), "12".to_owned()]);
+//! assert_eq!(table.to_text(), "  service  calls\n  read        12\n");
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod cross_validation;
 pub mod difference;

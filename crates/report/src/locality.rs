@@ -1,25 +1,25 @@
 //! The locality of the kernel's code beside the paper's, for a terminal.
 
-use crate::text::Table;
-use attribution::services::locality::{Locality, Loops};
+use crate::text::TextTable;
+use attribution::services::locality::{Locality, LoopStatistics};
 use std::fmt::Write as _;
 
 /// The paper's workloads, Torrellas 1998, section 2.3.
 const PAPER: [&str; 4] = ["TRFD_4", "TRFD+Make", "ARC2D+Fsck", "Shell"];
 
-/// What the paper says of a number: each workload's, or one for all four.
-enum Theirs {
+/// What the paper says about a number: a value for each workload, or one for all four.
+enum PaperValue {
     Each([&'static str; 4]),
     All(&'static str),
 }
 
-use Theirs::{All, Each};
+use PaperValue::{All, Each};
 
-type Number = fn(&Locality) -> String;
+type LocalityNumber = fn(&Locality) -> String;
 
-/// A line for each number, with where the paper has it.
+/// The lines of the table: a number, and where the paper states it.
 #[rustfmt::skip]
-const LINES: [(&str, Number, Theirs); 27] = [
+const LINES: [(&str, LocalityNumber, PaperValue); 27] = [
     ("executed bytes (table 1)", |l| l.executed_bytes.to_string(), Each(["31866", "122710", "76228", "92908"])),
     ("  of the code", |l| percent(l.executed_bytes_share), Each(["3.4 %", "13.1 %", "8.1 %", "9.9 %"])),
     ("executed blocks", |l| percent(l.executed_blocks_share), Each(["3.6 %", "13.4 %", "8.8 %", "10.4 %"])),
@@ -49,12 +49,12 @@ const LINES: [(&str, Number, Theirs); 27] = [
     ("  not again in it", |l| percent(l.reuse[4]), All("9 %")),
 ];
 
-/// One column a workload, then the paper's four.
+/// One column for each workload, then the paper's four.
 pub fn text(localities: &[Locality]) -> String {
     let mut titles = vec![""];
     titles.extend(localities.iter().map(|locality| locality.workload.as_str()));
     titles.extend(PAPER);
-    let mut table = Table::new(&titles);
+    let mut table = TextTable::new(&titles);
     for (name, number, theirs) in &LINES {
         let mut cells = vec![(*name).to_owned()];
         cells.extend(localities.iter().map(number));
@@ -68,7 +68,7 @@ pub fn text(localities: &[Locality]) -> String {
     text += "right: Torrellas 1998, section 3; their code is 940 KB, their machine has four processors\n";
     for locality in localities {
         let _ = writeln!(text, "\n{}: most called", locality.workload);
-        let mut table = Table::new(&["function", "calls", "share"]);
+        let mut table = TextTable::new(&["function", "calls", "share"]);
         for popular in &locality.popular {
             table.push(vec![
                 popular.name.clone(),
@@ -81,7 +81,7 @@ pub fn text(localities: &[Locality]) -> String {
     text
 }
 
-fn iterations(loops: &Loops) -> String {
+fn iterations(loops: &LoopStatistics) -> String {
     format!("{:.1}", loops.median_iterations)
 }
 

@@ -1,12 +1,13 @@
-//! Misses as text: by cause, by data structure, by function, by address.
+//! Misses as text: by cause, data structure, function and address.
 
-use attribution::misses::table::{Causes, Levels, MissTable, StructureRow};
+use attribution::misses::table::{MissTable, MissesByLevel, StructureRow};
+use sim::MissCounts;
 use std::fmt::Write;
 
-/// The tables of one machine; at most `top` rows of each.
+/// The tables of one machine, with at most `top` rows each.
 pub fn text(table: &MissTable, top: usize) -> String {
     let mut out = String::new();
-    // Writing to a String does not fail.
+    // Writing to a `String` never fails.
     let _ = write(table, top, &mut out);
     out
 }
@@ -30,8 +31,8 @@ fn write(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Result {
     by_address(table, top, out)
 }
 
-/// The levels at which anything missed.
-fn named(levels: &Levels) -> Vec<(&'static str, &Causes)> {
+/// The levels with misses.
+fn named(levels: &MissesByLevel) -> Vec<(&'static str, &MissCounts)> {
     let all = [
         ("L1I", &levels.l1i),
         ("L1D", &levels.l1d),
@@ -43,8 +44,8 @@ fn named(levels: &Levels) -> Vec<(&'static str, &Causes)> {
     all.into_iter().filter(|(_, causes)| causes.total() > 0).collect()
 }
 
-fn causes_line(out: &mut String, name: &str, causes: &Causes) -> std::fmt::Result {
-    let Causes { cold, own, other } = causes;
+fn causes_line(out: &mut String, name: &str, causes: &MissCounts) -> std::fmt::Result {
+    let MissCounts { cold, own, other } = causes;
     writeln!(out, "{name:<28}{:>14}{cold:>14}{own:>14}{other:>14}", causes.total())
 }
 
@@ -60,7 +61,7 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
         "data", "of L1D", "KERN L1D", "cold", "self", "other", "USER L1D", "L2"
     )?;
     for row in table.structures.iter().take(top) {
-        let Causes { cold, own, other } = row.kernel.l1d;
+        let MissCounts { cold, own, other } = row.kernel.l1d;
         let name = format!("{} {}", row.class.title(), row.name);
         writeln!(
             out,
@@ -81,25 +82,21 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
             percent(rest, total)
         )?;
     }
-    writeln!(
-        out,
-        "of data that nothing names: {:.2} % of the L1D's misses",
-        100.0 * table.other_share
-    )?;
+    writeln!(out, "data of unknown use: {:.2} % of the L1D's misses", 100.0 * table.other_share)?;
     if let Some(why) = &table.frames_unknown {
         writeln!(
             out,
-            "what page frames are used for is not in this recording ({why}): most data is without a name"
+            "this recording does not say what page frames are used for ({why}), so most data has no name"
         )?;
     }
     Ok(())
 }
 
 fn by_function(table: &MissTable, top: usize, level: &str, out: &mut String) -> std::fmt::Result {
-    let of = |levels: &Levels| {
+    let of = |levels: &MissesByLevel| {
         named(levels).into_iter().find(|(name, _)| *name == level).map(|(_, causes)| *causes)
     };
-    let mut rows: Vec<(&str, Causes)> = table
+    let mut rows: Vec<(&str, MissCounts)> = table
         .functions
         .iter()
         .filter_map(|row| Some((row.name.as_str(), of(&row.misses)?)))
@@ -147,7 +144,7 @@ fn by_address(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Resu
         "range", "misses", "cold", "self", "other", "references"
     )?;
     for range in most.into_iter().take(top.min(10)) {
-        let Causes { cold, own, other } = range.misses;
+        let MissCounts { cold, own, other } = range.misses;
         let total = range.misses.total();
         writeln!(
             out,

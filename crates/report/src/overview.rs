@@ -1,12 +1,12 @@
-//! What a recording came to, as a page shows it: services, what went on over time, calls,
-//! functions, misses, and where in the kernel's code they are.
+//! A recording as the page shows it: services, execution over time, calls, functions, misses, and
+//! the addresses of misses.
 //!
-//! Takes what `services` and `replay` counted; gives numbers to be drawn, cut down to what can be
-//! seen. Draws nothing.
+//! Takes the results of attribution and replay; gives the numbers to draw, reduced to what is
+//! visible. Draws nothing.
 
-use attribution::Observed;
+use attribution::ObservedRecording;
 use attribution::misses::table::{MissTable, StructureRow};
-use attribution::services::annotations::Kind;
+use attribution::services::annotations::ServiceKind;
 use attribution::services::calls::{CallTree, NodeId, ROOT, ServiceCalls};
 use attribution::services::share::OsShare;
 use attribution::services::table::ServiceTable;
@@ -14,55 +14,65 @@ use attribution::services::timeline::Timeline;
 use attribution::sizes::Sizes;
 use image::address::LinkAddr;
 use image::place::Placement;
-use replay::results::Row;
+use replay::results::ResultRow;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use trace::RunAddr;
 
-/// A frame of the flame graph is at least this part of all.
+/// The smallest frame of the flame graph, as a share of all instructions.
 const NARROWEST: f64 = 1.0 / 5000.0;
-/// An address map has so many cells at most.
+/// The largest number of cells in an address map.
 const CELLS: u64 = 512;
 const PAGE: u64 = 4096;
 
+/// Everything that the page shows about one recording.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overview {
+    /// The recorded workload.
     pub workload: String,
     /// Build id.
     pub kernel: String,
+    /// The seed of the recording.
     pub seed: u64,
-    /// What else the recording depends on.
+    /// The other conditions of the recording.
     pub conditions: BTreeMap<String, String>,
+    /// The services.
     pub table: ServiceTable,
+    /// The operating system's share.
     pub os_share: OsShare,
-    /// In cycles of the first machine.
+    /// Execution over time, in cycles of the first machine.
     pub timeline: Timeline,
-    /// One for each machine, and for each layout on it.
-    pub rows: Vec<Row>,
-    pub functions: Vec<FunctionRow>,
-    pub flame: Flame,
+    /// A row for each machine and layout.
+    pub rows: Vec<ResultRow>,
+    /// The kernel's functions.
+    pub functions: Vec<FunctionCostRow>,
+    /// The chains of calls.
+    pub flame: FlameGraph,
+    /// L1I misses by address, one map for each layout.
     pub maps: Vec<AddressMap>,
+    /// Misses by cache size and associativity.
     pub sizes: Sizes,
-    /// Of the first machine with a data cache; `None`: the recording has no data accesses, or no
-    /// machine such a cache.
-    pub data: Option<DataMisses>,
+    /// Misses by data structure on the first machine with a data cache; `None` without data
+    /// accesses or such a machine.
+    pub data: Option<StructureMisses>,
 }
 
 /// Misses by data structure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DataMisses {
+pub struct StructureMisses {
+    /// The simulated machine.
     pub machine: String,
-    /// Descending by misses of the L1D; together they are all misses of loads and stores.
+    /// Rows, descending by L1D misses. Together they hold all misses of loads and stores.
     pub rows: Vec<StructureRow>,
-    /// Part of the L1D's misses on data of which nothing says what it is.
+    /// The share of the L1D's misses on data of unknown use.
     pub other_share: f64,
-    /// Why it is not known what frames are used for, if it is not.
+    /// Why the use of page frames is unknown; `None` when it is known.
     pub frames_unknown: Option<String>,
 }
 
-impl From<MissTable> for DataMisses {
-    fn from(table: MissTable) -> DataMisses {
-        DataMisses {
+impl From<MissTable> for StructureMisses {
+    fn from(table: MissTable) -> StructureMisses {
+        StructureMisses {
             machine: table.machine,
             rows: table.structures,
             other_share: table.other_share,
@@ -71,62 +81,75 @@ impl From<MissTable> for DataMisses {
     }
 }
 
-/// A function of the kernel; thunks are in the function that goes through them.
+/// A kernel function. A thunk counts for the function that goes through it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct FunctionRow {
+pub struct FunctionCostRow {
+    /// The function's name.
     pub name: String,
+    /// How often it was called.
     pub calls: u64,
     /// Its own.
     pub instructions: u64,
-    /// With all that it called.
+    /// Instructions of the function and of all that it called.
     pub inclusive: u64,
+    /// Its L1I misses.
     pub l1i: u64,
+    /// Its L1D misses.
     pub l1d: u64,
+    /// Its L2 misses.
     pub l2: u64,
 }
 
-/// Chains of calls by their instructions: mode, service, functions.
+/// Chains of calls with their instructions: mode, service, functions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Flame {
+pub struct FlameGraph {
+    /// The names of frames.
     pub names: Vec<String>,
-    /// Each before what it called: depth from 0, index of the name, instructions with all that it
-    /// called. What is left out is too narrow to be seen.
+    /// Frames: depth from 0, index of the name, instructions including callees. A frame stands
+    /// before the frames that it called. Frames too narrow to be visible are left out.
     pub frames: Vec<(u32, u32, u64)>,
 }
 
-/// Misses of the L1I by where the code lies.
+/// L1I misses by the address of the code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AddressMap {
+    /// The layout's name.
     pub layout: String,
+    /// The simulated machine.
     pub machine: String,
-    /// The first cell's first address, hex.
+    /// The first address of the first cell, in hex.
     pub start: String,
     /// Bytes in a cell.
     pub cell: u64,
+    /// The misses in each cell.
     pub misses: Vec<u64>,
-    /// So few pages of 4 KB have nine tenths of the misses.
+    /// The number of pages of 4 KB that hold nine tenths of the misses.
     pub pages: u64,
 }
 
-/// A layout's misses, by old addresses; on the first machine.
+/// A layout's L1I misses on one machine.
 pub struct LayoutMisses<'a> {
+    /// The layout's name.
     pub layout: &'a str,
+    /// The simulated machine.
     pub machine: &'a str,
+    /// The layout's placement.
     pub placement: &'a Placement,
+    /// Misses by old address.
     pub misses_at: &'a [(RunAddr, u64)],
 }
 
 impl Overview {
-    /// `rows`: one for each machine and layout; `misses`: one for each layout.
+    /// `rows`: one row for each machine and layout. `misses`: one entry for each layout.
     pub fn new(
-        observed: Observed,
+        observed: ObservedRecording,
         conditions: BTreeMap<String, String>,
-        rows: Vec<Row>,
+        rows: Vec<ResultRow>,
         misses: &[LayoutMisses<'_>],
         sizes: Sizes,
-        data: Option<DataMisses>,
+        data: Option<StructureMisses>,
     ) -> Overview {
-        let Observed { table, calls, timeline } = observed;
+        let ObservedRecording { table, calls, timeline } = observed;
         Overview {
             workload: table.workload.clone(),
             kernel: table.kernel.clone(),
@@ -145,9 +168,9 @@ impl Overview {
     }
 }
 
-/// The most instructions first.
-pub fn functions(tree: &CallTree) -> Vec<FunctionRow> {
-    let mut rows: BTreeMap<u32, FunctionRow> = BTreeMap::new();
+/// The kernel's functions, the most instructions first.
+pub fn functions(tree: &CallTree) -> Vec<FunctionCostRow> {
+    let mut rows: BTreeMap<u32, FunctionCostRow> = BTreeMap::new();
     let mut inclusive = vec![0; tree.nodes.len()];
     for (node, cost) in
         tree.services.iter().flat_map(|service| &service.costs).filter(|(node, _)| *node != ROOT)
@@ -167,9 +190,9 @@ pub fn functions(tree: &CallTree) -> Vec<FunctionRow> {
             rows.entry(node.function).or_default().inclusive += inclusive[number];
         }
     }
-    let mut rows: Vec<FunctionRow> = rows
+    let mut rows: Vec<FunctionCostRow> = rows
         .into_iter()
-        .map(|(function, row)| FunctionRow {
+        .map(|(function, row)| FunctionCostRow {
             name: tree.functions[function as usize].clone(),
             ..row
         })
@@ -178,7 +201,7 @@ pub fn functions(tree: &CallTree) -> Vec<FunctionRow> {
     rows
 }
 
-/// Whether the function is in this chain.
+/// Whether the function is part of this chain.
 fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
     let mut at = chain;
     while at != ROOT {
@@ -191,17 +214,22 @@ fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
     false
 }
 
-pub fn flame(tree: &CallTree) -> Flame {
+/// The flame graph of a call tree.
+pub fn flame(tree: &CallTree) -> FlameGraph {
     let total = |service: &ServiceCalls| -> u64 {
         service.costs.iter().map(|(_, cost)| cost.instructions).sum()
     };
     let all: u64 = tree.services.iter().map(total).sum();
     let least = (all as f64 * NARROWEST).ceil() as u64;
-    let mut flame = Drawing::default();
+    let mut flame = FlameDrawing::default();
     for (mode, wanted) in [
-        ("kernel", (|kind| !matches!(kind, Kind::User | Kind::Idle)) as fn(Kind) -> bool),
-        ("user", |kind| kind == Kind::User),
-        ("idle", |kind| kind == Kind::Idle),
+        (
+            "kernel",
+            (|kind| !matches!(kind, ServiceKind::User | ServiceKind::Idle))
+                as fn(ServiceKind) -> bool,
+        ),
+        ("user", |kind| kind == ServiceKind::User),
+        ("idle", |kind| kind == ServiceKind::Idle),
     ] {
         let services = tree.services.iter().filter(|service| wanted(service.kind));
         let mut services: Vec<(u64, &ServiceCalls)> =
@@ -219,17 +247,17 @@ pub fn flame(tree: &CallTree) -> Flame {
             flame.chains(tree, service, least);
         }
     }
-    Flame { names: flame.names, frames: flame.frames }
+    FlameGraph { names: flame.names, frames: flame.frames }
 }
 
 #[derive(Default)]
-struct Drawing {
+struct FlameDrawing {
     names: Vec<String>,
     numbers: BTreeMap<String, u32>,
     frames: Vec<(u32, u32, u64)>,
 }
 
-impl Drawing {
+impl FlameDrawing {
     fn frame(&mut self, depth: u32, name: &str, total: u64) {
         let next = self.names.len() as u32;
         let number = *self.numbers.entry(name.to_owned()).or_insert(next);
@@ -243,8 +271,8 @@ impl Drawing {
         let mut totals: BTreeMap<NodeId, u64> =
             service.costs.iter().map(|(node, cost)| (*node, cost.instructions)).collect();
         let mut called: BTreeMap<NodeId, Vec<(u64, NodeId)>> = BTreeMap::new();
-        // A parent has a smaller number: from the last on, each node's total is whole when it
-        // comes.
+        // A parent has a smaller number, so from the last node on, each node's total is complete
+        // when it is taken.
         while let Some((node, total)) = totals.pop_last().filter(|(node, _)| *node != ROOT) {
             let parent = tree.nodes[node.0 as usize].parent;
             *totals.entry(parent).or_insert(0) += total;
@@ -267,7 +295,7 @@ impl Drawing {
     }
 }
 
-/// One for each layout, over the same addresses.
+/// One map for each layout, over the same addresses.
 fn maps(layouts: &[LayoutMisses<'_>]) -> Vec<AddressMap> {
     let placed: Vec<Vec<(u64, u64)>> = layouts
         .iter()
@@ -280,7 +308,7 @@ fn maps(layouts: &[LayoutMisses<'_>]) -> Vec<AddressMap> {
         })
         .collect();
     let pages: BTreeSet<u64> = placed.iter().flatten().map(|(addr, _)| addr / PAGE).collect();
-    // Modules lie far behind the kernel: one gap would be the whole map.
+    // Modules lie far behind the kernel: the gap would fill the whole map.
     let (Some(first), Some(last)) = (pages.first(), image_end(&pages)) else {
         return Vec::new();
     };
@@ -321,7 +349,7 @@ fn image_end(pages: &BTreeSet<u64>) -> Option<u64> {
     Some(last)
 }
 
-/// How many pages it takes for nine tenths of all.
+/// The number of pages that hold nine tenths of all misses.
 fn pages_of_most(mut misses: Vec<u64>) -> u64 {
     misses.sort_unstable_by(|a, b| b.cmp(a));
     let all: u64 = misses.iter().sum();
@@ -335,20 +363,20 @@ fn pages_of_most(mut misses: Vec<u64>) -> u64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
     use attribution::services::LevelMisses;
-    use attribution::services::calls::{Cost, Node};
+    use attribution::services::calls::{CallCost, CallNode};
 
-    fn cost(calls: u64, instructions: u64) -> Cost {
+    fn cost(calls: u64, instructions: u64) -> CallCost {
         let misses = LevelMisses { l1i: instructions / 10, l1d: 0, l2: 0 };
-        Cost { calls, instructions, misses }
+        CallCost { calls, instructions, misses }
     }
 
-    /// read → f → g → f, and f → h, which is too narrow; user mode.
-    pub fn tree() -> CallTree {
-        let node = |parent, function| Node { parent: NodeId(parent), function };
-        let service = |kind, name: &str, costs: &[(u32, Cost)]| ServiceCalls {
+    /// read → f → g → f; f → h, which is too narrow; user mode.
+    fn tree() -> CallTree {
+        let node = |parent, function| CallNode { parent: NodeId(parent), function };
+        let service = |kind, name: &str, costs: &[(u32, CallCost)]| ServiceCalls {
             kind,
             name: name.to_owned(),
             costs: costs.iter().map(|&(at, cost)| (NodeId(at), cost)).collect(),
@@ -358,17 +386,17 @@ pub mod tests {
             nodes: vec![node(0, 0), node(0, 0), node(1, 1), node(2, 0), node(1, 2)],
             services: vec![
                 service(
-                    Kind::SystemCall,
+                    ServiceKind::SystemCall,
                     "read",
                     &[(1, cost(2, 5000)), (2, cost(3, 2000)), (3, cost(1, 1000)), (4, cost(1, 1))],
                 ),
-                service(Kind::User, "sh", &[(0, cost(0, 1999))]),
+                service(ServiceKind::User, "sh", &[(0, cost(0, 1999))]),
             ],
         }
     }
 
     #[test]
-    fn the_flame_is_as_wide_as_the_whole_and_leaves_out_what_is_narrow() {
+    fn the_flame_graph_is_complete_except_for_narrow_frames() {
         let flame = flame(&tree());
         let name = |at: u32| flame.names[at as usize].as_str();
         let frames: Vec<(u32, &str, u64)> =
@@ -398,7 +426,7 @@ pub mod tests {
     }
 
     #[test]
-    fn maps_of_all_layouts_are_over_the_same_addresses() {
+    fn maps_of_all_layouts_cover_the_same_addresses() {
         let base = 0xffff_ffff_8100_0000;
         let at = |page: u64| RunAddr(base + page * PAGE);
         let original = [(RunAddr(0x40_0000), 99), (at(0), 60), (at(1), 39), (at(9), 1)];

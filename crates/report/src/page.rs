@@ -1,5 +1,4 @@
-//! Comparisons and recordings as one self-contained page: no script, style, font or image from
-//! elsewhere.
+//! The self-contained page of recordings and comparisons: it loads no script, style, font or image.
 
 use crate::overview::Overview;
 use crate::{services, text};
@@ -10,7 +9,7 @@ use std::fmt::Write as _;
 
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
-/// In the order in which they need each other.
+/// In dependency order.
 const SCRIPTS: [&str; 5] = [
     include_str!("page/elements.js"),
     include_str!("page/charts.js"),
@@ -18,24 +17,27 @@ const SCRIPTS: [&str; 5] = [
     include_str!("page/comparisons.js"),
     include_str!("page/main.js"),
 ];
-/// So many services stand in the tables for readers without JavaScript.
+/// The number of services in the tables for readers without JavaScript.
 const SERVICES: usize = 30;
 
 #[derive(Serialize)]
-struct Data<'a> {
+struct PageData<'a> {
     recordings: &'a [Overview],
     comparisons: &'a [Comparison],
 }
 
 /// The page's HTML.
+///
+/// # Errors
+/// A number cannot be written as JSON.
 pub fn page(recordings: &[Overview], comparisons: &[Comparison]) -> Result<String> {
-    let data = in_script(&serde_json::to_string(&Data { recordings, comparisons })?);
+    let data = in_script(&serde_json::to_string(&PageData { recordings, comparisons })?);
     let table = in_text(&tables(recordings, comparisons));
     let script = SCRIPTS.concat();
     let mut page = String::with_capacity(
         TEMPLATE.len() + STYLE.len() + script.len() + data.len() + table.len(),
     );
-    // One pass over the template: what is put in is never looked through for places.
+    // One pass over the template: inserted text is never searched for placeholders.
     let mut rest = TEMPLATE;
     while let Some((before, behind)) = rest.split_once("{{") {
         page += before;
@@ -53,7 +55,7 @@ pub fn page(recordings: &[Overview], comparisons: &[Comparison]) -> Result<Strin
     Ok(page)
 }
 
-/// For readers without JavaScript.
+/// The tables for readers without JavaScript.
 fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     for recording in recordings {
@@ -65,8 +67,8 @@ fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
     text
 }
 
-/// JSON that cannot end its script element or open a comment in it: there is no `<` outside of
-/// JSON's strings, and in them `\u003c` is the same character.
+/// JSON that cannot end its script element or open a comment in it. JSON has `<` only in strings,
+/// where `\u003c` is the same character.
 fn in_script(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
@@ -82,7 +84,7 @@ mod tests {
     use replay::examples::{original, predicted};
 
     #[test]
-    fn every_place_is_filled() {
+    fn every_placeholder_is_filled() {
         let page = page(&[], &[]).unwrap();
         assert!(!page.contains("{{") && !page.contains("}}"));
         assert!(page.contains(STYLE) && SCRIPTS.iter().all(|script| page.contains(script)));
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_from_elsewhere() {
+    fn the_page_loads_nothing() {
         for part in [TEMPLATE, STYLE].iter().chain(&SCRIPTS) {
             let part = part.replace("http://www.w3.org/2000/svg", "");
             assert!(

@@ -1,19 +1,19 @@
-//! What a profile amounts to, as text or JSON: instructions, coverage, the functions and processes
-//! that ran most.
+//! The summary of a profile as text or JSON: instructions, coverage, and the functions and
+//! processes that ran most.
 //!
 //! Takes a profile and its image. Changes no count.
 
 use image::Image;
 use profile::Profile;
 
-/// What a profile amounts to.
+/// The summary of a profile.
 #[derive(serde::Serialize)]
-pub struct Summary {
+pub struct ProfileSummary {
     kernel: String,
     workloads: Vec<String>,
     kernel_instructions: u64,
     user_instructions: u64,
-    /// Part of the kernel's instructions in a block of a named function.
+    /// The share of the kernel's instructions in a block of a named function.
     coverage: f64,
     functions: usize,
     functions_executed: usize,
@@ -23,37 +23,37 @@ pub struct Summary {
     bytes_executed: u64,
     edges: usize,
     calls: usize,
-    /// Name, instructions' bytes executed, by block counts.
-    top_functions: Vec<Row>,
-    top_processes: Vec<ProcessRow>,
-    /// Address of the translation, instructions.
-    outside: Vec<Row>,
+    /// Names of functions, and bytes of instructions executed by block counts.
+    top_functions: Vec<CountRow>,
+    top_processes: Vec<ProcessSummaryRow>,
+    /// Addresses of translation blocks outside named functions, and instructions.
+    outside: Vec<CountRow>,
 }
 
 #[derive(serde::Serialize)]
-struct Row {
+struct CountRow {
     name: String,
     count: u64,
 }
 
 #[derive(serde::Serialize)]
-struct ProcessRow {
+struct ProcessSummaryRow {
     name: String,
     kernel_instructions: u64,
     user_instructions: u64,
 }
 
-impl Summary {
-    /// `top`: the most functions, processes and addresses that are listed.
+impl ProfileSummary {
+    /// `top`: the largest number of functions, processes and addresses to list.
     pub fn new(image: &Image, profile: &Profile, top: usize) -> Self {
         let count_of = |index: u32| {
             profile.blocks.get(&image.blocks[index as usize].addr).copied().unwrap_or(0)
         };
         let size_of = |index: u32| u64::from(image.blocks[index as usize].size);
-        let mut functions: Vec<Row> = image
+        let mut functions: Vec<CountRow> = image
             .functions
             .iter()
-            .map(|function| Row {
+            .map(|function| CountRow {
                 name: function.name.clone(),
                 count: function.blocks.clone().map(|index| count_of(index) * size_of(index)).sum(),
             })
@@ -63,10 +63,10 @@ impl Summary {
         functions.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
         functions.truncate(top);
 
-        let mut processes: Vec<ProcessRow> = profile
+        let mut processes: Vec<ProcessSummaryRow> = profile
             .processes
             .iter()
-            .map(|(name, process)| ProcessRow {
+            .map(|(name, process)| ProcessSummaryRow {
                 name: name.clone(),
                 kernel_instructions: process.kernel_instructions,
                 user_instructions: process.user_instructions,
@@ -76,10 +76,10 @@ impl Summary {
             .sort_by_key(|row| std::cmp::Reverse(row.kernel_instructions + row.user_instructions));
         processes.truncate(top);
 
-        let mut outside: Vec<Row> = profile
+        let mut outside: Vec<CountRow> = profile
             .outside
             .iter()
-            .map(|(addr, &count)| Row { name: addr.to_string(), count })
+            .map(|(addr, &count)| CountRow { name: addr.to_string(), count })
             .collect();
         outside.sort_by_key(|row| std::cmp::Reverse(row.count));
         outside.truncate(top);
@@ -105,6 +105,7 @@ impl Summary {
         }
     }
 
+    /// The summary as text for a terminal.
     pub fn to_text(&self) -> String {
         use std::fmt::Write as _;
         let all = (self.kernel_instructions + self.user_instructions).max(1);

@@ -1,6 +1,6 @@
-//! Service tables and the system's share, for a terminal.
+//! Service tables and the operating system's share, for a terminal.
 
-use crate::text::Table;
+use crate::text::TextTable;
 use attribution::services::share::OsShare;
 use attribution::services::table::{ServiceRow, ServiceTable};
 use replay::results::Predictions;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// instructions in supervisor mode.
 const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
 
-/// The largest `most` services, and user mode and idle.
+/// The table of services, with at most `most` rows.
 pub fn table(services: &ServiceTable, most: usize) -> String {
     let all = services.instructions.max(1) as f64;
     let part = |instructions: u64| 100.0 * instructions as f64 / all;
@@ -25,7 +25,7 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         part(services.idle_instructions),
     );
     text += "shares of the kernel's instructions and cycles; of user mode and idle, of all\n";
-    text += "times in nanoseconds of the guest's clock, of which an instruction takes one; latency by calls that ended\n";
+    text += "times are in nanoseconds of the guest's clock; an instruction takes one; latencies are of calls that ended\n";
     text += &match services.halted {
         Some(halted) => {
             let all = (services.instructions + halted) as f64;
@@ -36,7 +36,7 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
             )
         }
         None => {
-            "how long the processor was halted is not recorded, and in no latency\n\n".to_owned()
+            "this recording does not say how long the processor was halted; latencies leave that time out\n\n".to_owned()
         }
     };
     let mut titles = vec![
@@ -61,7 +61,7 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         });
         titles.extend((at > 0).then_some("faster"));
     }
-    let mut table = Table::new(&titles);
+    let mut table = TextTable::new(&titles);
     for row in services.rows.iter().take(most) {
         table.push(cells(row));
     }
@@ -84,19 +84,19 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
     text
 }
 
-/// Wrong predictions by service, those of the largest `most`, and of all.
+/// Mispredictions of the first `most` services, of everything, and of the kernel.
 fn branches(services: &ServiceTable, most: usize) -> String {
-    let mut text = "\nwrong predictions per thousand instructions; stall in cycles per instruction, in no other column\n\n".to_owned();
+    let mut text = "\nmispredictions per 1000 instructions; stall: cycles per instruction, not part of any other column\n\n".to_owned();
     let mut titles = vec!["service", "instructions"];
     for _ in &services.machines {
         titles.extend(["directions", "targets", "returns", "all", "misfetches", "stall"]);
     }
-    let mut table = Table::new(&titles);
+    let mut table = TextTable::new(&titles);
     let rows = services.rows.iter().take(most);
     for row in rows {
         let mut cells =
             vec![format!("{} {}", row.kind.title(), row.name), row.instructions.to_string()];
-        row.on
+        row.machines
             .iter()
             .for_each(|on| cells.extend(predictions(on.branches.as_ref(), row.instructions)));
         table.push(cells);
@@ -151,7 +151,7 @@ fn cells(row: &ServiceRow) -> Vec<String> {
     for part in [latency.blocked, latency.waiting] {
         cells.push(part.map_or("?".to_owned(), |time| format!("{time:.0}")));
     }
-    for (at, on) in row.on.iter().enumerate() {
+    for (at, on) in row.machines.iter().enumerate() {
         cells.push(percent(on.share));
         cells.push(format!("{:.0}", on.mean_cycles));
         cells.push(format!("{:.2}", on.cpi));
@@ -197,7 +197,7 @@ fn amounts(services: &ServiceTable) -> String {
     text
 }
 
-/// A line a recording, then the visits of each.
+/// A line for each recording, then the visits to the kernel of each.
 pub fn shares(shares: &[OsShare], most: usize) -> String {
     let mut titles =
         vec!["workload".to_owned(), "instructions".to_owned(), "in the kernel".to_owned()];
@@ -206,7 +206,7 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
         titles.push("L1I misses".to_owned());
     }
     titles.extend(["interrupts", "median apart", "ninth decile"].map(str::to_owned));
-    let mut table = Table::new(&titles.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = TextTable::new(&titles.iter().map(String::as_str).collect::<Vec<_>>());
     for share in shares {
         let mut cells =
             vec![share.workload.clone(), share.instructions.to_string(), percent(share.share)];
@@ -227,7 +227,7 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
             "\n{}: visits to the kernel, in instructions (upper ends of powers of two)",
             share.workload
         );
-        let mut table = Table::new(&["service", "visits", "median", "ninth decile"]);
+        let mut table = TextTable::new(&["service", "visits", "median", "ninth decile"]);
         for visits in share.visits.iter().take(most) {
             let lengths = &visits.lengths;
             let mut cells = vec![format!("{} {}", visits.kind.title(), visits.name)];
@@ -250,14 +250,16 @@ fn percent(share: f64) -> String {
 mod tests {
     use super::*;
     use attribution::services::Attributed;
-    use attribution::services::annotations::Kind;
-    use attribution::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, Times};
+    use attribution::services::annotations::ServiceKind;
+    use attribution::services::ledger::{
+        Distribution, Invocation, Ledger, ServiceMachineCounts, Times,
+    };
     use sim::{
         BranchCounters, BranchPrediction, DirectionPrediction, MachineCounters, MachineModel,
     };
 
-    /// 1000 instructions of a read on a machine with data caches and prediction, and on one that
-    /// has neither.
+    /// 1000 instructions of a read, on a machine with data caches and prediction and on a machine
+    /// with neither.
     fn read() -> ServiceTable {
         let branch =
             BranchPrediction::new(DirectionPrediction::Static, None, 16, Some(10.0), None).unwrap();
@@ -272,8 +274,8 @@ mod tests {
         let branches =
             BranchCounters { wrong_directions: 6, wrong_returns: 2, ..BranchCounters::default() };
         let mut ledger = Ledger::default();
-        let service = ledger.service(Kind::SystemCall, "read");
-        let counts = |memory, branches| MachineCounts { l1i_misses: 4, memory, branches };
+        let service = ledger.service(ServiceKind::SystemCall, "read");
+        let counts = |memory, branches| ServiceMachineCounts { l1i_misses: 4, memory, branches };
         let invocation = Invocation {
             instructions: 1000,
             machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
@@ -293,7 +295,7 @@ mod tests {
         ServiceTable::new(&trace::RecordingHeader::default(), &attributed, Vec::new(), &machines)
     }
 
-    /// A machine without an L2 waits for memory at its L1s.
+    /// A machine without an L2 waits for memory in its L1s.
     #[test]
     fn a_machine_without_an_l2_shows_no_stall_of_one() {
         let machine = execution::machine::find("torrellas-8k").unwrap();
@@ -303,8 +305,8 @@ mod tests {
         let mut counters = MachineCounters { instructions: 1000, ..MachineCounters::default() };
         (counters.l1i.cold, counters.l1d.cold) = (4, 6);
         let mut ledger = Ledger::default();
-        let service = ledger.service(Kind::SystemCall, "read");
-        let counts = MachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
+        let service = ledger.service(ServiceKind::SystemCall, "read");
+        let counts = ServiceMachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
         let invocation =
             Invocation { instructions: 1000, machines: vec![counts], times: Times::default() };
         ledger.add(service, &invocation);
@@ -324,7 +326,7 @@ mod tests {
             Vec::new(),
             &[machine],
         );
-        let on = services.rows[0].on[0];
+        let on = services.rows[0].machines[0];
         assert_eq!(
             (on.l1i_stall, on.l1d_stall, on.l2_stall),
             (0.004 * penalty, Some(0.006 * penalty), None)
@@ -345,7 +347,7 @@ mod tests {
         let text = table(&read(), 5);
         assert!(text.contains("the processor was halted for 0.001999 s of 0.002000 s"), "{text}");
         let row = words(&text, "system call read");
-        // What the first machine's file says of a TLB's miss: 7 cycles, 10 times, in 1000
+        // By its file, a TLB miss of the first machine takes 7 cycles: 10 misses in 1000
         // instructions.
         let expected = ["1", "1000000", "1000", "2001000", "1000", "0", "2000000", "2000000", "0"];
         assert_eq!(row[5..14], expected, "{text}");
@@ -355,7 +357,7 @@ mod tests {
     #[test]
     fn wrong_predictions_stand_beside_the_machine_that_has_none() {
         let text = table(&read(), 5);
-        let text = text.split("wrong predictions").nth(1).unwrap();
+        let text = text.split("mispredictions per 1000").nth(1).unwrap();
         let predicted = ["6.00", "0.00", "2.00", "8.00", "0.00", "0.08"];
         for (row, before) in [("system call read", 4), ("all", 2), ("the kernel", 3)] {
             let cells = words(text, row);

@@ -1,12 +1,14 @@
-//! Misses against cache size and associativity, for a terminal.
+//! Misses by cache size and associativity, for a terminal.
 
-use crate::text::Table;
+use crate::text::TextTable;
 use attribution::sizes::{Holds, Sizes};
 use std::fmt::Write as _;
 
-const PAPER: &str = "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 4.7): larger caches and more ways remove self misses, hardly those \
-                     that others cause; a unified cache of 4 MB leaves little but cold misses\n";
+const PAPER: &str = "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 4.7): larger caches and \
+    more ways remove self misses, but hardly any other misses; a unified cache of 4 MB leaves mostly \
+    cold misses\n";
 
+/// A table for each kind of cache.
 pub fn text(sizes: &Sizes) -> String {
     let all = sizes.kernel_instructions + sizes.user_instructions;
     let mut text = format!(
@@ -18,7 +20,7 @@ pub fn text(sizes: &Sizes) -> String {
         (Holds::Data, "data caches"),
         (Holds::Both, "unified caches, of all references"),
     ] {
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             "size",
             "ways",
             "KERN cold",

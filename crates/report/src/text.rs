@@ -1,11 +1,12 @@
 //! Result rows as tables for a terminal.
 
 use replay::comparison::Comparison;
-use replay::results::{Kind, Memory, Misses, Predictions, Row, Sides, Taken};
+use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
+use sim::{MissCounts, PerMode, TakenBranches};
 use std::fmt::Write as _;
 
-/// One table of misses for each machine, then what does not depend on a machine.
-pub fn rows(rows: &[Row]) -> String {
+/// One table of misses for each machine, then the amounts that do not depend on a machine.
+pub fn rows(rows: &[ResultRow]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let instructions = first.counters.instructions;
     let share = 100.0 * instructions.kernel as f64 / instructions.total().max(1) as f64;
@@ -18,18 +19,22 @@ pub fn rows(rows: &[Row]) -> String {
     );
     let machines = in_order(rows, |row| &row.machine);
     for machine in machines {
-        let on: Vec<&Row> = rows.iter().filter(|row| row.machine == *machine).collect();
+        let on: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == *machine).collect();
         let _ = write!(text, "\n{machine}\n{}", misses(&on));
         text += &on.iter().filter_map(|row| bound(row)).collect::<String>();
         if on.iter().any(|row| row.counters.memory.is_some()) {
-            let _ = write!(text, "\n{machine}: data, and what missed the L1\n{}", memory(&on));
+            let _ = write!(
+                text,
+                "\n{machine}: data accesses, and misses behind the L1\n{}",
+                memory(&on)
+            );
             text += &data_functions(&on);
         }
         if on.iter().any(|row| row.counters.branches.is_some()) {
-            let _ = write!(text, "\n{machine}: wrong predictions of branches\n{}", branches(&on));
+            let _ = write!(text, "\n{machine}: mispredictions\n{}", branches(&on));
         }
     }
-    let any: Vec<&Row> = rows.iter().filter(|row| row.machine == first.machine).collect();
+    let any: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == first.machine).collect();
     let _ = write!(
         text,
         "\non any machine: taken branches, bytes fetched, 4 KB pages touched\n{}",
@@ -38,23 +43,23 @@ pub fn rows(rows: &[Row]) -> String {
     text + &warnings(&any)
 }
 
-/// What no layout does better.
-fn bound(row: &Row) -> Option<String> {
+/// The lower bound for any layout.
+fn bound(row: &ResultRow) -> Option<String> {
     let bound = row.bound?;
     let misses = row.counters.misses().max(1) as f64;
-    let line = |what: &str, least: Sides<u64>| {
+    let line = |what: &str, least: PerMode<u64>| {
         let change = 100.0 * (least.total() as f64 / misses - 1.0);
         format!(
             "{what}: kernel {}, user {}, together {change:+.1} % of the original\n",
             least.kernel, least.user
         )
     };
-    let belady = line("no layout misses less than (Belady, packed to the byte)", bound.belady);
-    Some(belady + &line("as much as if nothing were wasted (LRU, packed to the byte)", bound.lru))
+    let belady = line("lower bound for any layout (Belady, packed to the byte)", bound.belady);
+    Some(belady + &line("a cache that wastes no byte (LRU, packed to the byte)", bound.lru))
 }
 
-fn misses(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+fn misses(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "kernel L1I",
         "self",
@@ -86,9 +91,9 @@ fn misses(rows: &[&Row]) -> String {
     table.to_text()
 }
 
-/// A line for the kernel and one for user code.
-fn memory(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+/// Lines for kernel and user code.
+fn memory(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "",
         "loads",
@@ -138,9 +143,9 @@ fn memory(rows: &[&Row]) -> String {
     table.to_text()
 }
 
-/// A line for the kernel and one for user code.
-fn branches(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+/// Lines for kernel and user code.
+fn branches(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "",
         "directions",
@@ -174,8 +179,8 @@ fn wrong(branches: &Predictions) -> [String; 7] {
     ]
 }
 
-/// Cycles, cycles an instruction, and the share of the cycles that each kind of stall has.
-fn time(memory: &Memory, instructions: u64) -> Vec<String> {
+/// Cycles, cycles per instruction, and each kind of stall as a share of the cycles.
+fn time(memory: &MemoryCounters, instructions: u64) -> Vec<String> {
     let cycles = memory.cycles.max(1.0);
     let stalls =
         [memory.stall_l1i, memory.stall_l1d, memory.stall_l2i, memory.stall_l2d, memory.stall_tlb];
@@ -187,22 +192,22 @@ fn time(memory: &Memory, instructions: u64) -> Vec<String> {
     cells
 }
 
-/// So many functions are printed.
+/// The number of printed functions.
 const FUNCTIONS: usize = 10;
 
-fn data_functions(rows: &[&Row]) -> String {
+fn data_functions(rows: &[&ResultRow]) -> String {
     let Some(row) = rows.first().filter(|row| !row.data_functions.is_empty()) else {
         return String::new();
     };
-    let mut table = Table::new(&["data misses of kernel functions", "L1D", "L2"]);
+    let mut table = TextTable::new(&["data misses of kernel functions", "L1D", "L2"]);
     for function in row.data_functions.iter().take(FUNCTIONS) {
         table.push(vec![function.name.clone(), function.l1d.to_string(), function.l2.to_string()]);
     }
     format!("\n{}", table.to_text())
 }
 
-fn amounts(rows: &[&Row]) -> String {
-    let mut table = Table::new(&[
+fn amounts(rows: &[&ResultRow]) -> String {
+    let mut table = TextTable::new(&[
         "layout",
         "jcc k",
         "jmp k",
@@ -231,21 +236,18 @@ fn amounts(rows: &[&Row]) -> String {
     table.to_text()
 }
 
-fn warnings(rows: &[&Row]) -> String {
+fn warnings(rows: &[&ResultRow]) -> String {
     let mut text = String::new();
     for row in rows {
         let (counters, executed) = (&row.counters, row.counters.instructions.total().max(1) as f64);
         for (count, what) in [
             (
                 counters.breaks,
-                "steps that no processor could do: the placement does not fit the recording",
+                "steps that no processor could make: the placement does not fit the recording",
             ),
-            (
-                counters.unresolved_branches,
-                "branches of which the recording does not show which way they went",
-            ),
+            (counters.unresolved_branches, "branches whose direction the recording does not show"),
         ] {
-            // 0.01 %: below that, no number above changes in a digit that is shown.
+            // Below 0.01 %, no shown digit of the numbers above changes.
             if count as f64 / executed > 1e-4 {
                 let _ = writeln!(text, "warning: {}: {count} {what}", row.layout);
             }
@@ -254,7 +256,7 @@ fn warnings(rows: &[&Row]) -> String {
     text
 }
 
-/// Original, predicted, recorded and their difference, for each workload, machine and layout.
+/// Original, predicted, recorded and their differences, for each workload, machine and layout.
 pub fn comparisons(comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     for comparison in comparisons {
@@ -263,7 +265,7 @@ pub fn comparisons(comparisons: &[Comparison]) -> String {
             let _ =
                 writeln!(text, "{workload} on {machine}, layout {}, seed {seed}", layout.layout);
             let mut table =
-                Table::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
+                TextTable::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
             for metric in &layout.metrics {
                 table.push(vec![
                     metric.name.to_owned(),
@@ -281,27 +283,27 @@ pub fn comparisons(comparisons: &[Comparison]) -> String {
     text
 }
 
-fn name(row: &Row) -> String {
+fn name(row: &ResultRow) -> String {
     match row.kind {
-        Kind::Recorded => row.layout.clone(),
-        Kind::Predicted => format!("{} (predicted)", row.layout),
+        ResultKind::Recorded => row.layout.clone(),
+        ResultKind::Predicted => format!("{} (predicted)", row.layout),
     }
 }
 
-fn by_cause(misses: &Misses) -> [String; 4] {
+fn by_cause(misses: &MissCounts) -> [String; 4] {
     [misses.total(), misses.own, misses.other, misses.cold].map(|count| count.to_string())
 }
 
-fn by_kind(taken: &Taken) -> [String; 5] {
+fn by_kind(taken: &TakenBranches) -> [String; 5] {
     [taken.conditional, taken.jump, taken.call, taken.ret, taken.indirect]
         .map(|count| count.to_string())
 }
 
-fn both(modes: Sides<u64>) -> [String; 2] {
+fn both(modes: PerMode<u64>) -> [String; 2] {
     [modes.kernel, modes.user].map(|count| count.to_string())
 }
 
-/// Small numbers that are not whole have three places.
+/// Fractions below 1000 have three decimal places.
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
@@ -314,8 +316,7 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| format!("{:+.2} %", 100.0 * share))
 }
 
-/// Values of a field, each once, in the order of the rows.
-/// The values of a field, each once.
+/// The distinct values of a field, in the order of the rows.
 pub(super) fn in_order<'a, T>(
     rows: &'a [T],
     field: impl Fn(&'a T) -> &'a String,
@@ -329,20 +330,24 @@ pub(super) fn in_order<'a, T>(
     found
 }
 
-/// The first column to the left, the others to the right, each as wide as its widest cell.
-pub struct Table {
+/// A text table. The first column is left-aligned, the others right-aligned; each is as wide as its
+/// widest cell.
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    pub fn new(titles: &[&str]) -> Table {
-        Table { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
+impl TextTable {
+    /// A table with these column titles.
+    pub fn new(titles: &[&str]) -> TextTable {
+        TextTable { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
     }
 
+    /// Appends a row.
     pub fn push(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
+    /// The table's text, a line for each row.
     pub fn to_text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {

@@ -42,7 +42,7 @@ pub enum BranchKind {
 }
 
 /// How often branches of each kind were taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TakenBranches {
     /// Conditional branches.
     pub conditional: u64,
@@ -51,6 +51,7 @@ pub struct TakenBranches {
     /// Direct calls.
     pub call: u64,
     /// Returns.
+    #[serde(rename = "return")]
     pub ret: u64,
     /// Indirect jumps and calls.
     pub indirect: u64,

@@ -58,11 +58,12 @@ pub enum MissCause {
 }
 
 /// Misses of one mode, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MissCounts {
     /// Misses on lines that were never in the cache.
     pub cold: u64,
     /// Misses on lines that the same requester had evicted.
+    #[serde(rename = "self")]
     pub own: u64,
     /// Misses on lines that another requester had evicted.
     pub other: u64,

@@ -15,7 +15,7 @@ impl Mode {
 }
 
 /// One value for the kernel and one for user code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PerMode<T> {
     /// The kernel's value.
     pub kernel: T,
@@ -38,6 +38,13 @@ impl<T> PerMode<T> {
             Mode::Kernel => &mut self.kernel,
             Mode::User => &mut self.user,
         }
+    }
+}
+
+impl PerMode<u64> {
+    /// The counts of kernel and user mode together.
+    pub fn total(&self) -> u64 {
+        self.kernel + self.user
     }
 }
 

@@ -6,12 +6,12 @@ use attribution::read;
 use attribution::services;
 use attribution::services::annotations::Annotations;
 use attribution::services::binding::Binding;
-use attribution::services::calls::{CallTree, Cost, ROOT};
-use attribution::services::symbols::Symbols;
+use attribution::services::calls::{CallCost, CallTree, ROOT};
+use attribution::services::symbols::KernelSymbols;
 use execution::machine;
 use host::recording::Recording;
 use live::chunks::Chunks;
-use replay::{self, Layout, rows};
+use replay::{self, ReplayLayout, rows};
 use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
@@ -66,12 +66,12 @@ pub struct Invocations {
 pub fn on(
     recording: &Path,
     machine: &str,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     functions: &[&str],
 ) -> Result<OnMachine> {
     let machine = machine::find(machine)?;
     let machines = [machine];
-    let layouts = [Layout::original()];
+    let layouts = [ReplayLayout::original()];
     let path = Recording::at(recording).trace();
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
     let replayed = replay::replay(
@@ -113,9 +113,9 @@ pub fn on(
 }
 
 /// What the outermost invocations of a function came to, callees included.
-fn invocations(tree: &CallTree, function: &str) -> Cost {
+fn invocations(tree: &CallTree, function: &str) -> CallCost {
     let Some(wanted) = tree.functions.iter().position(|name| name == function) else {
-        return Cost::default();
+        return CallCost::default();
     };
     // A node's parent has a smaller number.
     let mut inside = vec![false; tree.nodes.len()];
@@ -123,7 +123,7 @@ fn invocations(tree: &CallTree, function: &str) -> Cost {
         inside[n] = node.function as usize == wanted
             || (node.parent != ROOT && inside[node.parent.0 as usize]);
     }
-    let mut sum = Cost::default();
+    let mut sum = CallCost::default();
     for (node, cost) in tree.services.iter().flat_map(|service| &service.costs) {
         let at = node.0 as usize;
         if !inside[at] {
@@ -131,7 +131,7 @@ fn invocations(tree: &CallTree, function: &str) -> Cost {
         }
         let is_outermost =
             tree.nodes[at].function as usize == wanted && !inside[tree.nodes[at].parent.0 as usize];
-        sum += Cost { calls: if is_outermost { cost.calls } else { 0 }, ..*cost };
+        sum += CallCost { calls: if is_outermost { cost.calls } else { 0 }, ..*cost };
     }
     sum
 }
@@ -139,19 +139,19 @@ fn invocations(tree: &CallTree, function: &str) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::services::annotations::Kind;
-    use attribution::services::calls::{Node, NodeId, ServiceCalls};
+    use attribution::services::annotations::ServiceKind;
+    use attribution::services::calls::{CallNode, NodeId, ServiceCalls};
 
     #[test]
     fn callees_belong_to_an_invocation_and_recursion_is_one() {
         // f → g → f, and g alone.
-        let node = |parent, function| Node { parent: NodeId(parent), function };
-        let cost = |calls, instructions| Cost { calls, instructions, ..Cost::default() };
+        let node = |parent, function| CallNode { parent: NodeId(parent), function };
+        let cost = |calls, instructions| CallCost { calls, instructions, ..CallCost::default() };
         let tree = CallTree {
             functions: vec!["f".into(), "g".into()],
             nodes: vec![node(0, 0), node(0, 0), node(1, 1), node(2, 0), node(0, 1)],
             services: vec![ServiceCalls {
-                kind: Kind::SystemCall,
+                kind: ServiceKind::SystemCall,
                 name: "read".into(),
                 costs: vec![
                     (NodeId(0), cost(0, 1)),
@@ -164,6 +164,6 @@ mod tests {
         };
         assert_eq!(invocations(&tree, "f"), cost(2, 1110));
         assert_eq!(invocations(&tree, "g"), cost(8, 11_100));
-        assert_eq!(invocations(&tree, "h"), Cost::default());
+        assert_eq!(invocations(&tree, "h"), CallCost::default());
     }
 }

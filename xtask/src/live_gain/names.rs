@@ -5,7 +5,7 @@
 //! would be counted twice.
 
 use anyhow::{Context, Result, ensure};
-use attribution::services::symbols::Symbols;
+use attribution::services::symbols::KernelSymbols;
 use guest::Kernel;
 use host::recording::Recording;
 use live::chunks::Chunks;
@@ -71,13 +71,13 @@ impl Told {
 /// Behind the last symbol of the modules there is nothing of theirs for sure.
 const BEHIND: u64 = 1 << 20;
 
-pub fn symbols(kernel: &Kernel, told: &Told) -> Result<Symbols> {
+pub fn symbols(kernel: &Kernel, told: &Told) -> Result<KernelSymbols> {
     let path = kernel.vmlinux.with_file_name(format!("System.map-{}", kernel.release));
     let map =
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), with_copies(&map, told)?)?;
-    Symbols::read(file.path())
+    KernelSymbols::read(file.path())
 }
 
 fn with_copies(map: &str, told: &Told) -> Result<String> {
@@ -129,7 +129,7 @@ mod tests {
     const MAP: &str = "ffffffff81000000 T _stext\nffffffff81000010 T f\nffffffff81000020 T g\nffffffff81000030 T h\n";
 
     /// The symbol that holds an address, and whether it is entered there.
-    fn name(symbols: &Symbols, at: u64) -> (Option<&str>, bool) {
+    fn name(symbols: &KernelSymbols, at: u64) -> (Option<&str>, bool) {
         let symbol = symbols.containing(LinkAddr(at));
         let is_entry = symbol.is_some_and(|s| s.base_name().is_some() && s.addr.0 == at);
         (symbol.map(|s| s.name.as_str()), is_entry)
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(told.report.roots[0].function, "f");
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), with_copies(MAP, &told).unwrap()).unwrap();
-        let symbols = Symbols::read(file.path()).unwrap();
+        let symbols = KernelSymbols::read(file.path()).unwrap();
         assert_eq!(name(&symbols, 0xffff_ffff_8100_0010), (Some("f.cold"), false));
         assert_eq!(name(&symbols, 0xffff_ffff_8100_0020), (Some("g"), true));
         assert_eq!(name(&symbols, 0xffff_ffff_c000_0030), (Some("f"), true));

@@ -15,7 +15,7 @@ use attribution::services;
 use execution::machine;
 use guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
 use host::recording::Recording;
-use replay::{self, Layout};
+use replay::{self, ReplayLayout};
 use sim::MachineCounters;
 use std::fs::File;
 use std::io::BufReader;
@@ -93,7 +93,7 @@ fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> 
         &attribution.binding,
         &attribution.machines,
     )?;
-    let replayed = replay::replay(reader()?, &[Layout::original()], &attribution.machines)?;
+    let replayed = replay::replay(reader()?, &[ReplayLayout::original()], &attribution.machines)?;
     for (at, name) in names.iter().enumerate() {
         let accounts = attributed.ledger.accounts.iter();
         let counts = accounts.filter_map(|account| account.totals.machines.get(at)?.memory);
@@ -179,7 +179,7 @@ fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
         .with_context(|| outcome.qemu.clone())?;
     let replayed = replay::replay(
         reader,
-        &[Layout::original()],
+        &[ReplayLayout::original()],
         &[machine::find(&machine_file(directory)?)?],
     )?;
     let counters =

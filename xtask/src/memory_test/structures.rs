@@ -4,12 +4,12 @@
 use super::recorded;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
-use attribution::misses::table::{Causes, Levels, MissTable};
+use attribution::misses::table::{MissTable, MissesByLevel};
 use execution::machine;
 use guest::End;
 use host::recording::Recording;
-use replay::{self, Layout};
-use sim::{MachineCounters, PerMode};
+use replay::{self, ReplayLayout};
+use sim::{MachineCounters, MissCounts, PerMode};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -20,7 +20,7 @@ const MACHINE: &str = "server-32k";
 /// So many files and pages `structures.c` makes.
 const FILES: u64 = 1500;
 const PAGES: u64 = 1500;
-/// At most so much of the L1D's misses may be on data that nothing names: the pipe's page is.
+/// The largest share of the L1D's misses on data of unknown use: the pipe's page.
 const MOST_NAMELESS: f64 = 0.03;
 /// A line of `server-32k`.
 const LINES_OF_PAGE: u64 = 4096 / 64;
@@ -40,7 +40,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     );
 
     let reader = RecordingReader::new(BufReader::new(File::open(&trace)?))?;
-    let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(MACHINE)?])?;
+    let replayed = replay::replay(reader, &[ReplayLayout::original()], &[machine::find(MACHINE)?])?;
     let counted =
         replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
     let attribution = Attribution::open(tree, None, &[MACHINE.to_owned()])?;
@@ -80,7 +80,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
         );
     }
     check(
-        &format!("on data that nothing names: {:.2} %", 100.0 * table.other_share),
+        &format!("on data of unknown use: {:.2} %", 100.0 * table.other_share),
         table.other_share <= MOST_NAMELESS,
     );
     ensure!(failed == 0, "{failed} of the miss table's numbers are wrong");
@@ -97,7 +97,7 @@ fn adds_up(
     counted: &PerMode<MachineCounters>,
     check: &mut impl FnMut(&str, bool),
 ) {
-    let (kernel, user) = (Levels::from(&counted.kernel), Levels::from(&counted.user));
+    let (kernel, user) = (MissesByLevel::from(&counted.kernel), MissesByLevel::from(&counted.user));
     check("the caches counted what replay counts", (table.kernel, table.user) == (kernel, user));
     for (mode, is_kernel, levels) in [("kernel", true, &kernel), ("user", false, &user)] {
         let rows = || table.functions.iter().filter(|row| row.kernel == is_kernel);
@@ -128,7 +128,7 @@ fn adds_up(
     );
 }
 
-type Of = fn(&Levels) -> Causes;
+type Of = fn(&MissesByLevel) -> MissCounts;
 
 const LEVELS: [(&str, Of); 6] = [
     ("L1I", |levels| levels.l1i),
@@ -139,8 +139,8 @@ const LEVELS: [(&str, Of); 6] = [
     ("L3D", |levels| levels.l3d),
 ];
 
-fn sum(causes: impl Iterator<Item = Causes>) -> Causes {
-    causes.fold(Causes::default(), |sum, more| Causes {
+fn sum(causes: impl Iterator<Item = MissCounts>) -> MissCounts {
+    causes.fold(MissCounts::default(), |sum, more| MissCounts {
         cold: sum.cold + more.cold,
         own: sum.own + more.own,
         other: sum.other + more.other,

@@ -1,10 +1,10 @@
-//! `cargo xtask page-test RECORDING KERNEL`: whether the page of a recording does in Chromium what
-//! it should, and whether the files for other tools hold what the page shows.
+//! `cargo xtask page-test RECORDING KERNEL`: tests the page of a recording in Chromium, and
+//! compares the files for other tools with the page.
 //!
-//! The page must load without a complaint, sort, search, zoom and change its theme when it is
-//! clicked on, be readable in both themes, and show names that are HTML as text.
-//! `callgrind_annotate`, the sums of the folded stacks, those of the events over time and what
-//! pyarrow reads of the tables must give the page's number of instructions. Prints a line a test.
+//! The page must load without errors, sort, search, zoom and change its theme on a click, be
+//! readable in both themes, and show names that are HTML as text. `callgrind_annotate`, the sums of
+//! the folded stacks, those of the events over time and what pyarrow reads of the tables must give
+//! the page's number of instructions. Prints a line for each test.
 
 mod browser;
 

@@ -10,7 +10,7 @@
 use crate::build_plugin;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
-use attribution::services::annotations::Kind;
+use attribution::services::annotations::ServiceKind;
 use attribution::services::table::ServiceTable;
 use guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin};
 use host::recording::Recording;
@@ -72,10 +72,10 @@ pub fn services_test(kernel: &Path) -> Result<()> {
         &|t| t.counters["faults handled"],
     )?;
     compare("interrupts", false, &|c| c.of("/proc/stat", "intr"), &|t| {
-        begun(t, Kind::Interrupt) + begun(t, Kind::Ipi)
+        begun(t, ServiceKind::Interrupt) + begun(t, ServiceKind::Ipi)
     })?;
     compare("timer interrupts", false, &|c| c.of("/proc/interrupts", "LOC:"), &|t| {
-        calls(t, Kind::Interrupt, "apic_timer_interrupt")
+        calls(t, ServiceKind::Interrupt, "apic_timer_interrupt")
     })?;
     for (name, action) in [
         ("TIMER:", "run_timer_softirq"),
@@ -86,15 +86,19 @@ pub fn services_test(kernel: &Path) -> Result<()> {
         // Before Linux 6.10 the softirq SCHED ran run_rebalance_domains.
         let or = if name == "SCHED:" { "run_rebalance_domains" } else { action };
         let ours = |table: &ServiceTable| {
-            let first = calls(table, Kind::Softirq, action);
-            first + if or == action { 0 } else { calls(table, Kind::Softirq, or) }
+            let first = calls(table, ServiceKind::Softirq, action);
+            first + if or == action { 0 } else { calls(table, ServiceKind::Softirq, or) }
         };
         compare(&format!("softirqs {name}"), false, &|c| c.of("/proc/softirqs", name), &ours)?;
     }
     for (what, least, got) in [
         ("new tasks", FORKS, inner.counters["forks"]),
-        ("demand zero", PAGES, calls(&inner, Kind::PageFault, "demand zero")),
-        ("copy on write", PAGES_OF_CHILDREN, calls(&inner, Kind::PageFault, "copy on write")),
+        ("demand zero", PAGES, calls(&inner, ServiceKind::PageFault, "demand zero")),
+        (
+            "copy on write",
+            PAGES_OF_CHILDREN,
+            calls(&inner, ServiceKind::PageFault, "copy on write"),
+        ),
     ] {
         let right = got >= least;
         failed += u32::from(!right);
@@ -118,7 +122,7 @@ pub fn services_test(kernel: &Path) -> Result<()> {
 /// A sleep is time in which the processor is halted: no instruction says how long.
 fn sleeps_take_their_time(table: &ServiceTable) -> Result<bool> {
     let mut rows = table.rows.iter();
-    let sleep = rows.find(|row| row.kind == Kind::SystemCall && row.name == "nanosleep");
+    let sleep = rows.find(|row| row.kind == ServiceKind::SystemCall && row.name == "nanosleep");
     let sleep = sleep.context("no nanosleep is recorded")?;
     let halted = table.halted.context("the recording has no clock")? as f64;
     let (latency, blocked) = (sleep.latency.total, sleep.latency.blocked.unwrap_or(0.0));
@@ -135,11 +139,11 @@ fn sleeps_take_their_time(table: &ServiceTable) -> Result<bool> {
     Ok(right)
 }
 
-fn begun(table: &ServiceTable, kind: Kind) -> u64 {
+fn begun(table: &ServiceTable, kind: ServiceKind) -> u64 {
     table.begun.get(&kind).copied().unwrap_or(0)
 }
 
-fn calls(table: &ServiceTable, kind: Kind, name: &str) -> u64 {
+fn calls(table: &ServiceTable, kind: ServiceKind, name: &str) -> u64 {
     let row = table.rows.iter().find(|row| row.kind == kind && row.name == name);
     row.map_or(0, |row| row.calls)
 }
@@ -270,7 +274,7 @@ impl Machine {
         let recorded: BTreeMap<String, u64> = table
             .rows
             .iter()
-            .filter(|row| row.kind == Kind::SystemCall && row.name != "exit")
+            .filter(|row| row.kind == ServiceKind::SystemCall && row.name != "exit")
             .map(|row| (row.name.clone(), row.calls))
             .collect();
         let same = recorded == counted;

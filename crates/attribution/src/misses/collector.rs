@@ -1,61 +1,60 @@
-//! Counts misses as they happen: by function, by range of the kernel's addresses, by data
-//! structure.
+//! Counts misses as they occur: by function, by range of kernel addresses, by data structure.
 
-use super::memory::{Class, Memory, Owner, Structure, StructureId};
-use super::walk::{DataMiss, Observer};
+use super::memory::{DataOwners, MissOwner, Structure, StructureClass, StructureId};
+use super::walk::{DataMiss, MissObserver};
 use crate::services::functions::NAMELESS;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use image::address::LinkAddr;
 use sim::{MachineCounters, MissCause, MissCounts, MissedLevels, Mode, PerMode};
 use std::collections::{BTreeMap, HashMap};
 use trace::{Accesses, FrameUseChange, RunAddr, Translation, TranslationId};
 
-/// What user mode is called among functions.
+/// The name of user mode among functions.
 pub const USER_MODE: &str = "(user mode)";
 /// Torrellas counts by ranges of 1 KB (1998, figures 1 and 2).
 pub const RANGE: u64 = 1024;
 
-pub struct Collector<'a> {
-    symbols: &'a Symbols,
-    memory: Memory,
+pub struct MissCollector<'a> {
+    symbols: &'a KernelSymbols,
+    memory: DataOwners,
     names: Vec<&'a str>,
     numbers: HashMap<&'a str, u32>,
-    of: Vec<Of>,
+    of: Vec<TranslationFacts>,
     current: TranslationId,
-    machines: Vec<Machine>,
-    /// Changes of use in the stream, and how many of them are past.
+    machines: Vec<MachineMisses>,
+    /// The changes of frame use in the stream, and how many of them have been applied.
     changes: Vec<(u32, FrameUseChange)>,
     past: usize,
     execution: u32,
-    /// Instructions that were executed, by the range of the kernel that holds them.
+    /// Executed kernel instructions by address range.
     references: BTreeMap<u64, u64>,
 }
 
-/// What is known of a translation.
-struct Of {
+/// What is known about a translation block.
+struct TranslationFacts {
     function: u32,
     addr: RunAddr,
     lengths: Box<[u8]>,
-    /// For each instruction, whether all that it accesses is a stack.
+    /// For each instruction, whether it accesses only a stack.
     stack: Box<[bool]>,
     runs: u64,
 }
 
-/// What was counted on one machine.
+/// The counts of one machine.
 #[derive(Default)]
-pub struct Machine {
-    /// By function's number.
+pub struct MachineMisses {
+    /// By the number of the function.
     pub functions: Vec<MachineCounters>,
     /// L1I misses of the kernel by range.
     pub ranges: BTreeMap<u64, MissCounts>,
-    /// By structure's number, and who missed.
+    /// By the number of the structure, and by mode.
     pub structures: Vec<PerMode<MachineCounters>>,
-    /// Of frames that are not yet named.
+    /// Counts of frames whose use is not known yet.
     pending: HashMap<u64, PerMode<MachineCounters>>,
 }
 
-impl Machine {
+impl MachineMisses {
     fn structure(&mut self, id: StructureId) -> &mut PerMode<MachineCounters> {
         let at = id.0 as usize;
         if at >= self.structures.len() {
@@ -73,16 +72,20 @@ impl Machine {
     }
 }
 
-impl<'a> Collector<'a> {
-    pub fn new(symbols: &'a Symbols, memory: Memory, machines: usize) -> Collector<'a> {
-        Collector {
+impl<'a> MissCollector<'a> {
+    pub fn new(
+        symbols: &'a KernelSymbols,
+        memory: DataOwners,
+        machines: usize,
+    ) -> MissCollector<'a> {
+        MissCollector {
             symbols,
             memory,
             names: Vec::new(),
             numbers: HashMap::new(),
             of: Vec::new(),
             current: TranslationId(0),
-            machines: std::iter::repeat_with(Machine::default).take(machines).collect(),
+            machines: std::iter::repeat_with(MachineMisses::default).take(machines).collect(),
             changes: Vec::new(),
             past: 0,
             execution: 0,
@@ -90,7 +93,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Names what pends, and adds up what was executed.
+    /// Names the pending frames, and adds up executed instructions.
     pub fn finish(&mut self) {
         for machine in &mut self.machines {
             let mut frames: Vec<u64> = machine.pending.keys().copied().collect();
@@ -105,7 +108,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    pub fn machine(&self, number: usize) -> &Machine {
+    pub fn machine(&self, number: usize) -> &MachineMisses {
         &self.machines[number]
     }
 
@@ -121,7 +124,7 @@ impl<'a> Collector<'a> {
         self.memory.structures()
     }
 
-    /// The uses that begin with the current execution, or before.
+    /// Applies the changes of use up to the current execution.
     #[cold]
     fn change_uses(&mut self) {
         while let Some((_, change)) =
@@ -148,14 +151,14 @@ fn refer(references: &mut BTreeMap<u64, u64>, addr: RunAddr, lengths: &[u8], tim
     }
 }
 
-/// Whether all that the instruction accesses is a stack: `push %rax` and `ret`, not `push (%rax)`.
+/// Whether the instruction accesses only a stack: `push %rax` and `ret`, not `push (%rax)`.
 fn accesses_only_a_stack(code: &[u8]) -> bool {
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
     let elsewhere = (0..instruction.op_count()).any(|op| instruction.op_kind(op) == OpKind::Memory);
     instruction.stack_pointer_increment() != 0 && !elsewhere
 }
 
-impl Observer for Collector<'_> {
+impl MissObserver for MissCollector<'_> {
     fn define(&mut self, translation: &Translation) {
         let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
         let name = match translation.is_kernel() {
@@ -171,7 +174,7 @@ impl Observer for Collector<'_> {
         let stack = translation
             .code_by_instruction()
             .map(|(_, code)| translation.is_kernel() && accesses_only_a_stack(code));
-        self.of.push(Of {
+        self.of.push(TranslationFacts {
             function,
             addr: translation.addr,
             lengths: translation.lengths.clone(),
@@ -181,7 +184,7 @@ impl Observer for Collector<'_> {
     }
 
     fn stream(&mut self, accesses: &Accesses) {
-        // Uses that begin behind the last execution of a stream begin with the next.
+        // A change of use behind the last execution of a stream applies to the next stream.
         self.execution = u32::MAX;
         self.change_uses();
         self.memory.slab_caches(&accesses.slab_caches);
@@ -226,14 +229,14 @@ impl Observer for Collector<'_> {
         let machine = &mut self.machines[machine];
         count(function_counters(machine, of.function as usize), missed, false);
         let counters = match self.memory.owner(miss.addr, frame) {
-            Owner::Known(id) => machine.structure(id),
-            Owner::Pending(frame) => machine.pending.entry(frame).or_default(),
+            MissOwner::Known(id) => machine.structure(id),
+            MissOwner::Pending(frame) => machine.pending.entry(frame).or_default(),
         };
         count(counters.get_mut(mode), missed, false);
     }
 }
 
-fn function_counters(machine: &mut Machine, function: usize) -> &mut MachineCounters {
+fn function_counters(machine: &mut MachineMisses, function: usize) -> &mut MachineCounters {
     if function >= machine.functions.len() {
         machine.functions.resize(function + 1, MachineCounters::default());
     }
@@ -258,9 +261,9 @@ fn count(counters: &mut MachineCounters, missed: MissedLevels, fetch: bool) {
     }
 }
 
-/// Structures that say nothing of what the data is.
-pub fn says_nothing(class: Class) -> bool {
-    matches!(class, Class::Held | Class::Other)
+/// Whether a class says nothing about what the data is.
+pub fn says_nothing(class: StructureClass) -> bool {
+    matches!(class, StructureClass::Held | StructureClass::Other)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! What an address of data belongs to: takes addresses and what frames are used for from one moment
-//! to the next; gives structures.
+//! Finds the data structure of an address. Takes addresses and the use of page frames over time;
+//! gives structures.
 //!
-//! Where an address lies decides (Documentation/arch/x86/x86_64/mm.rst), and, where all of memory
-//! is mapped, what its frame is used for. A frame that somebody holds and that has no mark yet is
-//! named later, by the mark that it gets before it is free again.
+//! The address decides (Documentation/arch/x86/x86_64/mm.rst); where all of memory is mapped, the
+//! use of the frame decides. An allocated frame without a mark is named later, by the mark that it
+//! gets before it is free again.
 
 use super::variables::Variables;
 use serde::Serialize;
@@ -14,18 +14,17 @@ use trace::{FrameUse, FrameUseChange, RecordingHeader};
 /// Kinds of data structures, in the order of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
-    /// An object of the kernel's image, by its symbol.
+pub enum StructureClass {
+    /// An object in the kernel's image, named by its symbol.
     Static,
     PerCpu,
-    /// Objects of a slab cache, by its name.
+    /// Objects of a slab cache, named by the cache.
     Slab,
     KernelStack,
     PageTable,
-    /// The contents of files, where the kernel sees them.
+    /// The contents of files, accessed at kernel addresses.
     PageCache,
-    /// What processes see, or the kernel at their addresses, and anonymous pages where the kernel
-    /// sees them.
+    /// Memory at user addresses, and anonymous pages accessed at kernel addresses.
     User,
     /// The array of `struct page`.
     StructPage,
@@ -33,40 +32,39 @@ pub enum Class {
     Module,
     /// Entry stacks, descriptor tables.
     CpuEntryArea,
-    /// Set aside when the kernel booted: its large hash tables.
+    /// Reserved when the kernel booted: its large hash tables.
     Boot,
-    /// A frame that somebody holds, and that never got a mark: pipes, socket buffers, large
-    /// `kmalloc`.
+    /// An allocated frame that never got a mark: pipes, socket buffers, large `kmalloc`.
     Held,
     Other,
 }
 
-impl Class {
-    /// As a report calls it.
+impl StructureClass {
+    /// The name in reports.
     pub fn title(self) -> &'static str {
         match self {
-            Class::Static => "static",
-            Class::PerCpu => "per CPU",
-            Class::Slab => "slab",
-            Class::KernelStack => "kernel stack",
-            Class::PageTable => "page table",
-            Class::PageCache => "page cache",
-            Class::User => "user",
-            Class::StructPage => "struct page",
-            Class::Vmalloc => "vmalloc",
-            Class::Module => "module",
-            Class::CpuEntryArea => "CPU entry area",
-            Class::Boot => "set aside at boot",
-            Class::Held => "held, no mark",
-            Class::Other => "other",
+            StructureClass::Static => "static",
+            StructureClass::PerCpu => "per CPU",
+            StructureClass::Slab => "slab",
+            StructureClass::KernelStack => "kernel stack",
+            StructureClass::PageTable => "page table",
+            StructureClass::PageCache => "page cache",
+            StructureClass::User => "user",
+            StructureClass::StructPage => "struct page",
+            StructureClass::Vmalloc => "vmalloc",
+            StructureClass::Module => "module",
+            StructureClass::CpuEntryArea => "CPU entry area",
+            StructureClass::Boot => "set aside at boot",
+            StructureClass::Held => "held, no mark",
+            StructureClass::Other => "other",
         }
     }
 }
 
-/// A data structure: its class and, where it has one, its name.
+/// A data structure: its class and its name, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Structure {
-    pub class: Class,
+    pub class: StructureClass,
     pub name: String,
 }
 
@@ -74,20 +72,20 @@ pub struct Structure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StructureId(pub u32);
 
-/// What a miss belongs to.
+/// The data structure that a miss belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum MissOwner {
     Known(StructureId),
-    /// To what this frame will turn out to be used for.
+    /// Known later: the next use of this frame.
     Pending(u64),
 }
 
-/// What a frame's accesses alone say of it.
+/// What the accesses to a frame say about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Seen {
+enum FrameEvidence {
     #[default]
     Nothing,
-    /// It was accessed where `vmalloc` maps memory.
+    /// It was accessed in the `vmalloc` area.
     Vmalloc,
     /// The kernel's `push`, `call` or `ret` accessed it.
     Stack,
@@ -98,25 +96,25 @@ const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
 const CPU_ENTRY_AREA: Range<u64> = 0xffff_fe00_0000_0000..0xffff_fe80_0000_0000;
 const PAGE: u64 = 4096;
 
-pub struct Memory {
+pub struct DataOwners {
     variables: Variables,
     direct_map: Range<u64>,
     vmalloc: Range<u64>,
     struct_pages: Range<u64>,
-    /// The area of CPU 0, the dynamic part included.
+    /// The area of CPU 0, including the dynamic part.
     per_cpu: Range<u64>,
     unknown: Option<String>,
     frames: Vec<FrameUse>,
-    /// What the frame was seen as since somebody has held it.
-    seen: Vec<Seen>,
+    /// What the accesses to each frame said since it was allocated.
+    seen: Vec<FrameEvidence>,
     slab_caches: Vec<StructureId>,
     structures: Vec<Structure>,
     numbers: HashMap<Structure, StructureId>,
 }
 
-impl Memory {
-    /// `header`: of the recording, which tells where the kernel's regions lie.
-    pub fn new(header: &RecordingHeader, variables: Variables) -> Memory {
+impl DataOwners {
+    /// `header`: the recording's header, which contains the addresses of the kernel's regions.
+    pub fn new(header: &RecordingHeader, variables: Variables) -> DataOwners {
         let value = |name: &str| {
             let (_, text) = header
                 .conditions
@@ -130,7 +128,7 @@ impl Memory {
         let per_cpu = value("__per_cpu_offset").unwrap_or(0);
         let per_cpu_pages = value("pcpu_unit_pages").unwrap_or(0) & 0xffff_ffff;
         let said = header.conditions.iter().find(|(key, _)| key == "frames_unknown");
-        Memory {
+        DataOwners {
             variables,
             direct_map: direct_map..vmalloc,
             vmalloc: vmalloc..struct_pages,
@@ -145,7 +143,7 @@ impl Memory {
         }
     }
 
-    /// Why the recording does not tell what frames are used for, if it does not.
+    /// Why the recording does not contain the use of frames; `None` when it does.
     pub fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
     }
@@ -157,7 +155,7 @@ impl Memory {
     /// The caches' names so far.
     pub fn slab_caches(&mut self, names: &[String]) {
         for name in &names[self.slab_caches.len().min(names.len())..] {
-            let cache = self.structure(Class::Slab, name);
+            let cache = self.structure(StructureClass::Slab, name);
             self.slab_caches.push(cache);
         }
     }
@@ -169,7 +167,7 @@ impl Memory {
         let size = usize::try_from(end).unwrap_or(usize::MAX);
         if size > self.frames.len() {
             self.frames.resize(size, FrameUse::Free);
-            self.seen.resize(size, Seen::Nothing);
+            self.seen.resize(size, FrameEvidence::Nothing);
         }
         for frame in change.frame..end {
             let at = frame as usize;
@@ -179,7 +177,7 @@ impl Memory {
                 settled(frame, self.settle(frame));
             }
             if change.used == FrameUse::Free {
-                self.seen[at] = Seen::Nothing;
+                self.seen[at] = FrameEvidence::Nothing;
             }
         }
     }
@@ -188,15 +186,15 @@ impl Memory {
     pub fn settle(&mut self, frame: u64) -> StructureId {
         let used = self.frames.get(frame as usize).copied().unwrap_or_default();
         let class = match (self.seen(frame), self.marked(used)) {
-            (Seen::Stack, _) => Class::KernelStack,
+            (FrameEvidence::Stack, _) => StructureClass::KernelStack,
             (_, Some(marked)) => return marked,
-            (Seen::Vmalloc, None) => Class::Vmalloc,
-            (Seen::Nothing, None) => Class::Held,
+            (FrameEvidence::Vmalloc, None) => StructureClass::Vmalloc,
+            (FrameEvidence::Nothing, None) => StructureClass::Held,
         };
         self.structure(class, "")
     }
 
-    fn seen(&self, frame: u64) -> Seen {
+    fn seen(&self, frame: u64) -> FrameEvidence {
         self.seen.get(frame as usize).copied().unwrap_or_default()
     }
 
@@ -205,18 +203,18 @@ impl Memory {
         let may_be = self.vmalloc.contains(&addr)
             || self.direct_map.contains(&addr) && !self.per_cpu.contains(&addr);
         if let Some(seen) = self.seen.get_mut(frame as usize).filter(|_| may_be) {
-            *seen = Seen::Stack;
+            *seen = FrameEvidence::Stack;
         }
     }
 
-    /// What an address belongs to whose frame this is.
-    pub fn owner(&mut self, addr: u64, frame: u64) -> Owner {
+    /// The data structure of an address in this frame.
+    pub fn owner(&mut self, addr: u64, frame: u64) -> MissOwner {
         if addr >> 63 == 0 {
-            return Owner::Known(self.structure(Class::User, ""));
+            return MissOwner::Known(self.structure(StructureClass::User, ""));
         }
         if IMAGE.contains(&addr) {
             let name = self.variables.in_image(addr).unwrap_or("(no symbol)").to_owned();
-            return Owner::Known(self.structure(Class::Static, &name));
+            return MissOwner::Known(self.structure(StructureClass::Static, &name));
         }
         if self.per_cpu.contains(&addr) {
             let name = self
@@ -224,35 +222,35 @@ impl Memory {
                 .per_cpu(addr - self.per_cpu.start)
                 .unwrap_or("(allocated)")
                 .to_owned();
-            return Owner::Known(self.structure(Class::PerCpu, &name));
+            return MissOwner::Known(self.structure(StructureClass::PerCpu, &name));
         }
         if self.direct_map.contains(&addr) {
             return self.in_frame(frame);
         }
         if self.vmalloc.contains(&addr) {
-            if let Some(seen @ Seen::Nothing) = self.seen.get_mut(frame as usize) {
-                *seen = Seen::Vmalloc;
+            if let Some(seen @ FrameEvidence::Nothing) = self.seen.get_mut(frame as usize) {
+                *seen = FrameEvidence::Vmalloc;
             }
             return self.in_frame(frame);
         }
         let class = match addr {
-            _ if self.struct_pages.contains(&addr) => Class::StructPage,
-            _ if MODULES.contains(&addr) => Class::Module,
-            _ if CPU_ENTRY_AREA.contains(&addr) => Class::CpuEntryArea,
-            _ => Class::Other,
+            _ if self.struct_pages.contains(&addr) => StructureClass::StructPage,
+            _ if MODULES.contains(&addr) => StructureClass::Module,
+            _ if CPU_ENTRY_AREA.contains(&addr) => StructureClass::CpuEntryArea,
+            _ => StructureClass::Other,
         };
-        Owner::Known(self.structure(class, ""))
+        MissOwner::Known(self.structure(class, ""))
     }
 
-    fn in_frame(&mut self, frame: u64) -> Owner {
+    fn in_frame(&mut self, frame: u64) -> MissOwner {
         let used = |frame: u64| self.frames.get(frame as usize).copied().unwrap_or_default();
         let (frame, used) = match used(frame) {
             FrameUse::PartOf(head) => (head, used(head)),
             alone => (frame, alone),
         };
         match self.marked(used) {
-            Some(structure) => Owner::Known(structure),
-            None => Owner::Pending(frame),
+            Some(structure) => MissOwner::Known(structure),
+            None => MissOwner::Pending(frame),
         }
     }
 
@@ -260,15 +258,15 @@ impl Memory {
         let class = match used {
             FrameUse::Free | FrameUse::Unmarked | FrameUse::PartOf(_) => return None,
             FrameUse::Slab(cache) => return self.slab_caches.get(cache as usize).copied(),
-            FrameUse::PageTable => Class::PageTable,
-            FrameUse::File => Class::PageCache,
-            FrameUse::Anonymous => Class::User,
-            FrameUse::Reserved => Class::Boot,
+            FrameUse::PageTable => StructureClass::PageTable,
+            FrameUse::File => StructureClass::PageCache,
+            FrameUse::Anonymous => StructureClass::User,
+            FrameUse::Reserved => StructureClass::Boot,
         };
         Some(self.structure(class, ""))
     }
 
-    fn structure(&mut self, class: Class, name: &str) -> StructureId {
+    fn structure(&mut self, class: StructureClass, name: &str) -> StructureId {
         let structure = Structure { class, name: name.to_owned() };
         if let Some(&known) = self.numbers.get(&structure) {
             return known;
@@ -285,7 +283,7 @@ mod tests {
     use super::super::variables;
     use super::*;
 
-    fn memory() -> Memory {
+    fn memory() -> DataOwners {
         let value = |name: &str, value: u64| (format!("value.{name}"), format!("{value:#x}"));
         let header = RecordingHeader {
             conditions: vec![
@@ -296,33 +294,33 @@ mod tests {
         };
         let variables =
             variables::of(&[(0xffff_ffff_8200_0000, 64, "init_task")], &[(0x100, 8, "runqueues")]);
-        let mut memory = Memory::new(&header, variables);
+        let mut memory = DataOwners::new(&header, variables);
         memory.slab_caches(&["dentry".into()]);
         memory
     }
 
-    fn change(memory: &mut Memory, frame: u64, used: FrameUse) -> Option<String> {
-        let mut told = None;
+    fn change(memory: &mut DataOwners, frame: u64, used: FrameUse) -> Option<String> {
+        let mut settled = None;
         memory.change(&FrameUseChange { frame, frames: 1, used }, |_, structure| {
-            told = Some(structure)
+            settled = Some(structure)
         });
-        told.map(|structure| named(memory, structure))
+        settled.map(|structure| named(memory, structure))
     }
 
-    fn named(memory: &Memory, id: StructureId) -> String {
+    fn named(memory: &DataOwners, id: StructureId) -> String {
         let structure = &memory.structures()[id.0 as usize];
         format!("{:?} {}", structure.class, structure.name).trim_end().to_owned()
     }
 
-    fn owner(memory: &mut Memory, addr: u64, frame: u64) -> String {
+    fn owner(memory: &mut DataOwners, addr: u64, frame: u64) -> String {
         match memory.owner(addr, frame) {
-            Owner::Known(id) => named(memory, id),
-            Owner::Pending(frame) => format!("pending {frame}"),
+            MissOwner::Known(id) => named(memory, id),
+            MissOwner::Pending(frame) => format!("pending {frame}"),
         }
     }
 
     #[test]
-    fn regions_are_told_apart() {
+    fn each_region_has_its_class() {
         let mut memory = memory();
         change(&mut memory, 7, FrameUse::Slab(0));
         change(&mut memory, 8, FrameUse::PartOf(7));
@@ -349,16 +347,16 @@ mod tests {
         let mut memory = memory();
         let direct = 0xffff_8880_0000_5000;
         assert_eq!(owner(&mut memory, direct, 5), "pending 5");
-        assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None, "what pends still pends");
+        assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None, "still pending");
         assert_eq!(change(&mut memory, 5, FrameUse::PageTable).as_deref(), Some("PageTable"));
         assert_eq!(owner(&mut memory, direct, 5), "PageTable");
-        assert_eq!(change(&mut memory, 5, FrameUse::Free), None, "nothing can pend");
+        assert_eq!(change(&mut memory, 5, FrameUse::Free), None, "nothing is pending");
         assert_eq!(change(&mut memory, 5, FrameUse::Unmarked), None);
         assert_eq!(change(&mut memory, 5, FrameUse::Free).as_deref(), Some("Held"));
     }
 
     #[test]
-    fn stacks_are_stacks_until_they_are_free() {
+    fn a_stack_stays_a_stack_until_it_is_free() {
         let mut memory = memory();
         let mapped = 0xffff_c900_0000_0000;
         change(&mut memory, 5, FrameUse::Unmarked);
@@ -373,7 +371,7 @@ mod tests {
         assert_eq!(
             change(&mut memory, 5, FrameUse::Free).as_deref(),
             Some("Held"),
-            "the image holds no stack that has no name"
+            "every stack in the image has a name"
         );
     }
 }

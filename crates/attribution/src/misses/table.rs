@@ -1,118 +1,121 @@
-//! What was counted, as rows that can be printed and that add up to what the machine's caches
-//! counted.
+//! The counts as rows for reports. The rows add up to the counters of the machine's caches.
 
-use super::collector::{Collector, RANGE, USER_MODE, says_nothing};
-use super::memory::Class;
+use super::collector::{MissCollector, RANGE, USER_MODE, says_nothing};
+use super::memory::StructureClass;
 use serde::Serialize;
 use sim::{MachineCounters, MachineModel, MissCounts, PerMode};
 use trace::RecordingHeader;
 
-/// Misses by cause. In the kernel they are the papers' KERN-self and KERN-other, in user mode
-/// USER-self and USER-other.
+/// The misses of every level, on instructions (`i`) and on data (`d`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Causes {
-    pub cold: u64,
-    #[serde(rename = "self")]
-    pub own: u64,
-    pub other: u64,
+pub struct MissesByLevel {
+    /// Misses of the L1I.
+    pub l1i: MissCounts,
+    /// Misses of the L1D.
+    pub l1d: MissCounts,
+    /// Misses of the L2 on instructions.
+    pub l2i: MissCounts,
+    /// Misses of the L2 on data.
+    pub l2d: MissCounts,
+    /// Misses of the L3 on instructions.
+    pub l3i: MissCounts,
+    /// Misses of the L3 on data.
+    pub l3d: MissCounts,
 }
 
-impl Causes {
-    pub fn total(&self) -> u64 {
-        self.cold + self.own + self.other
-    }
-}
-
-impl From<MissCounts> for Causes {
-    fn from(misses: MissCounts) -> Causes {
-        Causes { cold: misses.cold, own: misses.own, other: misses.other }
-    }
-}
-
-/// The misses of every level, by instructions (`i`) and by data (`d`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Levels {
-    pub l1i: Causes,
-    pub l1d: Causes,
-    pub l2i: Causes,
-    pub l2d: Causes,
-    pub l3i: Causes,
-    pub l3d: Causes,
-}
-
-impl From<&MachineCounters> for Levels {
-    fn from(counters: &MachineCounters) -> Levels {
-        Levels {
-            l1i: counters.l1i.into(),
-            l1d: counters.l1d.into(),
-            l2i: counters.l2i.into(),
-            l2d: counters.l2d.into(),
-            l3i: counters.l3i.into(),
-            l3d: counters.l3d.into(),
+impl From<&MachineCounters> for MissesByLevel {
+    fn from(counters: &MachineCounters) -> MissesByLevel {
+        MissesByLevel {
+            l1i: counters.l1i,
+            l1d: counters.l1d,
+            l2i: counters.l2i,
+            l2d: counters.l2d,
+            l3i: counters.l3i,
+            l3d: counters.l3d,
         }
     }
 }
 
+/// The misses of one function, or of user mode as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FunctionRow {
+pub struct FunctionMissRow {
+    /// The function's name, without what compilers append.
     pub name: String,
+    /// False for user mode.
     pub kernel: bool,
-    pub misses: Levels,
+    /// The misses of its fetches, loads and stores.
+    pub misses: MissesByLevel,
 }
 
 /// 1 KB of the kernel's code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RangeRow {
+    /// The first address, in hex.
     pub start: String,
-    /// Instructions executed (Torrellas 1998, figure 2).
+    /// Executed instructions (Torrellas 1998, figure 2).
     pub references: u64,
-    /// Of the L1I (figures 1 and 13).
-    pub misses: Causes,
+    /// Misses of the L1I (figures 1 and 13).
+    pub misses: MissCounts,
 }
 
-/// How the ranges share the misses: the `ranges` that missed most have `misses` of them.
+/// The `ranges` ranges with the most misses have `misses` misses together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Concentration {
+    /// A number of ranges.
     pub ranges: usize,
+    /// The misses of the ranges that missed most.
     pub misses: u64,
 }
 
+/// The misses on one data structure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StructureRow {
-    pub class: Class,
+    /// The class of the structure.
+    pub class: StructureClass,
+    /// The structure's name; empty for classes without names.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    pub kernel: Levels,
-    pub user: Levels,
+    /// Misses of kernel code.
+    pub kernel: MissesByLevel,
+    /// Misses of user code.
+    pub user: MissesByLevel,
 }
 
 impl StructureRow {
+    /// L1D misses of kernel and user together.
     pub fn l1d(&self) -> u64 {
         self.kernel.l1d.total() + self.user.l1d.total()
     }
 }
 
+/// The misses of a recording on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MissTable {
+    /// The recorded workload.
     pub workload: String,
+    /// The build id of the recorded kernel.
     pub kernel_build_id: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// The simulated machine.
     pub machine: String,
-    /// What the caches counted.
-    pub kernel: Levels,
-    pub user: Levels,
+    /// Misses of kernel code, as the caches counted them.
+    pub kernel: MissesByLevel,
+    /// Misses of user code, as the caches counted them.
+    pub user: MissesByLevel,
     /// Descending by misses of both L1s.
-    pub functions: Vec<FunctionRow>,
+    pub functions: Vec<FunctionMissRow>,
     /// Ascending by address.
     pub ranges: Vec<RangeRow>,
+    /// Bytes in a range.
     pub range_bytes: u64,
+    /// How few ranges hold most misses: for 1, 2, 4, … and all ranges.
     pub concentration: Vec<Concentration>,
     /// Descending by misses of the L1D.
     pub structures: Vec<StructureRow>,
-    /// Part of the L1D's misses on data of which nothing says what it is (the classes `held` and
-    /// `other`).
+    /// The share of the L1D's misses on data of unknown use (the classes `held` and `other`).
     pub other_share: f64,
-    /// Why it is not known what frames are used for, if it is not.
+    /// Why the use of page frames is unknown; `None` when it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_unknown: Option<String>,
 }
@@ -121,22 +124,22 @@ impl MissTable {
     pub(super) fn new(
         header: &RecordingHeader,
         machine: &MachineModel,
-        collector: &Collector<'_>,
+        collector: &MissCollector<'_>,
         number: usize,
         counted: &PerMode<MachineCounters>,
         frames_unknown: Option<String>,
     ) -> MissTable {
         let counts = collector.machine(number);
-        let mut functions: Vec<FunctionRow> = collector
+        let mut functions: Vec<FunctionMissRow> = collector
             .function_names()
             .iter()
             .zip(&counts.functions)
-            .map(|(name, counters)| FunctionRow {
+            .map(|(name, counters)| FunctionMissRow {
                 name: (*name).to_owned(),
                 kernel: *name != USER_MODE,
                 misses: counters.into(),
             })
-            .filter(|row| row.misses != Levels::default())
+            .filter(|row| row.misses != MissesByLevel::default())
             .collect();
         functions.sort_by_key(|row| {
             (std::cmp::Reverse(row.misses.l1i.total() + row.misses.l1d.total()), row.name.clone())
@@ -160,7 +163,7 @@ impl MissTable {
             .map(|(start, &references)| RangeRow {
                 start: format!("{start:016x}"),
                 references,
-                misses: counts.ranges.get(start).copied().unwrap_or_default().into(),
+                misses: counts.ranges.get(start).copied().unwrap_or_default(),
             })
             .collect();
         let all: u64 = structures.iter().map(StructureRow::l1d).sum();

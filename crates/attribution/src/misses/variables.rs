@@ -1,4 +1,4 @@
-//! The names of a kernel's data: takes a vmlinux; says which static symbol or per-CPU variable
+//! The names of the kernel's data. Takes a vmlinux; says which static symbol or per-CPU variable
 //! holds an address.
 
 use anyhow::{Context, Result, ensure};
@@ -7,9 +7,9 @@ use std::path::Path;
 
 #[derive(Clone, Debug, Default)]
 pub struct Variables {
-    /// Of the image: (address, bytes, name), ascending.
+    /// Symbols of the image: (address, bytes, name), ascending.
     image: Vec<(u64, u64, String)>,
-    /// Of the per-CPU area, by offset in it.
+    /// Variables of the per-CPU area: (offset, bytes, name), ascending.
     per_cpu: Vec<(u64, u64, String)>,
     /// Bytes of the static part of a CPU's area.
     per_cpu_bytes: u64,
@@ -55,14 +55,14 @@ impl Variables {
         containing(&self.image, addr)
     }
 
-    /// The variable at an offset in a CPU's area; `None`: the offset lies behind the static part.
+    /// The variable at an offset in a CPU's area; `None` behind the static part.
     pub fn per_cpu(&self, offset: u64) -> Option<&str> {
         (offset < self.per_cpu_bytes)
             .then(|| containing(&self.per_cpu, offset).unwrap_or("(no symbol)"))
     }
 }
 
-/// A compiler's number behind a name says nothing, and changes from build to build: `__key.12` is
+/// Removes the number that the compiler appends, which changes from build to build: `__key.12` is
 /// `__key`.
 fn base_name(name: &str) -> &str {
     name.split_once('.').map_or(name, |(base, _)| if base.is_empty() { name } else { base })

@@ -1,7 +1,8 @@
-//! Runs a recording with data accesses on simulated machines, and tells of every miss.
+//! Runs a recording with data accesses on simulated machines, and reports every miss to an
+//! observer.
 //!
-//! Execution by execution, its fetches before its loads and stores, as `replay` counts; slower than
-//! that, because it is asked for each miss what missed.
+//! Runs one execution after the other, its fetches before its loads and stores, as `replay` does.
+//! It is slower than `replay`, because it reports each miss.
 
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
@@ -19,39 +20,40 @@ use trace::{
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug)]
 pub struct DataMiss {
-    /// The index of the instruction in its translation.
+    /// The index of the instruction in its translation block.
     pub instruction: u16,
-    /// Of the access; where it crosses the end of a line, of the part in this one.
+    /// The address of the access. For an access across a line's end: the address of the part in the
+    /// missed line.
     pub addr: u64,
     pub physical: PhysAddr,
 }
 
-/// Is told of every execution and every miss. `machine`: its place in the list.
-pub trait Observer {
+/// Receives every execution and every miss. `machine`: an index into the list of machines.
+pub trait MissObserver {
     fn define(&mut self, translation: &Translation);
     /// A stream begins.
     fn stream(&mut self, accesses: &Accesses);
-    /// The next execution, of all its instructions or of the first.
+    /// The next execution. `instructions`: how many ran, when it was left midway.
     fn executed(&mut self, translation: TranslationId, instructions: Option<u32>);
     /// A fetch of the current execution missed.
     fn fetch_missed(&mut self, machine: usize, addr: RunAddr, missed: MissedLevels);
     fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: MissedLevels);
 }
 
-struct Running {
+struct WalkedMachine {
     hierarchy: Hierarchy,
     numbering: Numbering,
     line_bytes: u64,
-    /// Translation t lies in `lines[firsts[t]..firsts[t + 1]]`.
+    /// Translation block t lies in `lines[firsts[t]..firsts[t + 1]]`.
     firsts: Vec<u32>,
     lines: Vec<(LineId, RunAddr)>,
-    /// Where each of `lines` lies; known when the translation first runs.
+    /// The physical address of each of `lines`; set when the translation block first runs.
     physical: Vec<PhysAddr>,
 }
 
-impl Running {
-    fn new(machine: &MachineModel) -> Result<Running> {
-        Ok(Running {
+impl WalkedMachine {
+    fn new(machine: &MachineModel) -> Result<WalkedMachine> {
+        Ok(WalkedMachine {
             hierarchy: Hierarchy::new(machine)
                 .with_context(|| format!("the machine {} describes no data cache", machine.name))?,
             numbering: Numbering::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets()),
@@ -69,7 +71,8 @@ impl Running {
         Ok(())
     }
 
-    /// The indices of a translation's lines; of its first instructions, where it was left.
+    /// The indices of a translation block's lines; only of its first instructions when it was left
+    /// midway.
     fn lines_of(&self, code: &TranslatedCode, execution: &Execution) -> std::ops::Range<usize> {
         let id = execution.translation.0 as usize;
         let (first, end) = (self.firsts[id] as usize, self.firsts[id + 1] as usize);
@@ -81,16 +84,17 @@ impl Running {
     }
 }
 
-/// What each machine counted.
+/// Runs the recording; returns the counters of each machine.
 ///
 /// # Errors
 /// The recording is damaged or has no data accesses; a machine describes no data cache.
 pub fn walk<R: Read>(
     reader: &mut RecordingReader<R>,
     machines: &[MachineModel],
-    observer: &mut impl Observer,
+    observer: &mut impl MissObserver,
 ) -> Result<Vec<PerMode<MachineCounters>>> {
-    let mut running: Vec<Running> = machines.iter().map(Running::new).collect::<Result<_>>()?;
+    let mut running: Vec<WalkedMachine> =
+        machines.iter().map(WalkedMachine::new).collect::<Result<_>>()?;
     let mut flow = DataFlow::new(machines);
     let (mut codes, mut located) = (Vec::new(), Vec::new());
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
@@ -124,9 +128,9 @@ pub fn walk<R: Read>(
     Ok(running.iter().map(|running| running.hierarchy.counters()).collect())
 }
 
-/// Finds where the lines of translations lie that run for the first time.
+/// Finds the physical addresses of translation blocks that run for the first time.
 fn locate(
-    running: &mut [Running],
+    running: &mut [WalkedMachine],
     flow: &mut DataFlow,
     codes: &[TranslatedCode],
     located: &mut [bool],
@@ -148,12 +152,12 @@ fn locate(
     }
 }
 
-/// Runs all executions that are at hand.
+/// Runs all executions of the data flow.
 fn run(
-    running: &mut [Running],
+    running: &mut [WalkedMachine],
     flow: &DataFlow,
     codes: &[TranslatedCode],
-    observer: &mut impl Observer,
+    observer: &mut impl MissObserver,
 ) {
     let mut accesses = flow.accesses();
     for execution in &flow.executions {

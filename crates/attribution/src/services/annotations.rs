@@ -1,105 +1,119 @@
-//! Annotations: which functions of a kernel mean what. They are data; the shipped ones are
-//! `annotations/linux.toml`, which also says what each table means.
+//! Annotations: what functions of a kernel mean. Annotations are data; the shipped ones are in
+//! `annotations/linux.toml`, which also explains each table.
 //!
-//! Takes TOML; gives `Annotations` in which every field has been checked. Knows no kernel:
-//! `binding` finds the symbols.
+//! Takes TOML; gives `Annotations` with checked fields. Knows no kernel: `binding` finds the
+//! symbols.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// For the kernels of `README.md`.
+/// The shipped annotations, for the kernels that `README.md` names.
 pub const SHIPPED: &str = include_str!("../../../../annotations/linux.toml");
 
-/// What a service belongs to.
+/// The kind of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ServiceKind {
+    /// A system call.
     SystemCall,
+    /// A page fault.
     PageFault,
+    /// Any other exception.
     Exception,
+    /// An interrupt of a device or timer.
     Interrupt,
+    /// An interrupt from another processor.
     Ipi,
+    /// A softirq.
     Softirq,
+    /// The callback of a timer.
     Timer,
+    /// A context switch.
     ContextSwitch,
+    /// The delivery of a signal.
     Signal,
+    /// The first instructions of a new task.
     Task,
+    /// A kernel thread.
     KernelThread,
+    /// An item of a work queue.
     Work,
+    /// The idle loop.
     Idle,
-    /// What the annotations leave open.
+    /// Kernel code to which no annotation gives a service.
     Other,
-    /// User mode, by the task's name.
+    /// User mode; its services have the names of tasks.
     User,
 }
 
-impl Kind {
-    /// For people, in front of the service's name.
+impl ServiceKind {
+    /// The title in reports, in front of the service's name.
     pub fn title(self) -> &'static str {
         match self {
-            Kind::SystemCall => "system call",
-            Kind::PageFault => "page fault",
-            Kind::Exception => "exception",
-            Kind::Interrupt => "interrupt",
-            Kind::Ipi => "IPI",
-            Kind::Softirq => "softirq",
-            Kind::Timer => "timer",
-            Kind::ContextSwitch => "context switch",
-            Kind::Signal => "signal",
-            Kind::Task => "task",
-            Kind::KernelThread => "kernel thread",
-            Kind::Work => "work",
-            Kind::Idle => "idle",
-            Kind::Other => "other",
-            Kind::User => "user",
+            ServiceKind::SystemCall => "system call",
+            ServiceKind::PageFault => "page fault",
+            ServiceKind::Exception => "exception",
+            ServiceKind::Interrupt => "interrupt",
+            ServiceKind::Ipi => "IPI",
+            ServiceKind::Softirq => "softirq",
+            ServiceKind::Timer => "timer",
+            ServiceKind::ContextSwitch => "context switch",
+            ServiceKind::Signal => "signal",
+            ServiceKind::Task => "task",
+            ServiceKind::KernelThread => "kernel thread",
+            ServiceKind::Work => "work",
+            ServiceKind::Idle => "idle",
+            ServiceKind::Other => "other",
+            ServiceKind::User => "user",
         }
     }
 }
 
-/// Which of a kernel's functions an annotation is about.
+/// The functions that an annotation is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
-    /// For people: what is not seen where the kernel has none of the symbols.
+pub(crate) struct AnnotationSubject {
+    /// What cannot be seen when the kernel has none of the symbols.
     pub about: String,
-    /// Names, with `*` for any text.
+    /// Names of functions; `*` stands for any text.
     pub symbols: Vec<String>,
-    /// Only the first symbol that the kernel has, instead of all.
+    /// Whether only the first symbol that the kernel has counts.
     pub first_only: bool,
     pub optional: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Annotation {
-    pub subject: Subject,
-    pub meaning: Meaning,
+pub(crate) struct Annotation {
+    pub subject: AnnotationSubject,
+    pub meaning: AnnotationMeaning,
 }
 
-/// What it means that a function is entered. `name`: with `*` for what stood for it in the symbol,
-/// or for the callee's name.
+/// What entering a function means. In `name`, `*` stands for the text that `*` matched in the
+/// symbol, or for the callee's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    Gate { kind: Kind, name: String, anywhere: bool },
-    Enter { kind: Kind, name: String },
-    EnterCallee { kind: Kind, name: String },
-    Name { of: Kind, when: Vec<String>, name: String, body: bool },
-    NameByCallee { of: Kind, name: String },
+pub(crate) enum AnnotationMeaning {
+    Gate { kind: ServiceKind, name: String, anywhere: bool },
+    Enter { kind: ServiceKind, name: String },
+    EnterCallee { kind: ServiceKind, name: String },
+    Name { of: ServiceKind, when: Vec<String>, name: String, body: bool },
+    NameByCallee { of: ServiceKind, name: String },
     Task { name: String },
     Thread { body: bool },
     Thunk,
     Count { name: String },
 }
 
+/// The annotations of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// By sort and, in each, in the file's order.
-    pub list: Vec<Annotation>,
-    /// Names of tasks, with `*`, that run when there is nothing to run.
-    pub idle: Vec<String>,
+    /// Ordered by kind of table, then by the file's order.
+    pub(crate) list: Vec<Annotation>,
+    /// Names of idle tasks; `*` stands for any text.
+    pub(crate) idle: Vec<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Text {
+struct AnnotationFile {
     gate: Vec<GateText>,
     #[serde(default)]
     enter: Vec<EnterText>,
@@ -117,8 +131,8 @@ struct Text {
     count: Vec<NamedText>,
 }
 
-/// The keys that every table has. `serde(flatten)` would take unknown keys without a word, so each
-/// sort of table spells them out.
+/// The keys that every table has. `serde(flatten)` would accept unknown keys, so each kind of table
+/// lists its keys.
 macro_rules! table {
     ($name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty),* $(,)? }) => {
         #[derive(Deserialize)]
@@ -135,7 +149,7 @@ macro_rules! table {
         }
 
         impl $name {
-            fn subject(&self) -> Result<Subject> {
+            fn subject(&self) -> Result<AnnotationSubject> {
                 subject(&self.about, &self.symbols, &self.first_of, self.optional)
             }
         }
@@ -143,13 +157,13 @@ macro_rules! table {
 }
 
 table!(GateText {
-    kind: Kind,
+    kind: ServiceKind,
     name: String,
     #[serde(default)]
     anywhere: bool
 });
-table!(EnterText { kind: Kind, name: String, #[serde(default)] by: Option<By> });
-table!(NameText { of: Kind, name: String, #[serde(default)] when: Vec<String>, #[serde(default)] body: bool, #[serde(default)] by: Option<By> });
+table!(EnterText { kind: ServiceKind, name: String, #[serde(default)] by: Option<NamedBy> });
+table!(NameText { of: ServiceKind, name: String, #[serde(default)] when: Vec<String>, #[serde(default)] body: bool, #[serde(default)] by: Option<NamedBy> });
 table!(NamedText { name: String });
 table!(ThreadText {
     #[serde(default)]
@@ -165,7 +179,7 @@ struct IdleText {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum By {
+enum NamedBy {
     Callee,
 }
 
@@ -174,7 +188,7 @@ fn subject(
     symbols: &[String],
     first_of: &[String],
     optional: bool,
-) -> Result<Subject> {
+) -> Result<AnnotationSubject> {
     ensure!(
         symbols.is_empty() != first_of.is_empty(),
         "{about:?}: give either symbols or first-of, and at least one"
@@ -187,7 +201,7 @@ fn subject(
         );
         ensure!(symbol.matches('*').count() <= 1, "{about:?}: {symbol:?} has more than one *");
     }
-    Ok(Subject {
+    Ok(AnnotationSubject {
         about: about.to_owned(),
         symbols: symbols.iter().chain(first_of).cloned().collect(),
         first_only: symbols.is_empty(),
@@ -196,6 +210,10 @@ fn subject(
 }
 
 impl Annotations {
+    /// The annotations that Kernlane ships.
+    ///
+    /// # Errors
+    /// The shipped annotations are invalid.
     pub fn shipped() -> Result<Annotations> {
         Annotations::parse(SHIPPED).context("the shipped annotations")
     }
@@ -204,21 +222,21 @@ impl Annotations {
     /// Not TOML, an unknown key or kind, or a table without symbols: with the line, or the table's
     /// `about`.
     pub fn parse(text: &str) -> Result<Annotations> {
-        let text: Text = toml::from_str(text)?;
+        let text: AnnotationFile = toml::from_str(text)?;
         let mut list = Vec::new();
-        let mut add = |subject: Result<Subject>, meaning| -> Result<()> {
+        let mut add = |subject: Result<AnnotationSubject>, meaning| -> Result<()> {
             list.push(Annotation { subject: subject?, meaning });
             Ok(())
         };
         for table in &text.gate {
             let (kind, name, anywhere) = (table.kind, table.name.clone(), table.anywhere);
-            add(table.subject(), Meaning::Gate { kind, name, anywhere })?;
+            add(table.subject(), AnnotationMeaning::Gate { kind, name, anywhere })?;
         }
         for table in &text.enter {
             let (kind, name) = (table.kind, table.name.clone());
             let meaning = match table.by {
-                None => Meaning::Enter { kind, name },
-                Some(By::Callee) => Meaning::EnterCallee { kind, name },
+                None => AnnotationMeaning::Enter { kind, name },
+                Some(NamedBy::Callee) => AnnotationMeaning::EnterCallee { kind, name },
             };
             add(table.subject(), meaning)?;
         }
@@ -226,25 +244,27 @@ impl Annotations {
             let (of, when, name, body) =
                 (table.of, table.when.clone(), table.name.clone(), table.body);
             let meaning = match table.by {
-                None => Meaning::Name { of, when, name, body },
-                Some(By::Callee) if when.is_empty() && !body => Meaning::NameByCallee { of, name },
-                Some(By::Callee) => {
+                None => AnnotationMeaning::Name { of, when, name, body },
+                Some(NamedBy::Callee) if when.is_empty() && !body => {
+                    AnnotationMeaning::NameByCallee { of, name }
+                }
+                Some(NamedBy::Callee) => {
                     bail!("{:?}: by = \"callee\" goes with neither when nor body", table.about)
                 }
             };
             add(table.subject(), meaning)?;
         }
         for table in &text.task {
-            add(table.subject(), Meaning::Task { name: table.name.clone() })?;
+            add(table.subject(), AnnotationMeaning::Task { name: table.name.clone() })?;
         }
         for table in &text.thread {
-            add(table.subject(), Meaning::Thread { body: table.body })?;
+            add(table.subject(), AnnotationMeaning::Thread { body: table.body })?;
         }
         for table in &text.thunk {
-            add(table.subject(), Meaning::Thunk)?;
+            add(table.subject(), AnnotationMeaning::Thunk)?;
         }
         for table in &text.count {
-            add(table.subject(), Meaning::Count { name: table.name.clone() })?;
+            add(table.subject(), AnnotationMeaning::Count { name: table.name.clone() })?;
         }
         Ok(Annotations {
             list,
@@ -253,9 +273,9 @@ impl Annotations {
     }
 }
 
-/// What stands for the `*` of `pattern` in `name`, all of it where there is none; `None` if it does
-/// not fit.
-pub fn fit<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
+/// The text that `*` of `pattern` matches in `name`, or all of `name` when `pattern` has no `*`;
+/// `None` when `name` does not match.
+pub(crate) fn fit<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == name).then_some(name),
         Some((before, behind)) => name.strip_prefix(before)?.strip_suffix(behind),
@@ -267,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shipped_ones_are_good() {
+    fn the_shipped_annotations_are_valid() {
         let annotations = Annotations::shipped().unwrap();
         assert!(annotations.list.len() > 30);
         assert_eq!(annotations.idle, ["swapper/*"]);

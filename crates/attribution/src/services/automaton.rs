@@ -1,29 +1,30 @@
-//! Which service runs: SimOS' automata (Rosenblum 1995, section 2.1.1) over a recorded execution.
+//! Finds the running service: SimOS' automata (Rosenblum 1995, section 2.1.1) over a recorded
+//! execution.
 //!
-//! Takes translations and events in their order; gives a ledger. Two things are followed:
+//! Takes translation blocks and events in their order; gives a ledger. It follows two things:
 //!
-//! * Per task, the stack of open services, innermost last: a gate opens one that the return from
-//!   the interruption closes, a function that is a service opens one that its return closes. As an
-//!   interrupt always finds some task running and is over before another runs, unless the kernel
-//!   pre-empts the task inside, the stack of a task and the processor's pushdown automaton are one;
-//!   what is open goes with its task at a context switch. User mode closes all.
-//! * Per task, the return addresses of the kernel's open calls, to see returns. A return to an
-//!   address that is not on top drops what lies above it: calls that are never returned from
-//!   (retpolines, the filling of return stack buffers) leave nothing behind.
+//! * Per task, the stack of open services, innermost last. A gate opens a service that the return
+//!   from the interruption closes. A function that is a service opens a service that its return
+//!   closes. An interrupt always finds a task running, and ends before another task runs, unless
+//!   the kernel pre-empts the task inside. So the stack of a task is also the processor's pushdown
+//!   automaton. Open services stay with their task at a context switch. User mode closes all.
+//! * Per task, the return addresses of the kernel's open calls, to recognize returns. A return to
+//!   an address below the top drops the addresses above it. So calls without a return (retpolines,
+//!   the filling of return stack buffers) leave nothing behind.
 //!
-//! Every instruction goes to the innermost open service. What a task was doing when the recording
-//! began is not known until its code tells.
+//! Every instruction belongs to the innermost open service. What a task was doing when the
+//! recording began is unknown until its code shows it.
 
 mod open_services;
 
-use crate::services::annotations::Kind;
-use crate::services::binding::{Binding, OfCallee};
-use crate::services::code::{Action, Codes, FunctionId, Word};
+use crate::services::annotations::ServiceKind;
+use crate::services::binding::{Binding, CalleeMeaning};
+use crate::services::code::{Action, CalleeId, Codes, TranslationWord};
 use crate::services::halts::Halts;
 use crate::services::ledger::{Distribution, Ledger, ServiceId};
 use crate::services::meter::Meter;
-use crate::services::symbols::Symbols;
-use crate::services::tasks::{Task, Until};
+use crate::services::symbols::KernelSymbols;
+use crate::services::tasks::{ClosedBy, TaskState};
 use anyhow::Result;
 use execution::data::AccessStream;
 use execution::data::PIECE_WORDS;
@@ -32,40 +33,43 @@ use trace::{
     AccessPatterns, Accesses, StreamEvent, Task as TaskRecord, TaskPointer, Translation, events,
 };
 
-/// More open calls than the kernel's stacks can hold (16 KB and the interrupts'): what is deeper is
-/// lost count.
+/// More open calls than the kernel's stacks can hold (16 KB and the interrupt stacks). At this
+/// depth, open calls are dropped.
 const DEEPEST: usize = 4096;
-/// So many translations at most lie between a call through a pointer and the callee's first
+/// The largest number of translation blocks between a call through a pointer and the callee's first
 /// instruction.
 const LONGEST_THUNK: u32 = 8;
 
-/// What the last translation leaves to be seen at the next.
+/// What the end of the last translation block makes the next one show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
     Nothing,
     Return,
-    /// With the address behind the returning instruction: `sync_core` returns to it to serialise,
-    /// out of no interruption.
+    /// With the address behind the returning instruction. `sync_core` returns to it to serialise,
+    /// without an interruption.
     InterruptReturn(u64),
 }
 
-/// What came of a whole recording.
+/// The results of a whole recording.
 #[derive(Debug)]
 pub struct Attributed {
+    /// The totals of each service.
     pub ledger: Ledger,
+    /// All executed instructions.
     pub instructions: u64,
+    /// The annotations' counters: name, count.
     pub counters: Vec<(String, u64)>,
-    /// Tasks that were switched to, one after another of them.
+    /// Switches from one known task to another.
     pub context_switches: u64,
-    /// Interrupts that began, those between processors, too.
+    /// Interrupts that began, including those between processors.
     pub interrupts: u64,
-    /// Times between the beginnings of interrupts, in instructions.
+    /// Instructions between the beginnings of interrupts.
     pub between_interrupts: Distribution,
-    /// The recording says when tasks became able to run, so that being blocked and waiting for the
-    /// processor are told apart.
+    /// Whether the recording says when tasks became able to run, so that blocked and waiting time
+    /// can be separated.
     pub wakes_seen: bool,
-    /// Nanoseconds in which the processor was halted; `None`: the recording has no clock, and such
-    /// time is not in any latency.
+    /// Nanoseconds in which the processor was halted. `None` when the recording has no clock;
+    /// latencies then leave out halted time.
     pub halted: Option<u64>,
 }
 
@@ -74,23 +78,23 @@ pub struct Automaton<'a, M> {
     binding: &'a Binding,
     ledger: Ledger,
     meter: M,
-    tasks: Vec<Task>,
-    /// By number of the recording's tasks.
+    tasks: Vec<TaskState>,
+    /// By the recording's task number: index into `tasks`, and name.
     task_of: Vec<(usize, String)>,
     by_pid: HashMap<(TaskPointer, Option<u32>), usize>,
     current: usize,
-    /// The recording's number of the task that runs.
+    /// The recording's number of the running task.
     running: usize,
     in_user_mode: bool,
-    /// Instructions so far, and those of them that are in the books.
+    /// Executed instructions, and how many of them are in the ledger.
     clock: u64,
     booked: u64,
     halts: Halts,
-    /// Flags that a translation needs no look for; see `Word`.
+    /// Flags that need no attention in the current state; see `TranslationWord`.
     usual: u32,
     awaited: Awaited,
-    callee: Option<(OfCallee, u32)>,
-    /// User mode of a task that is not known.
+    callee: Option<(CalleeMeaning, u32)>,
+    /// The service of user mode of an unknown task.
     nobody: ServiceId,
     counts: Vec<u64>,
     context_switches: u64,
@@ -101,13 +105,14 @@ pub struct Automaton<'a, M> {
 }
 
 impl<'a, M: Meter> Automaton<'a, M> {
-    pub fn new(binding: &'a Binding, symbols: &'a Symbols, meter: M) -> Automaton<'a, M> {
+    pub fn new(binding: &'a Binding, symbols: &'a KernelSymbols, meter: M) -> Automaton<'a, M> {
         let mut ledger = Ledger::default();
-        let unknown = Task { name: "(unknown)".to_owned(), unknown: true, ..Task::default() };
+        let unknown =
+            TaskState { name: "(unknown)".to_owned(), unknown: true, ..TaskState::default() };
         Automaton {
             codes: Codes::new(binding, symbols),
             binding,
-            nobody: ledger.service(Kind::User, &unknown.name),
+            nobody: ledger.service(ServiceKind::User, &unknown.name),
             ledger,
             meter,
             tasks: vec![unknown],
@@ -145,13 +150,13 @@ impl<'a, M: Meter> Automaton<'a, M> {
             let next = self.tasks.len();
             let at = *self.by_pid.entry((task.pointer, task.pid)).or_insert(next);
             if at == next {
-                self.tasks.push(Task { unknown: true, ..Task::default() });
+                self.tasks.push(TaskState { unknown: true, ..TaskState::default() });
             }
             self.task_of.push((at, task.name().into_owned()));
         }
     }
 
-    /// As [`Automaton::stream`], with what the executions accessed.
+    /// As [`Automaton::stream`], with the accesses of the executions.
     pub fn stream_with_data(
         &mut self,
         words: &[u32],
@@ -177,7 +182,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
                             self.clock += word.instructions();
                             self.meter.executed(id.0);
                         }
-                        Word::CALL if !self.in_user_mode => {
+                        TranslationWord::CALL if !self.in_user_mode => {
                             self.clock += word.instructions();
                             self.meter.executed(id.0);
                             self.call(id.0);
@@ -197,7 +202,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    /// The recording ends; what is open counts as far as it came.
+    /// Ends the recording. Open services count up to here.
     pub fn finish(mut self) -> (Attributed, M) {
         self.book();
         for at in 0..self.tasks.len() {
@@ -217,11 +222,12 @@ impl<'a, M: Meter> Automaton<'a, M> {
         (attributed, self.meter)
     }
 
-    /// An execution that is not what it usually is. `reached`: only so many instructions of it.
-    fn attend(&mut self, id: u32, word: Word, reached: Option<u32>) {
+    /// An execution that needs attention. `reached`: the number of instructions, when it was left
+    /// midway.
+    fn attend(&mut self, id: u32, word: TranslationWord, reached: Option<u32>) {
         self.meter.comes(id, reached);
         let instructions = reached.map_or(word.instructions(), u64::from);
-        if word.flags() & Word::USER != 0 {
+        if word.flags() & TranslationWord::USER != 0 {
             self.awaited = Awaited::Nothing;
             if !self.in_user_mode {
                 self.enter_user_mode();
@@ -242,7 +248,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             Awaited::InterruptReturn(behind) if behind == start => {}
             Awaited::InterruptReturn(_) => {
                 self.interruption_ended();
-                // What was interrupted may have been about to return.
+                // The interrupted code may have been about to return.
                 self.returned(id, start);
             }
         }
@@ -250,7 +256,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             self.look_for_callee(id);
         }
         let base = self.clock;
-        if word.flags() & Word::NOTED != 0 {
+        if word.flags() & TranslationWord::NOTED != 0 {
             self.act(id, instructions);
         }
         if self.tasks[self.current].open.is_empty() {
@@ -263,7 +269,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
         self.usual = match (self.awaited, &self.callee) {
             (Awaited::Nothing, None) => 0,
-            _ => Word::AWAITED,
+            _ => TranslationWord::AWAITED,
         };
     }
 
@@ -275,19 +281,19 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    /// What the last instruction of a translation in the kernel does.
-    fn leave(&mut self, id: u32, word: Word) {
+    /// Handles the last instruction of a translation block of the kernel.
+    fn leave(&mut self, id: u32, word: TranslationWord) {
         let flags = word.flags();
-        if flags & Word::CALL != 0 {
+        if flags & TranslationWord::CALL != 0 {
             self.call(id);
-        } else if flags & Word::RETURN != 0 {
+        } else if flags & TranslationWord::RETURN != 0 {
             self.awaited = Awaited::Return;
-        } else if flags & Word::INTERRUPT_RETURN != 0 {
+        } else if flags & TranslationWord::INTERRUPT_RETURN != 0 {
             self.awaited = Awaited::InterruptReturn(self.codes.places[id as usize].end);
-        } else if flags & Word::HALT != 0 {
+        } else if flags & TranslationWord::HALT != 0 {
             self.halts.halt(self.clock);
         }
-        if flags & Word::NOTED != 0
+        if flags & TranslationWord::NOTED != 0
             && let Some(calls) = &self.codes.notes(id).calls
         {
             self.callee = Some((calls.clone(), LONGEST_THUNK));
@@ -312,10 +318,10 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if task.calls.last() == Some(&start) {
             task.calls.pop();
         } else if self.codes.places[id as usize].function.is_some() {
-            // A return that calls, by an address put on the stack.
+            // A return that calls, through an address put on the stack.
             return;
         } else {
-            let gate = task.open.iter().rfind(|open| open.until == Until::InterruptReturn);
+            let gate = task.open.iter().rfind(|open| open.until == ClosedBy::InterruptReturn);
             let floor = gate.map_or(0, |gate| gate.calls).min(task.calls.len());
             match task.calls[floor..].iter().rposition(|&addr| addr == start) {
                 Some(at) => task.calls.truncate(floor + at),
@@ -324,7 +330,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
         self.meter.unwound(task.calls.len());
         while let Some(open) = self.tasks[self.current].open.last()
-            && open.until == Until::Return
+            && open.until == ClosedBy::Return
             && self.tasks[self.current].calls.len() < open.calls
         {
             self.close();
@@ -335,7 +341,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
     /// The return from an interruption to the kernel.
     fn interruption_ended(&mut self) {
         let open = &self.tasks[self.current].open;
-        let Some(gate) = open.iter().rposition(|open| open.until == Until::InterruptReturn) else {
+        let Some(gate) = open.iter().rposition(|open| open.until == ClosedBy::InterruptReturn)
+        else {
             return;
         };
         let calls = open[gate].calls;
@@ -348,14 +355,15 @@ impl<'a, M: Meter> Automaton<'a, M> {
         self.resume_base();
     }
 
-    /// A kernel thread or the idle task that goes on after another task ran begins anew.
+    /// A kernel thread or the idle task begins a new invocation when it continues after another
+    /// task ran.
     fn resume_base(&mut self) {
         let task = &mut self.tasks[self.current];
         if let [base] = &task.open[..]
             && task.switched
             && !task.unknown
-            && base.until == Until::UserMode
-            && matches!(base.kind, Kind::KernelThread | Kind::Idle)
+            && base.until == ClosedBy::UserMode
+            && matches!(base.kind, ServiceKind::KernelThread | ServiceKind::Idle)
         {
             self.close();
         }
@@ -368,22 +376,22 @@ impl<'a, M: Meter> Automaton<'a, M> {
             self.callee = left.checked_sub(1).map(|left| (meaning, left));
             return;
         };
-        let named = |name: &str, function: FunctionId| {
+        let named = |name: &str, function: CalleeId| {
             name.replace('*', self.codes.function_names[function.0 as usize])
         };
         match meaning {
-            OfCallee::Enter { kind, name } => {
+            CalleeMeaning::Enter { kind, name } => {
                 let service = self.ledger.service(kind, &named(&name, function));
-                self.open(kind, service, Until::Return);
+                self.open(kind, service, ClosedBy::Return);
             }
-            OfCallee::Name { of, name } => {
+            CalleeMeaning::Name { of, name } => {
                 let service = self.ledger.service(of, &named(&name, function));
                 self.rename(of, &[], service);
             }
         }
     }
 
-    /// The events of the translation's first `instructions`.
+    /// Applies the events of the first `instructions` of the translation block.
     fn act(&mut self, id: u32, instructions: u64) {
         let base = self.clock;
         let notes = self.codes.notes(id);
@@ -402,7 +410,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             for action in actions {
                 match action {
                     Action::Gate(kind, service) => self.gate(*kind, *service),
-                    Action::Enter(kind, service) => self.open(*kind, *service, Until::Return),
+                    Action::Enter(kind, service) => self.open(*kind, *service, ClosedBy::Return),
                     Action::Name { of, when, service } => {
                         if named != Some(*of) && self.rename(*of, when, *service) {
                             named = Some(*of);

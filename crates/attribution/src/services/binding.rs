@@ -1,75 +1,80 @@
-//! Annotations meet a kernel: which addresses mean what.
+//! Binds annotations to a kernel: what its addresses mean.
 //!
-//! Takes annotations and a kernel's symbols; gives, for each address, the events that its execution
-//! is, and the annotations for which the kernel has no symbol.
+//! Takes annotations and a kernel's symbols; gives the events at each address, and the annotations
+//! for which the kernel has no symbol.
 
-use crate::services::annotations::{Annotations, Kind, Meaning, Subject, fit};
-use crate::services::symbols::{Symbol, Symbols};
+use crate::services::annotations::{
+    AnnotationMeaning, AnnotationSubject, Annotations, ServiceKind, fit,
+};
+use crate::services::symbols::{CodeSymbol, KernelSymbols};
 use image::address::LinkAddr;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What it means that control comes to an address.
+/// What it means when control comes to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum BoundEvent {
     /// A service begins that ends with the return from the system call, exception or interrupt.
-    Gate { kind: Kind, name: String },
+    Gate { kind: ServiceKind, name: String },
     /// A service begins that ends with the function's return.
-    Enter { kind: Kind, name: String },
-    /// The innermost open service of this kind gets this name if its name now is one of `when`, or
-    /// whatever it is if that is empty.
-    Name { of: Kind, when: Vec<String>, name: String },
+    Enter { kind: ServiceKind, name: String },
+    /// The innermost open service of this kind gets this name, if its current name is one of `when`
+    /// or `when` is empty.
+    Name { of: ServiceKind, when: Vec<String>, name: String },
     /// A new task.
     Task { name: String },
     /// The task is a kernel thread.
     Thread,
-    /// The counter with this number goes on.
+    /// The counter with this number is incremented.
     Count(usize),
 }
 
-/// What a call through a pointer, out of certain functions, means for the function that is called.
-/// `name`: with `*` for its name.
+/// What a call through a pointer from an annotated function means for the callee. In `name`, `*`
+/// stands for the callee's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OfCallee {
-    Enter { kind: Kind, name: String },
-    Name { of: Kind, name: String },
+pub(crate) enum CalleeMeaning {
+    Enter { kind: ServiceKind, name: String },
+    Name { of: ServiceKind, name: String },
 }
 
 /// An annotation for which the kernel has no symbol.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Blind {
-    /// What is not seen.
+pub struct UnseenAnnotation {
+    /// What cannot be seen.
     pub about: String,
+    /// The names that the kernel does not have.
     pub symbols: Vec<String>,
 }
 
 /// Annotations by address.
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
-    /// In the order in which they are to happen.
-    pub events: HashMap<LinkAddr, Vec<Event>>,
-    /// Gates that control enters at any address: where, and what begins.
-    pub anywhere: Vec<(Range<u64>, Event)>,
-    /// Code that tells what its task does even when its entry was not seen.
-    pub bodies: Vec<(Range<u64>, Event)>,
+    /// By address, in the order in which they apply.
+    pub(crate) events: HashMap<LinkAddr, Vec<BoundEvent>>,
+    /// Gates that control may enter at any address: their range and event.
+    pub(crate) anywhere: Vec<(Range<u64>, BoundEvent)>,
+    /// Code that shows what its task does even when its entry was not recorded.
+    pub(crate) bodies: Vec<(Range<u64>, BoundEvent)>,
     /// Functions whose calls through pointers mean something.
-    pub callers: Vec<(Range<u64>, OfCallee)>,
+    pub(crate) callers: Vec<(Range<u64>, CalleeMeaning)>,
     /// Code between a call through a pointer and the callee.
-    pub thunks: Vec<(Range<u64>, ())>,
+    pub(crate) thunks: Vec<(Range<u64>, ())>,
     /// Names of counters, by their numbers.
-    pub counters: Vec<String>,
-    pub blind: Vec<Blind>,
-    /// Names of tasks, with `*`.
-    pub idle: Vec<String>,
+    pub(crate) counters: Vec<String>,
+    /// Annotations for which the kernel has no symbol.
+    pub blind: Vec<UnseenAnnotation>,
+    /// Names of idle tasks; `*` stands for any text.
+    pub(crate) idle: Vec<String>,
 }
 
 impl Binding {
-    pub fn new(annotations: &Annotations, symbols: &Symbols) -> Binding {
+    /// Finds the symbols of each annotation.
+    pub fn new(annotations: &Annotations, symbols: &KernelSymbols) -> Binding {
         let mut binding = Binding { idle: annotations.idle.clone(), ..Binding::default() };
         for annotation in &annotations.list {
             let found = matches(&annotation.subject, symbols);
             if found.is_empty() && !annotation.subject.optional {
-                binding.blind.push(Blind {
+                binding.blind.push(UnseenAnnotation {
                     about: annotation.subject.about.clone(),
                     symbols: annotation.subject.symbols.clone(),
                 });
@@ -83,41 +88,45 @@ impl Binding {
         binding
     }
 
-    fn bind(&mut self, meaning: &Meaning, symbol: &Symbol, star: &str) {
+    fn bind(&mut self, meaning: &AnnotationMeaning, symbol: &CodeSymbol, star: &str) {
         let range = symbol.addr.0..symbol.addr.0.saturating_add(symbol.size);
         let named = |name: &str| name.replace('*', star);
         match meaning {
-            Meaning::Gate { kind, name, anywhere } => {
+            AnnotationMeaning::Gate { kind, name, anywhere } => {
                 let (kind, name) = (*kind, named(name));
                 match anywhere {
-                    true => self.anywhere.push((range, Event::Gate { kind, name })),
-                    false => self.begin(symbol.addr, Event::Gate { kind, name }),
+                    true => self.anywhere.push((range, BoundEvent::Gate { kind, name })),
+                    false => self.begin(symbol.addr, BoundEvent::Gate { kind, name }),
                 }
             }
-            Meaning::Enter { kind, name } => {
+            AnnotationMeaning::Enter { kind, name } => {
                 let (kind, name) = (*kind, named(name));
-                self.begin(symbol.addr, Event::Enter { kind, name });
+                self.begin(symbol.addr, BoundEvent::Enter { kind, name });
             }
-            Meaning::EnterCallee { kind, name } => {
+            AnnotationMeaning::EnterCallee { kind, name } => {
                 let (kind, name) = (*kind, name.clone());
-                self.callers.push((range, OfCallee::Enter { kind, name }));
+                self.callers.push((range, CalleeMeaning::Enter { kind, name }));
             }
-            Meaning::NameByCallee { of, name } => {
+            AnnotationMeaning::NameByCallee { of, name } => {
                 let (of, name) = (*of, name.clone());
-                self.callers.push((range, OfCallee::Name { of, name }));
+                self.callers.push((range, CalleeMeaning::Name { of, name }));
             }
-            Meaning::Name { of, when, name, body } => {
+            AnnotationMeaning::Name { of, when, name, body } => {
                 let (of, when, name) = (*of, when.clone(), named(name));
-                let event = Event::Name { of, when, name };
+                let event = BoundEvent::Name { of, when, name };
                 if *body {
                     self.bodies.push((range, event.clone()));
                 }
                 self.also(symbol.addr, event);
             }
-            Meaning::Task { name } => self.begin(symbol.addr, Event::Task { name: named(name) }),
-            Meaning::Thread { body: true } => self.bodies.push((range, Event::Thread)),
-            Meaning::Thread { body: false } => self.also(symbol.addr, Event::Thread),
-            Meaning::Count { name } => {
+            AnnotationMeaning::Task { name } => {
+                self.begin(symbol.addr, BoundEvent::Task { name: named(name) })
+            }
+            AnnotationMeaning::Thread { body: true } => {
+                self.bodies.push((range, BoundEvent::Thread))
+            }
+            AnnotationMeaning::Thread { body: false } => self.also(symbol.addr, BoundEvent::Thread),
+            AnnotationMeaning::Count { name } => {
                 let number = self
                     .counters
                     .iter()
@@ -126,32 +135,38 @@ impl Binding {
                 if number == self.counters.len() {
                     self.counters.push(name.clone());
                 }
-                self.also(symbol.addr, Event::Count(number));
+                self.also(symbol.addr, BoundEvent::Count(number));
             }
-            Meaning::Thunk => self.thunks.push((range, ())),
+            AnnotationMeaning::Thunk => self.thunks.push((range, ())),
         }
     }
 
-    /// One service at most begins at an address: the earlier annotation holds.
-    fn begin(&mut self, addr: LinkAddr, event: Event) {
+    /// At most one service begins at an address. The earlier annotation counts.
+    fn begin(&mut self, addr: LinkAddr, event: BoundEvent) {
         let events = self.events.entry(addr).or_default();
-        let begins = |event: &Event| {
-            matches!(event, Event::Gate { .. } | Event::Enter { .. } | Event::Task { .. })
+        let begins = |event: &BoundEvent| {
+            matches!(
+                event,
+                BoundEvent::Gate { .. } | BoundEvent::Enter { .. } | BoundEvent::Task { .. }
+            )
         };
         if !events.iter().any(begins) {
             events.push(event);
         }
     }
 
-    fn also(&mut self, addr: LinkAddr, event: Event) {
+    fn also(&mut self, addr: LinkAddr, event: BoundEvent) {
         self.events.entry(addr).or_default().push(event);
     }
 }
 
-/// The symbols that a subject is about, each with what stands for `*`. An address that two names
-/// fit is there for the first.
-fn matches<'s>(subject: &Subject, symbols: &'s Symbols) -> Vec<(&'s Symbol, &'s str)> {
-    let mut found: Vec<(&Symbol, &str)> = Vec::new();
+/// The symbols that a subject is about, each with the text that `*` matches. An address with two
+/// matching names appears once, for the first.
+fn matches<'s>(
+    subject: &AnnotationSubject,
+    symbols: &'s KernelSymbols,
+) -> Vec<(&'s CodeSymbol, &'s str)> {
+    let mut found: Vec<(&CodeSymbol, &str)> = Vec::new();
     for pattern in &subject.symbols {
         let fitting =
             symbols.iter().filter_map(|symbol| Some((symbol, fit(pattern, symbol.base_name()?)?)));
@@ -167,13 +182,13 @@ fn matches<'s>(subject: &Subject, symbols: &'s Symbols) -> Vec<(&'s Symbol, &'s 
     found
 }
 
-/// The value of the range that holds `addr`; of several the first.
-pub fn in_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
+/// The value of the first range that holds `addr`.
+pub(crate) fn in_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
     ranges.iter().find(|(range, _)| range.contains(&addr)).map(|(_, value)| value)
 }
 
-/// As `in_range`, for many ranges that ascend and are apart.
-pub fn in_sorted_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
+/// As `in_range`, for many disjoint ranges in ascending order.
+pub(crate) fn in_sorted_range<T>(ranges: &[(Range<u64>, T)], addr: u64) -> Option<&T> {
     let after = ranges.partition_point(|(range, _)| range.start <= addr);
     let (range, value) = ranges.get(after.checked_sub(1)?)?;
     range.contains(&addr).then_some(value)
@@ -197,7 +212,7 @@ ffffffff81000140 t last
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("System.map");
         std::fs::write(&path, MAP).unwrap();
-        Binding::new(&Annotations::parse(text).unwrap(), &Symbols::read(&path).unwrap())
+        Binding::new(&Annotations::parse(text).unwrap(), &KernelSymbols::read(&path).unwrap())
     }
 
     #[test]
@@ -207,11 +222,11 @@ ffffffff81000140 t last
              [[gate]]\nabout = 'b'\nsymbols = ['asm_exc_*']\nkind = 'exception'\nname = '*'\n",
         );
         let gate = |addr| match &binding.events[&LinkAddr(addr)][..] {
-            [Event::Gate { kind, name }] => (*kind, name.as_str()),
+            [BoundEvent::Gate { kind, name }] => (*kind, name.as_str()),
             other => panic!("{other:?}"),
         };
-        assert_eq!(gate(0xffff_ffff_8100_00c0), (Kind::Exception, "one"));
-        assert_eq!(gate(0xffff_ffff_8100_0100), (Kind::PageFault, "fault"));
+        assert_eq!(gate(0xffff_ffff_8100_00c0), (ServiceKind::Exception, "one"));
+        assert_eq!(gate(0xffff_ffff_8100_0100), (ServiceKind::PageFault, "fault"));
         assert!(binding.blind.is_empty());
     }
 
@@ -223,7 +238,7 @@ ffffffff81000140 t last
              [[enter]]\nabout = 'rare'\nsymbols = ['do_rare']\nkind = 'signal'\nname = 'x'\noptional = true\n",
         );
         assert_eq!(binding.events.len(), 1);
-        let blind = Blind { about: "signals".into(), symbols: vec!["do_signal".into()] };
+        let blind = UnseenAnnotation { about: "signals".into(), symbols: vec!["do_signal".into()] };
         assert_eq!(binding.blind, [blind]);
     }
 
@@ -236,15 +251,15 @@ ffffffff81000140 t last
         );
         assert!(matches!(
             in_range(&binding.anywhere, 0xffff_ffff_8100_0010),
-            Some(Event::Gate { .. })
+            Some(BoundEvent::Gate { .. })
         ));
         assert_eq!(in_range(&binding.anywhere, 0xffff_ffff_8100_0040), None);
         assert!(
-            matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(Event::Name { name, .. }) if name == "read")
+            matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(BoundEvent::Name { name, .. }) if name == "read")
         );
         assert!(matches!(
             in_range(&binding.callers, 0xffff_ffff_8100_00a0),
-            Some(OfCallee::Name { of: Kind::Interrupt, .. })
+            Some(CalleeMeaning::Name { of: ServiceKind::Interrupt, .. })
         ));
     }
 }

@@ -1,10 +1,10 @@
 //! The branch predictors of simulated machines while services run, beside their caches.
 //!
-//! Takes the executions in their order; gives what each machine counted since it was asked last.
-//! What a branch did is seen when the next execution comes, and counts for whoever executed the
-//! branch. Where a task switch comes between, it counts for the next task.
+//! Takes the executions in their order; gives the counts of each machine since the last call of
+//! `take`. The next execution shows what a branch did. The branch counts for the service that
+//! executed it, or for the next task when a task switch comes in between.
 
-use crate::services::ledger::MachineCounts;
+use crate::services::ledger::ServiceMachineCounts;
 use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use anyhow::Result;
@@ -15,23 +15,23 @@ use image::place::Placement;
 use sim::MachineModel;
 use trace::{StreamEvent, Translation, TranslationId};
 
-pub struct WithBranches {
+pub struct BranchMeter {
     machines: Machines,
     flow: ExecutionFlow,
     /// The code stays where it is.
     placement: Placement,
     branches: FragmentBranches,
-    /// `None`: the machine describes no branch prediction.
+    /// `None` for a machine that describes no branch prediction.
     predicting: Vec<Option<PredictorRun>>,
-    ran: Vec<FragmentId>,
-    /// The execution at hand is known to the predictors.
-    came: bool,
-    taken: Vec<MachineCounts>,
+    fragments: Vec<FragmentId>,
+    /// The predictors have seen the current execution.
+    already_followed: bool,
+    taken: Vec<ServiceMachineCounts>,
 }
 
-impl WithBranches {
-    pub fn new(machines: &[MachineModel]) -> WithBranches {
-        WithBranches {
+impl BranchMeter {
+    pub fn new(machines: &[MachineModel]) -> BranchMeter {
+        BranchMeter {
             machines: Machines::new(machines),
             flow: ExecutionFlow::default(),
             placement: Placement::default(),
@@ -40,14 +40,14 @@ impl WithBranches {
                 .iter()
                 .map(|machine| machine.branch.as_ref().map(PredictorRun::new))
                 .collect(),
-            ran: Vec::new(),
-            came: false,
+            fragments: Vec::new(),
+            already_followed: false,
             taken: Vec::new(),
         }
     }
 
     fn follow(&mut self, translation: u32, reached: Option<u32>) {
-        if std::mem::replace(&mut self.came, true) {
+        if std::mem::replace(&mut self.already_followed, true) {
             return;
         }
         let translation = TranslationId(translation);
@@ -55,21 +55,21 @@ impl WithBranches {
             None => StreamEvent::Executed(translation),
             Some(instructions) => StreamEvent::Left { translation, instructions },
         };
-        self.ran.clear();
-        let followed = self.flow.follow(std::iter::once(event), &mut self.ran);
+        self.fragments.clear();
+        let followed = self.flow.follow(std::iter::once(event), &mut self.fragments);
         followed.expect("the automaton knows every translation that it runs");
         for fragment in &self.flow.fragments[self.branches.fragments()..] {
             let code = &self.flow.codes[fragment.translation.0 as usize];
             self.branches.push(&moved::run(code, fragment, &self.placement));
         }
         for predicting in self.predicting.iter_mut().flatten() {
-            predicting.run(&self.ran, &self.branches);
+            predicting.run(&self.fragments, &self.branches);
             predicting.arrives(self.flow.codes[translation.0 as usize].addr);
         }
     }
 }
 
-impl Meter for WithBranches {
+impl Meter for BranchMeter {
     const TAKES_DATA: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
@@ -87,19 +87,19 @@ impl Meter for WithBranches {
 
     fn executed(&mut self, translation: u32) {
         self.follow(translation, None);
-        self.came = false;
+        self.already_followed = false;
         self.machines.executed(translation);
     }
 
     fn left(&mut self, translation: u32, instructions: u32) {
         self.follow(translation, Some(instructions));
-        self.came = false;
+        self.already_followed = false;
         self.machines.left(translation, instructions);
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         let counted = self.machines.take().iter().zip(&mut self.predicting);
-        let with_branches = counted.map(|(counts, predicting)| MachineCounts {
+        let with_branches = counted.map(|(counts, predicting)| ServiceMachineCounts {
             branches: predicting.as_mut().map(|predicting| {
                 let modes = std::mem::take(&mut predicting.counters);
                 let mut both = modes.kernel;

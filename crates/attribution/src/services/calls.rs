@@ -1,46 +1,45 @@
-//! What each chain of calls in the kernel came to, by service.
+//! Counts each chain of calls in the kernel, by service.
 //!
-//! Takes what the automaton follows (executions, calls, returns, services that begin and end);
-//! gives a tree of calls, with exact counts of calls, instructions and misses at each node and
-//! service. Follows nothing itself: where the automaton finds a return that fits no call it goes on
-//! with the calls it knows, and so does this.
+//! Takes what the automaton follows (executions, calls, returns, the begin and end of services);
+//! gives a tree of calls with exact counts of calls, instructions and misses at each node and
+//! service. Follows nothing itself: like the automaton, it ignores a return that matches no call.
 //!
-//! A chain begins anew where a service begins: what an interrupt does is the interrupt's, not that
-//! of the function it came upon. A function that is jumped to takes the place of the one that
-//! jumped. Thunks (of indirect calls and of returns) belong to the function that goes through them.
-//! The service of a chain is known when it ends: until then a chain's counts wait with the open
-//! service.
+//! A new chain begins where a service begins: the work of an interrupt does not belong to the
+//! interrupted function. A function that is jumped to replaces the function that jumped. Thunks (of
+//! indirect calls and of returns) belong to the function that goes through them. The name of a
+//! service is known when it ends. Until then, the counts of its chains stay with the open service.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::binding::{Binding, in_range};
-use crate::services::functions::{NAMELESS, function_name};
+use crate::services::functions::{FunctionPart, NAMELESS, function_name};
 use crate::services::ledger::{Ledger, ServiceId};
 use crate::services::machines::LevelMisses;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use image::address::LinkAddr;
 use std::collections::HashMap;
 use std::ops::AddAssign;
 use trace::Translation;
 
-/// A chain of calls: a function, called from the end of another chain.
+/// A chain of calls: a function called from the end of another chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
 /// The empty chain: no function.
 pub const ROOT: NodeId = NodeId(0);
 
-/// What was executed at a node itself, without what it called.
+/// The counts of a node itself, without the functions that it called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct CallCost {
     /// How often the function's first instruction was executed.
     pub calls: u64,
+    /// Executed instructions.
     pub instructions: u64,
-    /// Of the first machine.
+    /// Misses of the first machine.
     pub misses: LevelMisses,
 }
 
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
+impl AddAssign for CallCost {
+    fn add_assign(&mut self, other: CallCost) {
         self.calls += other.calls;
         self.instructions += other.instructions;
         self.misses.l1i += other.misses.l1i;
@@ -49,9 +48,10 @@ impl AddAssign for Cost {
     }
 }
 
+/// A node of the tree: a function and the chain that called it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Always a smaller number.
+pub struct CallNode {
+    /// The calling chain; always a smaller number.
     pub parent: NodeId,
     /// Index of the function's name.
     pub function: u32,
@@ -60,19 +60,22 @@ pub struct Node {
 /// A service with the chains of calls in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceCalls {
-    pub kind: Kind,
+    /// The kind of the service.
+    pub kind: ServiceKind,
+    /// The name of the service.
     pub name: String,
-    /// Ascending by node. User mode and what has no calls: `ROOT` alone.
-    pub costs: Vec<(NodeId, Cost)>,
+    /// Ascending by node. User mode has only `ROOT`.
+    pub costs: Vec<(NodeId, CallCost)>,
 }
 
 /// All chains of calls of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallTree {
+    /// The names of functions, by index.
     pub functions: Vec<String>,
-    /// `nodes[0]` is the root, whose parent and function mean nothing.
-    pub nodes: Vec<Node>,
-    /// Ascending by kind and name; those in which something was executed.
+    /// `nodes[0]` is the root. Its parent and function have no meaning.
+    pub nodes: Vec<CallNode>,
+    /// The services that executed instructions, ascending by kind and name.
     pub services: Vec<ServiceCalls>,
 }
 
@@ -82,7 +85,7 @@ impl CallTree {
         let mut chain = Vec::new();
         let mut at = node;
         while at != ROOT {
-            let Node { parent, function } = self.nodes[at.0 as usize];
+            let CallNode { parent, function } = self.nodes[at.0 as usize];
             chain.push(self.functions[function as usize].as_str());
             at = parent;
         }
@@ -91,73 +94,65 @@ impl CallTree {
     }
 }
 
-/// A service that is open, with what was executed in it so far.
+/// An open service with its counts so far.
 #[derive(Debug)]
-struct Open {
-    /// Open calls when it began.
+struct OpenCalls {
+    /// The number of open calls when the service began.
     calls: usize,
-    log: Vec<(NodeId, Cost)>,
-    /// The log is put together when it is so long.
+    log: Vec<(NodeId, CallCost)>,
+    /// The log is compacted at this length.
     longest: usize,
 }
 
 #[derive(Debug, Default)]
-struct Task {
+struct TaskCalls {
     /// The chain from which each open call was made.
     calls: Vec<NodeId>,
-    open: Vec<Open>,
-}
-
-/// What is known of a translation.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    /// `None` for user code and for thunks, which do not change the chain.
-    function: Option<u32>,
-    is_entry: bool,
-    instructions: u32,
+    open: Vec<OpenCalls>,
 }
 
 const SHORTEST: usize = 1 << 12;
 
-/// Follows the chains.
-pub struct CallStacks<'a> {
-    symbols: &'a Symbols,
+/// Keeps the chain of each task.
+pub(crate) struct CallStacks<'a> {
+    symbols: &'a KernelSymbols,
     binding: &'a Binding,
     names: Vec<&'a str>,
     numbers: HashMap<&'a str, u32>,
-    parts: Vec<Part>,
-    nodes: Vec<Node>,
+    /// By translation block. User code and thunks have no function: they do not change the chain.
+    parts: Vec<FunctionPart>,
+    nodes: Vec<CallNode>,
     children: HashMap<(NodeId, u32), NodeId>,
-    tasks: Vec<Task>,
+    tasks: Vec<TaskCalls>,
     current: usize,
-    /// The chain that executes.
+    /// The chain that currently executes.
     leaf: NodeId,
-    /// What executes next may be another chain, though it be the same function.
+    /// The next execution may belong to another chain, even in the same function.
     is_stale: bool,
-    /// A call is the last that happened.
+    /// The last event was a call.
     has_called: bool,
-    /// What the chain executed since that was put down last.
-    cost: Cost,
+    /// The counts of the current chain that are not in a log yet.
+    cost: CallCost,
     misses: LevelMisses,
-    costs: HashMap<(ServiceId, NodeId), Cost>,
+    costs: HashMap<(ServiceId, NodeId), CallCost>,
 }
 
 impl<'a> CallStacks<'a> {
-    pub fn new(symbols: &'a Symbols, binding: &'a Binding) -> CallStacks<'a> {
+    pub fn new(symbols: &'a KernelSymbols, binding: &'a Binding) -> CallStacks<'a> {
         CallStacks {
             symbols,
             binding,
             names: Vec::new(),
             numbers: HashMap::new(),
             parts: Vec::new(),
-            nodes: vec![Node { parent: ROOT, function: 0 }],
+            nodes: vec![CallNode { parent: ROOT, function: 0 }],
             children: HashMap::new(),
-            tasks: vec![Task::default()],
+            tasks: vec![TaskCalls::default()],
             current: 0,
             leaf: ROOT,
             is_stale: true,
             has_called: false,
-            cost: Cost::default(),
+            cost: CallCost::default(),
             misses: LevelMisses::default(),
             costs: HashMap::new(),
         }
@@ -175,17 +170,10 @@ impl<'a> CallStacks<'a> {
                 next
             })
         });
-        self.parts.push(Part {
-            function,
-            is_entry: function.is_some()
-                && symbol
-                    .is_some_and(|symbol| symbol.addr.0 == start && symbol.base_name().is_some()),
-            instructions: translation.instructions(),
-        });
+        self.parts.push(FunctionPart::new(translation, function, symbol));
     }
 
-    /// An execution, or the first `reached` instructions of one. `misses`: of the machine, all
-    /// before it.
+    /// An execution, or its first `reached` instructions. `misses`: the machine's misses before it.
     #[inline]
     pub fn executed(
         &mut self,
@@ -206,11 +194,11 @@ impl<'a> CallStacks<'a> {
         self.cost.instructions += u64::from(reached.unwrap_or(part.instructions));
     }
 
-    /// A function executes that may be another, or the same called again.
+    /// Another function executes, or the same function was called again.
     fn enter(&mut self, function: u32, is_entry: bool, misses: LevelMisses) {
         self.put_down(misses);
-        // A call that goes on inside of its own function is none: it fills the return stack buffer,
-        // or asks for the instruction pointer.
+        // A call to code inside its own function is not a call: it fills the return stack buffer,
+        // or reads the instruction pointer.
         if std::mem::replace(&mut self.has_called, false)
             && !is_entry
             && let Some(caller) = self.tasks[self.current].calls.last_mut()
@@ -223,7 +211,7 @@ impl<'a> CallStacks<'a> {
         let next = NodeId(self.nodes.len() as u32);
         self.leaf = *self.children.entry((parent, function)).or_insert(next);
         if self.leaf == next {
-            self.nodes.push(Node { parent, function });
+            self.nodes.push(CallNode { parent, function });
         }
         self.is_stale = false;
     }
@@ -238,14 +226,14 @@ impl<'a> CallStacks<'a> {
         }
     }
 
-    /// What was executed goes to the innermost open service.
+    /// Moves the current counts to the log of the innermost open service.
     fn put_down(&mut self, misses: LevelMisses) {
         if let Some(open) = self.tasks[self.current].open.last_mut() {
             open.add(self.leaf, take(&mut self.cost, &mut self.misses, misses));
         }
     }
 
-    /// The chain must be looked for again; all that was executed has been put down.
+    /// Determines the chain again. All counts are in a log already.
     fn turn(&mut self) {
         self.leaf = self.caller();
         (self.is_stale, self.has_called) = (true, false);
@@ -253,16 +241,16 @@ impl<'a> CallStacks<'a> {
 
     #[inline]
     pub fn called(&mut self) {
-        // A thunk that calls does so for the function that went through it: `leaf` still is that
-        // one's.
+        // A thunk calls for the function that went through it: `leaf` still is that function's
+        // chain.
         self.tasks[self.current].calls.push(self.leaf);
         (self.is_stale, self.has_called) = (true, true);
     }
 
     pub fn unwound(&mut self, calls: usize) {
         self.tasks[self.current].calls.truncate(calls);
-        // Of the chain that returns something may not have been put down yet.
-        match self.cost == Cost::default() {
+        // The returning chain may have counts that are not in a log yet.
+        match self.cost == CallCost::default() {
             true => self.turn(),
             false => (self.is_stale, self.has_called) = (true, false),
         }
@@ -270,7 +258,7 @@ impl<'a> CallStacks<'a> {
 
     pub fn switched(&mut self, task: usize) {
         if self.tasks.len() <= task {
-            self.tasks.resize_with(task + 1, Task::default);
+            self.tasks.resize_with(task + 1, TaskCalls::default);
         }
         self.current = task;
         self.turn();
@@ -279,7 +267,7 @@ impl<'a> CallStacks<'a> {
     pub fn opened(&mut self, calls: usize) {
         let log = Vec::new();
         let longest = SHORTEST;
-        self.tasks[self.current].open.push(Open { calls, log, longest });
+        self.tasks[self.current].open.push(OpenCalls { calls, log, longest });
         self.turn();
     }
 
@@ -292,7 +280,7 @@ impl<'a> CallStacks<'a> {
         self.turn();
     }
 
-    /// What was executed since the last time goes under this service, or to the innermost open one.
+    /// Adds the current counts to this service of user mode, or to the innermost open service.
     pub fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
         match user {
             None => self.put_down(misses),
@@ -303,9 +291,9 @@ impl<'a> CallStacks<'a> {
         }
     }
 
-    /// `ledger`: of the same recording.
+    /// The tree of the whole recording. `ledger`: of the same recording.
     pub fn finish(self, ledger: &Ledger) -> CallTree {
-        let mut of: Vec<Vec<(NodeId, Cost)>> = vec![Vec::new(); ledger.accounts.len()];
+        let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
         for ((service, node), cost) in self.costs {
             of[service.0 as usize].push((node, cost));
         }
@@ -328,9 +316,9 @@ impl<'a> CallStacks<'a> {
     }
 }
 
-impl Open {
-    fn add(&mut self, node: NodeId, cost: Cost) {
-        if cost == Cost::default() {
+impl OpenCalls {
+    fn add(&mut self, node: NodeId, cost: CallCost) {
+        if cost == CallCost::default() {
             return;
         }
         match self.log.last_mut() {
@@ -351,8 +339,8 @@ impl Open {
     }
 }
 
-/// What was counted since it was taken last.
-fn take(cost: &mut Cost, before: &mut LevelMisses, now: LevelMisses) -> Cost {
+/// Takes the counts since the last call, with the misses since then.
+fn take(cost: &mut CallCost, before: &mut LevelMisses, now: LevelMisses) -> CallCost {
     let before = std::mem::replace(before, now);
     let mut taken = std::mem::take(cost);
     taken.misses = LevelMisses {

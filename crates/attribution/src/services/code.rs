@@ -1,13 +1,13 @@
-//! What the automaton must know of a translation: how many instructions it has, whether anything
-//! about it asks for attention, and what.
+//! What the automaton must know about a translation block: how many instructions it has, and which
+//! of them need attention.
 //!
-//! Takes translations and the bound annotations; gives a word for each translation, which is all
-//! that most executions look at, and the rest apart.
+//! Takes translation blocks and the bound annotations; gives a word for each translation block,
+//! which is all that most executions read, and the other facts separately.
 
-use crate::services::annotations::Kind;
-use crate::services::binding::{Binding, Event, OfCallee, in_range, in_sorted_range};
+use crate::services::annotations::ServiceKind;
+use crate::services::binding::{Binding, BoundEvent, CalleeMeaning, in_range, in_sorted_range};
 use crate::services::ledger::{Ledger, ServiceId};
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
 use execution::code::{LastInstruction, TranslatedCode};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
@@ -17,14 +17,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use trace::Translation;
 
-/// Number of instructions and flags of a translation. A translation that has no other flag than the
-/// processor's state now has needs no look at all.
+/// The number of instructions and the flags of a translation block. A translation block with
+/// exactly the flags of the current state needs no attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word(pub u32);
+pub struct TranslationWord(pub u32);
 
-impl Word {
+impl TranslationWord {
     const INSTRUCTIONS: u32 = 0xffff;
-    /// Of user mode.
+    /// User code.
     pub const USER: u32 = 1 << 16;
     /// Ends with a call.
     pub const CALL: u32 = 1 << 17;
@@ -32,76 +32,75 @@ impl Word {
     pub const RETURN: u32 = 1 << 18;
     /// Ends with a return from an interruption.
     pub const INTERRUPT_RETURN: u32 = 1 << 19;
-    /// Something is noted about it.
+    /// It has notes.
     pub const NOTED: u32 = 1 << 20;
     /// Ends with the processor halted.
     pub const HALT: u32 = 1 << 21;
-    /// Never in a translation: the automaton waits to see where control goes.
+    /// Never set in a translation block: the automaton waits to see where control goes.
     pub const AWAITED: u32 = 1 << 31;
 
     #[inline]
     pub fn instructions(self) -> u64 {
-        u64::from(self.0 & Word::INSTRUCTIONS)
+        u64::from(self.0 & TranslationWord::INSTRUCTIONS)
     }
 
     #[inline]
     pub fn flags(self) -> u32 {
-        self.0 & !Word::INSTRUCTIONS
+        self.0 & !TranslationWord::INSTRUCTIONS
     }
 }
 
 /// An event with its services numbered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    Gate(Kind, ServiceId),
-    Enter(Kind, ServiceId),
-    Name { of: Kind, when: Vec<ServiceId>, service: ServiceId },
+    Gate(ServiceKind, ServiceId),
+    Enter(ServiceKind, ServiceId),
+    Name { of: ServiceKind, when: Vec<ServiceId>, service: ServiceId },
     Task(ServiceId),
     Thread,
     Count(usize),
 }
 
-/// Where a translation lies, and what is noted about it.
+/// Where a translation block lies, and its notes.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct TranslationPlace {
     pub start: u64,
     pub end: u64,
-    /// The number of the function whose first instruction is the translation's.
-    pub function: Option<FunctionId>,
-    /// Lies in code on the way from a call through a pointer to the callee.
+    /// The function that begins at the start of the translation block.
+    pub function: Option<CalleeId>,
+    /// Lies between a call through a pointer and the callee.
     pub thunk: bool,
     notes: u32,
 }
 
-/// What makes a translation worth a look.
+/// Why a translation block needs attention.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Before the instruction with this number (from 0) control comes to an address with these
-    /// events.
+    /// The events at the address of the instruction with this number (from 0).
     pub events: Vec<(u32, Vec<Action>)>,
     pub body: Option<Action>,
-    /// The last instruction calls through a pointer, out of a function in which this means
-    /// something.
-    pub calls: Option<OfCallee>,
+    /// Set when the last instruction calls through a pointer from a function where that has a
+    /// meaning.
+    pub calls: Option<CalleeMeaning>,
 }
 
 /// A function by its first address; the number of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FunctionId(pub u32);
+pub struct CalleeId(pub u32);
 
-/// All translations so far.
+/// All translation blocks so far.
 pub struct Codes<'a> {
     binding: &'a Binding,
-    symbols: &'a Symbols,
-    pub words: Vec<Word>,
-    pub places: Vec<Place>,
+    symbols: &'a KernelSymbols,
+    pub words: Vec<TranslationWord>,
+    pub places: Vec<TranslationPlace>,
     notes: Vec<Rc<Notes>>,
-    functions: HashMap<u64, FunctionId>,
+    functions: HashMap<u64, CalleeId>,
     pub function_names: Vec<&'a str>,
 }
 
 impl<'a> Codes<'a> {
-    pub fn new(binding: &'a Binding, symbols: &'a Symbols) -> Codes<'a> {
+    pub fn new(binding: &'a Binding, symbols: &'a KernelSymbols) -> Codes<'a> {
         Codes {
             binding,
             symbols,
@@ -113,12 +112,12 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// What is noted about a translation; only for those with the flag.
+    /// The notes of a translation block with the flag `NOTED`.
     pub fn notes(&self, id: u32) -> Rc<Notes> {
         Rc::clone(&self.notes[self.places[id as usize].notes as usize])
     }
 
-    /// The name of the code at an address, for people.
+    /// The name of the code at an address, for reports.
     pub fn name_at(&self, addr: u64) -> String {
         match self.symbols.containing(LinkAddr(addr)) {
             Some(symbol) => symbol.name.clone(),
@@ -126,26 +125,26 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// Learns the next translation.
+    /// Adds the next translation block.
     pub fn define(&mut self, translation: &Translation, ledger: &mut Ledger) -> Result<()> {
         let mut word = translation.instructions();
         if !translation.is_kernel() {
-            self.words.push(Word(word | Word::USER));
-            self.places.push(Place::default());
+            self.words.push(TranslationWord(word | TranslationWord::USER));
+            self.places.push(TranslationPlace::default());
             return Ok(());
         }
         let code = TranslatedCode::new(translation)?;
         word |= match code.last {
             LastInstruction::Call { .. } | LastInstruction::Taken(BranchKind::IndirectCall) => {
-                Word::CALL
+                TranslationWord::CALL
             }
-            LastInstruction::Taken(BranchKind::Return) => Word::RETURN,
-            LastInstruction::InterruptReturn => Word::INTERRUPT_RETURN,
-            _ if halts(translation) => Word::HALT,
+            LastInstruction::Taken(BranchKind::Return) => TranslationWord::RETURN,
+            LastInstruction::InterruptReturn => TranslationWord::INTERRUPT_RETURN,
+            _ if halts(translation) => TranslationWord::HALT,
             _ => 0,
         };
         let start = translation.addr.0;
-        let place = Place {
+        let place = TranslationPlace {
             start,
             end: code.end().0,
             function: self.function(start),
@@ -154,17 +153,17 @@ impl<'a> Codes<'a> {
         };
         let notes = self.note(translation, &code, ledger);
         if !notes.events.is_empty() || notes.body.is_some() || notes.calls.is_some() {
-            word |= Word::NOTED;
+            word |= TranslationWord::NOTED;
             self.notes.push(Rc::new(notes));
         }
-        self.words.push(Word(word));
+        self.words.push(TranslationWord(word));
         self.places.push(place);
         Ok(())
     }
 
-    fn function(&mut self, start: u64) -> Option<FunctionId> {
+    fn function(&mut self, start: u64) -> Option<CalleeId> {
         let symbol = self.symbols.at(LinkAddr(start))?;
-        let next = FunctionId(self.function_names.len() as u32);
+        let next = CalleeId(self.function_names.len() as u32);
         let id = *self.functions.entry(start).or_insert(next);
         if id == next {
             self.function_names.push(symbol.base_name().unwrap_or(&symbol.name));
@@ -208,17 +207,17 @@ fn halts(translation: &Translation) -> bool {
     })
 }
 
-fn action(event: &Event, ledger: &mut Ledger) -> Action {
+fn action(event: &BoundEvent, ledger: &mut Ledger) -> Action {
     match event {
-        Event::Gate { kind, name } => Action::Gate(*kind, ledger.service(*kind, name)),
-        Event::Enter { kind, name } => Action::Enter(*kind, ledger.service(*kind, name)),
-        Event::Name { of, when, name } => Action::Name {
+        BoundEvent::Gate { kind, name } => Action::Gate(*kind, ledger.service(*kind, name)),
+        BoundEvent::Enter { kind, name } => Action::Enter(*kind, ledger.service(*kind, name)),
+        BoundEvent::Name { of, when, name } => Action::Name {
             of: *of,
             when: when.iter().map(|name| ledger.service(*of, name)).collect(),
             service: ledger.service(*of, name),
         },
-        Event::Task { name } => Action::Task(ledger.service(Kind::Task, name)),
-        Event::Thread => Action::Thread,
-        Event::Count(number) => Action::Count(*number),
+        BoundEvent::Task { name } => Action::Task(ledger.service(ServiceKind::Task, name)),
+        BoundEvent::Thread => Action::Thread,
+        BoundEvent::Count(number) => Action::Count(*number),
     }
 }

@@ -1,94 +1,120 @@
-//! What changed between two recordings, service by service and function by function, and why.
+//! The changes between two recordings, by service and by function, with their causes.
 //!
-//! Takes what two recordings came to; gives changes, the largest first. A change has three parts,
-//! which add up: other calls, each at what it cost before; another number of instructions a call;
-//! another number of misses a call. Prints nothing.
+//! Takes the totals of two recordings; gives changes, the largest first. A change is the sum of
+//! three parts: another number of calls, each at its cost before; another number of instructions
+//! per call; another number of misses per call. Prints nothing.
 
-use crate::services::Recorded;
-use crate::services::annotations::Kind;
+use crate::services::ServicesAndFunctions;
+use crate::services::annotations::ServiceKind;
 use crate::services::table::{ServiceTable, in_kernel};
 use serde::Serialize;
 use sim::SimpleModel;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a service or a function came to.
+/// The amounts of a service or a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Amount {
+pub struct CallAmounts {
+    /// How often it was called.
     pub calls: u64,
+    /// Its own instructions.
     pub instructions: u64,
     /// Misses of the L1I; 0 without a machine.
     pub l1i_misses: u64,
 }
 
-/// Cycles by the machine's simple model, or instructions where there is no machine.
+/// The costs in cycles by the machine's simple model, or in instructions without a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Costs {
+struct UnitCosts {
     instruction: f64,
     miss: f64,
 }
 
-/// The parts of a change, in the unit of the costs. They add up to it.
+/// The parts of a change, in the unit of the costs. Their sum is the change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Parts {
+pub struct ChangeParts {
+    /// The part due to another number of calls.
     pub calls: f64,
+    /// The part due to another number of instructions per call.
     pub instructions_a_call: f64,
+    /// The part due to another number of misses per call.
     pub misses_a_call: f64,
 }
 
-impl Parts {
+impl ChangeParts {
     fn total(&self) -> f64 {
         self.calls + self.instructions_a_call + self.misses_a_call
     }
 }
 
+/// The change of a service, a function or the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Change {
+pub struct CostChange {
     /// `None` for functions.
-    pub kind: Option<Kind>,
+    pub kind: Option<ServiceKind>,
+    /// The name of the service or function.
     pub name: String,
-    pub before: Amount,
-    pub after: Amount,
+    /// The amounts in the first recording.
+    pub before: CallAmounts,
+    /// The amounts in the second recording.
+    pub after: CallAmounts,
+    /// The cost in the first recording, in the unit of the difference.
     pub cost_before: f64,
+    /// The cost in the second recording, in the unit of the difference.
     pub cost_after: f64,
-    pub parts: Parts,
-    /// The part that is largest, in words.
+    /// The parts of the change by cause.
+    pub parts: ChangeParts,
+    /// The largest part, in words.
     pub why: String,
 }
 
-impl Change {
-    /// By which part of what it was before it grew; `None` where there was nothing.
+impl CostChange {
+    /// By which share of its cost before it grew; `None` when there was no cost before.
     pub fn growth(&self) -> Option<f64> {
         (self.cost_before > 0.0).then(|| self.cost_after / self.cost_before - 1.0)
     }
 }
 
+/// The difference of two recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct RecordingDifference {
+    /// The workload of the first recording.
     pub workload_before: String,
+    /// The workload of the second recording.
     pub workload_after: String,
+    /// The build id of the first kernel.
     pub kernel_before: String,
+    /// The build id of the second kernel.
     pub kernel_after: String,
     /// "instructions", or "cycles on" a machine.
     pub unit: String,
     /// The kernel as a whole.
-    pub total: Change,
-    pub services: Vec<Change>,
-    pub functions: Vec<Change>,
+    pub total: CostChange,
+    /// Changes of services, the largest first.
+    pub services: Vec<CostChange>,
+    /// Changes of functions, the largest first.
+    pub functions: Vec<CostChange>,
+    /// Context switches, before and after.
     pub context_switches: [u64; 2],
     /// The annotations' counters, before and after.
     pub counters: BTreeMap<String, [u64; 2]>,
 }
 
-impl Difference {
-    /// `model`: of the one machine on which both were simulated.
-    pub fn new(before: &Recorded, after: &Recorded, model: Option<SimpleModel>) -> Difference {
+impl RecordingDifference {
+    /// `model`: the model of the machine on which both recordings were simulated.
+    pub fn new(
+        before: &ServicesAndFunctions,
+        after: &ServicesAndFunctions,
+        model: Option<SimpleModel>,
+    ) -> RecordingDifference {
         let costs = match model {
-            None => Costs { instruction: 1.0, miss: 0.0 },
-            Some(model) => Costs { instruction: model.cycles(1, 0), miss: model.miss_penalty() },
+            None => UnitCosts { instruction: 1.0, miss: 0.0 },
+            Some(model) => {
+                UnitCosts { instruction: model.cycles(1, 0), miss: model.miss_penalty() }
+            }
         };
         let (old, new) = (&before.table, &after.table);
-        let functions = |recorded: &Recorded| -> BTreeMap<(Option<Kind>, String), Amount> {
-            let amount = |totals: &crate::services::functions::FunctionTotals| Amount {
+        let functions = |recorded: &ServicesAndFunctions| -> BTreeMap<(Option<ServiceKind>, String), CallAmounts> {
+            let amount = |totals: &crate::services::functions::FunctionTotals| CallAmounts {
                 calls: totals.calls,
                 instructions: totals.instructions,
                 l1i_misses: totals.l1i_misses,
@@ -99,7 +125,7 @@ impl Difference {
         let names: BTreeSet<&String> = old.counters.keys().chain(new.counters.keys()).collect();
         let count =
             |table: &ServiceTable, name: &String| table.counters.get(name).copied().unwrap_or(0);
-        Difference {
+        RecordingDifference {
             workload_before: old.workload.clone(),
             workload_after: new.workload.clone(),
             kernel_before: old.kernel.clone(),
@@ -119,15 +145,15 @@ impl Difference {
         }
     }
 
-    /// The changes that a limit forbids: of the whole kernel and of services that are at least
-    /// `share` of it before or after, those that grew by more than `limit` (both 0 to 1). A service
-    /// that is new has grown without limit.
-    pub fn over(&self, limit: f64, share: f64) -> Vec<&Change> {
-        let large = |change: &&Change| {
+    /// The changes above a limit: the whole kernel, and services with at least `share` of it before
+    /// or after, that grew by more than `limit` (both 0 to 1). A new service is always above the
+    /// limit.
+    pub fn over(&self, limit: f64, share: f64) -> Vec<&CostChange> {
+        let large = |change: &&CostChange| {
             change.cost_before >= share * self.total.cost_before && change.cost_before > 0.0
                 || change.cost_after >= share * self.total.cost_after && change.cost_after > 0.0
         };
-        let grew = |change: &&Change| change.growth().is_none_or(|growth| growth > limit);
+        let grew = |change: &&CostChange| change.growth().is_none_or(|growth| growth > limit);
         std::iter::once(&self.total)
             .chain(self.services.iter().filter(large))
             .filter(grew)
@@ -135,24 +161,30 @@ impl Difference {
     }
 }
 
-fn services(table: &ServiceTable) -> BTreeMap<(Option<Kind>, String), Amount> {
+fn services(table: &ServiceTable) -> BTreeMap<(Option<ServiceKind>, String), CallAmounts> {
     let kernel = table.rows.iter().filter(|row| in_kernel(row.kind));
     kernel
         .map(|row| {
-            let amount = Amount {
+            let amount = CallAmounts {
                 calls: row.calls,
                 instructions: row.instructions,
-                l1i_misses: row.on.first().map_or(0, |on| on.l1i_misses),
+                l1i_misses: row.machines.first().map_or(0, |machine| machine.l1i_misses),
             };
             ((Some(row.kind), row.name.clone()), amount)
         })
         .collect()
 }
 
-/// The kernel is called as often as it is entered.
-fn whole(table: &ServiceTable) -> Amount {
-    let entries = [Kind::SystemCall, Kind::PageFault, Kind::Exception, Kind::Interrupt, Kind::Ipi];
-    Amount {
+/// The amounts of the whole kernel. Its calls are its entries.
+fn whole(table: &ServiceTable) -> CallAmounts {
+    let entries = [
+        ServiceKind::SystemCall,
+        ServiceKind::PageFault,
+        ServiceKind::Exception,
+        ServiceKind::Interrupt,
+        ServiceKind::Ipi,
+    ];
+    CallAmounts {
         calls: entries.iter().filter_map(|kind| table.begun.get(kind)).sum(),
         instructions: table.kernel_instructions,
         l1i_misses: table.machines.first().map_or(0, |machine| machine.kernel_l1i_misses),
@@ -160,36 +192,42 @@ fn whole(table: &ServiceTable) -> Amount {
 }
 
 fn changes(
-    before: &BTreeMap<(Option<Kind>, String), Amount>,
-    after: &BTreeMap<(Option<Kind>, String), Amount>,
-    costs: Costs,
-) -> Vec<Change> {
+    before: &BTreeMap<(Option<ServiceKind>, String), CallAmounts>,
+    after: &BTreeMap<(Option<ServiceKind>, String), CallAmounts>,
+    costs: UnitCosts,
+) -> Vec<CostChange> {
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let amount = |of: &BTreeMap<_, Amount>, key| of.get(key).copied().unwrap_or_default();
-    let mut changes: Vec<Change> = keys
+    let amount = |of: &BTreeMap<_, CallAmounts>, key| of.get(key).copied().unwrap_or_default();
+    let mut changes: Vec<CostChange> = keys
         .into_iter()
         .map(|key| change(key.0, &key.1, amount(before, key), amount(after, key), costs))
         .filter(|change| change.before != change.after)
         .collect();
     changes.sort_by(|a, b| {
-        let size = |change: &Change| (change.cost_after - change.cost_before).abs();
+        let size = |change: &CostChange| (change.cost_after - change.cost_before).abs();
         size(b).total_cmp(&size(a)).then_with(|| (a.kind, &a.name).cmp(&(b.kind, &b.name)))
     });
     changes
 }
 
-fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: Costs) -> Change {
-    let cost = |amount: Amount| {
+fn change(
+    kind: Option<ServiceKind>,
+    name: &str,
+    before: CallAmounts,
+    after: CallAmounts,
+    costs: UnitCosts,
+) -> CostChange {
+    let cost = |amount: CallAmounts| {
         amount.instructions as f64 * costs.instruction + amount.l1i_misses as f64 * costs.miss
     };
-    let mean = |number: u64, amount: Amount| {
+    let mean = |number: u64, amount: CallAmounts| {
         if amount.calls == 0 { 0.0 } else { number as f64 / amount.calls as f64 }
     };
     let parts = if before.calls == 0 || after.calls == 0 {
-        Parts { calls: cost(after) - cost(before), ..Parts::default() }
+        ChangeParts { calls: cost(after) - cost(before), ..ChangeParts::default() }
     } else {
         let calls = after.calls as f64;
-        Parts {
+        ChangeParts {
             calls: (calls - before.calls as f64) * cost(before) / before.calls as f64,
             instructions_a_call: calls
                 * (mean(after.instructions, after) - mean(before.instructions, before))
@@ -199,7 +237,7 @@ fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: 
                 * costs.miss,
         }
     };
-    Change {
+    CostChange {
         kind,
         name: name.to_owned(),
         cost_before: cost(before),
@@ -211,7 +249,7 @@ fn change(kind: Option<Kind>, name: &str, before: Amount, after: Amount, costs: 
     }
 }
 
-fn why(before: Amount, after: Amount, parts: &Parts) -> String {
+fn why(before: CallAmounts, after: CallAmounts, parts: &ChangeParts) -> String {
     if before == after {
         return "nothing changed".to_owned();
     }
@@ -237,11 +275,11 @@ fn why(before: Amount, after: Amount, parts: &Parts) -> String {
 mod tests {
     use super::*;
 
-    fn amount(calls: u64, instructions: u64, l1i_misses: u64) -> Amount {
-        Amount { calls, instructions, l1i_misses }
+    fn amount(calls: u64, instructions: u64, l1i_misses: u64) -> CallAmounts {
+        CallAmounts { calls, instructions, l1i_misses }
     }
 
-    const COSTS: Costs = Costs { instruction: 1.0, miss: 30.0 };
+    const COSTS: UnitCosts = UnitCosts { instruction: 1.0, miss: 30.0 };
 
     #[test]
     fn the_parts_add_up_and_the_largest_is_named() {
@@ -266,8 +304,8 @@ mod tests {
     }
 
     #[test]
-    fn what_stayed_is_no_change_and_the_largest_comes_first() {
-        let table = |list: &[(&str, Amount)]| {
+    fn equal_amounts_are_left_out_and_the_largest_change_comes_first() {
+        let table = |list: &[(&str, CallAmounts)]| {
             list.iter().map(|(name, amount)| ((None, (*name).to_owned()), *amount)).collect()
         };
         let before =

@@ -1,11 +1,10 @@
-//! A small kernel, and executions of it that are written down by hand, for the tests of what reads
-//! attributions.
+//! A small kernel, and executions of it written by hand, for tests of code that reads attributions.
 
-use crate::services::annotations::{Annotations, Kind};
+use crate::services::annotations::{Annotations, ServiceKind};
 use crate::services::automaton::Attributed;
 use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use crate::services::timeline::Timeline;
 use trace::{
     RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
@@ -13,6 +12,7 @@ use trace::{
 };
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
+/// The address of user code.
 pub const USER: u64 = 0x40_0000;
 
 /// The kernel's functions, each 0x100 bytes.
@@ -38,22 +38,24 @@ pub const FUNCTIONS: [&str; 19] = [
     "emulate_vsyscall",
 ];
 
+/// The address of a function.
 pub fn at(function: &str) -> u64 {
     let number = FUNCTIONS.iter().position(|&name| name == function).unwrap();
     BASE + 0x100 * number as u64
 }
 
-/// What is executed: translations are made as they are first run.
+/// An execution. Translation blocks are made when they first run.
 #[derive(Default)]
-pub struct Run {
+pub struct ExampleRun {
     translations: Vec<Translation>,
     tasks: Vec<Task>,
     events: Vec<StreamEvent>,
 }
 
-impl Run {
-    pub fn new() -> Run {
-        let mut run = Run::default();
+impl ExampleRun {
+    /// An execution that begins in the task `sh`.
+    pub fn new() -> ExampleRun {
+        let mut run = ExampleRun::default();
         run.switch(1, "sh");
         run
     }
@@ -77,42 +79,49 @@ impl Run {
         id
     }
 
-    pub fn push(&mut self, addr: u64, nops: usize, last: &[u8]) -> &mut Run {
+    /// Runs `nops` no-ops and the instruction `last`.
+    pub fn push(&mut self, addr: u64, nops: usize, last: &[u8]) -> &mut ExampleRun {
         let id = self.translation(addr, nops, last);
         self.events.push(StreamEvent::Executed(id));
         self
     }
 
-    pub fn user(&mut self, instructions: usize) -> &mut Run {
+    /// Runs user code.
+    pub fn user(&mut self, instructions: usize) -> &mut ExampleRun {
         self.push(USER, instructions, &[])
     }
 
-    pub fn plain(&mut self, addr: u64, instructions: usize) -> &mut Run {
+    /// Runs instructions without a branch.
+    pub fn plain(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions, &[])
     }
 
-    /// So many instructions, the last of which calls `target`.
-    pub fn call(&mut self, addr: u64, instructions: usize, target: &str) -> &mut Run {
+    /// Runs `instructions` instructions, the last of which calls `target`.
+    pub fn call(&mut self, addr: u64, instructions: usize, target: &str) -> &mut ExampleRun {
         let end = addr + instructions as u64 - 1 + 5;
         let offset = at(target).wrapping_sub(end) as u32;
         self.push(addr, instructions - 1, &[&[0xe8][..], &offset.to_le_bytes()].concat())
     }
 
-    pub fn ret(&mut self, addr: u64, instructions: usize) -> &mut Run {
+    /// Runs instructions, the last of which returns.
+    pub fn ret(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions - 1, &[0xc3])
     }
 
-    pub fn iret(&mut self, addr: u64, instructions: usize) -> &mut Run {
+    /// Runs instructions, the last of which returns from an interruption.
+    pub fn iret(&mut self, addr: u64, instructions: usize) -> &mut ExampleRun {
         self.push(addr, instructions - 1, &[0x48, 0xcf])
     }
 
-    pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut Run {
+    /// Runs the first `reached` of `nops` no-ops.
+    pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut ExampleRun {
         let translation = self.translation(addr, nops, &[]);
         self.events.push(StreamEvent::Left { translation, instructions: reached });
         self
     }
 
-    pub fn switch(&mut self, pid: u32, name: &str) -> &mut Run {
+    /// Switches to a task.
+    pub fn switch(&mut self, pid: u32, name: &str) -> &mut ExampleRun {
         let mut comm = [0; 16];
         comm[..name.len()].copy_from_slice(name.as_bytes());
         let found = self.tasks.iter().position(|task| task.pid == Some(pid) && task.comm == comm);
@@ -129,8 +138,8 @@ impl Run {
         self
     }
 
-    /// As `switch`, of a recording without pids: tasks are told apart by their addresses.
-    pub fn switch_to_address(&mut self, address: u64, name: &str) -> &mut Run {
+    /// As `switch`, for a recording without pids, in which tasks differ by their addresses.
+    pub fn switch_to_address(&mut self, address: u64, name: &str) -> &mut ExampleRun {
         let mut comm = [0; 16];
         comm[..name.len()].copy_from_slice(name.as_bytes());
         let id = TaskId(self.tasks.len() as u32);
@@ -144,34 +153,38 @@ impl Run {
         self
     }
 
-    pub fn wake(&mut self, pid: u32) -> &mut Run {
+    /// Wakes a task.
+    pub fn wake(&mut self, pid: u32) -> &mut ExampleRun {
         let at = self.tasks.iter().position(|task| task.pid == Some(pid)).unwrap();
         self.events.push(StreamEvent::Woken(TaskId(at as u32)));
         self
     }
 
-    pub fn clock(&mut self, ticks: u32) -> &mut Run {
+    /// Reads the clock, which advanced by `ticks`.
+    pub fn clock(&mut self, ticks: u32) -> &mut ExampleRun {
         self.events.push(StreamEvent::Clock(ticks));
         self
     }
 
     /// `read` up to the first instruction of its function: 2 + 3 instructions.
-    pub fn enter_read(&mut self) -> &mut Run {
+    pub fn enter_read(&mut self) -> &mut ExampleRun {
         self.call(at("entry_SYSCALL_64"), 2, "do_syscall_64");
         self.call(at("do_syscall_64"), 3, "__x64_sys_read")
     }
 
     /// The way back from `read`: 1 + 2 + 4 instructions.
-    pub fn leave_read(&mut self) -> &mut Run {
+    pub fn leave_read(&mut self) -> &mut ExampleRun {
         self.ret(at("__x64_sys_read") + 0x80, 1);
         self.ret(at("do_syscall_64") + 7, 2);
         self.push(at("entry_SYSCALL_64") + 6, 3, &[0x48, 0x0f, 0x07])
     }
 
+    /// The attribution without machines.
     pub fn books(&self) -> Attributed {
         self.books_on(&[])
     }
 
+    /// The attribution on machines. Checks that every instruction has a service.
     pub fn books_on(&self, machines: &[sim::MachineModel]) -> Attributed {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
@@ -188,6 +201,7 @@ impl Run {
         books
     }
 
+    /// The recording of the execution.
     pub fn recording(&self) -> Vec<u8> {
         let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         writer.translations(&self.translations).unwrap();
@@ -198,6 +212,7 @@ impl Run {
         writer.end().unwrap().0
     }
 
+    /// The attribution with chains of calls and the execution over time.
     pub fn observed(&self) -> (Attributed, CallTree, Timeline) {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
@@ -210,7 +225,7 @@ impl Run {
         .unwrap()
     }
 
-    /// The chains of calls, the instructions of which are those of the services.
+    /// The chains of calls. Checks that their instructions equal those of the services.
     pub fn calls(&self) -> CallTree {
         let (books, calls, timeline) = self.observed();
         for service in &calls.services {
@@ -221,13 +236,14 @@ impl Run {
                 .unwrap();
             assert_eq!(sum, account.totals.instructions, "{}", service.name);
         }
-        let shown: f64 = timeline.buckets.iter().map(crate::services::timeline::Parts::total).sum();
+        let shown: f64 =
+            timeline.buckets.iter().map(crate::services::timeline::TimelineBucket::total).sum();
         assert!((shown - books.instructions as f64).abs() < 1e-6);
         calls
     }
 
-    /// (kind, name, calls, instructions) of what ran, by kind and name.
-    pub fn services(&self) -> Vec<(Kind, String, u64, u64)> {
+    /// (kind, name, calls, instructions) of the services that ran, by kind and name.
+    pub fn services(&self) -> Vec<(ServiceKind, String, u64, u64)> {
         let books = self.books();
         let mut found: Vec<_> = books
             .ledger
@@ -248,20 +264,21 @@ impl Run {
     }
 }
 
-pub fn kernel() -> (Symbols, Binding) {
+/// The symbols of the small kernel, with the shipped annotations.
+pub fn kernel() -> (KernelSymbols, Binding) {
     let map: String =
         FUNCTIONS.iter().map(|name| format!("{:016x} T {name}\n", at(name))).collect();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), map).unwrap();
-    let symbols = Symbols::read(file.path()).unwrap();
+    let symbols = KernelSymbols::read(file.path()).unwrap();
     let binding = Binding::new(&Annotations::shipped().unwrap(), &symbols);
     (symbols, binding)
 }
 
 /// `sh` blocks in `read`, the processor is halted for 1000 ns, an interrupt wakes `sh`.
-pub fn halted() -> Run {
+pub fn halted() -> ExampleRun {
     let (schedule, tick) = (at("__schedule"), at("asm_sysvec_apic_timer_interrupt"));
-    let mut run = Run::new();
+    let mut run = ExampleRun::new();
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.plain(schedule, 1).clock(0).call(schedule + 1, 3, "__switch_to");
     run.switch(0, "swapper/0").ret(at("__switch_to"), 3);

@@ -1,18 +1,18 @@
-//! What each function of the kernel came to: calls, instructions, misses.
+//! The totals of each kernel function: calls, instructions, misses.
 //!
-//! Takes executions; gives totals by name, functions of one name together. Code without a symbol
-//! (modules) is together, too.
+//! Takes executions; gives totals by name. Functions with the same name share a row, and so does
+//! all code without a symbol (modules).
 
-use crate::services::ledger::MachineCounts;
+use crate::services::ledger::ServiceMachineCounts;
 use crate::services::machines::Machines;
 use crate::services::meter::Meter;
-use crate::services::symbols::{Symbol, Symbols};
+use crate::services::symbols::{CodeSymbol, KernelSymbols};
 use anyhow::Result;
 use image::address::LinkAddr;
 use std::collections::{BTreeMap, HashMap};
 use trace::Translation;
 
-/// What code without a symbol is called.
+/// The name of code without a symbol.
 pub const NAMELESS: &str = "(code without a symbol)";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -20,45 +20,65 @@ pub struct FunctionTotals {
     /// How often its first instruction was executed.
     pub calls: u64,
     pub instructions: u64,
-    /// Misses of the first machine's L1I; 0 without a machine.
+    /// L1I misses on the first machine; 0 without a machine.
     pub l1i_misses: u64,
 }
 
-/// The name without what compilers append; parts of a function have its name.
-pub fn function_name(symbol: &Symbol) -> &str {
+/// The name without what compilers append. Parts of a function have the function's name.
+pub fn function_name(symbol: &CodeSymbol) -> &str {
     symbol.name.split('.').next().unwrap_or(&symbol.name)
 }
 
-/// Counts executions of translations, and what the machines make of them.
-pub struct Functions<'a> {
+/// Counts executions of translation blocks, and their misses on the machines.
+pub struct FunctionMeter<'a> {
     machines: Machines,
-    symbols: &'a Symbols,
+    symbols: &'a KernelSymbols,
     numbers: HashMap<&'a str, u32>,
     names: Vec<&'a str>,
-    of: Vec<Part>,
+    parts: Vec<FunctionPart>,
     runs: Vec<u64>,
-    /// Instructions of executions that were left.
+    /// Instructions of executions that were left midway.
     left: Vec<u64>,
     misses: Vec<u64>,
 }
 
-/// The function that a translation begins in.
-#[derive(Clone, Copy)]
-struct Part {
-    /// `None` for user code.
-    function: Option<u32>,
-    is_entry: bool,
-    instructions: u32,
+/// The function in which a translation block begins.
+#[derive(Clone, Copy, Debug)]
+pub struct FunctionPart {
+    /// The number of the function's name. `None` for user code, and where the reader leaves out
+    /// code that only passes control on.
+    pub function: Option<u32>,
+    /// The translation block begins with the function's first instruction.
+    pub is_entry: bool,
+    pub instructions: u32,
 }
 
-impl<'a> Functions<'a> {
-    pub fn new(symbols: &'a Symbols, machines: Machines) -> Functions<'a> {
-        Functions {
+impl FunctionPart {
+    /// `symbol`: the symbol that holds the translation block's first instruction.
+    pub fn new(
+        translation: &Translation,
+        function: Option<u32>,
+        symbol: Option<&CodeSymbol>,
+    ) -> FunctionPart {
+        let begins = |symbol: &CodeSymbol| {
+            symbol.addr.0 == translation.addr.0 && symbol.base_name().is_some()
+        };
+        FunctionPart {
+            function,
+            is_entry: function.is_some() && symbol.is_some_and(begins),
+            instructions: translation.instructions(),
+        }
+    }
+}
+
+impl<'a> FunctionMeter<'a> {
+    pub fn new(symbols: &'a KernelSymbols, machines: Machines) -> FunctionMeter<'a> {
+        FunctionMeter {
             machines,
             symbols,
             numbers: HashMap::new(),
             names: Vec::new(),
-            of: Vec::new(),
+            parts: Vec::new(),
             runs: Vec::new(),
             left: Vec::new(),
             misses: Vec::new(),
@@ -67,7 +87,7 @@ impl<'a> Functions<'a> {
 
     pub fn totals(&self) -> BTreeMap<String, FunctionTotals> {
         let mut totals = vec![FunctionTotals::default(); self.names.len()];
-        for (translation, part) in self.of.iter().enumerate() {
+        for (translation, part) in self.parts.iter().enumerate() {
             let runs = self.runs[translation];
             let Some(function) = part.function else { continue };
             let total = &mut totals[function as usize];
@@ -80,8 +100,8 @@ impl<'a> Functions<'a> {
     }
 }
 
-impl Functions<'_> {
-    /// What the machines do with a translation, told its own misses from others'.
+impl FunctionMeter<'_> {
+    /// Runs a translation block on the machines, and adds its own misses.
     fn meter(&mut self, translation: u32, run: impl FnOnce(&mut Machines)) {
         let before = self.machines.misses().l1i;
         run(&mut self.machines);
@@ -89,7 +109,7 @@ impl Functions<'_> {
     }
 }
 
-impl Meter for Functions<'_> {
+impl Meter for FunctionMeter<'_> {
     const TAKES_DATA: bool = Machines::TAKES_DATA;
 
     fn machines(&mut self) -> Option<&mut Machines> {
@@ -104,13 +124,7 @@ impl Meter for Functions<'_> {
         if function == Some(next) {
             self.names.push(name);
         }
-        self.of.push(Part {
-            function,
-            is_entry: symbol.is_some_and(|symbol| {
-                symbol.addr.0 == translation.addr.0 && symbol.base_name().is_some()
-            }),
-            instructions: translation.instructions(),
-        });
+        self.parts.push(FunctionPart::new(translation, function, symbol));
         self.runs.push(0);
         self.left.push(0);
         self.misses.push(0);
@@ -128,7 +142,7 @@ impl Meter for Functions<'_> {
         self.meter(translation, |machines| machines.left(translation, instructions));
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         self.machines.take()
     }
 }

@@ -1,29 +1,28 @@
-//! How long the processor was halted: no instruction says so, but the kernel reads the clock on
-//! both sides of every halt.
+//! How long the processor was halted. No instruction says so, but the kernel reads the clock before
+//! and after every halt.
 //!
-//! Takes halts, readings and the number of instructions executed by then; gives time. Under
+//! Takes halts, clock readings and the number of executed instructions; gives halted time. Under
 //! `-icount shift=0` an instruction of the guest takes a nanosecond, and the processor's clock
-//! (TSC) counts nanoseconds: what it goes on by between two readings, less the instructions
-//! executed between them, is the time halted in between. Where no halt lies between two readings
-//! they tell nothing: what the clock goes on by besides are repetitions of string instructions, of
-//! which recordings count one.
+//! (TSC) counts nanoseconds. The time between two readings, minus the instructions between them, is
+//! the halted time in between. Two readings without a halt between them say nothing: the clock also
+//! counts repetitions of string instructions, of which recordings count one.
 
 use trace::StreamEvent;
 
 #[derive(Debug, Default)]
 pub struct Halts {
-    /// Nanoseconds so far; `None`: the clock was never read.
+    /// Halted nanoseconds so far; `None` while the clock has not been read.
     halted: Option<u64>,
-    /// The guest's time of the last halt, until the clock is read behind it.
+    /// The guest's time of the last halt, until the clock is read after it.
     at: Option<u64>,
-    /// Instructions up to the last reading.
+    /// Executed instructions at the last reading.
     read_at: u64,
 }
 
-/// Time in which nothing was executed.
+/// A time in which the processor was halted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halt {
-    /// The guest's time, without the halt.
+    /// The guest's time when the halt began.
     pub at: u64,
     pub nanoseconds: u64,
 }
@@ -33,29 +32,29 @@ impl Halts {
         self.halted
     }
 
-    /// The guest's time after so many instructions.
+    /// The guest's time after this number of instructions.
     #[inline]
     pub fn time(&self, instructions: u64) -> u64 {
         instructions + self.halted.unwrap_or(0)
     }
 
-    /// The processor is halted.
+    /// The processor halts.
     pub fn halt(&mut self, instructions: u64) {
         self.at = Some(self.time(instructions));
     }
 
-    /// Another task runs before the clock was read: to whom the time belongs is not known any more,
-    /// and it is not counted.
+    /// Another task runs before the clock was read. The owner of the halted time is unknown, so the
+    /// time is not counted.
     pub fn forget(&mut self) {
         self.at = None;
     }
 
-    /// The clock was read; gives what it tells of a halt before.
+    /// The clock was read. Returns the halt before it, if any.
     pub fn read(&mut self, instructions: u64, ticks: u32) -> Option<Halt> {
         let executed = instructions - std::mem::replace(&mut self.read_at, instructions);
         let halted = self.halted.get_or_insert(0);
         let nanoseconds = u64::from(ticks).saturating_sub(executed);
-        // A long time is told in several events.
+        // A long time comes in several events.
         let at = if ticks < StreamEvent::MOST_TICKS { self.at.take() } else { self.at }?;
         *halted += nanoseconds;
         (nanoseconds > 0).then_some(Halt { at, nanoseconds })
@@ -67,19 +66,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_between_a_halt_and_its_reading_is_halted() {
+    fn only_time_between_a_halt_and_the_next_reading_is_halted() {
         let mut halts = Halts::default();
         assert_eq!((halts.total(), halts.time(7)), (None, 7));
         assert_eq!(halts.read(10, 0), None, "the first reading");
-        // A string instruction repeats: the clock goes on by more than was recorded, and nobody was
-        // halted.
+        // A string instruction repeats: the clock advances by more than was recorded, without a
+        // halt.
         assert_eq!(halts.read(30, 500), None);
         halts.halt(40);
         let halt = Halt { at: 40, nanoseconds: 1000 };
         assert_eq!(halts.read(50, 1020), Some(halt));
         assert_eq!((halts.total(), halts.time(50)), (Some(1000), 1050));
         halts.halt(60);
-        assert_eq!(halts.read(70, 20), None, "an interrupt came at once");
+        assert_eq!(halts.read(70, 20), None, "an interrupt came immediately");
         halts.halt(80);
         halts.forget();
         assert_eq!(halts.read(90, 1000), None);

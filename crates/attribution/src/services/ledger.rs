@@ -1,9 +1,8 @@
-//! The books: what each service came to.
+//! The ledger: the totals of each service.
 //!
-//! Takes finished invocations; gives totals per service. Knows nothing of how an invocation was
-//! found.
+//! Takes finished invocations; gives totals per service. Does not know how invocations are found.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use serde::{Deserialize, Serialize};
 use sim::{BranchCounters, MachineCounters};
 use std::collections::HashMap;
@@ -12,11 +11,12 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u32);
 
-/// How often a number lay between 2ⁿ and 2ⁿ⁺¹; entry 0 holds 0 and 1.
+/// How often a number lay between 2ⁿ and 2ⁿ⁺¹. Entry 0 counts 0 and 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution(pub Vec<u64>);
 
 impl Distribution {
+    /// Counts a value.
     pub fn add(&mut self, value: u64) {
         let at = value.max(1).ilog2() as usize;
         if self.0.len() <= at {
@@ -25,8 +25,8 @@ impl Distribution {
         self.0[at] += 1;
     }
 
-    /// The upper end of the entry below which at least `share` (0 to 1) of all numbers lie; 0 for
-    /// none.
+    /// The upper end of the entry below which at least `share` (0 to 1) of all numbers lie; 0
+    /// without numbers.
     pub fn quantile(&self, share: f64) -> u64 {
         let all: u64 = self.0.iter().sum();
         let mut below = 0;
@@ -40,22 +40,23 @@ impl Distribution {
     }
 }
 
-/// What one machine counted while a service ran.
+/// The counts of one machine while a service ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct MachineCounts {
+pub struct ServiceMachineCounts {
     /// Misses of the L1 instruction cache.
     pub l1i_misses: u64,
-    /// What all caches and TLBs did; of a recording with data accesses, where the machine describes
-    /// a data cache.
+    /// Counters of all caches and TLBs; `None` without data accesses, or when the machine describes
+    /// no data cache.
     #[serde(skip)]
     pub memory: Option<MachineCounters>,
-    /// How branches were predicted; where that was asked for and the machine says how it predicts.
+    /// MachineCounters of branch prediction; `None` when it was not simulated, or the machine
+    /// describes none.
     #[serde(skip)]
     pub branches: Option<BranchCounters>,
 }
 
-impl std::ops::AddAssign for MachineCounts {
-    fn add_assign(&mut self, other: MachineCounts) {
+impl std::ops::AddAssign for ServiceMachineCounts {
+    fn add_assign(&mut self, other: ServiceMachineCounts) {
         self.l1i_misses += other.l1i_misses;
         if let Some(counters) = other.memory {
             *self.memory.get_or_insert_default() += counters;
@@ -66,16 +67,16 @@ impl std::ops::AddAssign for MachineCounts {
     }
 }
 
-/// How long invocations took, from begin to end, and of what that consists.
+/// How long invocations took from begin to end, and the parts of that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// From begin to end, by the clock.
     pub latency: u64,
-    /// Part of the latency: the task ran, this service or others that began while it was open.
+    /// Part of the latency: the task ran this service, or others that began while it was open.
     pub ran: u64,
     /// Part of the latency: the task could not run.
     pub blocked: u64,
-    /// Part of the latency: the task could run, and another did.
+    /// Part of the latency: the task could run, but another task ran.
     pub waiting: u64,
 }
 
@@ -88,61 +89,75 @@ impl std::ops::AddAssign for Times {
     }
 }
 
-/// What a service came to. Times are in nanoseconds of the guest's clock, of which an instruction
-/// takes one.
+/// The totals of a service. Times are in nanoseconds of the guest's clock; an instruction takes
+/// one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Totals {
-    /// Invocations. Of idle and of a kernel thread: how often it was switched to; of user mode:
+pub struct ServiceTotals {
+    /// The number of invocations. For idle and kernel threads: switches to them. For user mode:
     /// stays.
     pub calls: u64,
-    /// Its own, without services that began while it was open.
+    /// Its own instructions, without services that began while it was open.
     pub instructions: u64,
-    /// One for each machine.
-    pub machines: Vec<MachineCounts>,
-    /// Of finished invocations.
+    /// The counts of each machine.
+    pub machines: Vec<ServiceMachineCounts>,
+    /// The times of finished invocations.
     pub times: Times,
-    /// Of `ran` per invocation: the length of each visit.
+    /// The distribution of `ran` per invocation: the length of each visit.
     pub lengths: Distribution,
 }
 
-/// A service as the books have it.
+/// A service and its totals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
-    pub kind: Kind,
+    /// The kind of the service.
+    pub kind: ServiceKind,
+    /// The name of the service.
     pub name: String,
-    pub totals: Totals,
+    /// Its totals.
+    pub totals: ServiceTotals,
 }
 
 /// A finished invocation.
 #[derive(Clone, Debug, Default)]
 pub struct Invocation {
+    /// Its own instructions.
     pub instructions: u64,
-    pub machines: Vec<MachineCounts>,
+    /// The counts of each machine.
+    pub machines: Vec<ServiceMachineCounts>,
+    /// How long it took.
     pub times: Times,
 }
 
+/// The totals of all services.
 #[derive(Debug, Default)]
 pub struct Ledger {
+    /// One account for each service, by [`ServiceId`].
     pub accounts: Vec<Account>,
-    numbers: HashMap<(Kind, String), ServiceId>,
+    numbers: HashMap<(ServiceKind, String), ServiceId>,
 }
 
 impl Ledger {
-    /// The number of a service, which is new if it must be.
-    pub fn service(&mut self, kind: Kind, name: &str) -> ServiceId {
+    /// The number of a service. Adds the service when it is new.
+    pub fn service(&mut self, kind: ServiceKind, name: &str) -> ServiceId {
         if let Some(&known) = self.numbers.get(&(kind, name.to_owned())) {
             return known;
         }
         let id = ServiceId(self.accounts.len() as u32);
         self.numbers.insert((kind, name.to_owned()), id);
-        self.accounts.push(Account { kind, name: name.to_owned(), totals: Totals::default() });
+        self.accounts.push(Account {
+            kind,
+            name: name.to_owned(),
+            totals: ServiceTotals::default(),
+        });
         id
     }
 
-    pub fn kind(&self, service: ServiceId) -> Kind {
+    /// The kind of a service.
+    pub fn kind(&self, service: ServiceId) -> ServiceKind {
         self.accounts[service.0 as usize].kind
     }
 
+    /// Adds a finished invocation of a service.
     pub fn add(&mut self, service: ServiceId, invocation: &Invocation) {
         let totals = &mut self.accounts[service.0 as usize].totals;
         totals.calls += 1;
@@ -153,8 +168,8 @@ impl Ledger {
     }
 }
 
-pub fn add_machines(to: &mut Vec<MachineCounts>, from: &[MachineCounts]) {
-    to.resize(to.len().max(from.len()), MachineCounts::default());
+pub(crate) fn add_machines(to: &mut Vec<ServiceMachineCounts>, from: &[ServiceMachineCounts]) {
+    to.resize(to.len().max(from.len()), ServiceMachineCounts::default());
     for (to, from) in to.iter_mut().zip(from) {
         *to += *from;
     }
@@ -179,12 +194,15 @@ mod tests {
     #[test]
     fn a_service_is_one_by_kind_and_name() {
         let mut ledger = Ledger::default();
-        let read = ledger.service(Kind::SystemCall, "read");
-        assert_eq!(ledger.service(Kind::SystemCall, "read"), read);
-        assert_ne!(ledger.service(Kind::Softirq, "read"), read);
+        let read = ledger.service(ServiceKind::SystemCall, "read");
+        assert_eq!(ledger.service(ServiceKind::SystemCall, "read"), read);
+        assert_ne!(ledger.service(ServiceKind::Softirq, "read"), read);
         let invocation = Invocation {
             instructions: 5,
-            machines: vec![MachineCounts { l1i_misses: 2, ..MachineCounts::default() }],
+            machines: vec![ServiceMachineCounts {
+                l1i_misses: 2,
+                ..ServiceMachineCounts::default()
+            }],
             times: Times { ran: 7, ..Times::default() },
         };
         ledger.add(read, &invocation);

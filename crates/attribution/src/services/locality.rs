@@ -1,13 +1,12 @@
-//! The locality of the kernel's code (Torrellas 1998, section 3): how much of it runs, why it is
-//! entered, how certain its branches are, its loops, and how soon popular functions are called
-//! again.
+//! The locality of the kernel's code (Torrellas 1998, section 3): how much of it runs, why the
+//! kernel is entered, how predictable its branches are, its loops, and how soon popular functions
+//! are called again.
 //!
-//! Takes a profile, the image it is of, and what the services and the reuse of functions came to;
-//! gives one workload's numbers. Prints nothing. Blocks are the image's; a block that calls has an
-//! arc to the callee; returns are left out of the arcs, as a profile does not tell where each
-//! leads.
+//! Takes a profile, its image, and the totals of services and of the reuse of functions; gives the
+//! numbers of one workload. Prints nothing. Blocks are blocks of the image. A block that calls has
+//! an arc to the callee. Arcs leave out returns: a profile does not say where each return leads.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::reuse::Reuses;
 use crate::services::table::ServiceTable;
 use anyhow::Result;
@@ -18,74 +17,99 @@ use profile::{Profile, graph};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Shares are of 1.
+/// The locality of one workload. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Locality {
+    /// The recorded workload.
     pub workload: String,
+    /// The build id of the recorded kernel.
     pub kernel: String,
-    /// Table 1: code of which anything ran.
+    /// Table 1: bytes of blocks that ran.
     pub executed_bytes: u64,
+    /// The share of code bytes that ran.
     pub executed_bytes_share: f64,
+    /// The share of blocks that ran.
     pub executed_blocks_share: f64,
+    /// Functions that ran at least in part.
     pub executed_functions: u64,
+    /// The share of functions that ran at least in part.
     pub executed_functions_share: f64,
-    /// Table 1: entries of the kernel by what caused them.
-    pub invocations: Invocations,
-    /// Figure 3: arcs, and those that are taken nearly always and nearly never.
+    /// Table 1: entries of the kernel by cause.
+    pub invocations: EntryShares,
+    /// Figure 3: the number of arcs.
     pub arcs: u64,
+    /// The share of arcs with a probability of at least 0.99.
     pub arcs_nearly_always: f64,
+    /// The share of arcs with a probability of at most 0.01.
     pub arcs_nearly_never: f64,
     /// Table 3 and figure 4.
-    pub loops_without_calls: Loops,
-    /// Figure 5; sizes with all that is called.
-    pub loops_with_calls: Loops,
-    /// Figure 6: the functions called most, and their share of all calls.
+    pub loops_without_calls: LoopStatistics,
+    /// Figure 5. Sizes include all callees.
+    pub loops_with_calls: LoopStatistics,
+    /// Figure 6: the functions called most, with their share of all calls.
     pub popular: Vec<Popular>,
     /// Figure 7: shares of these functions' calls, averaged over the functions: called again within
-    /// 100, 1000, 10000 words, later, not again.
+    /// 100, 1000, 10000 words, later, and not again.
     pub reuse: [f64; 5],
 }
 
+/// The shares of entries of the kernel, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Invocations {
+pub struct EntryShares {
+    /// Interrupts, also from other processors.
     pub interrupt: f64,
+    /// Page faults.
     pub page_fault: f64,
+    /// System calls.
     pub system_call: f64,
+    /// Other exceptions.
     pub other: f64,
 }
 
+/// Statistics of the loops that ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Loops {
+pub struct LoopStatistics {
+    /// The number of loops.
     pub loops: u64,
-    /// Of the bytes that are fetched in the kernel; of the executed code; of all code.
+    /// The share of the bytes that are fetched in the kernel.
     pub dynamic_share: f64,
+    /// The share of the executed code.
     pub executed_share: f64,
+    /// The share of all code.
     pub static_share: f64,
+    /// The median of iterations per invocation.
     pub median_iterations: f64,
-    /// Loops with at most 6 and at most 25 iterations an invocation.
+    /// The share of loops with at most 6 iterations per invocation.
     pub up_to_6: f64,
+    /// The share of loops with at most 25 iterations per invocation.
     pub up_to_25: f64,
-    /// Bytes of the executed part.
+    /// The median of bytes of the executed parts.
     pub median_bytes: u64,
+    /// Bytes of the executed part of the largest loop.
     pub largest_bytes: u64,
 }
 
+/// One of the functions called most.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Popular {
+    /// The function's name.
     pub name: String,
+    /// How often it was called.
     pub calls: u64,
+    /// Its share of the calls of all functions.
     pub share: f64,
+    /// How soon it was called again.
     pub reuses: Reuses,
 }
 
-/// So many functions are called popular, as in the paper.
+/// The number of popular functions, as in the paper.
 pub const POPULAR: usize = 10;
-/// Probabilities that count as nearly certain, as in the paper.
+/// The probability that counts as nearly certain, as in the paper.
 const NEARLY: f64 = 0.99;
 
 impl Locality {
-    /// `popular`: the functions called most, with their calls and reuses; `all_calls`: of all
-    /// functions.
+    /// `popular`: the functions called most, with their calls and reuses. `all_calls`: the calls of
+    /// all functions.
     ///
     /// # Errors
     /// Profile and image are not of one kernel.
@@ -97,7 +121,7 @@ impl Locality {
         all_calls: u64,
     ) -> Result<Locality> {
         let graph = graph::whole(image, profile)?.graph;
-        let code = Code::new(&graph);
+        let code = ExecutedCode::new(&graph);
         let (with, without): (Vec<NaturalLoop>, Vec<NaturalLoop>) =
             natural_loops(&graph).into_iter().partition(|l| code.calls(l));
         let (nearly_always, nearly_never, arcs) = arcs(&graph);
@@ -136,15 +160,18 @@ impl Locality {
     }
 }
 
-fn invocations(table: &ServiceTable) -> Invocations {
-    let begun = |kinds: &[Kind]| -> f64 {
+fn invocations(table: &ServiceTable) -> EntryShares {
+    let begun = |kinds: &[ServiceKind]| -> f64 {
         kinds.iter().filter_map(|kind| table.begun.get(kind)).sum::<u64>() as f64
     };
-    let interrupt = begun(&[Kind::Interrupt, Kind::Ipi]);
-    let (page_fault, system_call, other) =
-        (begun(&[Kind::PageFault]), begun(&[Kind::SystemCall]), begun(&[Kind::Exception]));
+    let interrupt = begun(&[ServiceKind::Interrupt, ServiceKind::Ipi]);
+    let (page_fault, system_call, other) = (
+        begun(&[ServiceKind::PageFault]),
+        begun(&[ServiceKind::SystemCall]),
+        begun(&[ServiceKind::Exception]),
+    );
     let all = (interrupt + page_fault + system_call + other).max(1.0);
-    Invocations {
+    EntryShares {
         interrupt: interrupt / all,
         page_fault: page_fault / all,
         system_call: system_call / all,
@@ -152,8 +179,8 @@ fn invocations(table: &ServiceTable) -> Invocations {
     }
 }
 
-/// Arcs with a probability of at least 0.99, of at most 0.01, and all. A block's probabilities are
-/// those of its arcs that were taken; of an arc that was never taken there is none.
+/// The numbers of arcs with a probability of at least 0.99, of arcs with at most 0.01, and of all
+/// arcs. Arcs that were never taken do not count.
 fn arcs(graph: &Graph) -> (u64, u64, u64) {
     let mut out: BTreeMap<BlockId, BTreeMap<BlockId, u64>> = BTreeMap::new();
     let calling: BTreeSet<BlockId> =
@@ -191,8 +218,8 @@ fn mean_reuse(popular: &[(String, u64, Reuses)]) -> [f64; 5] {
     means
 }
 
-/// What ran of the code, and what calls what.
-struct Code<'a> {
+/// The code that ran, and its calls.
+struct ExecutedCode<'a> {
     graph: &'a Graph,
     all: u64,
     executed: u64,
@@ -205,9 +232,9 @@ struct Code<'a> {
     bytes: Vec<u64>,
 }
 
-impl<'a> Code<'a> {
-    fn new(graph: &'a Graph) -> Code<'a> {
-        let mut code = Code {
+impl<'a> ExecutedCode<'a> {
+    fn new(graph: &'a Graph) -> ExecutedCode<'a> {
+        let mut code = ExecutedCode {
             graph,
             all: graph.sizes.iter().map(|&size| u64::from(size)).sum(),
             executed: 0,
@@ -241,7 +268,7 @@ impl<'a> Code<'a> {
         ran.map(|block| u64::from(self.graph.sizes[block.index()])).sum()
     }
 
-    /// Of the loop and of all that it calls, directly or not.
+    /// Executed bytes of the loop and of all that it calls, directly or indirectly.
     fn bytes_with_callees(&self, l: &NaturalLoop) -> u64 {
         let from = l.blocks.iter().filter_map(|block| self.called_from.get(block)).flatten();
         let mut waiting: Vec<usize> = from.copied().collect();
@@ -256,7 +283,7 @@ impl<'a> Code<'a> {
         self.executed_bytes(&l.blocks) + callees.map(|callee| self.bytes[callee]).sum::<u64>()
     }
 
-    fn loops(&self, loops: &[NaturalLoop], size: impl Fn(&NaturalLoop) -> u64) -> Loops {
+    fn loops(&self, loops: &[NaturalLoop], size: impl Fn(&NaturalLoop) -> u64) -> LoopStatistics {
         let blocks: BTreeSet<BlockId> =
             loops.iter().flat_map(|l| l.blocks.iter().copied()).collect();
         let blocks: Vec<BlockId> = blocks.into_iter().collect();
@@ -274,7 +301,7 @@ impl<'a> Code<'a> {
         let up_to = |limit: f64| {
             iterations.partition_point(|&n| n <= limit) as f64 / loops.len().max(1) as f64
         };
-        Loops {
+        LoopStatistics {
             loops: loops.len() as u64,
             dynamic_share: fetched / self.fetched.max(1.0),
             executed_share: executed / self.executed.max(1) as f64,
@@ -325,7 +352,7 @@ mod tests {
     #[test]
     fn loops_with_and_without_calls() {
         let graph = graph();
-        let code = Code::new(&graph);
+        let code = ExecutedCode::new(&graph);
         let (with, without): (Vec<_>, Vec<_>) =
             natural_loops(&graph).into_iter().partition(|l| code.calls(l));
         assert_eq!((with.len(), without.len()), (1, 1));

@@ -1,15 +1,14 @@
 //! The caches of simulated machines while services run.
 //!
-//! Takes the executions in their order; gives what each machine counted since it was asked last.
-//! Knows no services.
+//! Takes the executions in their order; gives the counts of each machine since the last call of
+//! `take`. Knows no services.
 //!
-//! Of a recording with data accesses, what is to come is simulated ahead, some thousand executions
-//! at a time: first every L1 and TLB by itself, in flat loops that most often do no more than see
-//! that a line is the one its set used last; what missed is kept. When the counts are asked for,
-//! the misses up to there go to the levels behind, those of an execution's fetches before those of
-//! its data.
+//! With data accesses, upcoming executions are simulated ahead, a piece of the stream at a time.
+//! First every L1 and TLB runs by itself, in flat loops that mostly just see that a line is the one
+//! its set used last. Their misses are kept. When the counts are needed, the misses up to that
+//! point go to the levels behind: an execution's fetch misses before its data misses.
 
-use crate::services::ledger::MachineCounts;
+use crate::services::ledger::ServiceMachineCounts;
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::{AccessStream, DataFlow, Execution};
@@ -20,65 +19,67 @@ use sim::{
 };
 use trace::{AccessPatterns, RunAddr, Task, Translation, TranslationId};
 
-/// The caches of some machines: the L1I, and of a recording with data accesses all that a machine
+/// The caches of the machines: the L1I, and with data accesses all caches and TLBs that a machine
 /// describes.
 pub struct Machines {
-    running: Vec<Running>,
+    running: Vec<RunningMachine>,
     codes: Vec<TranslatedCode>,
-    shorts: Vec<Short>,
-    /// Made when the first accesses come.
-    data: Option<Data>,
+    shorts: Vec<ShortCode>,
+    /// Made at the first accesses.
+    data: Option<DataAhead>,
     machines: Vec<MachineModel>,
     tasks: Vec<Task>,
-    taken: Vec<MachineCounts>,
+    taken: Vec<ServiceMachineCounts>,
 }
 
-/// Misses by level of the caches. Data and the L2 have none where data accesses were not recorded,
-/// or the machine describes no such cache.
+/// Misses by level of the caches. Those of the L1D and the L2 are 0 without data accesses, or when
+/// the machine describes no such cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelMisses {
+    /// Misses of the L1I.
     pub l1i: u64,
+    /// Misses of the L1D.
     pub l1d: u64,
-    /// For instructions and for data.
+    /// Misses of the L2 on instructions and data.
     pub l2: u64,
 }
 
-/// The executions to come, and what they access.
-struct Data {
+/// The upcoming executions and their accesses.
+struct DataAhead {
     flow: DataFlow,
-    /// Of the flow's executions: those that ran, and those that were counted.
+    /// How many of the flow's executions ran, and how many were counted.
     ran: usize,
     counted: usize,
-    /// Translations whose lines' places are known.
+    /// Translation blocks with known physical addresses.
     located: Vec<bool>,
     /// Some machine describes no data cache.
     plain: bool,
 }
 
-/// What most executions want to know of a translation: the number of its instructions, and in the
-/// highest bit whether it is the kernel's.
+/// What most executions need to know about a translation block: the number of its instructions and,
+/// in the highest bit, whether it is kernel code.
 #[derive(Clone, Copy)]
-struct Short(u16);
+struct ShortCode(u16);
 
-impl Short {
+impl ShortCode {
     const KERNEL: u16 = 1 << 15;
 
-    fn of(code: &TranslatedCode) -> Short {
-        let kernel = if code.addr.is_kernel() { Short::KERNEL } else { 0 };
-        Short(code.lengths.len() as u16 | kernel)
+    fn of(code: &TranslatedCode) -> ShortCode {
+        let kernel = if code.addr.is_kernel() { ShortCode::KERNEL } else { 0 };
+        ShortCode(code.lengths.len() as u16 | kernel)
     }
 
     #[inline]
     fn instructions(self, left: u16) -> u16 {
-        if left == 0 { self.0 & !Short::KERNEL } else { left }
+        if left == 0 { self.0 & !ShortCode::KERNEL } else { left }
     }
 
     #[inline]
     fn mode(self) -> Mode {
-        if self.0 & Short::KERNEL != 0 { Mode::Kernel } else { Mode::User }
+        if self.0 & ShortCode::KERNEL != 0 { Mode::Kernel } else { Mode::User }
     }
 
-    /// Who executes, on behalf of this process.
+    /// The requester of the execution, on behalf of this process.
     #[inline]
     fn requester(self, process: Requester) -> Requester {
         match self.mode() {
@@ -88,39 +89,40 @@ impl Short {
     }
 }
 
-struct Running {
+struct RunningMachine {
     numbering: Numbering,
     line_bytes: u64,
     l1i: InstructionCache,
-    /// Takes the place of `l1i`.
+    /// Replaces `l1i`.
     hierarchy: Option<Hierarchy>,
-    /// What the hierarchy had counted when it was asked last.
+    /// The hierarchy's counters at the last call of `take`.
     before: MachineCounters,
-    /// Where each translation lies.
-    spans: Vec<Span>,
+    /// The lines of each translation block.
+    spans: Vec<LineSpan>,
     lines: Vec<LineId>,
-    /// The first address in each of `lines` that is fetched.
+    /// For each of `lines`, the first fetched address.
     addrs: Vec<RunAddr>,
     physical: Vec<PhysAddr>,
-    pages: Option<Pages>,
-    /// Since they were taken last, and before.
+    pages: Option<InstructionPages>,
+    /// Misses since the last call of `take`.
     l1i_misses: u64,
     l1i_taken: u64,
-    ahead: Ahead,
+    ahead: MissesAhead,
 }
 
 /// The pages that the instruction TLB translates.
-struct Pages {
+struct InstructionPages {
     numbering: Numbering,
-    /// Of each translation: the first and the last, and how many bytes lie in the first.
+    /// For each translation block: the first page, the last page, and the bytes in the first.
     of: Vec<(LineId, LineId, u32)>,
-    /// Where the last execution ended: while fetches stay there, the TLB has nothing to do.
+    /// The page in which the last execution ended. While fetches stay there, the TLB has nothing to
+    /// do.
     current: Option<LineId>,
 }
 
-impl Pages {
-    fn new(itlb: &ItlbDescription) -> Pages {
-        Pages {
+impl InstructionPages {
+    fn new(itlb: &ItlbDescription) -> InstructionPages {
+        InstructionPages {
             numbering: Numbering::new(FetchUnit::of_pages(itlb), itlb.geometry().sets()),
             of: Vec::new(),
             current: None,
@@ -136,8 +138,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Translates what an execution fetches, all of it or as many bytes as are given; gives the
-    /// number of misses.
+    /// Translates the pages that an execution fetches, all of them or those of its first `bytes`;
+    /// returns the number of misses.
     #[inline]
     fn fetch(
         &mut self,
@@ -158,37 +160,36 @@ impl Pages {
     }
 }
 
-/// The lines of a translation: `count` from `at` on.
+/// The lines of a translation block: `count` lines from index `at`.
 #[derive(Clone, Copy)]
-struct Span {
+struct LineSpan {
     first: LineId,
     last: LineId,
     at: u32,
     count: u32,
 }
 
-/// Misses of executions to come, in their order, and how many of them the levels behind already
-/// know.
+/// Misses of upcoming executions, in order, and how many of them the levels behind have seen.
 #[derive(Default)]
-struct Ahead {
-    fetches: Vec<Missed>,
-    data: Vec<Missed>,
+struct MissesAhead {
+    fetches: Vec<MissAhead>,
+    data: Vec<MissAhead>,
     fetches_done: usize,
     data_done: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Missed {
+struct MissAhead {
     execution: u32,
     requester: Requester,
-    /// `None`: the TLB missed.
+    /// `None` for a TLB miss.
     cause: Option<MissCause>,
     physical: PhysAddr,
 }
 
 impl Machines {
     pub fn new(machines: &[MachineModel]) -> Machines {
-        let running = machines.iter().map(|machine| Running {
+        let running = machines.iter().map(|machine| RunningMachine {
             numbering: Numbering::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets()),
             line_bytes: machine.l1i_line.into(),
             l1i: InstructionCache::new(machine.l1i),
@@ -198,10 +199,10 @@ impl Machines {
             lines: Vec::new(),
             addrs: Vec::new(),
             physical: Vec::new(),
-            pages: machine.itlb.as_ref().map(Pages::new),
+            pages: machine.itlb.as_ref().map(InstructionPages::new),
             l1i_misses: 0,
             l1i_taken: 0,
-            ahead: Ahead::default(),
+            ahead: MissesAhead::default(),
         });
         Machines {
             running: running.collect(),
@@ -210,11 +211,11 @@ impl Machines {
             data: None,
             machines: machines.to_vec(),
             tasks: Vec::new(),
-            taken: vec![MachineCounts::default(); machines.len()],
+            taken: vec![ServiceMachineCounts::default(); machines.len()],
         }
     }
 
-    /// The first `instructions` of a translation, or all.
+    /// Runs a translation block, or its first `instructions`.
     #[inline]
     pub fn run(&mut self, translation: u32, instructions: Option<u32>) {
         if let Some(data) = &mut self.data {
@@ -232,7 +233,7 @@ impl Machines {
     }
 }
 
-impl Running {
+impl RunningMachine {
     #[cold]
     fn locate(
         &mut self,
@@ -247,7 +248,7 @@ impl Running {
         }
     }
 
-    /// The indices of a translation's lines; of its first instructions, where given.
+    /// The indices of a translation block's lines; only of its first instructions when given.
     #[inline]
     fn lines_of(
         &self,
@@ -273,8 +274,8 @@ impl Running {
         }
     }
 
-    /// Asks the L1s and the TLBs for all that is to come.
-    fn look_ahead(&mut self, shorts: &[Short], codes: &[TranslatedCode], flow: &DataFlow) {
+    /// Simulates the L1s and the TLBs for all upcoming executions.
+    fn look_ahead(&mut self, shorts: &[ShortCode], codes: &[TranslatedCode], flow: &DataFlow) {
         let Some(mut hierarchy) = self.hierarchy.take() else { return };
         self.ahead.fetches.clear();
         self.ahead.data.clear();
@@ -293,14 +294,14 @@ impl Running {
         self.hierarchy = Some(hierarchy);
     }
 
-    /// The instruction TLB's part of [`Running::fetch_ahead`].
+    /// The instruction TLB's part of [`RunningMachine::fetch_ahead`].
     #[inline]
     fn translate(
         &mut self,
         hierarchy: &mut Hierarchy,
         number: u32,
         execution: &Execution,
-        shorts: &[Short],
+        shorts: &[ShortCode],
         codes: &[TranslatedCode],
     ) {
         let Some(pages) = &mut self.pages else { return };
@@ -308,7 +309,7 @@ impl Running {
         let bytes =
             || (execution.left != 0).then(|| codes[id as usize].bytes_of(execution.left.into()));
         for _ in 0..pages.fetch(id, bytes, hierarchy) {
-            self.ahead.fetches.push(Missed {
+            self.ahead.fetches.push(MissAhead {
                 execution: number,
                 requester: shorts[id as usize].requester(execution.process),
                 cause: None,
@@ -322,7 +323,7 @@ impl Running {
         hierarchy: &mut Hierarchy,
         number: u32,
         execution: &Execution,
-        shorts: &[Short],
+        shorts: &[ShortCode],
         codes: &[TranslatedCode],
     ) {
         let id = execution.translation.0;
@@ -330,7 +331,7 @@ impl Running {
         let left = (execution.left != 0).then(|| (&codes[id as usize], execution.left.into()));
         for at in self.lines_of(id, left) {
             if let Some(cause) = hierarchy.fetch_ahead(self.lines[at], requester) {
-                self.ahead.fetches.push(Missed {
+                self.ahead.fetches.push(MissAhead {
                     execution: number,
                     requester,
                     cause: Some(cause),
@@ -340,7 +341,7 @@ impl Running {
         }
     }
 
-    /// Tells the levels behind the L1s of the misses before this execution.
+    /// Passes the misses before this execution to the levels behind the L1s.
     fn catch_up(&mut self, execution: u32) {
         let (Some(hierarchy), ahead) = (&mut self.hierarchy, &mut self.ahead) else {
             return;
@@ -379,11 +380,10 @@ impl Running {
     }
 }
 
-impl Ahead {
-    fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[Short], flow: &DataFlow) {
+impl MissesAhead {
+    fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[ShortCode], flow: &DataFlow) {
         let log2 = hierarchy.data_line_log2();
-        // The execution that makes the access at hand, and the number of the first access that is
-        // not its.
+        // The execution of the current access, and the index of the first access behind it.
         let (mut number, mut end) =
             (0, flow.executions.first().map_or(0, |first| first.accesses as usize));
         for (at, access) in flow.accesses().iter().enumerate() {
@@ -398,7 +398,7 @@ impl Ahead {
                 end += flow.executions[number].accesses as usize;
             }
             let execution = &flow.executions[number];
-            let missed = Missed {
+            let missed = MissAhead {
                 execution: number as u32,
                 requester: shorts[execution.translation.0 as usize].requester(execution.process),
                 cause: None,
@@ -408,16 +408,16 @@ impl Ahead {
             for line in first..=last {
                 let physical = PhysAddr(line << log2);
                 if let Some(cause) = hierarchy.data_ahead(physical, missed.requester) {
-                    self.data.push(Missed { cause: Some(cause), physical, ..missed });
+                    self.data.push(MissAhead { cause: Some(cause), physical, ..missed });
                 }
             }
         }
     }
 }
 
-impl Data {
-    /// What ran since the last time, by mode: instructions, loads, stores.
-    fn amounts(&mut self, shorts: &[Short]) -> PerMode<[u64; 3]> {
+impl DataAhead {
+    /// The amounts since the last call, by mode: instructions, loads, stores.
+    fn amounts(&mut self, shorts: &[ShortCode]) -> PerMode<[u64; 3]> {
         let mut amounts = PerMode::<[u64; 3]>::default();
         for execution in &self.flow.executions[self.counted..self.ran] {
             let short = shorts[execution.translation.0 as usize];
@@ -430,10 +430,10 @@ impl Data {
         amounts
     }
 
-    /// Finds where the lines of translations lie that run for the first time.
+    /// Finds the physical addresses of translation blocks that run for the first time.
     fn locate(
         &mut self,
-        running: &mut [Running],
+        running: &mut [RunningMachine],
         codes: &[TranslatedCode],
         patterns: &AccessPatterns,
     ) {
@@ -454,7 +454,7 @@ impl Data {
 }
 
 impl Machines {
-    /// Learns the next translation.
+    /// Adds the next translation block.
     pub fn define(&mut self, translation: &Translation) -> Result<()> {
         let mut units = Vec::new();
         for running in &mut self.running {
@@ -465,20 +465,20 @@ impl Machines {
             running.addrs.extend(units.iter().map(|&(_, addr)| addr));
             if let (Some(&(first, _)), Some(&(last, _))) = (units.first(), units.last()) {
                 let count = units.len() as u32;
-                running.spans.push(Span { first, last, at, count });
+                running.spans.push(LineSpan { first, last, at, count });
             }
             if let Some(pages) = &mut running.pages {
                 pages.define(translation)?;
             }
         }
         let code = TranslatedCode::new(translation)?;
-        self.shorts.push(Short::of(&code));
+        self.shorts.push(ShortCode::of(&code));
         self.codes.push(code);
         Ok(())
     }
 
-    /// What each machine counted since the last call.
-    pub fn take(&mut self) -> &[MachineCounts] {
+    /// The counts of each machine since the last call.
+    pub fn take(&mut self) -> &[ServiceMachineCounts] {
         self.count();
         for (taken, running) in self.taken.iter_mut().zip(&mut self.running) {
             let memory = running.hierarchy.as_ref().map(|hierarchy| {
@@ -488,7 +488,7 @@ impl Machines {
                 now - std::mem::replace(&mut running.before, now)
             });
             running.l1i_taken += running.l1i_misses;
-            *taken = MachineCounts {
+            *taken = ServiceMachineCounts {
                 l1i_misses: std::mem::take(&mut running.l1i_misses)
                     + memory.map_or(0, |counters| counters.l1i.total()),
                 memory,
@@ -498,7 +498,7 @@ impl Machines {
         &self.taken
     }
 
-    /// Learns the next tasks.
+    /// Adds the next tasks.
     pub fn define_tasks(&mut self, tasks: &[Task]) {
         match &mut self.data {
             Some(data) => data.flow.define_tasks(tasks),
@@ -506,8 +506,8 @@ impl Machines {
         }
     }
 
-    /// What the words accessed that will be executed next; from the first time on the machines have
-    /// caches for data.
+    /// The accesses of the words that are executed next. From the first call on, the machines have
+    /// data caches.
     pub fn accesses(
         &mut self,
         words: &[u32],
@@ -522,7 +522,7 @@ impl Machines {
             }
             let mut flow = DataFlow::new(machines);
             flow.define_tasks(tasks);
-            Data {
+            DataAhead {
                 flow,
                 ran: 0,
                 counted: 0,
@@ -540,14 +540,14 @@ impl Machines {
         Ok(())
     }
 
-    /// The accesses of a chunk are done with.
+    /// The accesses of a chunk end.
     pub fn accesses_end(&mut self, stream: AccessStream<'_>) {
         if let Some(data) = &mut self.data {
             data.flow.finish(stream);
         }
     }
 
-    /// What the first machine has counted since the beginning; nothing where there is none.
+    /// The misses of the first machine since the beginning; 0 without a machine.
     pub fn misses(&mut self) -> LevelMisses {
         self.count();
         let Some(running) = self.running.first() else {
@@ -567,12 +567,12 @@ impl Machines {
         }
     }
 
-    /// What `take` gave last.
-    pub fn taken(&self) -> &[MachineCounts] {
+    /// The result of the last call of `take`.
+    pub fn taken(&self) -> &[ServiceMachineCounts] {
         &self.taken
     }
 
-    /// Brings the hierarchies' counters up to what ran.
+    /// Updates the hierarchies' counters to the last execution.
     fn count(&mut self) {
         let Some(data) = &mut self.data else { return };
         let amounts = data.amounts(&self.shorts);

@@ -1,21 +1,21 @@
-//! What is counted besides instructions while services run.
+//! Meters: what is counted beyond instructions while services run.
 //!
-//! Takes the executions in their order; gives, whenever it is asked, what was counted since it was
-//! asked last. Knows no services.
+//! A meter takes the executions in their order, and gives the counts since the last call of `take`.
+//! It knows no services.
 
-use crate::services::annotations::Kind;
-use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
+use crate::services::annotations::ServiceKind;
+use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::services::machines::Machines;
 use anyhow::Result;
 use execution::data::AccessStream;
 use trace::{AccessPatterns, Task, Translation};
 
 pub trait Meter {
-    /// Whether it makes anything of data accesses.
+    /// Whether it uses data accesses.
     const TAKES_DATA: bool = false;
-    /// Learns the next translation.
+    /// Adds the next translation block.
     fn define(&mut self, translation: &Translation) -> Result<()>;
-    /// The machines that run what runs, if there are any: they are handed tasks and data accesses.
+    /// The simulated machines, if any. They receive tasks and data accesses.
     fn machines(&mut self) -> Option<&mut Machines> {
         None
     }
@@ -24,7 +24,7 @@ pub trait Meter {
             machines.define_tasks(tasks);
         }
     }
-    /// What the words accessed that will be executed next.
+    /// The accesses of the words that are executed next.
     fn accesses(
         &mut self,
         words: &[u32],
@@ -36,38 +36,38 @@ pub trait Meter {
             None => Ok(()),
         }
     }
-    /// The accesses of a chunk are done with.
+    /// The accesses of a chunk end.
     fn accesses_end(&mut self, stream: AccessStream<'_>) {
         if let Some(machines) = self.machines() {
             machines.accesses_end(stream);
         }
     }
-    /// What is executed next, which may come before the services know of it; [`Meter::executed`] or
-    /// [`Meter::left`] follows. Of most executions only they are told.
+    /// The next execution, before the services change because of it. [`Meter::executed`] or
+    /// [`Meter::left`] follows. Fast-path executions skip this callback.
     #[inline]
     fn comes(&mut self, _translation: u32, _reached: Option<u32>) {}
     fn executed(&mut self, translation: u32);
     fn left(&mut self, translation: u32, instructions: u32);
-    /// What each machine counted since the last call.
-    fn take(&mut self) -> &[MachineCounts];
+    /// The counts of each machine since the last call.
+    fn take(&mut self) -> &[ServiceMachineCounts];
 
-    /// The current task's last execution called.
+    /// The current task's last execution ended with a call.
     #[inline]
     fn called(&mut self) {}
-    /// Of the current task's open calls only so many are left.
+    /// The current task has only `calls` open calls left.
     fn unwound(&mut self, _calls: usize) {}
-    /// Another task is the current one; tasks are numbered from 0.
+    /// Another task is the current task. Tasks are numbered from 0.
     fn switched(&mut self, _task: usize) {}
-    /// The task that was switched to last is another than it seemed, with this number: the kernel
-    /// has used a dead task's address again.
+    /// The task that was switched to last is a new task with this number: the kernel reused the
+    /// address of a dead task.
     fn replaced(&mut self, task: usize) {
         self.switched(task);
     }
-    /// What the current task is called from now on; `id`: its number in the recording.
+    /// The current task has this name from now on. `id`: its number in the recording.
     fn named(&mut self, _task: usize, _id: usize, _name: &str) {}
-    /// A service began in the current task, which has so many open calls.
+    /// A service began in the current task, which has `calls` open calls.
     fn opened(&mut self, _calls: usize) {}
-    /// The innermost open service of a task is over, and this it was.
+    /// The innermost open service of a task ended. `service` is its final name.
     fn settled(
         &mut self,
         _task: usize,
@@ -76,24 +76,24 @@ pub trait Meter {
         _ledger: &Ledger,
     ) {
     }
-    /// The processor was halted so many nanoseconds: what was booked last came before, the current
-    /// task's `later` innermost open services behind it.
+    /// The processor was halted. Instructions booked so far came before the halt; the current
+    /// task's `later` innermost open services began after it.
     fn halted(&mut self, _nanoseconds: u64, _later: usize) {}
-    /// So many instructions went to the innermost open service, or to user mode; before the one or
-    /// the other ends, and after `take`.
+    /// Instructions were added to the innermost open service, or to user mode, before either ends
+    /// and after `take`.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}
 }
 
-/// Where instructions went to.
+/// Where instructions were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Booked {
     /// The current task's innermost open service.
-    Open(Kind),
+    Open(ServiceKind),
     /// This service, which is user mode.
     User(ServiceId),
 }
 
-/// Nothing but instructions.
+/// Counts nothing beyond instructions.
 pub struct NoMachine;
 
 impl Meter for NoMachine {
@@ -107,7 +107,7 @@ impl Meter for NoMachine {
     fn left(&mut self, _: u32, _: u32) {}
 
     #[inline]
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         &[]
     }
 }
@@ -132,7 +132,7 @@ impl Meter for Machines {
         self.run(translation, Some(instructions));
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         self.take()
     }
 }

@@ -1,11 +1,11 @@
-//! Which service of the system ran, for every instruction of a recording.
+//! Attributes every instruction of a recording to a service of the operating system.
 //!
-//! Takes a recording, the symbols of its kernel and annotations; gives what each service came to:
-//! calls, instructions, latency, and what simulated machines counted. Everything follows from the
-//! recording, so nothing is inserted into the guest, and a recording can be asked again with other
-//! annotations. Prints nothing.
+//! Takes a recording, the symbols of its kernel and annotations; gives the totals of each service:
+//! calls, instructions, latency, and counters of simulated machines. Everything follows from the
+//! recording: nothing is inserted into the guest, and the same recording can be attributed again
+//! with other annotations. Prints nothing.
 //!
-//! To see another service: a table in `annotations/linux.toml`.
+//! To add a service: add a table to `annotations/linux.toml`.
 
 pub mod annotations;
 mod automaton;
@@ -37,30 +37,30 @@ use anyhow::{Context, Result, ensure};
 pub use automaton::Attributed;
 use automaton::Automaton;
 use binding::Binding;
-use branches::WithBranches;
+use branches::BranchMeter;
 use calls::CallTree;
-use functions::{FunctionTotals, Functions};
+use functions::{FunctionMeter, FunctionTotals};
 pub use machines::LevelMisses;
 use machines::Machines;
 use meter::{Meter, NoMachine};
-use observed::Observed;
-use reuse::{Reuse, Reuses};
+use observed::ObservingMeter;
+use reuse::{ReuseMeter, Reuses};
 use sim::MachineModel;
-use spans::{Spans, Track};
+use spans::{SpanMeter, SpanTrack};
 use std::collections::BTreeMap;
 use std::io::Read;
-use symbols::Symbols;
+use symbols::KernelSymbols;
 use table::ServiceTable;
 use timeline::Timeline;
 use trace::{Chunk, RecordingReader};
 
-/// Every instruction of a recording by service, and what `machines` count while each runs.
+/// Attributes every instruction of a recording to a service, and the counts of `machines` with it.
 ///
 /// # Errors
 /// The recording is damaged or cut off, or of another kernel than the symbols.
 pub fn attribute<R: Read>(
     reader: &mut RecordingReader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
 ) -> Result<Attributed> {
@@ -71,83 +71,98 @@ pub fn attribute<R: Read>(
     }
 }
 
-/// As [`attribute`], with how the branches of each were predicted.
+/// As [`attribute`], with branch prediction.
+///
+/// # Errors
+/// As [`attribute`].
 pub fn attribute_with_branches<R: Read>(
     reader: &mut RecordingReader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
 ) -> Result<Attributed> {
     check(reader, symbols)?;
-    Ok(follow(reader, Automaton::new(binding, symbols, WithBranches::new(machines)))?.0)
+    Ok(follow(reader, Automaton::new(binding, symbols, BranchMeter::new(machines)))?.0)
 }
 
-/// As [`attribute`], and what each function came to.
+/// As [`attribute`], with the totals of each function.
+///
+/// # Errors
+/// As [`attribute`].
 pub fn attribute_with_functions<R: Read>(
     reader: &mut RecordingReader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
 ) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
     check(reader, symbols)?;
-    let meter = Functions::new(symbols, Machines::new(machines));
+    let meter = FunctionMeter::new(symbols, Machines::new(machines));
     let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
     Ok((attributed, functions.totals()))
 }
 
-/// As [`attribute`], with the chains of calls, and what went on over time.
+/// As [`attribute`], with the chains of calls and the execution over time.
+///
+/// # Errors
+/// As [`attribute`].
 pub fn attribute_with_calls<R: Read>(
     reader: &mut RecordingReader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
 ) -> Result<(Attributed, CallTree, Timeline)> {
     check(reader, symbols)?;
     let (attributed, observed) = follow(
         reader,
-        Automaton::new(binding, symbols, Observed::new(symbols, binding, machines)),
+        Automaton::new(binding, symbols, ObservingMeter::new(symbols, binding, machines)),
     )?;
     let (calls, timeline) = observed.finish(&attributed.ledger);
     Ok((attributed, calls, timeline))
 }
 
-/// As [`attribute`], and tells `track` of everything as it ends.
-pub fn attribute_in_time<R: Read, T: Track>(
+/// As [`attribute`]; passes every span to `track` as it ends.
+///
+/// # Errors
+/// As [`attribute`].
+pub fn attribute_in_time<R: Read, T: SpanTrack>(
     reader: &mut RecordingReader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
     track: T,
 ) -> Result<(Attributed, T)> {
     check(reader, symbols)?;
     let (attributed, spans) =
-        follow(reader, Automaton::new(binding, symbols, Spans::new(machines, track)))?;
+        follow(reader, Automaton::new(binding, symbols, SpanMeter::new(machines, track)))?;
     Ok((attributed, spans.finish()))
 }
 
-/// How soon each of the named functions is called again.
+/// How soon each of the named functions is called again (Torrellas 1998, figure 7).
 ///
 /// # Errors
 /// As [`attribute`].
 pub fn reuses<R: Read>(
     reader: &mut RecordingReader<R>,
-    symbols: &Symbols,
+    symbols: &KernelSymbols,
     names: &[String],
 ) -> Result<Vec<Reuses>> {
     check(reader, symbols)?;
     let binding = Binding::default();
-    let (_, reuse) = follow(reader, Automaton::new(&binding, symbols, Reuse::new(symbols, names)))?;
+    let (_, reuse) =
+        follow(reader, Automaton::new(&binding, symbols, ReuseMeter::new(symbols, names)))?;
     Ok(reuse.finish())
 }
 
-/// What a recording came to.
-pub struct Recorded {
+/// A recording's services and functions.
+pub struct ServicesAndFunctions {
+    /// The services.
     pub table: ServiceTable,
+    /// The totals of each function, by name.
     pub functions: BTreeMap<String, FunctionTotals>,
 }
 
-/// The symbols must be of the recorded kernel. Of a System.map it is not known.
-pub(crate) fn check<R: Read>(reader: &RecordingReader<R>, symbols: &Symbols) -> Result<()> {
+/// Checks that the symbols are of the recorded kernel. A System.map has no build id to check.
+pub(crate) fn check<R: Read>(reader: &RecordingReader<R>, symbols: &KernelSymbols) -> Result<()> {
     let recorded = &reader.header().build_id;
     if let Some(build_id) = &symbols.build_id {
         ensure!(

@@ -1,37 +1,37 @@
-//! What is kept of a recording for the page and for other tools' files: machines, chains of calls,
-//! and what went on over time, in one reading.
+//! The meter of the page and of files for other tools: machines, chains of calls and the execution
+//! over time, in one pass.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::binding::Binding;
 use crate::services::calls::{CallStacks, CallTree};
-use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
+use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::services::machines::Machines;
 use crate::services::meter::{Booked, Meter};
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use crate::services::table;
-use crate::services::timeline::{Mode, Timeline};
+use crate::services::timeline::{Timeline, TimelineMode};
 use anyhow::Result;
 use sim::MachineModel;
 use trace::Translation;
 
-/// Cycles or instructions that are worth a bucket of their own.
+/// The smallest width of a bucket, in cycles or instructions.
 const FINEST: f64 = 1000.0;
 
-pub struct Observed<'a> {
+pub struct ObservingMeter<'a> {
     machines: Machines,
-    /// Whose cycles the timeline is in.
+    /// The first machine: the timeline is in its cycles.
     first: Option<MachineModel>,
     calls: CallStacks<'a>,
     timeline: Timeline,
 }
 
-impl<'a> Observed<'a> {
+impl<'a> ObservingMeter<'a> {
     pub fn new(
-        symbols: &'a Symbols,
+        symbols: &'a KernelSymbols,
         binding: &'a Binding,
         machines: &[MachineModel],
-    ) -> Observed<'a> {
-        Observed {
+    ) -> ObservingMeter<'a> {
+        ObservingMeter {
             machines: Machines::new(machines),
             first: machines.first().cloned(),
             calls: CallStacks::new(symbols, binding),
@@ -44,7 +44,7 @@ impl<'a> Observed<'a> {
     }
 }
 
-impl Meter for Observed<'_> {
+impl Meter for ObservingMeter<'_> {
     const TAKES_DATA: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
@@ -67,7 +67,7 @@ impl Meter for Observed<'_> {
         self.machines.left(translation, instructions);
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         self.machines.take()
     }
 
@@ -92,16 +92,17 @@ impl Meter for Observed<'_> {
         self.calls.settled(task, service);
     }
 
-    /// An instruction takes a nanosecond of the guest's clock: in cycles, the machine has as many.
+    /// An instruction takes a nanosecond of the guest's clock. In cycles, a halt counts as many
+    /// cycles as nanoseconds.
     fn halted(&mut self, nanoseconds: u64, _: usize) {
-        self.timeline.add(Mode::Idle, nanoseconds as f64, 0.0);
+        self.timeline.add(TimelineMode::Idle, nanoseconds as f64, 0.0);
     }
 
     fn booked(&mut self, instructions: u64, under: Booked) {
         let (mode, user) = match under {
-            Booked::User(service) => (Mode::User, Some(service)),
-            Booked::Open(Kind::Idle) => (Mode::Idle, None),
-            Booked::Open(_) => (Mode::Kernel, None),
+            Booked::User(service) => (TimelineMode::User, Some(service)),
+            Booked::Open(ServiceKind::Idle) => (TimelineMode::Idle, None),
+            Booked::Open(_) => (TimelineMode::Kernel, None),
         };
         self.calls.booked(user, self.machines.misses());
         let busy = instructions as f64;

@@ -1,12 +1,11 @@
 //! How soon a popular function is called again (Torrellas 1998, section 3.2.3, figure 7).
 //!
-//! Takes executions; gives, for some functions, how many words of four bytes of kernel code are
-//! executed from one call to the next within one stay in the kernel. What is counted begins anew
-//! with each stay.
+//! Takes executions; gives, for selected functions, how many words (four bytes) of kernel code run
+//! from one call to the next within one stay in the kernel. Each stay is counted separately.
 
-use crate::services::ledger::MachineCounts;
+use crate::services::ledger::ServiceMachineCounts;
 use crate::services::meter::Meter;
-use crate::services::symbols::Symbols;
+use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -15,7 +14,7 @@ use trace::Translation;
 /// The upper ends of the figure's columns, in words.
 pub const WORDS: [u64; 3] = [100, 1000, 10000];
 
-/// How often the next call came within so many words.
+/// How often the next call came within each number of words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reuses {
     /// Below each of [`WORDS`], and not below the one before.
@@ -31,26 +30,26 @@ impl Reuses {
     }
 }
 
-pub struct Reuse {
+pub struct ReuseMeter {
     /// First address of each function → its number.
     functions: HashMap<u64, usize>,
-    /// By translation: bytes, and which function begins with it. `None` for user code.
+    /// By translation block: its bytes, and the function that begins with it. `None` for user code.
     of: Vec<Option<(u64, Option<usize>)>>,
     lengths: Vec<Box<[u8]>>,
-    /// Bytes of the kernel's code executed so far.
+    /// Bytes of kernel code executed so far.
     bytes: u64,
-    /// Where each function was called last in this stay.
+    /// The value of `bytes` at each function's last call in this stay.
     called: Vec<Option<u64>>,
     reuses: Vec<Reuses>,
 }
 
-impl Reuse {
-    /// Of the functions with these names.
-    pub fn new(symbols: &Symbols, names: &[String]) -> Reuse {
+impl ReuseMeter {
+    /// A meter of the functions with these names.
+    pub fn new(symbols: &KernelSymbols, names: &[String]) -> ReuseMeter {
         let number = |name: &str| names.iter().position(|wanted| wanted == name);
         let functions =
             symbols.iter().filter_map(|symbol| Some((symbol.addr.0, number(symbol.base_name()?)?)));
-        Reuse {
+        ReuseMeter {
             functions: functions.collect(),
             of: Vec::new(),
             lengths: Vec::new(),
@@ -60,7 +59,7 @@ impl Reuse {
         }
     }
 
-    /// For each function, in their order.
+    /// The reuses of each function, in the order of the names.
     pub fn finish(mut self) -> Vec<Reuses> {
         self.leave();
         self.reuses
@@ -91,7 +90,7 @@ impl Reuse {
     }
 }
 
-impl Meter for Reuse {
+impl Meter for ReuseMeter {
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let function = self.functions.get(&translation.addr.0).copied();
         self.of.push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
@@ -109,7 +108,7 @@ impl Meter for Reuse {
         self.run(translation, Some(reached.map(|&length| u64::from(length)).sum()));
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         &[]
     }
 }
@@ -120,11 +119,11 @@ mod tests {
     use trace::{RunAddr, TranslationId};
 
     #[test]
-    fn calls_are_apart_by_words_within_a_stay() {
+    fn distances_of_calls_are_in_words_within_a_stay() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "ffffffff81000000 T f\nffffffff81001000 T g\n").unwrap();
-        let symbols = Symbols::read(file.path()).unwrap();
-        let mut reuse = Reuse::new(&symbols, &["f".to_owned()]);
+        let symbols = KernelSymbols::read(file.path()).unwrap();
+        let mut reuse = ReuseMeter::new(&symbols, &["f".to_owned()]);
         for (id, addr, bytes) in
             [(0, 0xffff_ffff_8100_0000_u64, 4), (1, 0xffff_ffff_8100_1000, 200), (2, 0x1000, 1)]
         {
@@ -136,7 +135,7 @@ mod tests {
             };
             reuse.define(&translation).unwrap();
         }
-        let g = |reuse: &mut Reuse, times: usize| (0..times).for_each(|_| reuse.executed(1));
+        let g = |reuse: &mut ReuseMeter, times: usize| (0..times).for_each(|_| reuse.executed(1));
         reuse.executed(0);
         g(&mut reuse, 1); // 51 words
         reuse.executed(0);

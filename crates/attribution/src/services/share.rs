@@ -1,44 +1,57 @@
 //! The operating system's share of the work (Nellans 2005, section 2, tables 1 and 2, figure 2)
 //! over recordings.
 //!
-//! Takes service tables, one a recording; gives a row each: instructions, cycles and misses inside
-//! the system, times between interrupts, and how long each visit to the kernel is. Prints nothing.
+//! Takes one service table per recording; gives instructions, cycles and misses in the kernel,
+//! distances between interrupts, and lengths of visits to the kernel. Prints nothing.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::ledger::Distribution;
 use crate::services::table::ServiceTable;
 use serde::Serialize;
 
+/// The operating system's share of one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OsShare {
+    /// The recorded workload.
     pub workload: String,
+    /// The build id of the recorded kernel.
     pub kernel: String,
+    /// The seed of the recording.
     pub seed: u64,
-    /// All, idle not counted.
+    /// All instructions without idle.
     pub instructions: u64,
-    /// Part of the instructions in the kernel: 0 to 1.
+    /// The share of instructions in the kernel: 0 to 1.
     pub share: f64,
+    /// The share on each machine.
     pub machines: Vec<MachineShare>,
-    /// How many interrupts; of the instructions from one to the next the median and the ninth
-    /// decile (upper ends of powers of two).
+    /// The number of interrupts, and the instructions from one to the next (upper ends of powers of
+    /// two).
     pub interrupts: Lengths,
-    /// Visits to the kernel by what began them, the most frequent first.
+    /// Visits to the kernel by service, the most frequent first.
     pub visits: Vec<Visits>,
 }
 
+/// The kernel's share on one machine, 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineShare {
+    /// The machine's name.
     pub machine: String,
+    /// The share of cycles.
     pub cycles: f64,
+    /// The share of L1I misses.
     pub l1i_misses: f64,
 }
 
-/// How long something takes, in instructions.
+/// A distribution of lengths, in instructions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lengths {
+    /// How many there were.
     pub count: u64,
+    /// The median, as an upper end of a power of two.
     pub median: u64,
+    /// The ninth decile, as an upper end of a power of two.
     pub ninth_decile: u64,
+    /// All lengths by powers of two.
     pub distribution: Distribution,
 }
 
@@ -46,8 +59,11 @@ pub struct Lengths {
 /// run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Visits {
-    pub kind: Kind,
+    /// The kind of the service.
+    pub kind: ServiceKind,
+    /// The name of the service.
     pub name: String,
+    /// The lengths of its visits.
     pub lengths: Lengths,
 }
 
@@ -63,12 +79,17 @@ impl Lengths {
 }
 
 impl OsShare {
+    /// The share from the services of a recording.
     pub fn new(table: &ServiceTable) -> OsShare {
         let instructions = table.instructions - table.idle_instructions;
         let visits = |kind| {
             matches!(
                 kind,
-                Kind::SystemCall | Kind::PageFault | Kind::Exception | Kind::Interrupt | Kind::Ipi
+                ServiceKind::SystemCall
+                    | ServiceKind::PageFault
+                    | ServiceKind::Exception
+                    | ServiceKind::Interrupt
+                    | ServiceKind::Ipi
             )
         };
         let mut visits: Vec<Visits> = table

@@ -1,12 +1,12 @@
-//! What ran from when to when: every invocation of a service, every stay in user mode, every turn
-//! of a task on the processor, and the misses meanwhile.
+//! Spans of time: every invocation of a service, every stay in user mode, every turn of a task on
+//! the processor, and the misses in the meantime.
 //!
-//! Takes what the automaton follows; tells of it as it ends, so that only what is open is held in
-//! memory. Times are in nanoseconds of the guest's clock, of which an instruction takes one, since
-//! the recording began. Keeps nothing that was told.
+//! Takes what the automaton follows; reports spans as they end, so that only open spans are in
+//! memory. Times are in nanoseconds of the guest's clock since the recording began; an instruction
+//! takes one. Keeps no reported span.
 
-use crate::services::annotations::Kind;
-use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
+use crate::services::annotations::ServiceKind;
+use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::services::machines::LevelMisses;
 use crate::services::machines::Machines;
 use crate::services::meter::{Booked, Meter};
@@ -15,65 +15,70 @@ use sim::MachineModel;
 use std::cmp::Reverse;
 use trace::{Task, Translation};
 
-/// Invocations of one visit to the kernel that wait for its end, to be told in the order in which
-/// they began; of longer visits they are told sooner.
+/// The largest number of ended invocations that wait for the end of their visit to the kernel, to
+/// be reported in the order in which they began. Beyond that they are reported earlier.
 const WAITING: usize = 4096;
 
 /// An invocation of a service, or a stay in user mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    pub kind: Kind,
+pub struct ServiceSpan {
+    /// The kind of the service.
+    pub kind: ServiceKind,
+    /// The name of the service; for user mode, of the task.
     pub name: String,
+    /// When it began, in nanoseconds.
     pub begin: u64,
+    /// When it ended, in nanoseconds.
     pub end: u64,
-    /// How many others of its task it began in.
+    /// The number of open services of its task when it began.
     pub depth: usize,
-    /// Its own, without what began while it was open.
+    /// Its own instructions, without services that began while it was open.
     pub instructions: u64,
-    /// Of its time: its task did not run.
+    /// The time in which its task did not run.
     pub off_cpu: u64,
 }
 
-/// Is told what ended. Spans of one task lie in one another or side by side; of those that begin
-/// together the outer one mostly is told first.
-pub trait Track {
-    fn span(&mut self, task: usize, span: &Span);
-    /// A task had the processor.
+/// Receives spans as they end. Spans of one task are nested or disjoint. Of spans that begin
+/// together, the outer one usually comes first.
+pub trait SpanTrack {
+    /// A span of a task ended.
+    fn span(&mut self, task: usize, span: &ServiceSpan);
+    /// A task had the processor from `begin` to `end`.
     fn turn(&mut self, task: usize, name: &str, begin: u64, end: u64);
-    /// So many misses of the first machine from `begin` to `end`.
+    /// The misses of the first machine from `begin` to `end`.
     fn missed(&mut self, begin: u64, end: u64, misses: LevelMisses);
-    /// What a task is called, at the end.
+    /// The name and pid of a task, at the end of the recording.
     fn task(&mut self, task: usize, name: &str, pid: Option<u32>);
 }
 
 #[derive(Default)]
-struct Open {
+struct TaskSpans {
     name: String,
     pid: Option<u32>,
     /// When each open service began.
     begun: Vec<u64>,
-    ended: Vec<Span>,
+    ended: Vec<ServiceSpan>,
 }
 
-/// The meter that tells.
-pub struct Spans<T> {
+/// The meter that reports spans.
+pub(crate) struct SpanMeter<T> {
     track: T,
     machines: Machines,
     has_machine: bool,
     pids: Vec<Option<u32>>,
-    tasks: Vec<Open>,
+    tasks: Vec<TaskSpans>,
     current: usize,
-    /// What the current task was called, and its pid, before it was switched to.
+    /// The current task's name and pid before it was switched to.
     before: (String, Option<u32>),
     clock: u64,
     turn_began: u64,
-    told: LevelMisses,
+    reported_misses: LevelMisses,
 }
 
-impl<T: Track> Spans<T> {
-    pub fn new(machines: &[MachineModel], track: T) -> Spans<T> {
-        let unknown = Open { name: "(unknown)".to_owned(), ..Open::default() };
-        Spans {
+impl<T: SpanTrack> SpanMeter<T> {
+    pub fn new(machines: &[MachineModel], track: T) -> SpanMeter<T> {
+        let unknown = TaskSpans { name: "(unknown)".to_owned(), ..TaskSpans::default() };
+        SpanMeter {
             track,
             machines: Machines::new(machines),
             has_machine: !machines.is_empty(),
@@ -83,7 +88,7 @@ impl<T: Track> Spans<T> {
             before: (String::new(), None),
             clock: 0,
             turn_began: 0,
-            told: LevelMisses::default(),
+            reported_misses: LevelMisses::default(),
         }
     }
 
@@ -109,7 +114,7 @@ impl<T: Track> Spans<T> {
         self.turn_began = self.clock;
     }
 
-    /// Tells of a task's ended invocations, in the order in which they began.
+    /// Reports a task's ended invocations, in the order in which they began.
     fn tell(&mut self, task: usize) {
         let mut ended = std::mem::take(&mut self.tasks[task].ended);
         ended.sort_by_key(|span| (span.begin, span.depth, Reverse(span.end)));
@@ -117,7 +122,7 @@ impl<T: Track> Spans<T> {
     }
 }
 
-impl<T: Track> Meter for Spans<T> {
+impl<T: SpanTrack> Meter for SpanMeter<T> {
     const TAKES_DATA: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
@@ -142,26 +147,26 @@ impl<T: Track> Meter for Spans<T> {
         self.machines.left(translation, instructions);
     }
 
-    fn take(&mut self) -> &[MachineCounts] {
+    fn take(&mut self) -> &[ServiceMachineCounts] {
         self.machines.take()
     }
 
     fn switched(&mut self, task: usize) {
         self.end_turn();
         if self.tasks.len() <= task {
-            self.tasks.resize_with(task + 1, Open::default);
+            self.tasks.resize_with(task + 1, TaskSpans::default);
         }
-        let Open { name, pid, .. } = &self.tasks[task];
+        let TaskSpans { name, pid, .. } = &self.tasks[task];
         self.before = (name.clone(), *pid);
         self.current = task;
     }
 
-    /// The turn, and the name that came with the switch, are the new task's.
+    /// The turn and the name that came with the switch belong to the new task.
     fn replaced(&mut self, task: usize) {
         let dead = &mut self.tasks[self.current];
         (dead.name, dead.pid) = std::mem::take(&mut self.before);
         if self.tasks.len() <= task {
-            self.tasks.resize_with(task + 1, Open::default);
+            self.tasks.resize_with(task + 1, TaskSpans::default);
         }
         self.current = task;
     }
@@ -189,7 +194,7 @@ impl<T: Track> Meter for Spans<T> {
         let Some(open) = self.tasks.get_mut(task) else { return };
         let Some(begin) = open.begun.pop() else { return };
         let account = &ledger.accounts[service.0 as usize];
-        open.ended.push(Span {
+        open.ended.push(ServiceSpan {
             kind: account.kind,
             name: account.name.clone(),
             begin,
@@ -213,8 +218,8 @@ impl<T: Track> Meter for Spans<T> {
         let begin = self.clock;
         self.clock += instructions;
         if let Booked::User(_) = under {
-            let span = Span {
-                kind: Kind::User,
+            let span = ServiceSpan {
+                kind: ServiceKind::User,
                 name: self.tasks[self.current].name.clone(),
                 begin,
                 end: self.clock,
@@ -227,11 +232,11 @@ impl<T: Track> Meter for Spans<T> {
         if self.has_machine && instructions > 0 {
             let all = self.machines.misses();
             let since = LevelMisses {
-                l1i: all.l1i - self.told.l1i,
-                l1d: all.l1d - self.told.l1d,
-                l2: all.l2 - self.told.l2,
+                l1i: all.l1i - self.reported_misses.l1i,
+                l1d: all.l1d - self.reported_misses.l1d,
+                l2: all.l2 - self.reported_misses.l2,
             };
-            self.told = all;
+            self.reported_misses = all;
             self.track.missed(begin, self.clock, since);
         }
     }

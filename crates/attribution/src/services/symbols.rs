@@ -1,7 +1,7 @@
-//! The names of a kernel's code: what annotations are bound to.
+//! The names of a kernel's code, to which annotations are bound.
 //!
-//! Takes a vmlinux or a System.map; gives every symbol in executable sections, all the names of an
-//! address included. Never looks into code.
+//! Takes a vmlinux or a System.map; gives every symbol in executable sections, including all names
+//! of an address. Never looks into code.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
@@ -10,17 +10,20 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::HashSet;
 use std::path::Path;
 
+/// A name of an address in the kernel's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Symbol {
+pub struct CodeSymbol {
+    /// Its address.
     pub addr: LinkAddr,
-    /// Bytes; of a symbol that has no size, up to the next.
+    /// Bytes; a symbol without a size reaches to the next symbol.
     pub size: u64,
+    /// Its name.
     pub name: String,
 }
 
-impl Symbol {
+impl CodeSymbol {
     /// The name without what compilers append: `wp_page_copy` of `wp_page_copy.isra.0`. `None` for
-    /// `.cold` and `.warm` parts, which are no entry.
+    /// `.cold` and `.warm` parts, which are not entries.
     pub fn base_name(&self) -> Option<&str> {
         match self.name.split_once('.') {
             None => Some(&self.name),
@@ -34,20 +37,21 @@ impl Symbol {
     }
 }
 
-/// Ascending by address; the names of one address by rank, the best first.
+/// All code symbols, ascending by address. Names of one address are ordered by rank, the best
+/// first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Symbols {
-    /// Not known of a System.map.
+pub struct KernelSymbols {
+    /// `None` for a System.map.
     pub build_id: Option<BuildId>,
-    symbols: Vec<Symbol>,
+    symbols: Vec<CodeSymbol>,
 }
 
-impl Symbols {
+impl KernelSymbols {
     /// Reads a vmlinux, or a file of lines `address type name` (System.map, /proc/kallsyms).
     ///
     /// # Errors
     /// The file cannot be read, is neither, or names no code.
-    pub fn read(path: &Path) -> Result<Symbols> {
+    pub fn read(path: &Path) -> Result<KernelSymbols> {
         let file = std::fs::File::open(path)
             .with_context(|| format!("{}: cannot be opened", path.display()))?;
         // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends
@@ -55,13 +59,13 @@ impl Symbols {
         let bytes = unsafe { memmap2::Mmap::map(&file) }
             .with_context(|| format!("{}: cannot be read", path.display()))?;
         let symbols = match bytes.starts_with(b"\x7fELF") {
-            true => Symbols::from_elf(&bytes),
-            false => Symbols::from_map(&String::from_utf8_lossy(&bytes)),
+            true => KernelSymbols::from_elf(&bytes),
+            false => KernelSymbols::from_map(&String::from_utf8_lossy(&bytes)),
         };
         symbols.with_context(|| path.display().to_string())
     }
 
-    fn from_elf(bytes: &[u8]) -> Result<Symbols> {
+    fn from_elf(bytes: &[u8]) -> Result<KernelSymbols> {
         let elf = object::File::parse(bytes).context("not an ELF file that can be read")?;
         ensure!(
             elf.architecture() == object::Architecture::X86_64,
@@ -87,7 +91,7 @@ impl Symbols {
                 symbol.kind() != SymbolKind::Text,
             ))
         });
-        let symbols = Symbols {
+        let symbols = KernelSymbols {
             build_id: Some(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect())),
             symbols: sorted(
                 symbols.collect(),
@@ -97,7 +101,7 @@ impl Symbols {
         symbols.or_none("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package")
     }
 
-    fn from_map(text: &str) -> Result<Symbols> {
+    fn from_map(text: &str) -> Result<KernelSymbols> {
         let (mut found, mut all) = (Vec::new(), Vec::new());
         for (number, line) in text.lines().enumerate() {
             let mut words = line.split_ascii_whitespace();
@@ -117,36 +121,37 @@ impl Symbols {
             found.iter().any(|(addr, ..)| *addr != 0) || found.is_empty(),
             "all addresses are 0: read it as root"
         );
-        let symbols = Symbols { build_id: None, symbols: sorted(found, all) };
+        let symbols = KernelSymbols { build_id: None, symbols: sorted(found, all) };
         symbols.or_none("names no code")
     }
 
-    fn or_none(self, problem: &'static str) -> Result<Symbols> {
+    fn or_none(self, problem: &'static str) -> Result<KernelSymbols> {
         ensure!(!self.symbols.is_empty(), problem);
         Ok(self)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Symbol> {
+    /// All symbols, ascending by address.
+    pub fn iter(&self) -> impl Iterator<Item = &CodeSymbol> {
         self.symbols.iter()
     }
 
     /// The symbol with the best name at exactly this address.
-    pub fn at(&self, addr: LinkAddr) -> Option<&Symbol> {
+    pub fn at(&self, addr: LinkAddr) -> Option<&CodeSymbol> {
         let first = self.symbols.partition_point(|symbol| symbol.addr < addr);
         self.symbols.get(first).filter(|symbol| symbol.addr == addr)
     }
 
     /// The symbol that holds the address.
-    pub fn containing(&self, addr: LinkAddr) -> Option<&Symbol> {
+    pub fn containing(&self, addr: LinkAddr) -> Option<&CodeSymbol> {
         let after = self.symbols.partition_point(|symbol| symbol.addr <= addr);
         let nearest = self.symbols.get(after.checked_sub(1)?)?;
         self.at(nearest.addr).filter(|symbol| addr.0 - symbol.addr.0 < symbol.size)
     }
 }
 
-/// (address, size, name, not marked as a function) as symbols. One without a size ends at the next
-/// of `bounds`.
-fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<Symbol> {
+/// Makes symbols of (address, size, name, is a label). A symbol without a size ends at the next of
+/// `bounds`.
+fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<CodeSymbol> {
     found.retain(|(addr, _, name, _)| {
         *addr >> 63 == 1
             && !name.is_empty()
@@ -170,7 +175,7 @@ fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec
             (0, None) => 1,
             (size, _) => size,
         };
-        Symbol { addr: LinkAddr(addr), size, name }
+        CodeSymbol { addr: LinkAddr(addr), size, name }
     });
     symbols.collect()
 }
@@ -194,7 +199,7 @@ ffffffff82000000 D jiffies
 
     #[test]
     fn a_system_map_names_code() {
-        let symbols = Symbols::from_map(MAP).unwrap();
+        let symbols = KernelSymbols::from_map(MAP).unwrap();
         let at = |addr| symbols.at(LinkAddr(addr)).map(|symbol| symbol.name.as_str());
         assert_eq!(at(0xffff_ffff_8100_0020), Some("vfs_read"));
         assert_eq!(at(0xffff_ffff_8100_0021), None);
@@ -211,8 +216,8 @@ ffffffff82000000 D jiffies
     }
 
     #[test]
-    fn endings_are_no_part_of_the_name_and_parts_no_entries() {
-        let symbols = Symbols::from_map(MAP).unwrap();
+    fn names_have_no_endings_and_parts_are_not_entries() {
+        let symbols = KernelSymbols::from_map(MAP).unwrap();
         let base = |addr| symbols.at(LinkAddr(addr)).unwrap().base_name();
         assert_eq!(base(0xffff_ffff_8100_0040), Some("wp_page_copy"));
         assert_eq!(base(0xffff_ffff_8100_0060), None);
@@ -220,13 +225,13 @@ ffffffff82000000 D jiffies
     }
 
     #[test]
-    fn what_names_no_code_is_refused() {
-        let error = |text: &str| format!("{:#}", Symbols::from_map(text).unwrap_err());
+    fn files_without_code_symbols_are_refused() {
+        let error = |text: &str| format!("{:#}", KernelSymbols::from_map(text).unwrap_err());
         assert!(error("").contains("names no code"));
         assert!(error("hello\n").contains("line 1"));
         assert!(error("xyz T f\n").contains("line 1: \"xyz\" is no address"));
         assert!(error("0000000000000000 T vfs_read\n").contains("as root"));
-        assert!(Symbols::from_elf(b"\x7fELF").is_err());
+        assert!(KernelSymbols::from_elf(b"\x7fELF").is_err());
     }
 
     #[test]
@@ -239,7 +244,7 @@ ffffffff82000000 D jiffies
                 let at = (state >> 33) as usize % bytes.len();
                 bytes[at] = (state >> 20) as u8;
             }
-            if let Ok(symbols) = Symbols::from_map(&String::from_utf8_lossy(&bytes)) {
+            if let Ok(symbols) = KernelSymbols::from_map(&String::from_utf8_lossy(&bytes)) {
                 for symbol in symbols.iter() {
                     assert!(
                         symbols

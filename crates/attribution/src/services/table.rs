@@ -1,152 +1,179 @@
-//! The service table: SimOS' table 4.8 (Rosenblum 1995, section 4.5) from the books of a recording.
+//! The service table: SimOS' table 4.8 (Rosenblum 1995, section 4.5) from the ledger of a
+//! recording.
 //!
-//! Takes what was attributed; gives rows, the largest share of kernel time first. Prints nothing.
+//! Takes an attribution; gives rows, the largest share of kernel time first. Prints nothing.
 
-use crate::services::annotations::Kind;
+use crate::services::annotations::ServiceKind;
 use crate::services::automaton::Attributed;
-use crate::services::binding::Blind;
-use crate::services::ledger::{Account, Distribution, MachineCounts};
+use crate::services::binding::UnseenAnnotation;
+use crate::services::ledger::{Account, Distribution, ServiceMachineCounts};
 use execution::branches::Predictions;
 use serde::{Deserialize, Serialize};
 use sim::{MachineCounters, MachineModel};
 use std::collections::BTreeMap;
 
-/// Instructions of the guest in a second of its clock while it is not idle: recordings are made
-/// with `-icount shift=0`, an instruction a nanosecond.
+/// Instructions of the guest per second of its clock while it is not idle. Recordings are made with
+/// `-icount shift=0`: an instruction takes a nanosecond.
 const PER_SECOND: f64 = 1e9;
 
 /// Where a recording's time goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServiceTable {
+    /// The recorded workload.
     pub workload: String,
     /// Build id.
     pub kernel: String,
+    /// The seed of the recording.
     pub seed: u64,
+    /// All executed instructions.
     pub instructions: u64,
+    /// Instructions in user mode.
     pub user_instructions: u64,
+    /// Instructions of the idle loop.
     pub idle_instructions: u64,
-    /// Nanoseconds of the guest's clock in which the processor was halted; `None`: the recording
-    /// has no clock, and they are in no latency.
+    /// Nanoseconds of the guest's clock in which the processor was halted. `None` when the
+    /// recording has no clock; latencies then leave out halted time.
     pub halted: Option<u64>,
-    /// All but user mode and idle.
+    /// Instructions of all services except user mode and idle.
     pub kernel_instructions: u64,
-    /// Part of the kernel's instructions in code that no annotation gives a service.
+    /// The share of the kernel's instructions without a service.
     pub other_share: f64,
+    /// Switches from one known task to another.
     pub context_switches: u64,
-    /// Interrupts that began, those between processors, too.
+    /// Interrupts that began, including those between processors.
     pub interrupts: u64,
-    /// What the annotations count besides: forks and the like.
+    /// The annotations' counters: forks and similar events.
     pub counters: BTreeMap<String, u64>,
     /// How often each kind of service began.
-    pub begun: BTreeMap<Kind, u64>,
+    pub begun: BTreeMap<ServiceKind, u64>,
     /// Instructions from one interrupt to the next.
     pub between_interrupts: Distribution,
-    /// What the annotations cannot see in this kernel.
-    pub blind: Vec<Blind>,
-    /// The machines that were simulated.
+    /// Annotations for which this kernel has no symbol.
+    pub blind: Vec<UnseenAnnotation>,
+    /// The simulated machines.
     pub machines: Vec<MachineTotals>,
+    /// The services of the kernel by instructions, the most first, then user mode and idle.
     pub rows: Vec<ServiceRow>,
 }
 
-/// A service. Times are in nanoseconds of the guest's clock, of which an instruction takes one.
+/// A service. Times are in nanoseconds of the guest's clock; an instruction takes one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServiceRow {
-    pub kind: Kind,
+    /// The kind of the service.
+    pub kind: ServiceKind,
+    /// The name of the service.
     pub name: String,
+    /// How often it ran.
     pub calls: u64,
+    /// Calls per second of the guest's clock.
     pub calls_per_second: f64,
+    /// Its own instructions.
     pub instructions: u64,
-    /// Of the kernel's instructions; of all for user mode and idle.
+    /// Its share of the kernel's instructions; for user mode and idle, of all instructions.
     pub share: f64,
-    /// Per call, its own.
+    /// Its own instructions per call.
     pub mean_instructions: f64,
-    /// One for each machine.
-    pub on: Vec<OnMachine>,
+    /// Its counts on each machine.
+    #[serde(rename = "on")]
+    pub machines: Vec<ServiceOnMachine>,
+    /// How long a call takes.
     pub latency: Latency,
-    /// Of the instructions that its task ran per call.
+    /// The distribution of the instructions that its task ran per call.
     pub lengths: Distribution,
 }
 
-/// What a machine counted over the whole recording.
+/// The counts of a machine over the whole recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineTotals {
+    /// The machine's name.
     pub name: String,
-    /// It describes a second-level cache.
+    /// Whether it describes a second-level cache.
     pub has_l2: bool,
+    /// Cycles of the whole recording.
     pub cycles: f64,
+    /// Cycles of the kernel.
     pub kernel_cycles: f64,
+    /// L1I misses of the whole recording.
     pub l1i_misses: u64,
+    /// L1I misses of the kernel.
     pub kernel_l1i_misses: u64,
-    /// Cycles in which the kernel stands still for the memory: for instructions, for data. `None`:
-    /// the recording has no data accesses, or the machine describes no data cache.
+    /// Cycles in which the kernel stalls for memory: on instructions, on data. `None` without data
+    /// accesses, or when the machine describes no data cache.
     pub kernel_stalls: Option<[f64; 2]>,
-    /// Of the whole recording, and of the kernel; `None`: not asked for, or the machine describes
-    /// no branch prediction.
+    /// Predictions of the whole recording and of the kernel; `None` when prediction was not
+    /// simulated, or the machine describes none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branches: Option<[Predictions; 2]>,
 }
 
-/// A service on a machine. With data accesses by SimOS' 1994 model (Rosenblum 1995, section 3.2):
-/// the machine waits for every miss. Without by Torrellas' simple model (1998, section 5.2): every
-/// miss of the L1I stops it; data stalls are the same share of all instructions.
+/// A service on a machine. With data accesses, cycles follow SimOS' 1994 model (Rosenblum 1995,
+/// section 3.2): the machine waits for every miss. Without, they follow Torrellas' simple model
+/// (1998, section 5.2): every L1I miss stalls the machine, and data stalls are the same for every
+/// instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct OnMachine {
+pub struct ServiceOnMachine {
+    /// Cycles of all calls.
     pub cycles: f64,
-    /// Of the kernel's cycles; of all for user mode and idle.
+    /// Its share of the kernel's cycles; for user mode and idle, of all cycles.
     pub share: f64,
+    /// Cycles per call.
     pub mean_cycles: f64,
     /// Cycles per instruction.
     pub cpi: f64,
+    /// Misses of the L1I.
     pub l1i_misses: u64,
-    /// Cycles per instruction for which the L1I stops the machine: what the L2 had; all, of a
-    /// machine without one.
+    /// Cycles per instruction stalled for instructions that the L1I lacked and the L2 had; for all
+    /// that the L1I lacked on a machine without an L2.
     pub l1i_stall: f64,
-    /// Of the kernel's cycles in which the L1I stops the machine; of all for user mode and idle.
+    /// Its share of the kernel's L1I misses; for user mode and idle, of all L1I misses.
     pub l1i_stall_share: f64,
-    /// Cycles per instruction for which data stop the machine that the L2 had, and what the L2 had
-    /// not, instructions and data. Of a machine without an L2 the first has all that the L1D had
-    /// not, and there is no second.
+    /// Cycles per instruction stalled for data that the L1D lacked and the L2 had; for all that the
+    /// L1D lacked on a machine without an L2.
     pub l1d_stall: Option<f64>,
+    /// Cycles per instruction stalled for instructions and data that the L2 lacked; `None` without
+    /// an L2.
     pub l2_stall: Option<f64>,
-    /// Cycles per instruction in which the TLBs translate an address that they lacked, and such
-    /// addresses: of instructions, of data.
+    /// Cycles per instruction stalled for TLB misses.
     pub tlb_stall: Option<f64>,
+    /// TLB misses of instructions and of data.
     pub tlb_misses: Option<[u64; 2]>,
-    /// Of all cycles in which the kernel stands still for the memory: for instructions, for data.
+    /// Its shares of the kernel's stalls for memory: on instructions, on data.
     pub stall_shares: Option<[f64; 2]>,
-    /// Mean cycles on the first machine over mean cycles on this.
+    /// Mean cycles on the first machine divided by mean cycles on this one.
     pub speedup: f64,
     /// As in [`MachineTotals`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branches: Option<Predictions>,
 }
 
-/// Mean times per call, from its begin to its end, in nanoseconds of the guest's clock: an
-/// instruction takes one.
+/// Mean times per call, from begin to end, in nanoseconds of the guest's clock; an instruction
+/// takes one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
+    /// From begin to end.
     pub total: f64,
-    /// Its own.
+    /// The service's own time.
     pub computing: f64,
-    /// Its task ran other services: interrupts, faults, context switches.
+    /// Time in which its task ran other services: interrupts, faults, context switches.
     pub other_services: f64,
-    /// Its task did not run: it waited for something, or for the processor.
+    /// Time in which its task did not run.
     pub off_cpu: f64,
-    /// The two parts of that; `None` where the recording does not say when a task became able to
-    /// run.
+    /// The time in which the task could not run. `None`, as `waiting`, when the recording does not
+    /// say when tasks became able to run.
     pub blocked: Option<f64>,
+    /// The time in which the task could run and another one did.
     pub waiting: Option<f64>,
 }
 
 impl ServiceTable {
-    /// `header`: of the recording; `simulated`: the machines on which it was attributed.
+    /// `header`: the recording's header. `simulated`: the machines of the attribution.
     pub fn new(
         header: &trace::RecordingHeader,
         attributed: &Attributed,
-        blind: Vec<Blind>,
+        blind: Vec<UnseenAnnotation>,
         simulated: &[MachineModel],
     ) -> ServiceTable {
-        let sum = |wanted: &dyn Fn(Kind) -> bool| -> u64 {
+        let sum = |wanted: &dyn Fn(ServiceKind) -> bool| -> u64 {
             let accounts = attributed.ledger.accounts.iter();
             accounts
                 .filter(|account| wanted(account.kind))
@@ -163,7 +190,7 @@ impl ServiceTable {
             .enumerate()
             .map(|(at, machine)| machine_totals(attributed, at, machine))
             .collect();
-        let whole = Whole {
+        let whole = RecordingTotals {
             instructions: attributed.instructions,
             kernel_instructions,
             wakes_seen: attributed.wakes_seen,
@@ -191,11 +218,11 @@ impl ServiceTable {
             kernel: header.build_id.clone(),
             seed: header.seed,
             instructions: attributed.instructions,
-            user_instructions: sum(&|kind| kind == Kind::User),
-            idle_instructions: sum(&|kind| kind == Kind::Idle),
+            user_instructions: sum(&|kind| kind == ServiceKind::User),
+            idle_instructions: sum(&|kind| kind == ServiceKind::Idle),
             halted: attributed.halted,
             kernel_instructions,
-            other_share: sum(&|kind| kind == Kind::Other) as f64
+            other_share: sum(&|kind| kind == ServiceKind::Other) as f64
                 / kernel_instructions.max(1) as f64,
             context_switches: attributed.context_switches,
             interrupts: attributed.interrupts,
@@ -210,12 +237,12 @@ impl ServiceTable {
 }
 
 /// Whether a service is the kernel's work.
-pub fn in_kernel(kind: Kind) -> bool {
-    !matches!(kind, Kind::User | Kind::Idle)
+pub fn in_kernel(kind: ServiceKind) -> bool {
+    !matches!(kind, ServiceKind::User | ServiceKind::Idle)
 }
 
-/// What shares are of.
-struct Whole<'a> {
+/// The totals that shares are relative to.
+struct RecordingTotals<'a> {
     instructions: u64,
     kernel_instructions: u64,
     wakes_seen: bool,
@@ -224,12 +251,15 @@ struct Whole<'a> {
 }
 
 fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) -> MachineTotals {
-    let sum = |wanted: &dyn Fn(Kind) -> bool| {
+    let sum = |wanted: &dyn Fn(ServiceKind) -> bool| {
         let accounts = attributed.ledger.accounts.iter().filter(|account| wanted(account.kind));
-        accounts.fold((0, MachineCounts::default()), |(instructions, mut counts), account| {
-            counts += account.totals.machines.get(at).copied().unwrap_or_default();
-            (instructions + account.totals.instructions, counts)
-        })
+        accounts.fold(
+            (0, ServiceMachineCounts::default()),
+            |(instructions, mut counts), account| {
+                counts += account.totals.machines.get(at).copied().unwrap_or_default();
+                (instructions + account.totals.instructions, counts)
+            },
+        )
     };
     let ((instructions, counts), (of_kernel, kernel)) = (sum(&|_| true), sum(&in_kernel));
     let stalls = kernel.memory.and_then(|counters| machine.stalls(&counters));
@@ -247,8 +277,9 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) ->
     }
 }
 
-/// Cycles of a machine: by its memory where that was simulated, else by the simple model.
-pub fn cycles(machine: &MachineModel, instructions: u64, counts: &MachineCounts) -> f64 {
+/// Cycles of a machine, by its memory model when data accesses were simulated, or else by the
+/// simple model.
+pub fn cycles(machine: &MachineModel, instructions: u64, counts: &ServiceMachineCounts) -> f64 {
     let by_memory = counts.memory.and_then(|counters: MachineCounters| machine.cycles(&counters));
     by_memory.unwrap_or_else(|| machine.time.cycles(instructions, counts.l1i_misses))
 }
@@ -260,17 +291,17 @@ fn has_l2(machine: &MachineModel) -> bool {
 fn predictions(
     machine: &MachineModel,
     instructions: u64,
-    counts: &MachineCounts,
+    counts: &ServiceMachineCounts,
 ) -> Option<Predictions> {
     Some(Predictions::new(machine.branch.as_ref()?, &counts.branches?, instructions))
 }
 
-fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
+fn row(account: &Account, whole: &RecordingTotals<'_>) -> ServiceRow {
     let totals = &account.totals;
     let of_kernel = in_kernel(account.kind);
     let of = if of_kernel { whole.kernel_instructions } else { whole.instructions };
     let per_call = |amount: u64| amount as f64 / totals.calls.max(1) as f64;
-    let mut on: Vec<OnMachine> = Vec::new();
+    let mut machines: Vec<ServiceOnMachine> = Vec::new();
     for (at, (whole_machine, machine)) in whole.machines.iter().zip(whole.simulated).enumerate() {
         let counts = totals.machines.get(at).copied().unwrap_or_default();
         let cycles = cycles(machine, totals.instructions, &counts);
@@ -288,7 +319,7 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
                 [(stalls.l1i + stalls.l2i) / all, (stalls.l1d + stalls.l2d) / all]
             },
         );
-        on.push(OnMachine {
+        machines.push(ServiceOnMachine {
             cycles,
             share: cycles / all_cycles.max(1.0),
             mean_cycles,
@@ -303,7 +334,7 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
             tlb_stall: stalls.map(|stalls| per_instruction(stalls.tlb)),
             tlb_misses: counts.memory.map(|counters| [counters.itlb, counters.dtlb]),
             stall_shares: shares.filter(|_| of_kernel),
-            speedup: on
+            speedup: machines
                 .first()
                 .map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
             branches: predictions(machine, totals.instructions, &counts),
@@ -317,7 +348,7 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
         instructions: totals.instructions,
         share: totals.instructions as f64 / of.max(1) as f64,
         mean_instructions: per_call(totals.instructions),
-        on,
+        machines,
         latency: Latency {
             total: per_call(totals.times.latency),
             computing: per_call(totals.instructions),

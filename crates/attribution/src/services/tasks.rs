@@ -1,17 +1,17 @@
-//! What the automaton remembers of a task: its open services, its open calls, its clocks.
+//! What the automaton knows about a task: its open services, its open calls, its clocks.
 //!
-//! Times are of the guest's clock, in nanoseconds: an instruction is one, and so is each in which
-//! the processor was halted.
+//! Times are in nanoseconds of the guest's clock. An instruction takes one; halted nanoseconds
+//! count, too.
 
-use crate::services::annotations::Kind;
-use crate::services::ledger::{MachineCounts, ServiceId};
+use crate::services::annotations::ServiceKind;
+use crate::services::ledger::{ServiceId, ServiceMachineCounts};
 
 /// What closes an open service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub enum ClosedBy {
     /// The return from an interruption.
     InterruptReturn,
-    /// The return of the function: fewer open calls than there were.
+    /// The return of the function: fewer open calls than at its begin.
     Return,
     /// User mode only.
     UserMode,
@@ -19,20 +19,20 @@ pub enum Until {
 
 /// An open service.
 #[derive(Clone, Debug)]
-pub struct Open {
+pub struct OpenService {
     pub service: ServiceId,
-    pub kind: Kind,
-    pub until: Until,
-    /// Open calls when it began.
+    pub kind: ServiceKind,
+    pub until: ClosedBy,
+    /// The number of open calls when the service began.
     pub calls: usize,
-    pub began: Moment,
+    pub began: TaskClocks,
     pub instructions: u64,
-    pub machines: Vec<MachineCounts>,
+    pub machines: Vec<ServiceMachineCounts>,
 }
 
 /// A task's clocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moment {
+pub struct TaskClocks {
     pub clock: u64,
     /// In instructions.
     pub ran: u64,
@@ -41,26 +41,26 @@ pub struct Moment {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Task {
+pub struct TaskState {
     pub name: String,
-    /// Its user mode.
+    /// The service of its user mode.
     pub user: Option<ServiceId>,
-    pub open: Vec<Open>,
-    /// Return addresses of open calls.
+    pub open: Vec<OpenService>,
+    /// The return addresses of open calls.
     pub calls: Vec<u64>,
-    /// When it was switched to, while it runs; when it was switched away from, while it does not.
+    /// While it runs: when it was switched to. Otherwise: when it was switched away from.
     pub since: u64,
-    /// Instructions of the recording when it was switched to.
+    /// Executed instructions of the recording when it was switched to.
     pub runs_since: u64,
-    /// When it became able to run, while it does not.
+    /// When it became able to run, while it does not run.
     pub woken: Option<u64>,
     pub ran: u64,
     pub blocked: u64,
     pub waiting: u64,
-    /// What it does was not seen to begin.
+    /// Its current work began before the recording.
     pub unknown: bool,
-    /// Its clocks when it was switched away from last.
-    pub last: Moment,
+    /// Its clocks when it was last switched away from.
+    pub last: TaskClocks,
     /// It has been switched to since the innermost service began.
     pub switched: bool,
 }

@@ -1,50 +1,53 @@
-//! What went on over time: user mode, kernel and idle, each computing or waiting for the memory
-//! (Rosenblum 1995, figure 4.1).
+//! Execution over time: user mode, kernel and idle, executing or waiting for memory (Rosenblum
+//! 1995, figure 4.1).
 //!
-//! Takes stretches of one mode in their order; gives buckets of equal time. How long all takes is
-//! not known before its end: when the buckets are used up, each two become one. A stretch that lies
-//! in several buckets is spread over them evenly.
+//! Takes stretches of one mode in their order; gives buckets of equal time. The total time is
+//! unknown until the end: when all buckets are used, each two become one. A stretch across several
+//! buckets is spread over them evenly.
 
 use serde::Serialize;
 
-/// So many buckets at most; at least half of them, unless there was less to put down.
+/// The largest number of buckets. At least half of them are used, unless the time is shorter.
 const MOST: usize = 400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum TimelineMode {
     User,
     Kernel,
     Idle,
 }
 
-/// Time in which instructions were executed, and in which the machine stood still, in the unit of
-/// the timeline.
+/// Time of one bucket, executing and stalled, in the unit of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Parts {
+pub struct TimelineBucket {
+    /// User mode, executing.
     pub user: f64,
+    /// User mode, waiting for memory.
     pub user_stall: f64,
+    /// Kernel, executing.
     pub kernel: f64,
+    /// Kernel, waiting for memory.
     pub kernel_stall: f64,
-    /// Of the idle loop, with its stalls, and time in which the processor was halted: a nanosecond
-    /// of the guest's is an instruction, or a cycle.
+    /// The idle loop with its stalls, and halted time. A nanosecond of the guest's clock counts as
+    /// an instruction or a cycle.
     pub idle: f64,
 }
 
-impl Parts {
-    fn add(&mut self, mode: Mode, busy: f64, stall: f64) {
+impl TimelineBucket {
+    fn add(&mut self, mode: TimelineMode, busy: f64, stall: f64) {
         match mode {
-            Mode::User => {
+            TimelineMode::User => {
                 (self.user, self.user_stall) = (self.user + busy, self.user_stall + stall)
             }
-            Mode::Kernel => {
+            TimelineMode::Kernel => {
                 (self.kernel, self.kernel_stall) = (self.kernel + busy, self.kernel_stall + stall)
             }
-            Mode::Idle => self.idle += busy + stall,
+            TimelineMode::Idle => self.idle += busy + stall,
         }
     }
 
-    fn plus(self, other: Parts) -> Parts {
-        Parts {
+    fn plus(self, other: TimelineBucket) -> TimelineBucket {
+        TimelineBucket {
             user: self.user + other.user,
             user_stall: self.user_stall + other.user_stall,
             kernel: self.kernel + other.kernel,
@@ -53,29 +56,32 @@ impl Parts {
         }
     }
 
+    /// All time of the bucket.
     pub fn total(&self) -> f64 {
         self.user + self.user_stall + self.kernel + self.kernel_stall + self.idle
     }
 }
 
+/// Execution over time, in buckets of equal width.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
-    /// Time in a bucket: cycles of the machine, or instructions where there is none.
+    /// The time of a bucket: cycles of the machine, or instructions without a machine.
     pub width: f64,
-    pub buckets: Vec<Parts>,
+    /// The buckets, in order.
+    pub buckets: Vec<TimelineBucket>,
     /// Where the next stretch begins.
     #[serde(skip)]
     end: f64,
 }
 
 impl Timeline {
-    /// `width`: the finest that is of interest.
-    pub fn new(width: f64) -> Timeline {
+    /// `width`: the smallest width of a bucket.
+    pub(crate) fn new(width: f64) -> Timeline {
         Timeline { width, buckets: Vec::new(), end: 0.0 }
     }
 
-    /// The next stretch: how long it computed and waited. None of the two is negative.
-    pub fn add(&mut self, mode: Mode, busy: f64, stall: f64) {
+    /// Adds the next stretch: the time executing and the time stalled, neither negative.
+    pub(crate) fn add(&mut self, mode: TimelineMode, busy: f64, stall: f64) {
         let length = busy + stall;
         if length <= 0.0 {
             return;
@@ -86,14 +92,14 @@ impl Timeline {
             self.buckets = self
                 .buckets
                 .chunks(2)
-                .map(|two| two.iter().fold(Parts::default(), |sum, &one| sum.plus(one)))
+                .map(|two| two.iter().fold(TimelineBucket::default(), |sum, &one| sum.plus(one)))
                 .collect();
             self.width *= 2.0;
         }
         let (first, last) = ((begin / self.width) as usize, (end / self.width) as usize);
         let last = last.min(MOST - 1);
         if self.buckets.len() <= last {
-            self.buckets.resize(last + 1, Parts::default());
+            self.buckets.resize(last + 1, TimelineBucket::default());
         }
         for (at, bucket) in self.buckets[..=last].iter_mut().enumerate().skip(first) {
             let from = begin.max(at as f64 * self.width);
@@ -103,8 +109,8 @@ impl Timeline {
         }
     }
 
-    /// Without a bucket at the end in which nothing is.
-    pub fn finish(mut self) -> Timeline {
+    /// Removes empty buckets at the end.
+    pub(crate) fn finish(mut self) -> Timeline {
         while self.buckets.last().is_some_and(|bucket| bucket.total() <= 0.0) {
             self.buckets.pop();
         }
@@ -119,9 +125,9 @@ mod tests {
     #[test]
     fn a_stretch_is_spread_over_its_buckets() {
         let mut timeline = Timeline::new(10.0);
-        timeline.add(Mode::User, 5.0, 0.0);
-        timeline.add(Mode::Kernel, 5.0, 15.0);
-        timeline.add(Mode::Idle, 1.0, 1.0);
+        timeline.add(TimelineMode::User, 5.0, 0.0);
+        timeline.add(TimelineMode::Kernel, 5.0, 15.0);
+        timeline.add(TimelineMode::Idle, 1.0, 1.0);
         let timeline = timeline.finish();
         assert_eq!(timeline.buckets.len(), 3);
         let [a, b, c] = timeline.buckets[..] else { unreachable!() };
@@ -131,18 +137,20 @@ mod tests {
     }
 
     #[test]
-    fn however_long_it_is_nothing_is_lost_and_the_buckets_are_few() {
+    fn a_long_timeline_loses_nothing_and_has_few_buckets() {
         let mut timeline = Timeline::new(1.0);
         let mut sums = [0.0; 2];
         for number in 0..50_000_u32 {
-            let (mode, at) = if number % 3 == 0 { (Mode::User, 0) } else { (Mode::Kernel, 1) };
+            let (mode, at) =
+                if number % 3 == 0 { (TimelineMode::User, 0) } else { (TimelineMode::Kernel, 1) };
             let length = f64::from(number % 7) * 1.5;
             timeline.add(mode, length, length / 4.0);
             sums[at] += length * 1.25;
         }
         let timeline = timeline.finish();
         assert!(timeline.buckets.len() <= MOST && timeline.buckets.len() > MOST / 2);
-        let all = timeline.buckets.iter().fold(Parts::default(), |sum, &one| sum.plus(one));
+        let all =
+            timeline.buckets.iter().fold(TimelineBucket::default(), |sum, &one| sum.plus(one));
         assert!((all.user + all.user_stall - sums[0]).abs() < 1e-3);
         assert!((all.kernel + all.kernel_stall - sums[1]).abs() < 1e-3);
         for bucket in &timeline.buckets[..timeline.buckets.len() - 1] {

@@ -13,8 +13,8 @@ use image::object::KernelObject;
 use image::object::pieces::Piece;
 use image::{BlockIndex, End, Image};
 use layout::graph::EdgeKind;
-use profile::edges::{Counted, derive};
-use profile::{Profile, Source};
+use profile::edges::{CountedBlock, derive};
+use profile::{Profile, ProfileSource};
 use serde::Serialize;
 
 /// How well the counts determine the profile.
@@ -57,9 +57,9 @@ pub fn profile(
     let flow = ObjectFlow::of(subject.object);
     let mut known = by_piece(subject, counters, counts)?;
     let negative_blocks = flow.flow.fill(&mut known);
-    let mut blocks: Vec<Counted> =
+    let mut blocks: Vec<CountedBlock> =
         (known.iter().zip(flow.flow.open_in.iter().zip(&flow.flow.open_out)))
-            .map(|(&count, (open_in, open_out))| Counted {
+            .map(|(&count, (open_in, open_out))| CountedBlock {
                 count,
                 closed_in: !open_in,
                 closed_out: !open_out,
@@ -95,7 +95,7 @@ pub fn profile(
         through_registers_known,
     };
     let mut profile = making.profile;
-    profile.sources.push(Source {
+    profile.sources.push(ProfileSource {
         workload: workload.to_owned(),
         seed: 0,
         kernel_instructions: instructions(subject.object, &counts),

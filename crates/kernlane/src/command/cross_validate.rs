@@ -1,6 +1,6 @@
 //! `kernlane cross-validate`: tests layouts on other workloads than they were made from.
 
-use crate::command::layout::{Ground, algorithms, besides};
+use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::replay::replay_rows;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, ensure};
@@ -14,9 +14,9 @@ use host::recording::Recording;
 use image::estimate;
 use image::{Image, vmlinux};
 use profile::collect;
-use profile::{Merge, Profile, merge, noise};
-use replay::results::{ORIGINAL, Tested};
-use replay::{Asked, Layout};
+use profile::{Profile, ProfileMerge, merge, noise};
+use replay::results::{ORIGINAL, TestedLayout};
+use replay::{ReplayLayout, SimulationScope};
 use report::cross_validation;
 use sim::MachineModel;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64, "counts");
-    let besides = besides(&args.algorithm);
+    let extra_counts = extra_counts(&args.algorithm);
     let mut whole = Vec::new();
     for recording in &args.recordings {
         progress.say(format!("counts of {}", recording.display()));
@@ -79,7 +79,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
             &Recording::at(recording),
             &image,
             &RecordingPart::WHOLE,
-            besides,
+            extra_counts,
         )?);
         progress.advance(1);
     }
@@ -104,7 +104,8 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
         )?;
         tested.extend(rows);
         progress.advance(1);
-        let first = collect::of_recording(&Recording::at(recording), &image, &FIRST_HALF, besides)?;
+        let first =
+            collect::of_recording(&Recording::at(recording), &image, &FIRST_HALF, extra_counts)?;
         let halves = vec![("first half, on the second".to_owned(), first)];
         tested.extend(test(args, &image, &machines, recording, &SECOND_HALF, halves)?);
         progress.advance(1);
@@ -140,8 +141,8 @@ fn trainings(
     for (profile, name) in whole.iter().zip(names).filter(|(_, name)| **name != names[at]) {
         trainings.push((format!("only {name}"), profile.clone()));
     }
-    trainings.push(("the others, averaged".to_owned(), merge(others, Merge::Average)?));
-    trainings.push(("all, averaged".to_owned(), merge(whole.to_vec(), Merge::Average)?));
+    trainings.push(("the others, averaged".to_owned(), merge(others, ProfileMerge::Average)?));
+    trainings.push(("all, averaged".to_owned(), merge(whole.to_vec(), ProfileMerge::Average)?));
     trainings.push(("itself, blocks counted alone".to_owned(), noise::blocks_only(own, image)));
     for &rate in &args.sample {
         trainings
@@ -158,8 +159,8 @@ fn test(
     recording: &Path,
     part: &RecordingPart,
     trainings: Vec<(String, Profile)>,
-) -> Result<Vec<Tested>> {
-    let mut layouts = vec![Layout::original()];
+) -> Result<Vec<TestedLayout>> {
+    let mut layouts = vec![ReplayLayout::original()];
     let mut made = Vec::new();
     for (trained, profile) in trainings {
         let ground = Ground::new(image, &profile).with_context(|| trained.clone())?;
@@ -170,7 +171,7 @@ fn test(
         for &algorithm in args.algorithm.iter().filter(possible) {
             let (order, _) = ground.lay_out(algorithm, args.seed)?;
             let name = format!("{} {}", algorithm.name(), made.len());
-            layouts.push(Layout {
+            layouts.push(ReplayLayout {
                 name: name.clone(),
                 kernel: Some(image.build_id.clone()),
                 placement: estimate::placement(image, &order)?,
@@ -178,7 +179,7 @@ fn test(
             made.push((name, algorithm, trained.clone()));
         }
     }
-    let rows = replay_rows(recording, &layouts, machines, Asked::Caches, None, part)?;
+    let rows = replay_rows(recording, &layouts, machines, SimulationScope::Caches, None, part)?;
     let mut tested = Vec::new();
     for machine in machines {
         let row = |name: &str| {
@@ -188,7 +189,7 @@ fn test(
         let original = row(ORIGINAL)?;
         for (name, algorithm, trained) in &made {
             let row = row(name)?;
-            tested.push(Tested {
+            tested.push(TestedLayout {
                 algorithm: algorithm.name().to_owned(),
                 trained: trained.clone(),
                 tested: row.workload.clone(),

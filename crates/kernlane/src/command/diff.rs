@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
-use attribution::services::difference::Difference;
+use attribution::services::difference::RecordingDifference;
 use clap::Args;
 use execution::part::open_executions;
 use host::note;
@@ -97,7 +97,7 @@ pub fn run(args: &DiffArgs) -> Result<ExitCode> {
     let model = old.machines.first().map(|machine| machine.time);
     warn_of_other_workload(&args.before, &args.after)?;
     let difference =
-        Difference::new(&old.recorded(&args.before)?, &new.recorded(&args.after)?, model);
+        RecordingDifference::new(&old.recorded(&args.before)?, &new.recorded(&args.after)?, model);
     match args.json {
         true => outln!("{}", serde_json::to_string_pretty(&difference)?)?,
         false => out!("{}", difference::text(&difference, args.top))?,

@@ -5,7 +5,7 @@ use clap::Args;
 use host::note;
 use host::recording::Recording;
 use host::stdout;
-use report::dump::{Form, Sections, dump};
+use report::dump::{DumpForm, DumpSections, dump};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,8 +56,8 @@ pub fn run(args: &DumpArgs) -> Result<ExitCode> {
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
     let reader = RecordingReader::new(file).with_context(|| path.display().to_string())?;
     let sections =
-        Sections { translations: args.translations, stream: args.stream, limit: args.limit };
-    let form = if args.json { Form::Json } else { Form::Text };
+        DumpSections { translations: args.translations, stream: args.stream, limit: args.limit };
+    let form = if args.json { DumpForm::Json } else { DumpForm::Text };
     match stdout::write_with(|out| dump(reader, form, sections, out))? {
         None => Ok(ExitCode::SUCCESS),
         Some(damage) => {

@@ -10,11 +10,11 @@ use host::outln;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::vmlinux;
-use profile::collect::{self, Besides};
-use profile::{Merge, merge};
-use replay::Trials;
+use profile::collect::{self, ExtraCounts};
+use profile::{ProfileMerge, merge};
+use replay::ReplayTrial;
 use replay::application::{self, Application};
-use replay::evaluation::{Evaluation, Evaluator, PAPER, Shape, Test};
+use replay::evaluation::{CacheShape, CacheTest, Evaluation, Evaluator, PAPER};
 use report::evaluation;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,7 +60,7 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
             &recording,
             &image,
             &RecordingPart::WHOLE,
-            Besides::Nothing,
+            ExtraCounts::None,
         )?);
         progress.advance(1);
         let user =
@@ -70,11 +70,11 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     }
     progress.say("layouts");
     let application = Application::new(&user_code)?;
-    let average = merge(profiles.clone(), Merge::Average)?;
+    let average = merge(profiles.clone(), ProfileMerge::Average)?;
     let evaluator = Evaluator::new(&image, &machine, &average, &application)?;
     let tests = evaluator.tests()?;
     progress.advance(1);
-    let trials: Vec<Trials<'_>> = tests.iter().map(Test::trials).collect();
+    let trials: Vec<ReplayTrial<'_>> = tests.iter().map(CacheTest::trials).collect();
     let mut workloads = Vec::new();
     for (recording, profile) in args.recordings.iter().zip(&profiles) {
         progress.say(format!("replay of {}", recording.display()));
@@ -86,7 +86,7 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     drop(progress);
     let evaluation = Evaluation {
         machine: machine.name.clone(),
-        cache: Shape::of(&machine),
+        cache: CacheShape::of(&machine),
         kernel: image.build_id.clone(),
         areas: evaluator.areas()?,
         workloads,

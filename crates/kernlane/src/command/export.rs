@@ -1,6 +1,6 @@
 //! `kernlane export`: writes counts for other tools.
 
-use crate::command::layout::{Ground, algorithms, besides};
+use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::profile::Input;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail, ensure};
@@ -230,7 +230,7 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
         args.format
     );
     let image = args.input.image()?;
-    let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
+    let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let path = vmlinux::path(&args.input.kernel);
     let subject = Subject { image: &image, profile: &profile, path: &path };
     let layout =

@@ -11,8 +11,8 @@ use host::progress::Progress;
 use image::Image;
 use image::order::Layout;
 use profile::Profile;
-use profile::collect::Besides;
-use profile::graph::{self, Movable};
+use profile::collect::ExtraCounts;
+use profile::graph::{self, LayoutInput};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,18 +52,18 @@ pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
         .try_map(|name| name.parse::<Algorithm>())
 }
 
-/// The counts that only some algorithms need.
-pub fn besides(algorithms: &[Algorithm]) -> Besides {
+/// What some algorithms need of a profile that not every profile has.
+pub fn extra_counts(algorithms: &[Algorithm]) -> ExtraCounts {
     match algorithms.iter().any(|algorithm| algorithm.uses_temporal_edges()) {
-        true => Besides::TemporalEdges,
-        false => Besides::Nothing,
+        true => ExtraCounts::TemporalEdges,
+        false => ExtraCounts::None,
     }
 }
 
 /// An image with its counts, ready to be laid out any number of times.
 pub struct Ground<'a> {
     image: &'a Image,
-    movable: Movable,
+    movable: LayoutInput,
     profile_hash: String,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Ground<'a> {
 
 pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let image = args.input.image()?;
-    let profile = args.input.profile(&image, besides(&[args.algorithm]))?;
+    let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
     let progress = Progress::new(format!("laying out by {}", args.algorithm));

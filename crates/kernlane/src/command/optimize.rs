@@ -1,8 +1,8 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
 
-use crate::command::layout::{Ground, algorithms, besides};
+use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::record;
-use crate::command::replay::{asked, replay_rows, warn};
+use crate::command::replay::{replay_rows, simulation_scope, warn};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -21,8 +21,8 @@ use host::{interrupt, output};
 use image::map::Map;
 use image::{Image, vmlinux};
 use profile::collect;
-use replay::Asked;
-use replay::results::{Results, Row};
+use replay::SimulationScope;
+use replay::results::{ResultFile, ResultRow};
 use replay::{comparison, guard};
 use report::{page, text};
 use sim::MachineModel;
@@ -84,14 +84,18 @@ pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    let asked = asked(args.branches, &machines)?;
-    output::in_directory(&args.output, |_| along(args, machines, asked))
+    let scope = simulation_scope(args.branches, &machines)?;
+    output::in_directory(&args.output, |_| along(args, machines, scope))
 }
 
-fn along(args: &OptimizeArgs, machines: Vec<MachineModel>, asked: Asked) -> Result<ExitCode> {
+fn along(
+    args: &OptimizeArgs,
+    machines: Vec<MachineModel>,
+    scope: SimulationScope,
+) -> Result<ExitCode> {
     let road = Road {
         args,
-        asked,
+        scope,
         tree: Tree::open(&args.tree, &args.make)?,
         machines,
         image: vmlinux::read(&args.tree.join("vmlinux"))?,
@@ -108,7 +112,7 @@ fn along(args: &OptimizeArgs, machines: Vec<MachineModel>, asked: Asked) -> Resu
 
 struct Road<'a> {
     args: &'a OptimizeArgs,
-    asked: Asked,
+    scope: SimulationScope,
     tree: Tree,
     machines: Vec<MachineModel>,
     image: Image,
@@ -163,7 +167,7 @@ impl Road<'_> {
             &Recording::at(original),
             &self.image,
             &RecordingPart::WHOLE,
-            besides(&self.args.layout),
+            extra_counts(&self.args.layout),
         )?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         let ground = Ground::new(&self.image, &profile)?;
@@ -223,10 +227,10 @@ impl Road<'_> {
     }
 
     /// The original's recording replayed over every layout.
-    fn predict(&self, original: &Path, kernels: &[Relinked]) -> Result<Vec<Row>> {
+    fn predict(&self, original: &Path, kernels: &[Relinked]) -> Result<Vec<ResultRow>> {
         self.say("replaying the recording over each layout")?;
-        let mut layouts = vec![replay::Layout::original()];
-        layouts.extend(kernels.iter().map(|kernel| replay::Layout {
+        let mut layouts = vec![replay::ReplayLayout::original()];
+        layouts.extend(kernels.iter().map(|kernel| replay::ReplayLayout {
             name: kernel.algorithm.to_string(),
             kernel: Some(kernel.map.build_id.clone()),
             placement: kernel.map.placement.clone(),
@@ -235,14 +239,14 @@ impl Road<'_> {
             original,
             &layouts,
             &self.machines,
-            self.asked,
+            self.scope,
             Some(&self.image),
             &RecordingPart::WHOLE,
         )
     }
 
     /// The relinked kernel under the same workload.
-    fn measure(&self, kernel: &Relinked) -> Result<Vec<Row>> {
+    fn measure(&self, kernel: &Relinked) -> Result<Vec<ResultRow>> {
         let vmlinux = kernel.directory.join("vmlinux");
         let name = kernel.algorithm.to_string();
         let recording =
@@ -251,9 +255,9 @@ impl Road<'_> {
         let image = vmlinux::read(&vmlinux)?;
         let mut rows = replay_rows(
             &recording,
-            &[replay::Layout::original()],
+            &[replay::ReplayLayout::original()],
             &self.machines,
-            self.asked,
+            self.scope,
             Some(&image),
             &RecordingPart::WHOLE,
         )?;
@@ -261,8 +265,8 @@ impl Road<'_> {
         Ok(rows)
     }
 
-    fn report(&self, rows: Vec<Row>) -> Result<ExitCode> {
-        let results = Results::new(rows);
+    fn report(&self, rows: Vec<ResultRow>) -> Result<ExitCode> {
+        let results = ResultFile::new(rows);
         let json = results.to_json()?;
         let comparisons = comparison::compare(&results.rows)?;
         let report = self.path("report.html");

@@ -9,9 +9,9 @@ use host::output;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
-use profile::collect::{self, Besides};
-use profile::{Merge, Profile, merge};
-use report::profile::Summary;
+use profile::collect::{self, ExtraCounts};
+use profile::{Profile, ProfileMerge, merge};
+use report::profile::ProfileSummary;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -26,9 +26,9 @@ pub struct Input {
     #[arg(long, short, value_name = "TREE|VMLINUX")]
     pub kernel: PathBuf,
 
-    /// How to merge the counts of several recordings
-    #[arg(long, value_enum, default_value_t = Merge::Sum)]
-    pub merge: Merge,
+    /// How the counts of several recordings are put together
+    #[arg(long, value_enum, default_value_t = ProfileMerge::Sum)]
+    pub merge: ProfileMerge,
 
     #[command(flatten)]
     pub part: RecordingPart,
@@ -69,8 +69,8 @@ impl Input {
     }
 
     /// The merged profile of all recordings and profiles that were named.
-    pub fn profile(&self, image: &Image, besides: Besides) -> Result<Profile> {
-        let one = |path: &PathBuf| one_profile(path, image, &self.part, besides);
+    pub fn profile(&self, image: &Image, extra_counts: ExtraCounts) -> Result<Profile> {
+        let one = |path: &PathBuf| one_profile(path, image, &self.part, extra_counts);
         merge(self.recordings.iter().map(one).collect::<Result<_>>()?, self.merge)
     }
 }
@@ -79,11 +79,11 @@ fn one_profile(
     path: &Path,
     image: &Image,
     part: &RecordingPart,
-    besides: Besides,
+    extra_counts: ExtraCounts,
 ) -> Result<Profile> {
     let named = || path.display().to_string();
     if path.is_dir() {
-        return collect::of_recording(&Recording::at(path), image, part, besides);
+        return collect::of_recording(&Recording::at(path), image, part, extra_counts);
     }
     if !part.is_whole() {
         bail!(
@@ -108,12 +108,13 @@ pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernel");
     let image = args.input.image()?;
     drop(progress);
-    let besides = if args.temporal_edges { Besides::TemporalEdges } else { Besides::Nothing };
-    let profile = args.input.profile(&image, besides)?;
+    let extra_counts =
+        if args.temporal_edges { ExtraCounts::TemporalEdges } else { ExtraCounts::None };
+    let profile = args.input.profile(&image, extra_counts)?;
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;
     }
-    let summary = Summary::new(&image, &profile, args.top);
+    let summary = ProfileSummary::new(&image, &profile, args.top);
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&summary)?)?;
     } else {

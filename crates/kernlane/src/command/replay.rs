@@ -16,8 +16,8 @@ use image::order;
 use image::{BuildId, Image, vmlinux};
 use replay::bound;
 use replay::guard;
-use replay::results::{ORIGINAL, Results, Row};
-use replay::{self, Asked, Layout, Replayed, Trials, rows};
+use replay::results::{ORIGINAL, ResultFile, ResultRow};
+use replay::{self, ReplayLayout, ReplayTrial, Replayed, SimulationScope, rows};
 use report::text;
 use sim::MachineModel;
 use std::fs::File;
@@ -80,7 +80,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image =
         args.kernel.as_deref().map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
-    let mut layouts = vec![Layout::original()];
+    let mut layouts = vec![ReplayLayout::original()];
     for path in &args.layout {
         let layout = read_layout(path, args.kernel.as_deref(), image.as_ref())?;
         if layouts.iter().any(|known| known.name == layout.name) {
@@ -88,15 +88,15 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         }
         layouts.push(layout);
     }
-    let asked = asked(args.branches, &machines)?;
+    let scope = simulation_scope(args.branches, &machines)?;
     let mut rows =
-        replay_rows(&args.recording, &layouts, &machines, asked, image.as_ref(), &args.part)?;
+        replay_rows(&args.recording, &layouts, &machines, scope, image.as_ref(), &args.part)?;
     if let (true, Some(image)) = (args.bound, &image) {
         add_bounds(&mut rows, &args.recording, image, &machines, &args.part)?;
     }
     let losses = guard::losses(&rows);
     if args.json {
-        out!("{}", Results::new(rows).to_json()?)?;
+        out!("{}", ResultFile::new(rows).to_json()?)?;
     } else {
         out!("{}", text::rows(&rows))?;
     }
@@ -108,21 +108,21 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// No machine says how it predicts branches.
-pub fn asked(branches: bool, machines: &[MachineModel]) -> Result<Asked> {
+pub fn simulation_scope(branches: bool, machines: &[MachineModel]) -> Result<SimulationScope> {
     if !branches {
-        return Ok(Asked::Caches);
+        return Ok(SimulationScope::Caches);
     }
     ensure!(
         machines.iter().any(|machine| machine.branch.is_some()),
         "--branches needs a --machine with a table [branch] in its file: server-32k, for example"
     );
-    Ok(Asked::Branches)
+    Ok(SimulationScope::CachesAndBranches)
 }
 
 /// Adds the lower bound for any layout to the original's row of each machine. Reads the recording
 /// once for each machine.
 fn add_bounds(
-    rows: &mut [Row],
+    rows: &mut [ResultRow],
     recording: &Path,
     image: &Image,
     machines: &[MachineModel],
@@ -148,14 +148,18 @@ pub fn warn(losses: &[String]) {
     losses.iter().for_each(|loss| note!("warning: {loss}"));
 }
 
-/// Reads a layout or a map. The file's name becomes its name.
-pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) -> Result<Layout> {
+/// A layout or map from a file, whose name it bears.
+pub fn read_layout(
+    path: &Path,
+    kernel: Option<&Path>,
+    image: Option<&Image>,
+) -> Result<ReplayLayout> {
     let named = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(named)?;
     let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
     if text.starts_with(map::MAGIC) {
         let map = Map::from_text(&text).with_context(named)?;
-        return Ok(Layout { name, kernel: Some(map.build_id), placement: map.placement });
+        return Ok(ReplayLayout { name, kernel: Some(map.build_id), placement: map.placement });
     }
     let order = order::Layout::from_text(&text).with_context(named)?;
     let placement = match (kernel, image) {
@@ -165,7 +169,11 @@ pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) ->
         (_, Some(image)) => estimate::placement(image, &order),
         _ => bail!("{}: give --kernel: a layout names blocks of its kernel", path.display()),
     };
-    Ok(Layout { name, kernel: Some(order.build_id), placement: placement.with_context(named)? })
+    Ok(ReplayLayout {
+        name,
+        kernel: Some(order.build_id),
+        placement: placement.with_context(named)?,
+    })
 }
 
 /// The result rows of a part of a recording, see [`rows::rows`]. Shows progress on a terminal.
@@ -174,23 +182,24 @@ pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) ->
 /// The recording is damaged, or `layouts` or `image` are of another kernel.
 pub fn replay_rows(
     recording: &Path,
-    layouts: &[Layout],
+    layouts: &[ReplayLayout],
     machines: &[MachineModel],
-    asked: Asked,
+    scope: SimulationScope,
     image: Option<&Image>,
     part: &RecordingPart,
-) -> Result<Vec<Row>> {
+) -> Result<Vec<ResultRow>> {
     let replayed = replay_recording(
         recording,
         layouts,
         machines,
-        asked,
+        scope,
         image.map(|image| &image.build_id),
         part,
     )?;
     let mut rows = rows::rows(&replayed, layouts, machines, image);
     if !part.is_whole() {
-        let named = |row: &mut Row| row.conditions.insert("part".to_owned(), part.to_string());
+        let named =
+            |row: &mut ResultRow| row.conditions.insert("part".to_owned(), part.to_string());
         rows.iter_mut().for_each(|row| drop(named(row)));
     }
     Ok(rows)
@@ -202,21 +211,21 @@ pub fn replay_rows(
 /// As [`replay_rows`]; `kernel`: that of `--kernel`.
 pub fn replay_recording(
     recording: &Path,
-    layouts: &[Layout],
+    layouts: &[ReplayLayout],
     machines: &[MachineModel],
-    asked: Asked,
+    scope: SimulationScope,
     kernel: Option<&BuildId>,
     part: &RecordingPart,
 ) -> Result<Replayed> {
-    let trials: Vec<Trials<'_>> =
-        layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
+    let trials: Vec<ReplayTrial<'_>> =
+        layouts.iter().map(|layout| ReplayTrial::new(layout, machines, scope)).collect();
     replay_trials(recording, &trials, kernel, part)
 }
 
 /// As [`replay_recording`], each layout on machines of its own.
 pub fn replay_trials(
     recording: &Path,
-    trials: &[Trials<'_>],
+    trials: &[ReplayTrial<'_>],
     kernel: Option<&BuildId>,
     part: &RecordingPart,
 ) -> Result<Replayed> {

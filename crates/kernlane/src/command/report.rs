@@ -16,9 +16,9 @@ use host::output;
 use host::recording::Recording;
 use image::vmlinux;
 use replay::comparison::{self, Comparison};
-use replay::results::Results;
-use replay::{Asked, Layout, rows};
-use report::overview::{DataMisses, LayoutMisses, Overview};
+use replay::results::ResultFile;
+use replay::{ReplayLayout, SimulationScope, rows};
+use report::overview::{LayoutMisses, Overview, StructureMisses};
 use report::{self, locality, misses, page, services, text};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -151,7 +151,7 @@ fn of_results(args: &ReportArgs) -> Result<ExitCode> {
     );
     let mut rows = Vec::new();
     for path in results {
-        rows.extend(Results::read(path)?.rows);
+        rows.extend(ResultFile::read(path)?.rows);
     }
     let comparisons: Vec<Comparison> = comparison::compare(&rows)?;
     let overviews = overviews(args, &recordings)?;
@@ -178,7 +178,7 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
     let path = vmlinux::path(kernel);
     // Only a vmlinux tells the blocks of a layout.
     let image = (!args.layout.is_empty()).then(|| vmlinux::read(&path)).transpose()?;
-    let mut layouts = vec![Layout::original()];
+    let mut layouts = vec![ReplayLayout::original()];
     for path in &args.layout {
         layouts.push(read_layout(path, Some(kernel), image.as_ref())?);
     }
@@ -191,7 +191,7 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 recording,
                 &layouts,
                 machines,
-                Asked::Caches,
+                SimulationScope::Caches,
                 attribution.symbols.build_id.as_ref(),
                 &RecordingPart::WHOLE,
             )?;
@@ -208,8 +208,9 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 .collect();
             let conditions = replayed.header.conditions.iter().cloned().collect();
             let sizes = attribution::read(recording, "caches", sizes::sizes)?;
-            let data =
-                attribution.data_misses(recording, kernel, &observed.table)?.map(DataMisses::from);
+            let data = attribution
+                .data_misses(recording, kernel, &observed.table)?
+                .map(StructureMisses::from);
             Ok(Overview::new(observed, conditions, rows, &misses, sizes, data))
         })
         .collect()

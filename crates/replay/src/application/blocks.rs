@@ -1,10 +1,11 @@
-//! The application's blocks: as arrays for the layout algorithms, and as what is placed.
+//! The application's blocks: as arrays for the layout algorithms, and as blocks to place.
 //!
-//! Takes counts of translations and their spaces; gives blocks, ascending by address: stretches of
-//! code between where translations begin and end. Where a block leads to code that never ran stands
-//! a *stub*: a block of one byte, for the branch to it and its place behind the block to be there.
+//! Takes counts of translation blocks and their spaces; gives blocks, ascending by address. A block
+//! is the code between two addresses at which translation blocks begin or end. Where a block leads
+//! to code that never ran, a *stub* of one byte stands, so that the branch to it has a target and
+//! the place behind the block is taken.
 
-use crate::application::{Recorded, Spaces};
+use crate::application::{Spaces, UserCode};
 use anyhow::Result;
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow;
@@ -14,37 +15,37 @@ use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph, Ordered, Seed, SeedCla
 use sim::BranchKind;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) struct Blocks {
+pub(super) struct ApplicationBlocks {
     /// Block n of the graph is `movables[n]`.
     pub graph: Graph,
     pub movables: Vec<Movable>,
 }
 
-/// How a translation ends: its last instruction, and the bytes of it if it is a branch that can be
-/// aimed anew.
+/// How a translation block ends: its last instruction, and the bytes of that instruction if it is a
+/// branch that can get another target.
 #[derive(Clone, Copy)]
-struct End {
+struct CodeEnd {
     last: LastInstruction,
     tail: u8,
 }
 
-/// The blocks that ran, before their successors are looked at.
-struct Ran {
+/// The blocks that ran, without stubs.
+struct RanBlocks {
     /// Bytes and executions, by address.
     blocks: BTreeMap<u64, (u32, u64)>,
-    /// By the address behind the translation.
-    ends: BTreeMap<u64, End>,
+    /// By the address behind the translation block.
+    ends: BTreeMap<u64, CodeEnd>,
 }
 
-impl Blocks {
-    pub fn new(recorded: &Recorded, spaces: &Spaces) -> Result<Blocks> {
+impl ApplicationBlocks {
+    pub fn new(recorded: &UserCode, spaces: &Spaces) -> Result<ApplicationBlocks> {
         let codes = recorded.translations.iter().map(|translation| spaces.code(translation));
         let codes: Vec<TranslatedCode> = codes.collect::<Result<_>>()?;
-        let ran = Ran::new(recorded, &codes);
+        let ran = RanBlocks::new(recorded, &codes);
         let movables = ran.movables();
         let counts =
             movables.iter().map(|block| ran.blocks.get(&block.at.0).map_or(0, |&(_, runs)| runs));
-        let counting = Counting { recorded, codes: &codes, ran: &ran, movables: &movables };
+        let counting = ApplicationGraph { recorded, codes: &codes, ran: &ran, movables: &movables };
         let mut graph = Graph {
             sizes: movables.iter().map(|block| block.size).collect(),
             counts: counts.collect(),
@@ -55,11 +56,11 @@ impl Blocks {
         counting.transfers(&mut graph);
         counting.seeds(&mut graph);
         counting.functions(&mut graph);
-        Ok(Blocks { graph, movables })
+        Ok(ApplicationBlocks { graph, movables })
     }
 
-    /// The order, what never ran behind. Of what ran, stretches in which each block runs into the
-    /// next keep their direction, and come last that were first.
+    /// The order with hot code reversed and cold code behind it. Runs of hot blocks in which each
+    /// block may run into the next keep their inner order; the runs are reversed.
     pub fn downwards(&self, ordered: &Ordered) -> Vec<u32> {
         let (hot, cold) = ordered.order.0.split_at(ordered.hot);
         let stretches: Vec<&[BlockId]> = hot.chunk_by(|&a, &b| self.may_run_into(a, b)).collect();
@@ -79,11 +80,11 @@ impl Blocks {
     }
 }
 
-impl Ran {
-    fn new(recorded: &Recorded, codes: &[TranslatedCode]) -> Ran {
+impl RanBlocks {
+    fn new(recorded: &UserCode, codes: &[TranslatedCode]) -> RanBlocks {
         let bounds: BTreeSet<u64> =
             codes.iter().flat_map(|code| [code.addr.0, code.end().0]).collect();
-        let mut ran = Ran { blocks: BTreeMap::new(), ends: BTreeMap::new() };
+        let mut ran = RanBlocks { blocks: BTreeMap::new(), ends: BTreeMap::new() };
         for (number, code) in codes.iter().enumerate() {
             let mut start = code.addr.0;
             for &end in bounds.range(start + 1..=code.end().0) {
@@ -95,12 +96,12 @@ impl Ran {
             let tail = last
                 .filter(|(_, bytes)| can_be_aimed(bytes))
                 .map_or(0, |(_, bytes)| bytes.len() as u8);
-            ran.ends.insert(code.end().0, End { last: code.last, tail });
+            ran.ends.insert(code.end().0, CodeEnd { last: code.last, tail });
         }
         ran
     }
 
-    /// With the stubs, ascending. Every block has what it runs into behind it.
+    /// All blocks with stubs, ascending. Behind each block stands the block that it runs into.
     fn movables(&self) -> Vec<Movable> {
         let mut all: BTreeMap<u64, Movable> = BTreeMap::new();
         for (&at, &(size, _)) in &self.blocks {
@@ -119,9 +120,9 @@ impl Ran {
         all.into_values().collect()
     }
 
-    /// How the block that ends at `end` is left, and the bytes of the branch at its end.
+    /// How control leaves the block that ends at `end`, and the bytes of the branch at its end.
     fn exit(&self, end: u64) -> (Exit, u8) {
-        let Some(&End { last, tail }) = self.ends.get(&end) else {
+        let Some(&CodeEnd { last, tail }) = self.ends.get(&end) else {
             return (Exit::Runs, 0);
         };
         match last {
@@ -146,7 +147,7 @@ impl Ran {
     }
 }
 
-/// Whether these are the bytes of a direct branch that has a short form and a near one.
+/// Whether these are the bytes of a direct branch with a short and a near form.
 fn can_be_aimed(instruction: &[u8]) -> bool {
     matches!(
         instruction,
@@ -154,16 +155,15 @@ fn can_be_aimed(instruction: &[u8]) -> bool {
     )
 }
 
-struct Counting<'a> {
-    recorded: &'a Recorded,
+struct ApplicationGraph<'a> {
+    recorded: &'a UserCode,
     codes: &'a [TranslatedCode],
-    ran: &'a Ran,
+    ran: &'a RanBlocks,
     movables: &'a [Movable],
 }
 
-impl Counting<'_> {
-    /// The block that begins at an address of a translation's beginning, or the first behind its
-    /// end.
+impl ApplicationGraph<'_> {
+    /// The first block at or behind an address.
     fn block_from(&self, addr: u64) -> usize {
         self.movables.partition_point(|block| block.at.0 < addr)
     }
@@ -216,8 +216,8 @@ impl Counting<'_> {
         graph.calls = calls.map(|(from, to, count)| Call { from, to, count }).collect();
     }
 
-    /// How control went where the code says where to. Where that code lies in another space,
-    /// nothing can make it a fall-through.
+    /// The kind of edge where the code itself says where control goes. When the destination lies in
+    /// another space, the edge cannot become a fall-through.
     fn kind(&self, from: u32, to: u32) -> Option<EdgeKind> {
         let (before, behind) = (&self.codes[from as usize], &self.codes[to as usize]);
         let in_space = behind.addr == before.end() || before.target() == Some(behind.addr);
@@ -234,7 +234,7 @@ impl Counting<'_> {
         }
     }
 
-    /// Whether a block stands behind one that ends in a call.
+    /// Whether the block in front of a block ends in a call.
     fn behind_call(&self, block: BlockId) -> bool {
         let end = self.ran.ends.get(&self.movables[block.index()].at.0);
         end.is_some_and(|end| {
@@ -254,7 +254,8 @@ impl Counting<'_> {
         graph.seeds = seeds.into_iter().map(seed).collect();
     }
 
-    /// From one callee to the next: without symbols nothing else says where functions begin.
+    /// A function reaches from one callee to the next: without symbols, only calls say where
+    /// functions begin.
     fn functions(&self, graph: &mut Graph) {
         let mut starts: BTreeSet<u32> = graph.calls.iter().map(|call| call.to.0).collect();
         if !self.movables.is_empty() {

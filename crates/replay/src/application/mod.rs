@@ -1,8 +1,8 @@
-//! The application: user code that ran, of all programs and libraries, laid out as Torrellas' OptA
-//! has it (1998, section 5).
+//! The application: user code that ran, of all programs and libraries, laid out as in Torrellas'
+//! OptA (1998, section 5).
 //!
-//! Takes what recordings saw of user code; gives a placement of it, by address in *spaces*, and the
-//! spaces, by which replay finds a translation's code there. Of a program only what ran is known.
+//! Takes the user code of recordings; gives a placement of it, by address in *spaces*, and the
+//! spaces, in which replay finds the code of a translation block. Only code that ran is known.
 //! Never reads a program's file.
 //!
 //! ```text
@@ -15,45 +15,52 @@ mod spaces;
 #[cfg(test)]
 mod tests;
 
-pub use recorded::{Recorded, recorded};
+pub use recorded::{UserCode, recorded};
 pub use spaces::Spaces;
 
 use anyhow::{Context, Result};
-use blocks::Blocks;
+use blocks::ApplicationBlocks;
 use image::address::LinkAddr;
 use image::place::{PlaceError, Placed, place, placement};
 use layout::graph::Ordered;
 use layout::opts::{self, LoopArea, OptSParameters, ScheduleRow};
 
-/// Where application code is placed: in the users' half, far from the kernel's.
+/// Where application code is placed: in the user half of the address space, far from the kernel.
 const START: LinkAddr = LinkAddr(1 << 40);
 
+/// The blocks of the application, and the spaces that they lie in.
 pub struct Application {
+    /// Where the code of each translation block lies.
     pub spaces: Spaces,
-    blocks: Blocks,
+    blocks: ApplicationBlocks,
 }
 
 impl Application {
-    /// The code that these recordings saw, its counts their average, as [`profile::merge`] has it.
+    /// The user code of these recordings, with average counts, as in [`profile::merge`].
     ///
     /// # Errors
-    /// A translation lies where user code cannot, or code has more versions than can be kept apart.
-    pub fn new(recorded: &[Recorded]) -> Result<Application> {
+    /// A translation block lies where user code cannot lie, or code has too many versions at the
+    /// same addresses.
+    pub fn new(recorded: &[UserCode]) -> Result<Application> {
         let average = recorded::average(recorded)?;
         let spaces = Spaces::new(&average)?;
-        let blocks = Blocks::new(&average, &spaces)?;
+        let blocks = ApplicationBlocks::new(&average, &spaces)?;
         Ok(Application { spaces, blocks })
     }
 
-    /// Lays it out by sequences with the loops behind them and without a SelfConfFree area, for a
-    /// cache of so many bytes. The kernel's begin at `kernel` and fill the cache upwards; the
-    /// application's most popular end where that is in the cache, and fill it downwards:
+    /// Lays out the application for a cache of `cache_bytes`: by sequences, with loops behind them
+    /// and without a SelfConfFree area. The kernel's blocks begin at `kernel` and fill the cache
+    /// upwards. The application's most popular blocks end at the same place of the cache and fill
+    /// it downwards:
     ///
     /// ```text
     /// kernel       │ area, popular … seldom →       │ …
     /// application  │ … ← loops, seldom … popular    │
     ///              0 of the kernel's logical cache  0
     /// ```
+    ///
+    /// # Errors
+    /// The counts make no graph, or the blocks cannot be placed.
     pub fn placement(
         &self,
         cache_bytes: u64,
@@ -79,7 +86,7 @@ impl Application {
             Some(&cold) => places.new[cold as usize],
             None => places.end,
         };
-        // Distances stay, and with them the lengths of branches.
+        // Distances do not change, so the lengths of branches do not change.
         let shift = kernel.0.wrapping_sub(end.0) % cache_bytes;
         let mut placed = placement(&self.blocks.movables, &[], &places).blocks;
         placed.iter_mut().for_each(|block| block.new.0 += shift);
@@ -87,8 +94,8 @@ impl Application {
     }
 }
 
-/// One class of seeds, so one BranchThresh for each row of table 4: that of the column that has one
-/// in each.
+/// There is one class of seeds, so each row of table 4 has one BranchThresh: that of the only
+/// column with a value in each row.
 fn parameters(cache_bytes: u64, line_bytes: u64) -> OptSParameters {
     let defaults = OptSParameters::default();
     let row = |row: &ScheduleRow| ScheduleRow::uniform(row.exec, row.interrupt.unwrap_or(0.0));

@@ -1,8 +1,7 @@
-//! What a recording says of user code: which translations ran, how often, and which ran behind
-//! which.
+//! The user code of a recording: which translation blocks ran, how often, and in which order.
 //!
-//! Takes the recording chunk by chunk; gives counts. What the kernel ran in between is left out: an
-//! interrupted program goes on where it was.
+//! Takes the recording chunk by chunk; gives counts. Kernel code in between is left out: an
+//! interrupted program continues where it was.
 
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
@@ -11,22 +10,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use trace::{Chunk, RecordingReader, RunAddr, StreamEvent, TaskId, Translation};
 
-/// User code that ran, numbered from 0 in the order in which it was first seen.
+/// User code that ran. Translation blocks are numbered from 0 in the order in which they were first
+/// seen.
 #[derive(Default)]
-pub struct Recorded {
+pub struct UserCode {
     pub(super) translations: Vec<Translation>,
     pub(super) codes: Vec<TranslatedCode>,
     /// How often each ran.
     pub(super) runs: Vec<u64>,
-    /// How often the kernel gave control to it, other than to go on with what it had interrupted:
-    /// where programs begin, threads, signal handlers.
+    /// How often the kernel entered each, other than to continue an interrupted program: at the
+    /// start of programs, threads and signal handlers.
     pub(super) entries: Vec<u64>,
-    /// How often the second ran behind the first.
+    /// How often the second ran directly after the first.
     pub(super) successors: BTreeMap<(u32, u32), u64>,
 }
 
-impl Recorded {
-    /// The number of a translation that is in none of the arrays yet.
+impl UserCode {
+    /// Adds a translation block to the arrays; returns its number.
     fn push(&mut self, translation: &Translation) -> Result<u32> {
         let number =
             u32::try_from(self.codes.len()).context("more user code ran than can be numbered")?;
@@ -42,8 +42,8 @@ impl Recorded {
 ///
 /// # Errors
 /// The recording is damaged or cut off.
-pub fn recorded<R: Read>(reader: &mut RecordingReader<R>) -> Result<Recorded> {
-    let mut following = Following::default();
+pub fn recorded<R: Read>(reader: &mut RecordingReader<R>) -> Result<UserCode> {
+    let mut following = UserCodeWalk::default();
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
             Chunk::Translations(defined) => {
@@ -59,30 +59,30 @@ pub fn recorded<R: Read>(reader: &mut RecordingReader<R>) -> Result<Recorded> {
     Ok(following.found)
 }
 
-/// What a task ran last in user mode.
+/// The last thing that a task ran in user mode.
 #[derive(Clone, Copy, Default)]
-enum Before {
+enum LastInUserMode {
     #[default]
     Nothing,
-    /// A translation that it left midway.
+    /// A translation block that it left midway.
     Midway,
     Whole(u32),
 }
 
 #[derive(Default)]
-struct Following {
-    found: Recorded,
+struct UserCodeWalk {
+    found: UserCode,
     successors: HashMap<(u32, u32), u64>,
-    /// By translation of the recording; `None` for the kernel's.
+    /// By translation block of the recording; `None` for kernel code.
     numbers: Vec<Option<u32>>,
-    /// `None` before the first switch that was seen.
+    /// `None` before the first recorded switch.
     task: Option<TaskId>,
-    others: HashMap<Option<TaskId>, Before>,
-    before: Before,
+    others: HashMap<Option<TaskId>, LastInUserMode>,
+    before: LastInUserMode,
     kernel_ran: bool,
 }
 
-impl Following {
+impl UserCodeWalk {
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let number = match translation.is_kernel() {
             true => None,
@@ -121,14 +121,16 @@ impl Following {
     fn executed(&mut self, number: u32, whole: bool) {
         self.found.runs[number as usize] += 1;
         match self.before {
-            Before::Whole(from) if !self.kernel_ran || self.goes_on(from, number) => {
+            LastInUserMode::Whole(from) if !self.kernel_ran || self.goes_on(from, number) => {
                 *self.successors.entry((from, number)).or_default() += 1;
             }
-            Before::Midway => {}
-            Before::Whole(_) | Before::Nothing => self.found.entries[number as usize] += 1,
+            LastInUserMode::Midway => {}
+            LastInUserMode::Whole(_) | LastInUserMode::Nothing => {
+                self.found.entries[number as usize] += 1
+            }
         }
         self.kernel_ran = false;
-        self.before = if whole { Before::Whole(number) } else { Before::Midway };
+        self.before = if whole { LastInUserMode::Whole(number) } else { LastInUserMode::Midway };
     }
 
     fn goes_on(&self, from: u32, to: u32) -> bool {
@@ -138,16 +140,16 @@ impl Following {
     }
 }
 
-/// All recordings as one, each of which weighs the same; the same code at the same address is the
-/// same.
-pub(super) fn average(all: &[Recorded]) -> Result<Recorded> {
-    let total = |one: &Recorded| one.runs.iter().map(|&count| u128::from(count)).sum::<u128>();
+/// The average of all recordings, each with the same weight. Equal code at an equal address is one
+/// translation block.
+pub(super) fn average(all: &[UserCode]) -> Result<UserCode> {
+    let total = |one: &UserCode| one.runs.iter().map(|&count| u128::from(count)).sum::<u128>();
     let largest = all.iter().map(total).max().unwrap_or(0);
-    let mut average = Recorded::default();
+    let mut average = UserCode::default();
     let mut known: HashMap<(RunAddr, &[u8]), u32> = HashMap::new();
     for one in all {
         let own = total(one).max(1);
-        // Rounded up: what ran once must not become what never ran.
+        // Rounded up: code that ran once must not become code that never ran.
         let scaled = |count: u64| (u128::from(count) * largest).div_ceil(own) as u64;
         let mut numbers = Vec::with_capacity(one.translations.len());
         for translation in &one.translations {

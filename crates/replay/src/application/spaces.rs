@@ -1,12 +1,13 @@
-//! Whose code a translation is: a recording has addresses, and several programs have code at the
-//! same.
+//! Tells the code of programs apart: a recording has addresses only, and several programs have code
+//! at the same addresses.
 //!
-//! Takes translations and the control transfers between them; gives each a *space* in which no two
-//! differ in a byte or in where an instruction begins. Code that direct branches and falling
-//! through connect comes to lie in the same space, the most frequent first; what is left over lies
-//! where most of its bytes lie already, else in the first space that it fits.
+//! Takes translation blocks and the control transfers between them; gives each a *space*. Two
+//! translation blocks in one space never differ in a byte or in where an instruction begins. Code
+//! that direct branches and fall-throughs connect goes into one space, the most frequent transfers
+//! first. The rest goes into the space that already has most of its bytes, or else into the first
+//! space that it fits.
 
-use crate::application::Recorded;
+use crate::application::UserCode;
 use anyhow::{Context, Result, ensure};
 use execution::code::TranslatedCode;
 use std::cmp::Reverse;
@@ -14,18 +15,19 @@ use std::collections::HashMap;
 use trace::{RunAddr, Translation};
 
 /// Bytes of a space: the users' half of 4-level paging (Documentation/arch/x86/x86_64/mm.rst).
-/// Addresses behind are of the next space.
+/// Addresses behind it belong to the next space.
 const BITS: u32 = 47;
-/// All spaces lie in the half without bit 63, and the first does not lie where user code was.
+/// All spaces lie in the half without bit 63. The first space does not lie where the recorded user
+/// code lay.
 const MOST_SPACES: usize = (1 << (63 - BITS)) - 1;
 
-/// The space of each translation.
+/// The space of each translation block of user code.
 pub struct Spaces {
     by_code: HashMap<(RunAddr, Box<[u8]>), u64>,
 }
 
 impl Spaces {
-    pub(super) fn new(recorded: &Recorded) -> Result<Spaces> {
+    pub(super) fn new(recorded: &UserCode) -> Result<Spaces> {
         let translations = &recorded.translations;
         for translation in translations {
             let end = translation.addr.0.saturating_add(translation.code.len() as u64);
@@ -51,10 +53,10 @@ impl Spaces {
         Ok(Spaces { by_code })
     }
 
-    /// A user's translation where its space has it.
+    /// A user translation block at its address in its space.
     ///
     /// # Errors
-    /// The translation was not in the recordings that the spaces were made from.
+    /// The translation block is not in the recordings that the spaces were made from.
     pub fn code(&self, translation: &Translation) -> Result<TranslatedCode> {
         let key = (translation.addr, translation.code.clone());
         let base = self.by_code.get(&key);
@@ -66,19 +68,19 @@ impl Spaces {
     }
 }
 
-/// What is known of memory: by address, a byte of code and whether an instruction begins there.
+/// The known code bytes: by address, a byte and whether an instruction begins there.
 #[derive(Default)]
-struct Bytes(HashMap<u64, (u8, bool)>);
+struct KnownBytes(HashMap<u64, (u8, bool)>);
 
-impl Bytes {
-    fn of(translation: &Translation) -> Bytes {
+impl KnownBytes {
+    fn of(translation: &Translation) -> KnownBytes {
         let instructions = translation.code_by_instruction();
         let bytes = instructions.flat_map(|(addr, code)| (addr.0..).zip(code.iter().enumerate()));
-        Bytes(bytes.map(|(addr, (at, &byte))| (addr, (byte, at == 0))).collect())
+        KnownBytes(bytes.map(|(addr, (at, &byte))| (addr, (byte, at == 0))).collect())
     }
 
-    /// How many bytes of `other` are here, too; `None` if one differs.
-    fn common(&self, other: &Bytes) -> Option<usize> {
+    /// How many bytes of `other` are also here; `None` if a byte differs.
+    fn common(&self, other: &KnownBytes) -> Option<usize> {
         let mut common = 0;
         for (addr, byte) in &other.0 {
             match self.0.get(addr) {
@@ -91,25 +93,27 @@ impl Bytes {
     }
 }
 
-/// Translations of one program, as far as that is known.
-struct Group {
+/// Translation blocks that belong to one program, as far as transfers show.
+struct CodeGroup {
     numbers: Vec<u32>,
-    bytes: Bytes,
+    bytes: KnownBytes,
 }
 
-impl Group {
-    fn take(&mut self, other: Group) {
+impl CodeGroup {
+    fn take(&mut self, other: CodeGroup) {
         self.numbers.extend(other.numbers);
         self.bytes.0.extend(other.bytes.0);
     }
 }
 
-/// Groups of what direct transfers connect, the most frequent first, as long as nothing in a group
-/// differs.
-fn connected(recorded: &Recorded) -> Vec<Group> {
-    let group =
-        |(number, translation)| Group { numbers: vec![number], bytes: Bytes::of(translation) };
-    let mut groups: Vec<Option<Group>> =
+/// Groups of translation blocks that direct transfers connect. The most frequent transfers connect
+/// first; groups that differ in a byte stay apart.
+fn connected(recorded: &UserCode) -> Vec<CodeGroup> {
+    let group = |(number, translation)| CodeGroup {
+        numbers: vec![number],
+        bytes: KnownBytes::of(translation),
+    };
+    let mut groups: Vec<Option<CodeGroup>> =
         (0..).zip(&recorded.translations).map(|one| Some(group(one))).collect();
     let mut group_of: Vec<usize> = (0..groups.len()).collect();
     let mut direct: Vec<(Reverse<u64>, u32, u32)> = recorded
@@ -137,15 +141,15 @@ fn connected(recorded: &Recorded) -> Vec<Group> {
     groups.into_iter().flatten().collect()
 }
 
-/// Whether a direct branch or the end of `code` leads to `addr`.
+/// Whether `code` leads to `addr` by a direct branch or at its end.
 fn leads(code: &TranslatedCode, addr: RunAddr) -> bool {
     addr == code.end() || code.target() == Some(addr)
 }
 
-/// The numbers in each space. The largest groups come first.
-fn packed(mut groups: Vec<Group>) -> Vec<Vec<u32>> {
+/// The translation blocks of each space, by number. The largest groups are packed first.
+fn packed(mut groups: Vec<CodeGroup>) -> Vec<Vec<u32>> {
     groups.sort_by_key(|group| (Reverse(group.bytes.0.len()), group.numbers.iter().min().copied()));
-    let mut spaces: Vec<Group> = Vec::new();
+    let mut spaces: Vec<CodeGroup> = Vec::new();
     for group in groups {
         let fits = spaces.iter().enumerate();
         let fits =

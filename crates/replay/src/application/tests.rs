@@ -1,8 +1,8 @@
-//! Small programs, from the recording to their misses.
+//! Small programs, from the recording to the misses.
 
-use super::{Application, Recorded, recorded};
-use crate::tests::guest::{Memory, record};
-use crate::{Asked, Layout, LayoutCounts, Trials, replay_trials};
+use super::{Application, UserCode, recorded};
+use crate::tests::guest::{GuestMemory, record};
+use crate::{LayoutCounts, ReplayLayout, ReplayTrial, SimulationScope, replay_trials};
 use execution::machine;
 use execution::part::PartFilter;
 use image::address::LinkAddr;
@@ -15,7 +15,7 @@ use trace::{
 
 const K: u64 = 0xffff_ffff_8100_0000;
 const U: u64 = 0x40_1000;
-/// As many bytes as the paper's cache: what lies so far apart conflicts in it.
+/// The bytes of the paper's cache. Code at this distance conflicts in it.
 const APART: u32 = 8192;
 const ROUNDS: u64 = 300;
 
@@ -27,7 +27,7 @@ const ROUNDS: u64 = 300;
 /// U+0102       jmp main     block 4
 /// ```
 fn program(rounds: u64) -> Vec<u8> {
-    let mut memory = Memory::default();
+    let mut memory = GuestMemory::default();
     let call = [&[0xe8][..], &(APART - 5).to_le_bytes()].concat();
     let jump = [&[0xe9][..], &(-0x107_i32).to_le_bytes()].concat();
     let near_branch = [0x0f, 0x84, 0xf5, 0, 0, 0];
@@ -47,20 +47,21 @@ fn program(rounds: u64) -> Vec<u8> {
     record(&memory, &round.repeat(rounds as usize), 100)
 }
 
-fn of_user(recording: &[u8]) -> Recorded {
+fn of_user(recording: &[u8]) -> UserCode {
     recorded(&mut RecordingReader::new(recording).unwrap()).unwrap()
 }
 
-/// On the paper's machine, the kernel where it was.
+/// Replays on the paper's machine. The kernel does not move.
 fn replayed(recording: &[u8], application: &Application, placed: Vec<Placed>) -> [LayoutCounts; 2] {
     let machines = [machine::find("torrellas-8k").unwrap()];
-    let original = Layout::original();
-    let moved = Layout { placement: Placement { blocks: placed }, ..Layout::original() };
+    let original = ReplayLayout::original();
+    let moved =
+        ReplayLayout { placement: Placement { blocks: placed }, ..ReplayLayout::original() };
     let trials = [
-        Trials::new(&original, &machines, Asked::Caches),
-        Trials {
+        ReplayTrial::new(&original, &machines, SimulationScope::Caches),
+        ReplayTrial {
             application: Some(&application.spaces),
-            ..Trials::new(&moved, &machines, Asked::Caches)
+            ..ReplayTrial::new(&moved, &machines, SimulationScope::Caches)
         },
     ];
     let replayed =
@@ -74,8 +75,8 @@ fn what_conflicted_lies_together_at_the_other_side_of_the_cache() {
     let recording = program(ROUNDS);
     let application = Application::new(&[of_user(&recording)]).unwrap();
     let placed = application.placement(APART.into(), 32, LinkAddr(K)).unwrap();
-    // The loop lies below what is in no loop, the branch to what runs has become one to what never
-    // ran, and all 13 bytes end where the kernel begins.
+    // The loop lies below code outside of loops. The branch is inverted: its target never ran. All
+    // 13 bytes end where the kernel begins in the cache.
     let base = placed[0].new.0;
     let found: Vec<_> = placed
         .iter()
@@ -94,8 +95,8 @@ fn what_conflicted_lies_together_at_the_other_side_of_the_cache() {
     assert_eq!((base + 13) % u64::from(APART), K % u64::from(APART));
 
     let [original, moved] = replayed(&recording, &application, placed);
-    // Main and f evict one another, twice a round; in the first the lines of main and of the system
-    // call are new.
+    // Main and f evict each other, twice per round. In the first round the lines of main and of the
+    // system call are cold.
     let misses = |counts: &LayoutCounts| counts.machines[0].l1i.user.total();
     assert_eq!((misses(&original), misses(&moved)), (2 * ROUNDS + 2, 1));
     assert_eq!(
@@ -107,7 +108,7 @@ fn what_conflicted_lies_together_at_the_other_side_of_the_cache() {
 }
 
 #[test]
-fn the_graph_has_what_ran() {
+fn the_graph_holds_the_code_that_ran() {
     let application = Application::new(&[of_user(&program(10))]).unwrap();
     let graph = &application.blocks.graph;
     assert_eq!(graph.sizes, [5, 6, 1, 2, 5, 2]);
@@ -129,8 +130,8 @@ fn the_graph_has_what_ran() {
     assert_eq!(seeds, [(0, 1)]);
 }
 
-/// Also where a call and what follows it are apart: then a jump stands behind the call, and runs
-/// when the callee returns.
+/// This includes orders in which a call and the code behind it are apart. A jump then stands behind
+/// the call and runs when the callee returns.
 #[test]
 fn no_order_breaks_the_flow_of_control() {
     let recording = program(3);
@@ -146,7 +147,7 @@ fn no_order_breaks_the_flow_of_control() {
     for order in orders {
         let ordered = Ordered { order: Order(order), hot: 6 };
         let placed = application.placed(&ordered, APART.into(), LinkAddr(K)).unwrap();
-        // The call and the system call run on into what is behind them, the branch always jumps.
+        // The call and the system call continue behind themselves; the branch always jumps.
         let runs: u32 = [0, 1, 3, 4, 5].map(|block| placed[block].new_size).iter().sum();
         let jumps: u32 = [0, 3].map(|block| u32::from(placed[block].appended)).iter().sum();
         let [_, moved] = replayed(&recording, &application, placed);
@@ -155,7 +156,8 @@ fn no_order_breaks_the_flow_of_control() {
     }
 }
 
-/// A recording of translations, each of one instruction or of nops, and of what happened.
+/// A recording of these translation blocks and events. A translation block is one instruction, or
+/// several nops.
 fn events(translations: &[(u64, &[u8])], events: &[StreamEvent]) -> Vec<u8> {
     let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
     let lengths = |code: &[u8]| match code.iter().all(|&byte| byte == 0x90) {
@@ -200,16 +202,16 @@ fn a_program_goes_on_where_it_was_also_when_others_ran_in_between() {
         task(1),
         ran(&[4, 3]), // the second begins elsewhere
         task(0),
-        ran(&[1, 2, 3, 4]), // the first comes to where it jumped, goes on, and then is at a signal handler
+        ran(&[1, 2, 3, 4]), // the first continues at its jump's target, then runs a signal handler
     ];
     let found = of_user(&events(&translations, &happened.concat()));
-    // Without the kernel's code, 4 is number 3.
+    // Kernel code has no number, so translation block 4 is number 3.
     assert_eq!(found.runs, [1, 1, 1, 2]);
     assert_eq!(found.successors.into_iter().collect::<Vec<_>>(), [((0, 1), 1), ((1, 2), 1)]);
     assert_eq!(found.entries, [1, 0, 0, 2]);
 }
 
-/// Two programs of which the second has nothing at most addresses of the first.
+/// Two programs. The second has no code at most addresses of the first.
 #[test]
 fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
     let translations = [
@@ -217,9 +219,9 @@ fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
         (U + 0x10, &[0x90; 3][..]),
         (U, &[0xeb, 0x1e][..]), // the second: jmp +20
         (U + 0x20, &[0x90; 2][..]),
-        (U + 0x10, &[0xc3][..]), // something else that no direct branch leads to
-        (U + 0x21, &[0x90][..]), // nor here, but the second has that byte
-        (U + 0x40, &[0x90][..]), // and here nobody has any
+        (U + 0x10, &[0xc3][..]), // other code, without a direct branch to it
+        (U + 0x21, &[0x90][..]), // also without a branch to it, but the second has this byte
+        (U + 0x40, &[0x90][..]), // no program has code here
     ];
     let recording = events(&translations, &ran(&[0, 1, 2, 3, 2, 3, 4, 5, 6]));
     let application = Application::new(&[of_user(&recording)]).unwrap();

@@ -1,18 +1,23 @@
-//! Which layouts the figures run on which caches.
+//! Plans which layouts the figures replay on which caches.
 
 use serde::Serialize;
 use sim::MachineModel;
 
 /// A level of optimization (section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Level {
+pub enum OptimizationLevel {
+    /// The original layout.
     Base,
+    /// Chang and Hwu's layout.
     #[serde(rename = "C-H")]
     ChangHwu,
+    /// Sequences with a SelfConfFree area (section 4.2).
     OptS,
+    /// OptS with loops behind the sequences.
     OptL,
-    /// OptS, and the application laid out, too (section 5).
+    /// OptS with the application laid out, too (section 5).
     OptA,
+    /// OptS with loops next to their callees.
     Call,
     /// OptS, half of the cache for the kernel and half for the user (section 5.5).
     #[serde(rename = "Sep")]
@@ -23,37 +28,61 @@ pub enum Level {
     Reserved,
 }
 
-impl Level {
-    /// Those whose misses are told by cause on an undivided cache: figure 11, in its order.
-    pub const CAUSES: [Level; 5] =
-        [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::OptA];
-    /// Those that differ in where the kernel's blocks lie, on a cache that is not divided.
-    pub const KERNEL: [Level; 5] =
-        [Level::Base, Level::ChangHwu, Level::OptS, Level::OptL, Level::Call];
-    /// Those of figure 17, in its order.
-    pub const SETUPS: [Level; 6] =
-        [Level::Base, Level::OptS, Level::OptA, Level::Separate, Level::Reserved, Level::Call];
-    /// Those that are tried on every shape of a cache.
-    pub const SHAPED: [Level; 3] = [Level::Base, Level::ChangHwu, Level::OptS];
+impl OptimizationLevel {
+    /// The levels of figure 11, in its order: misses by cause on an undivided cache.
+    pub const CAUSES: [OptimizationLevel; 5] = [
+        OptimizationLevel::Base,
+        OptimizationLevel::ChangHwu,
+        OptimizationLevel::OptS,
+        OptimizationLevel::OptL,
+        OptimizationLevel::OptA,
+    ];
+    /// The levels that differ in where the kernel's blocks lie, on an undivided cache.
+    pub const KERNEL: [OptimizationLevel; 5] = [
+        OptimizationLevel::Base,
+        OptimizationLevel::ChangHwu,
+        OptimizationLevel::OptS,
+        OptimizationLevel::OptL,
+        OptimizationLevel::Call,
+    ];
+    /// The levels of figure 17, in its order.
+    pub const SETUPS: [OptimizationLevel; 6] = [
+        OptimizationLevel::Base,
+        OptimizationLevel::OptS,
+        OptimizationLevel::OptA,
+        OptimizationLevel::Separate,
+        OptimizationLevel::Reserved,
+        OptimizationLevel::Call,
+    ];
+    /// The levels that are replayed on every shape of cache.
+    pub const SHAPED: [OptimizationLevel; 3] =
+        [OptimizationLevel::Base, OptimizationLevel::ChangHwu, OptimizationLevel::OptS];
 
+    /// The level's name in the paper.
     pub fn name(self) -> &'static str {
         match self {
-            Level::Base => "Base",
-            Level::ChangHwu => "C-H",
-            Level::OptS => "OptS",
-            Level::OptL => "OptL",
-            Level::OptA => "OptA",
-            Level::Call => "Call",
-            Level::Separate => "Sep",
-            Level::Reserved => "Resv",
+            OptimizationLevel::Base => "Base",
+            OptimizationLevel::ChangHwu => "C-H",
+            OptimizationLevel::OptS => "OptS",
+            OptimizationLevel::OptL => "OptL",
+            OptimizationLevel::OptA => "OptA",
+            OptimizationLevel::Call => "Call",
+            OptimizationLevel::Separate => "Sep",
+            OptimizationLevel::Reserved => "Resv",
         }
     }
 
-    /// Whether the user's code is laid out, too: section 5.5 tries its setups beside OptA.
+    /// Whether user code is laid out, too. Section 5.5 compares its setups with OptA.
     pub fn lays_out_the_application(self) -> bool {
         match self {
-            Level::OptA | Level::Separate | Level::Reserved | Level::Call => true,
-            Level::Base | Level::ChangHwu | Level::OptS | Level::OptL => false,
+            OptimizationLevel::OptA
+            | OptimizationLevel::Separate
+            | OptimizationLevel::Reserved
+            | OptimizationLevel::Call => true,
+            OptimizationLevel::Base
+            | OptimizationLevel::ChangHwu
+            | OptimizationLevel::OptS
+            | OptimizationLevel::OptL => false,
         }
     }
 }
@@ -62,104 +91,118 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Area {
-    /// The most popular blocks from 40 % on, at most 1 KB.
+    /// The blocks of at least 40 % popularity, at most 1 KB.
     Usual,
+    /// No area.
     None,
-    /// The blocks of at least this popularity, in per cent of the most popular one's, in at most
-    /// half the cache.
+    /// The blocks of at least this popularity, in percent of the most popular block's, in at most
+    /// half of the cache.
     Cutoff(u8),
 }
 
 /// The areas of figure 15, in its order.
 pub const AREAS: [Area; 4] = [Area::None, Area::Cutoff(60), Area::Cutoff(40), Area::Cutoff(20)];
+/// Cache sizes of figure 14, in bytes.
 pub const SIZES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+/// Line lengths of figure 16, in bytes.
 pub const LINES: [u64; 4] = [16, 32, 64, 128];
+/// Numbers of ways of figure 16.
 pub const WAYS: [u64; 4] = [1, 2, 4, 8];
 /// Miss penalties of figure 14b, in cycles.
 pub const PENALTIES: [f64; 3] = [10.0, 30.0, 50.0];
 
-/// An instruction cache.
+/// The shape of an instruction cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Shape {
+pub struct CacheShape {
+    /// Bytes of the cache.
     pub bytes: u64,
+    /// Bytes of a line.
     pub line: u64,
+    /// Associativity.
     pub ways: u64,
 }
 
-impl Shape {
-    pub fn of(machine: &MachineModel) -> Shape {
+impl CacheShape {
+    /// The shape of a machine's L1I.
+    pub fn of(machine: &MachineModel) -> CacheShape {
         let (line, ways) = (u64::from(machine.l1i_line), u64::from(machine.l1i.ways()));
-        Shape { bytes: u64::from(machine.l1i.sets()) * ways * line, line, ways }
+        CacheShape { bytes: u64::from(machine.l1i.sets()) * ways * line, line, ways }
     }
 
+    /// The number of sets.
     pub fn sets(self) -> u64 {
         self.bytes / self.line / self.ways
     }
 
-    /// Whether a half is large enough for an area and sequences, and an eighth is whole sets.
+    /// Whether half of the cache has room for an area and sequences, and an eighth is a whole
+    /// number of sets.
     pub fn divisible(self) -> bool {
         self.bytes >= 4 << 10 && self.sets() >= 8
     }
 
-    /// Another size. Where that is a power of two and the number of ways is none, with as many ways
-    /// as the next below.
-    pub fn sized(self, bytes: u64) -> Shape {
+    /// The shape with another size. When the size is a power of two and the number of ways is not,
+    /// the number of ways is rounded down to one.
+    pub fn sized(self, bytes: u64) -> CacheShape {
         let ways = if bytes.is_power_of_two() { 1 << self.ways.ilog2() } else { self.ways };
-        Shape { bytes, ways, ..self }
+        CacheShape { bytes, ways, ..self }
     }
 
-    /// So many ways; where the size is no power of two, the next below.
-    pub fn with_ways(self, ways: u64) -> Shape {
-        Shape { bytes: 1 << self.bytes.ilog2(), ways, ..self }
+    /// The shape with another number of ways. The size is rounded down to a power of two.
+    pub fn with_ways(self, ways: u64) -> CacheShape {
+        CacheShape { bytes: 1 << self.bytes.ilog2(), ways, ..self }
     }
 }
 
-/// A layout: what was laid out how, and for a cache of how many bytes (0 where that makes no
-/// difference).
+/// How to make a layout: its level, its area, and the bytes of the cache that it is made for (0
+/// where the cache makes no difference).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Made {
-    pub level: Level,
+pub struct LayoutRecipe {
+    pub level: OptimizationLevel,
     pub area: Area,
     pub cache: u64,
 }
 
-impl Made {
-    pub fn new(level: Level, area: Area, shape: Shape) -> Made {
+impl LayoutRecipe {
+    pub fn new(level: OptimizationLevel, area: Area, shape: CacheShape) -> LayoutRecipe {
         let cache = match level {
-            Level::Base | Level::ChangHwu => 0,
-            Level::OptS | Level::OptL | Level::OptA | Level::Call | Level::Reserved => shape.bytes,
-            Level::Separate => shape.bytes / 2,
+            OptimizationLevel::Base | OptimizationLevel::ChangHwu => 0,
+            OptimizationLevel::OptS
+            | OptimizationLevel::OptL
+            | OptimizationLevel::OptA
+            | OptimizationLevel::Call
+            | OptimizationLevel::Reserved => shape.bytes,
+            OptimizationLevel::Separate => shape.bytes / 2,
         };
-        Made { level, area, cache }
+        LayoutRecipe { level, area, cache }
     }
 }
 
-/// Which layouts the figures try on which caches; each once.
-pub fn plan(own: Shape) -> Vec<(Level, Area, Shape)> {
-    let undivided = Level::CAUSES.into_iter().chain(Level::KERNEL);
-    let mut plan: Vec<(Level, Area, Shape)> =
+/// All layouts and caches of the figures, each pair once.
+pub fn plan(own: CacheShape) -> Vec<(OptimizationLevel, Area, CacheShape)> {
+    let undivided = OptimizationLevel::CAUSES.into_iter().chain(OptimizationLevel::KERNEL);
+    let mut plan: Vec<(OptimizationLevel, Area, CacheShape)> =
         undivided.map(|level| (level, Area::Usual, own)).collect();
     let sizes = SIZES.map(|bytes| own.sized(bytes)).into_iter();
-    let lines = LINES.map(|line| Shape { line, ..own }).into_iter();
+    let lines = LINES.map(|line| CacheShape { line, ..own }).into_iter();
     let ways = WAYS.map(|ways| own.with_ways(ways)).into_iter();
     for shape in sizes.chain(lines).chain(ways) {
-        plan.extend(Level::SHAPED.map(|level| (level, Area::Usual, shape)));
+        plan.extend(OptimizationLevel::SHAPED.map(|level| (level, Area::Usual, shape)));
     }
     if own.divisible() {
-        plan.push((Level::Separate, Area::Usual, own));
-        plan.push((Level::Reserved, Area::Usual, own));
+        plan.push((OptimizationLevel::Separate, Area::Usual, own));
+        plan.push((OptimizationLevel::Reserved, Area::Usual, own));
     }
     for shape in figure_15(own) {
-        plan.push((Level::Base, Area::Usual, shape));
-        plan.extend(AREAS.map(|area| (Level::OptS, area, shape)));
+        plan.push((OptimizationLevel::Base, Area::Usual, shape));
+        plan.extend(AREAS.map(|area| (OptimizationLevel::OptS, area, shape)));
     }
     plan.sort_unstable();
     plan.dedup();
     plan
 }
 
-/// The caches of figure 15: the machine's, and one twice as large.
-pub fn figure_15(own: Shape) -> [Shape; 2] {
+/// The caches of figure 15: the machine's cache, and one twice as large.
+pub fn figure_15(own: CacheShape) -> [CacheShape; 2] {
     [own, own.sized(2 * own.bytes)]
 }
 
@@ -168,32 +211,34 @@ mod tests {
     use super::*;
     use sim::CacheDescription;
 
-    fn own(bytes: u64, line: u64, ways: u64) -> Shape {
-        Shape { bytes, line, ways }
+    fn own(bytes: u64, line: u64, ways: u64) -> CacheShape {
+        CacheShape { bytes, line, ways }
     }
 
     #[test]
-    fn every_figure_has_its_caches_and_none_twice() {
+    fn every_figure_has_its_caches_once() {
         let plan = plan(own(8 << 10, 32, 1));
         let of =
             |level| plan.iter().filter(|trial| trial.0 == level && trial.1 == Area::Usual).count();
-        // 5 sizes, 4 lines, 4 ways; the machine's own cache is one of each.
+        // 5 sizes, 4 lines, 4 numbers of ways. The machine's own cache is one of each.
         assert_eq!(
             [
-                of(Level::Base),
-                of(Level::ChangHwu),
-                of(Level::OptS),
-                of(Level::OptL),
-                of(Level::OptA),
-                of(Level::Call)
+                of(OptimizationLevel::Base),
+                of(OptimizationLevel::ChangHwu),
+                of(OptimizationLevel::OptS),
+                of(OptimizationLevel::OptL),
+                of(OptimizationLevel::OptA),
+                of(OptimizationLevel::Call)
             ],
             [11, 11, 11, 1, 1, 1]
         );
         assert_eq!(
-            plan.iter().filter(|trial| trial.0 == Level::OptS && trial.1 != Area::Usual).count(),
+            plan.iter()
+                .filter(|trial| trial.0 == OptimizationLevel::OptS && trial.1 != Area::Usual)
+                .count(),
             8
         );
-        assert_eq!([of(Level::Separate), of(Level::Reserved)], [1, 1]);
+        assert_eq!([of(OptimizationLevel::Separate), of(OptimizationLevel::Reserved)], [1, 1]);
     }
 
     #[test]
@@ -209,7 +254,7 @@ mod tests {
             "simos-1998",
         ] {
             let machine = execution::machine::find(name).unwrap();
-            for (_, _, shape) in plan(Shape::of(&machine)) {
+            for (_, _, shape) in plan(CacheShape::of(&machine)) {
                 CacheDescription::new(
                     shape.bytes,
                     shape.ways,

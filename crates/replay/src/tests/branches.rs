@@ -1,16 +1,16 @@
-//! Wrong predictions of the program of `by_hand.rs`, counted on paper, and that nothing is
-//! predicted unasked.
+//! Mispredictions of the program of `by_hand.rs`, counted by hand; and prediction is simulated only
+//! on request.
 
 use crate::tests::by_hand::{loops, machine, memory, moved};
 use crate::tests::guest::{record, replayed};
-use crate::{Layout, replay};
+use crate::{ReplayLayout, replay};
 use sim::{
     BranchCounters, BranchPrediction, DirectionPrediction, HeldBranches, MachineModel, PerMode,
     TargetBufferDescription,
 };
 use trace::RecordingReader;
 
-/// Backward taken, forward not; room for every branch.
+/// Predicts backward branches taken and forward branches not taken; has room for every branch.
 fn predicting(direction: DirectionPrediction) -> MachineModel {
     let targets = TargetBufferDescription::new(64, 4, HeldBranches::Taken).unwrap();
     MachineModel {
@@ -21,7 +21,7 @@ fn predicting(direction: DirectionPrediction) -> MachineModel {
     }
 }
 
-/// Ten rounds in the kernel, in the original and moved.
+/// Ten rounds in the kernel, in the original layout and in the moved one.
 fn rounds(direction: DirectionPrediction) -> [BranchCounters; 2] {
     let recording = record(&memory(), &loops(10), 64);
     let mut layouts = replayed(&recording, moved(), &[predicting(direction)]).layouts;
@@ -37,20 +37,21 @@ fn a_layout_changes_what_is_predicted_by_hand() {
     let [original, moved] = rounds(DirectionPrediction::Static);
     let of_both = BranchCounters {
         conditional: 20,
-        // Forward in both: A to C, and inverted A to B. Every second one goes there.
+        // Forward in both layouts: A to C, and inverted A to B. Every second execution goes there.
         wrong_directions: 10,
         returns: 20,
         ..BranchCounters::default()
     };
-    // The first time: B's jump, E's, the call. A's target is learnt by a wrong prediction.
+    // On their first execution: the jumps of B and E, and the call. A's target is learnt by a
+    // misprediction.
     assert_eq!(original, BranchCounters { misfetches: 3, ..of_both });
-    // E's jump, the call, and the jumps behind C and behind the call; B's is gone.
+    // E's jump, the call, and the jumps behind C and behind the call. B's jump is gone.
     assert_eq!(moved, BranchCounters { misfetches: 4, ..of_both });
 }
 
-/// Two bits of one branch that alternates, beginning with B: not taken from the weak state, then up
-/// and down between the two lowest. Inverted it begins with taken, and goes up and down between the
-/// two in the middle.
+/// Two bits predict one branch that alternates. It begins with not taken, from the weak state, and
+/// then moves between the two lowest states. Inverted it begins with taken, and moves between the
+/// two middle states.
 #[test]
 fn inverting_a_branch_changes_what_is_learnt() {
     let [original, moved] = rounds(DirectionPrediction::bimodal(1024).unwrap());
@@ -58,12 +59,12 @@ fn inverting_a_branch_changes_what_is_learnt() {
 }
 
 #[test]
-fn nothing_is_predicted_unasked() {
+fn branches_are_predicted_only_on_request() {
     let recording = record(&memory(), &loops(10), 64);
     let with = replayed(&recording, moved(), &[predicting(DirectionPrediction::Static)]);
     let without = replay(
         RecordingReader::new(&recording[..]).unwrap(),
-        &[Layout::original()],
+        &[ReplayLayout::original()],
         &[predicting(DirectionPrediction::Static)],
     );
     let (with, without) = (&with.layouts[0].machines[0], &without.unwrap().layouts[0].machines[0]);

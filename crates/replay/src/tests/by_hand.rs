@@ -1,4 +1,4 @@
-//! Recordings small enough to be counted on paper.
+//! Recordings small enough to be counted by hand.
 //!
 //! ```text
 //! K        A  nop8, jcc C            10 bytes      the loop runs A B D A C D, A B D A C D, …
@@ -9,7 +9,7 @@
 //! K+0x100  F  ret                     1 byte
 //! ```
 
-use crate::tests::guest::{Memory, record, replayed};
+use crate::tests::guest::{GuestMemory, record, replayed};
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
 use sim::{
@@ -36,8 +36,8 @@ pub fn machine() -> MachineModel {
     }
 }
 
-pub fn memory() -> Memory {
-    let mut memory = Memory::default();
+pub fn memory() -> GuestMemory {
+    let mut memory = GuestMemory::default();
     for (block, ending) in [
         (0x00, &[0x74, 0x0a][..]),      // je C
         (0x0a, &[0xeb, 0x08]),          // jmp D
@@ -78,8 +78,8 @@ fn placed(
     Placed { old: LinkAddr(K + old), old_size, new: LinkAddr(K + new), new_size, appended, ending }
 }
 
-/// Everything 0x200 on: A inverted with a near jump, C behind it, then D, then B behind a jump of
-/// its own; the call cut from E.
+/// Everything moves by 0x200. A is inverted, with a near jump, and C is behind it. B and D are
+/// apart from them, with D behind B. E is cut from the call.
 pub fn moved() -> Placement {
     Placement {
         blocks: vec![
@@ -107,12 +107,12 @@ fn the_original_by_hand() {
     );
     assert_eq!(amounts.touched_pages, PerMode { kernel: 1, user: 0 });
     assert_eq!(amounts.breaks, 0);
-    let on = &counts.machines[0];
-    // Lines 0 (A B C, the first of D), 1 (D E), 8 (F): line 8 and line 0 share a set. Each round
-    // brings both in again.
-    assert_eq!(on.l1i.kernel, MissCounts { cold: 3, own: 38, other: 0 });
-    assert_eq!(on.touched_lines.kernel, 3);
-    assert_eq!(on.itlb, Some(PerMode { kernel: 1, user: 0 }));
+    let machine = &counts.machines[0];
+    // Lines 0 (A B C, the first bytes of D), 1 (D E), 8 (F). Lines 8 and 0 share a set, so each
+    // round fetches both again.
+    assert_eq!(machine.l1i.kernel, MissCounts { cold: 3, own: 38, other: 0 });
+    assert_eq!(machine.touched_lines.kernel, 3);
+    assert_eq!(machine.itlb, Some(PerMode { kernel: 1, user: 0 }));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_layout_by_hand() {
     // 13: 10.
     assert_eq!(amounts.instructions.kernel, 190);
     assert_eq!(amounts.fetched_bytes.kernel, 1070);
-    // A is taken to B now; the jumps behind C and D are added, B's is gone.
+    // A is now taken to B. The jumps behind C and D are new; B's jump is gone.
     assert_eq!(
         amounts.taken.kernel,
         TakenBranches { conditional: 10, jump: 50, call: 20, ret: 20, indirect: 0 }
@@ -132,10 +132,10 @@ fn a_layout_by_hand() {
     assert_eq!(amounts.breaks, 0);
     // Lines 16 (A C), 20 (B D and the jump behind the call), 8 (F), 24 (E), all of set 0. Each
     // iteration: 16 20 8 20 24.
-    let on = &counts.machines[0];
-    assert_eq!(on.l1i.kernel, MissCounts { cold: 4, own: 96, other: 0 });
-    assert_eq!(on.touched_lines.kernel, 4);
-    let misses: u64 = on.misses_at.iter().map(|(_, misses)| misses).sum();
+    let machine = &counts.machines[0];
+    assert_eq!(machine.l1i.kernel, MissCounts { cold: 4, own: 96, other: 0 });
+    assert_eq!(machine.touched_lines.kernel, 4);
+    let misses: u64 = machine.misses_at.iter().map(|(_, misses)| misses).sum();
     assert_eq!(misses, 100);
 }
 
@@ -148,8 +148,8 @@ fn blocks_placed_where_they_were_change_nothing() {
     assert_eq!(layouts[0], layouts[1]);
 }
 
-/// Where the interrupt comes, which branches are taken does not change, and it is always seen how
-/// its victim went on.
+/// An interrupt does not change which branches are taken, and replay always sees how the
+/// interrupted code continues.
 #[test]
 fn an_interrupt_anywhere_changes_only_what_it_adds() {
     let quiet = loops(2);
@@ -218,8 +218,8 @@ fn a_placement_that_is_wrong_is_noticed() {
 #[test]
 fn nonsense_is_noticed_and_does_no_harm() {
     let recording = record(&memory(), &loops(2), 3);
-    let mut random = crate::tests::program::Random(42);
-    let number = |random: &mut crate::tests::program::Random| {
+    let mut random = crate::tests::program::XorShift(42);
+    let number = |random: &mut crate::tests::program::XorShift| {
         [0, 1, 9, 0xffff, u32::MAX, K as u32][random.below(6)]
     };
     let mut noticed = 0;
@@ -248,6 +248,7 @@ fn nonsense_is_noticed_and_does_no_harm() {
 fn a_recording_that_is_cut_off_gives_no_numbers() {
     let recording = record(&memory(), &loops(3), 64);
     let reader = trace::RecordingReader::new(&recording[..recording.len() - 1]).unwrap();
-    let error = crate::replay(reader, &[crate::Layout::original()], &[machine()]).unwrap_err();
+    let error =
+        crate::replay(reader, &[crate::ReplayLayout::original()], &[machine()]).unwrap_err();
     assert!(format!("{error:#}").starts_with("the recording is damaged: "), "{error:#}");
 }

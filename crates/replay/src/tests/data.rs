@@ -1,6 +1,6 @@
 //! A recording with data accesses, by hand: every counter is known.
 
-use crate::{Layout, Replayed, replay};
+use crate::{ReplayLayout, Replayed, replay};
 use sim::{
     CacheDescription, CacheGeometry, Latencies, MachineCounters, MachineModel, MemoryDescription,
     MissCounts, Replacement, SimpleModel,
@@ -49,7 +49,7 @@ fn task(id: u32, pid: u32) -> Task {
     Task { id: TaskId(id), pointer: TaskPointer(u64::from(pid)), pid: Some(pid), comm: [0; 16] }
 }
 
-/// Each event with the addresses that its first instruction loads (8 bytes each).
+/// Replays events. Each event has the addresses that its first instruction loads (8 bytes each).
 fn replayed(executions: &[(StreamEvent, &[u64])], mappings: Vec<(u32, Mapping)>) -> Replayed {
     let mut writer = RecordingWriter::with_data(Vec::new(), &RecordingHeader::default()).unwrap();
     writer.tasks(&[task(0, 7), task(1, 8)]).unwrap();
@@ -70,7 +70,7 @@ fn replayed(executions: &[(StreamEvent, &[u64])], mappings: Vec<(u32, Mapping)>)
     }
     writer.stream_with_data(&words, &seen).unwrap();
     let recording = writer.end().unwrap().0;
-    replay(RecordingReader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()])
+    replay(RecordingReader::new(&recording[..]).unwrap(), &[ReplayLayout::original()], &[machine()])
         .unwrap()
 }
 
@@ -108,7 +108,7 @@ fn misses_have_their_cause_and_level_and_mode() {
         loads: 8,
         l1i: misses(1, 0, 0),
         l1d: misses(2, 2, 2),
-        // Of four lines: the code of both, 1000, 1040, 1080 do not fit.
+        // The L2 has four lines. The code of both and 1000, 1040, 1080 do not fit.
         l2i: misses(1, 0, 0),
         ..MachineCounters::default()
     };
@@ -140,8 +140,8 @@ fn a_page_that_is_mapped_elsewhere_is_elsewhere() {
         ],
     );
     let user = replayed.layouts[0].machines[0].memory.unwrap().user;
-    // Two pages of one frame are one line and two entries of the TLB; then one line more, and one
-    // entry.
+    // Two pages of one frame are one line and two TLB entries. The remapped page adds one line and
+    // one TLB entry.
     assert_eq!((user.l1d, user.dtlb), (misses(2, 0, 0), 3));
 }
 
@@ -167,9 +167,12 @@ fn a_recording_without_data_has_no_such_counters() {
     writer.translations(&[translation(0, KERNEL)]).unwrap();
     writer.stream(&[0, 0]).unwrap();
     let recording = writer.end().unwrap().0;
-    let replayed =
-        replay(RecordingReader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()])
-            .unwrap();
+    let replayed = replay(
+        RecordingReader::new(&recording[..]).unwrap(),
+        &[ReplayLayout::original()],
+        &[machine()],
+    )
+    .unwrap();
     let counts = &replayed.layouts[0].machines[0];
     assert_eq!((counts.memory, counts.l1i.kernel), (None, misses(1, 0, 0)));
 }

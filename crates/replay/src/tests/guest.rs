@@ -1,7 +1,7 @@
-//! A guest that executes what it is told, and QEMU's way of cutting that into translations: from
-//! wherever control arrives up to a branch, or a limit.
+//! A guest that executes given addresses, and cuts them into translation blocks as QEMU does: from
+//! where control arrives up to a branch or a limit.
 
-use crate::{Asked, Layout, Replayed, replay_part};
+use crate::{ReplayLayout, Replayed, SimulationScope, replay_part};
 use execution::part::PartFilter;
 use image::place::Placement;
 use sim::MachineModel;
@@ -11,18 +11,19 @@ use trace::{
     TranslationId,
 };
 
-/// What lies in the guest's memory: instructions by address.
+/// The guest's memory: instructions by address.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(pub BTreeMap<u64, Vec<u8>>);
+pub struct GuestMemory(pub BTreeMap<u64, Vec<u8>>);
 
-impl Memory {
-    /// Puts an instruction; gives the address behind it.
+impl GuestMemory {
+    /// Stores an instruction; returns the address behind it.
     pub fn put(&mut self, addr: u64, code: &[u8]) -> u64 {
         self.0.insert(addr, code.to_vec());
         addr + code.len() as u64
     }
 
-    /// Whether a translation ends with this instruction, as far as these tests use them.
+    /// Whether a translation block ends with this instruction. Knows only the instructions of these
+    /// tests.
     fn ends_translation(code: &[u8]) -> bool {
         matches!(
             code,
@@ -31,9 +32,9 @@ impl Memory {
     }
 }
 
-/// Writes a recording of the execution: the addresses of the instructions, in order. A translation
-/// holds at most `limit` instructions.
-pub fn record(memory: &Memory, executed: &[u64], limit: usize) -> Vec<u8> {
+/// Writes a recording of an execution: the addresses of the instructions, in order. A translation
+/// block holds at most `limit` instructions.
+pub fn record(memory: &GuestMemory, executed: &[u64], limit: usize) -> Vec<u8> {
     let mut writer = RecordingWriter::new(
         Vec::new(),
         &RecordingHeader {
@@ -70,7 +71,7 @@ pub fn record(memory: &Memory, executed: &[u64], limit: usize) -> Vec<u8> {
 }
 
 fn translate(
-    memory: &Memory,
+    memory: &GuestMemory,
     start: u64,
     limit: usize,
     id: TranslationId,
@@ -81,7 +82,7 @@ fn translate(
         lengths.push(bytes.len() as u8);
         code.extend(bytes);
         addr += bytes.len() as u64;
-        if Memory::ends_translation(bytes) {
+        if GuestMemory::ends_translation(bytes) {
             break;
         }
     }
@@ -91,8 +92,17 @@ fn translate(
 
 /// Replays a recording in memory over the original and `placement`.
 pub fn replayed(recording: &[u8], placement: Placement, machines: &[MachineModel]) -> Replayed {
-    let layouts =
-        [Layout::original(), Layout { name: "moved".to_owned(), kernel: None, placement }];
+    let layouts = [
+        ReplayLayout::original(),
+        ReplayLayout { name: "moved".to_owned(), kernel: None, placement },
+    ];
     let reader = RecordingReader::new(recording).unwrap();
-    replay_part(reader, &layouts, machines, Asked::Branches, &mut PartFilter::whole()).unwrap()
+    replay_part(
+        reader,
+        &layouts,
+        machines,
+        SimulationScope::CachesAndBranches,
+        &mut PartFilter::whole(),
+    )
+    .unwrap()
 }

@@ -1,5 +1,5 @@
-//! Replay against exact numbers: small recordings counted by hand, and random programs that are run
-//! in both layouts.
+//! Tests replay against exact numbers: small recordings counted by hand, and random programs that
+//! run in both layouts.
 
 mod branches;
 mod by_hand;

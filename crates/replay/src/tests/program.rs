@@ -4,14 +4,14 @@
 //! The same kernel in two layouts is the ground truth for replay: what it executes in the second,
 //! replayed at its own addresses, is what replaying the first over the placement has to give.
 
-use crate::tests::guest::Memory;
+use crate::tests::guest::GuestMemory;
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
 
-/// A small generator of numbers (xorshift64*), so that a failure can be repeated.
-pub struct Random(pub u64);
+/// A small random number generator (xorshift64*) with a seed, so that a failure can be repeated.
+pub struct XorShift(pub u64);
 
-impl Random {
+impl XorShift {
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -24,9 +24,9 @@ impl Random {
     }
 }
 
-/// How a block ends; blocks and functions by number, a function's first block is its entry.
+/// How a block ends. Blocks and functions are numbers; a function's first block is its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum BlockEnd {
     FallThrough,
     Branch(usize),
     Jump(usize),
@@ -35,23 +35,23 @@ pub enum End {
 }
 
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct ProgramBlock {
     /// Lengths of the instructions before the end.
     pub body: Vec<usize>,
-    pub end: End,
+    pub end: BlockEnd,
 }
 
 /// Blocks in their original order; `entries[f]` is the first block of function f.
 #[derive(Clone, Debug)]
 pub struct Program {
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<ProgramBlock>,
     pub entries: Vec<usize>,
 }
 
-/// A program as machine code: where each block lies and each of its instructions, its end last. A
+/// A program as machine code: the addresses of each block and of its instructions, the end last. A
 /// dropped jump has no address.
-pub struct Laid {
-    pub memory: Memory,
+pub struct LaidOutProgram {
+    pub memory: GuestMemory,
     pub starts: Vec<u64>,
     pub instructions: Vec<Vec<u64>>,
     /// The jump behind a block.
@@ -67,7 +67,7 @@ pub const OLD: u64 = 0xffff_ffff_8100_0000;
 pub const NEW: u64 = 0xffff_ffff_8123_4000;
 
 impl Program {
-    pub fn random(random: &mut Random) -> Program {
+    pub fn random(random: &mut XorShift) -> Program {
         let functions = 2 + random.below(4);
         let (mut blocks, mut entries) = (Vec::new(), Vec::new());
         for function in 0..functions {
@@ -76,26 +76,27 @@ impl Program {
             for number in 0..count {
                 let body = (0..random.below(5)).map(|_| 1 + random.below(NOPS.len())).collect();
                 let end = match random.below(10) {
-                    _ if number + 1 == count => End::Return,
-                    // Not to what lies behind: nobody could see whether such a branch was taken.
+                    _ if number + 1 == count => BlockEnd::Return,
+                    // Not to the next block: such a branch would look the same whether taken or
+                    // not.
                     0..4 => match random.below(count) {
-                        target if target == number + 1 => End::Branch(first),
-                        target => End::Branch(first + target),
+                        target if target == number + 1 => BlockEnd::Branch(first),
+                        target => BlockEnd::Branch(first + target),
                     },
-                    4 => End::Jump(first + number + 1 + random.below(count - number - 1)),
-                    // Only to later functions, so that calls end.
+                    4 => BlockEnd::Jump(first + number + 1 + random.below(count - number - 1)),
+                    // Calls go only to later functions, so that they end.
                     5 | 6 if function + 1 < functions => {
-                        End::Call(function + 1 + random.below(functions - function - 1))
+                        BlockEnd::Call(function + 1 + random.below(functions - function - 1))
                     }
-                    7 => End::Return,
-                    _ => End::FallThrough,
+                    7 => BlockEnd::Return,
+                    _ => BlockEnd::FallThrough,
                 };
-                blocks.push(Block { body, end });
+                blocks.push(ProgramBlock { body, end });
             }
         }
-        // A block without any instruction could not be placed.
+        // A block without instructions could not be placed.
         for block in &mut blocks {
-            if block.end == End::FallThrough && block.body.is_empty() {
+            if block.end == BlockEnd::FallThrough && block.body.is_empty() {
                 block.body.push(4);
             }
         }
@@ -103,29 +104,29 @@ impl Program {
     }
 
     /// The original layout, with short branches where they reach.
-    pub fn original(&self) -> Laid {
+    pub fn original(&self) -> LaidOutProgram {
         let order: Vec<usize> = (0..self.blocks.len()).collect();
-        let plans: Vec<Plan> =
-            order.iter().map(|_| Plan { ending: Ending::Same, append: false }).collect();
+        let plans: Vec<BlockPlan> =
+            order.iter().map(|_| BlockPlan { ending: Ending::Same, append: false }).collect();
         self.lay(OLD, &order, &plans)
     }
 
-    /// A random order with random, but right, endings; and the placement that says so.
-    pub fn moved(&self, random: &mut Random) -> (Laid, Placement) {
+    /// A random order with random but correct endings, and its placement.
+    pub fn moved(&self, random: &mut XorShift) -> (LaidOutProgram, Placement) {
         let mut order: Vec<usize> = (0..self.blocks.len()).collect();
         for _ in 0..random.below(order.len() + 1) {
             let (a, b) = (random.below(order.len()), random.below(order.len()));
             order.swap(a, b);
         }
         for (number, block) in self.blocks.iter().enumerate() {
-            let End::Jump(target) = block.end else { continue };
+            let BlockEnd::Jump(target) = block.end else { continue };
             if random.chance(50) {
                 order.retain(|&other| other != target);
                 let at = order.iter().position(|&other| other == number).map_or(0, |at| at + 1);
                 order.insert(at, target);
             }
         }
-        let mut plans = vec![Plan { ending: Ending::Same, append: false }; order.len()];
+        let mut plans = vec![BlockPlan { ending: Ending::Same, append: false }; order.len()];
         for (at, &block) in order.iter().enumerate() {
             plans[block] = self.plan(block, order.get(at + 1).copied(), random);
         }
@@ -134,24 +135,26 @@ impl Program {
         (laid, placement)
     }
 
-    fn plan(&self, block: usize, behind: Option<usize>, random: &mut Random) -> Plan {
+    fn plan(&self, block: usize, behind: Option<usize>, random: &mut XorShift) -> BlockPlan {
         let next = block + 1;
         match self.blocks[block].end {
-            End::Jump(target) if behind == Some(target) && random.chance(80) => {
-                Plan { ending: Ending::JumpDropped, append: false }
+            BlockEnd::Jump(target) if behind == Some(target) && random.chance(80) => {
+                BlockPlan { ending: Ending::JumpDropped, append: false }
             }
-            End::Jump(_) | End::Return => Plan { ending: Ending::Same, append: false },
-            End::FallThrough | End::Call(_) => {
-                Plan { ending: Ending::Same, append: behind != Some(next) }
+            BlockEnd::Jump(_) | BlockEnd::Return => {
+                BlockPlan { ending: Ending::Same, append: false }
             }
-            End::Branch(target) => match random.chance(40) {
-                true => Plan { ending: Ending::Inverted, append: behind != Some(target) },
-                false => Plan { ending: Ending::Same, append: behind != Some(next) },
+            BlockEnd::FallThrough | BlockEnd::Call(_) => {
+                BlockPlan { ending: Ending::Same, append: behind != Some(next) }
+            }
+            BlockEnd::Branch(target) => match random.chance(40) {
+                true => BlockPlan { ending: Ending::Inverted, append: behind != Some(target) },
+                false => BlockPlan { ending: Ending::Same, append: behind != Some(next) },
             },
         }
     }
 
-    fn lay(&self, base: u64, order: &[usize], plans: &[Plan]) -> Laid {
+    fn lay(&self, base: u64, order: &[usize], plans: &[BlockPlan]) -> LaidOutProgram {
         let mut near = vec![false; self.blocks.len()];
         loop {
             let starts = self.starts(base, order, plans, &near);
@@ -166,20 +169,20 @@ impl Program {
     }
 
     /// Bytes of a block's end and of the jump behind it.
-    fn end_sizes(&self, block: usize, plan: Plan, near: bool) -> (u64, u64) {
+    fn end_sizes(&self, block: usize, plan: BlockPlan, near: bool) -> (u64, u64) {
         let end = match self.blocks[block].end {
-            End::FallThrough => 0,
-            End::Return => 1,
-            End::Call(_) => 5,
-            End::Jump(_) if plan.ending == Ending::JumpDropped => 0,
-            End::Jump(_) => {
+            BlockEnd::FallThrough => 0,
+            BlockEnd::Return => 1,
+            BlockEnd::Call(_) => 5,
+            BlockEnd::Jump(_) if plan.ending == Ending::JumpDropped => 0,
+            BlockEnd::Jump(_) => {
                 if near {
                     5
                 } else {
                     2
                 }
             }
-            End::Branch(_) => {
+            BlockEnd::Branch(_) => {
                 if near {
                     6
                 } else {
@@ -194,7 +197,7 @@ impl Program {
         self.blocks[block].body.iter().sum::<usize>() as u64
     }
 
-    fn starts(&self, base: u64, order: &[usize], plans: &[Plan], near: &[bool]) -> Vec<u64> {
+    fn starts(&self, base: u64, order: &[usize], plans: &[BlockPlan], near: &[bool]) -> Vec<u64> {
         let (mut starts, mut at) = (vec![0; order.len()], base);
         for &block in order {
             starts[block] = at;
@@ -204,25 +207,25 @@ impl Program {
         starts
     }
 
-    /// Where the block's branch or jump leads under the plan.
-    fn target(&self, block: usize, plan: Plan) -> Option<usize> {
+    /// The target of the block's branch or jump under the plan.
+    fn target(&self, block: usize, plan: BlockPlan) -> Option<usize> {
         match self.blocks[block].end {
-            End::Branch(_) if plan.ending == Ending::Inverted => Some(block + 1),
-            End::Branch(target) | End::Jump(target) => Some(target),
+            BlockEnd::Branch(_) if plan.ending == Ending::Inverted => Some(block + 1),
+            BlockEnd::Branch(target) | BlockEnd::Jump(target) => Some(target),
             _ => None,
         }
     }
 
-    fn reaches(&self, block: usize, plans: &[Plan], starts: &[u64]) -> bool {
+    fn reaches(&self, block: usize, plans: &[BlockPlan], starts: &[u64]) -> bool {
         let end =
             starts[block] + self.body_size(block) + self.end_sizes(block, plans[block], false).0;
         self.target(block, plans[block])
             .is_none_or(|target| i8::try_from(starts[target].wrapping_sub(end) as i64).is_ok())
     }
 
-    fn encode(&self, starts: &[u64], plans: &[Plan], near: &[bool]) -> Laid {
-        let mut laid = Laid {
-            memory: Memory::default(),
+    fn encode(&self, starts: &[u64], plans: &[BlockPlan], near: &[bool]) -> LaidOutProgram {
+        let mut laid = LaidOutProgram {
+            memory: GuestMemory::default(),
             starts: starts.to_vec(),
             instructions: Vec::new(),
             appended: Vec::new(),
@@ -236,7 +239,7 @@ impl Program {
             }
             let (end, _) = self.end_sizes(number, plan, near[number]);
             let target = match block.end {
-                End::Call(function) => Some(starts[self.entries[function]]),
+                BlockEnd::Call(function) => Some(starts[self.entries[function]]),
                 _ => self.target(number, plan).map(|target| starts[target]),
             };
             let code = end_code(block.end, end, at, target.unwrap_or(0));
@@ -246,7 +249,7 @@ impl Program {
             }
             let behind = match plan.ending {
                 Ending::Inverted => match block.end {
-                    End::Branch(target) => target,
+                    BlockEnd::Branch(target) => target,
                     _ => unreachable!("only branches are inverted"),
                 },
                 _ => number + 1,
@@ -261,8 +264,8 @@ impl Program {
         laid
     }
 
-    fn placement(&self, old: &Laid, new: &Laid) -> Placement {
-        let size = |laid: &Laid, block: usize| {
+    fn placement(&self, old: &LaidOutProgram, new: &LaidOutProgram) -> Placement {
+        let size = |laid: &LaidOutProgram, block: usize| {
             let addrs = &laid.instructions[block];
             addrs.last().map_or(0, |last| last - addrs[0] + laid.memory.0[last].len() as u64) as u32
         };
@@ -279,19 +282,19 @@ impl Program {
 }
 
 #[derive(Clone, Copy)]
-struct Plan {
+struct BlockPlan {
     ending: Ending,
     append: bool,
 }
 
-fn end_code(end: End, size: u64, at: u64, target: u64) -> Vec<u8> {
+fn end_code(end: BlockEnd, size: u64, at: u64, target: u64) -> Vec<u8> {
     match (end, size) {
-        (End::Return, _) => vec![0xc3],
-        (End::Call(_), _) => relative(&[0xe8], 4, at, target),
-        (End::Branch(_), 2) => relative(&[0x74], 1, at, target),
-        (End::Branch(_), _) => relative(&[0x0f, 0x84], 4, at, target),
-        (End::Jump(_), 2) => relative(&[0xeb], 1, at, target),
-        (End::Jump(_), 5) => relative(&[0xe9], 4, at, target),
+        (BlockEnd::Return, _) => vec![0xc3],
+        (BlockEnd::Call(_), _) => relative(&[0xe8], 4, at, target),
+        (BlockEnd::Branch(_), 2) => relative(&[0x74], 1, at, target),
+        (BlockEnd::Branch(_), _) => relative(&[0x0f, 0x84], 4, at, target),
+        (BlockEnd::Jump(_), 2) => relative(&[0xeb], 1, at, target),
+        (BlockEnd::Jump(_), 5) => relative(&[0xe9], 4, at, target),
         _ => Vec::new(),
     }
 }

@@ -1,10 +1,9 @@
-//! What replay predicts for a layout is what a recording of that layout shows: random programs,
-//! random layouts, random decisions, interrupts and system calls; every counter equal, to the last
-//! one.
+//! Replay's prediction for a layout equals a recording of that layout in every counter: with random
+//! programs, layouts, decisions, interrupts and system calls.
 
 use crate::LayoutCounts;
-use crate::tests::guest::{Memory, record, replayed};
-use crate::tests::program::{End, Laid, Program, Random};
+use crate::tests::guest::{GuestMemory, record, replayed};
+use crate::tests::program::{BlockEnd, LaidOutProgram, Program, XorShift};
 use image::place::{Ending, Placement};
 use sim::{
     BranchCounters, BranchPrediction, CacheGeometry, DirectionPrediction, HeldBranches,
@@ -17,7 +16,7 @@ const USER: u64 = 0x40_1000;
 
 /// One step of the abstract execution, the same in every layout.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ProgramStep {
     /// Instruction `1` of block `0`'s body.
     Body(usize, usize),
     /// The end of the block; whether a branch went to its target.
@@ -28,70 +27,77 @@ enum Step {
     Interrupt,
 }
 
-/// Executes function 0 as a system call of a user's loop, several times; `interrupts` is a
+/// Executes function 0 as a system call of a user loop, `calls` times. `interrupts` is a
 /// percentage.
-fn execute(program: &Program, random: &mut Random, calls: usize, interrupts: usize) -> Vec<Step> {
+fn execute(
+    program: &Program,
+    random: &mut XorShift,
+    calls: usize,
+    interrupts: usize,
+) -> Vec<ProgramStep> {
     let mut steps = Vec::new();
     for _ in 0..calls {
-        steps.extend([USER, USER + 1, SYSCALL_ENTRY].map(Step::Fixed)); // nop; syscall; call
+        steps.extend([USER, USER + 1, SYSCALL_ENTRY].map(ProgramStep::Fixed)); // nop; syscall; call
         let (mut block, mut stack, mut fuel) = (program.entries[0], Vec::new(), 300);
         loop {
-            steps.extend((0..program.blocks[block].body.len()).map(|at| Step::Body(block, at)));
+            steps.extend(
+                (0..program.blocks[block].body.len()).map(|at| ProgramStep::Body(block, at)),
+            );
             let end = program.blocks[block].end;
-            // Out of fuel: no more branches to where it was before.
+            // Without fuel, control no longer branches backward.
             fuel = usize::saturating_sub(fuel, 1);
-            let taken = matches!(end, End::Branch(target) if random.chance(50) && (fuel > 0 || target > block));
-            steps.push(Step::End(block, taken));
+            let taken = matches!(end, BlockEnd::Branch(target) if random.chance(50) && (fuel > 0 || target > block));
+            steps.push(ProgramStep::End(block, taken));
             block = match end {
-                End::Jump(target) => target,
-                End::Branch(target) if taken => target,
-                End::FallThrough | End::Branch(_) => block + 1,
-                End::Call(function) => {
+                BlockEnd::Jump(target) => target,
+                BlockEnd::Branch(target) if taken => target,
+                BlockEnd::FallThrough | BlockEnd::Branch(_) => block + 1,
+                BlockEnd::Call(function) => {
                     stack.push(block + 1);
                     program.entries[function]
                 }
-                End::Return => match stack.pop() {
+                BlockEnd::Return => match stack.pop() {
                     Some(caller) => caller,
                     None => break,
                 },
             };
         }
-        steps.push(Step::Fixed(SYSCALL_ENTRY + 5)); // sysret
-        steps.push(Step::Fixed(USER + 3)); // jmp back
+        steps.push(ProgramStep::Fixed(SYSCALL_ENTRY + 5)); // sysret
+        steps.push(ProgramStep::Fixed(USER + 3)); // jmp back
     }
     let with_interrupts = steps
         .into_iter()
-        .flat_map(|step| [Some(step), random.chance(interrupts).then_some(Step::Interrupt)]);
+        .flat_map(|step| [Some(step), random.chance(interrupts).then_some(ProgramStep::Interrupt)]);
     with_interrupts.flatten().collect()
 }
 
 /// The addresses executed in one layout.
-fn addresses(program: &Program, laid: &Laid, steps: &[Step]) -> Vec<u64> {
+fn addresses(program: &Program, laid: &LaidOutProgram, steps: &[ProgramStep]) -> Vec<u64> {
     let mut executed = Vec::new();
     // Jumps behind calls that have not returned yet.
     let mut returns: Vec<Option<u64>> = Vec::new();
-    // What runs between an instruction and its successor runs behind the interrupt that comes
-    // between them.
+    // A jump between an instruction and its successor runs after an interrupt that comes between
+    // them.
     let mut between: Option<u64> = None;
     for &step in steps {
-        if !matches!(step, Step::Interrupt) {
+        if !matches!(step, ProgramStep::Interrupt) {
             executed.extend(between.take());
         }
         match step {
-            Step::Fixed(addr) => executed.push(addr),
-            Step::Body(block, at) => executed.push(laid.instructions[block][at]),
-            Step::Interrupt => executed.extend([HANDLER, HANDLER + 1]),
-            Step::End(block, taken) => {
+            ProgramStep::Fixed(addr) => executed.push(addr),
+            ProgramStep::Body(block, at) => executed.push(laid.instructions[block][at]),
+            ProgramStep::Interrupt => executed.extend([HANDLER, HANDLER + 1]),
+            ProgramStep::End(block, taken) => {
                 let end = program.blocks[block].end;
                 executed.extend(laid.instructions[block].get(program.blocks[block].body.len()));
                 match end {
-                    End::Call(_) => returns.push(laid.appended[block]),
-                    End::Return => between = returns.pop().flatten(),
-                    End::FallThrough => between = laid.appended[block],
-                    End::Branch(_) if taken == (laid.endings[block] == Ending::Inverted) => {
+                    BlockEnd::Call(_) => returns.push(laid.appended[block]),
+                    BlockEnd::Return => between = returns.pop().flatten(),
+                    BlockEnd::FallThrough => between = laid.appended[block],
+                    BlockEnd::Branch(_) if taken == (laid.endings[block] == Ending::Inverted) => {
                         between = laid.appended[block]
                     }
-                    End::Branch(_) | End::Jump(_) => {}
+                    BlockEnd::Branch(_) | BlockEnd::Jump(_) => {}
                 }
             }
         }
@@ -99,8 +105,8 @@ fn addresses(program: &Program, laid: &Laid, steps: &[Step]) -> Vec<u64> {
     executed
 }
 
-/// The code that lies at the same place in every layout.
-fn surroundings(memory: &mut Memory, entry: u64) {
+/// Stores the code that lies at the same address in every layout.
+fn surroundings(memory: &mut GuestMemory, entry: u64) {
     memory.put(HANDLER, &[0x90]);
     memory.put(HANDLER + 1, &[0x48, 0xcf]);
     let distance = entry.wrapping_sub(SYSCALL_ENTRY + 5).to_le_bytes();
@@ -143,8 +149,7 @@ fn machines() -> Vec<MachineModel> {
     machines
 }
 
-/// All that can be compared: where in the old code a miss began is not known of the new kernel's
-/// recording.
+/// Drops the origins of misses: a recording of the new kernel does not know the old addresses.
 fn without_origins(mut counts: LayoutCounts) -> LayoutCounts {
     counts.machines.iter_mut().for_each(|machine| machine.misses_at.clear());
     counts
@@ -152,7 +157,7 @@ fn without_origins(mut counts: LayoutCounts) -> LayoutCounts {
 
 #[test]
 fn predicted_is_recorded_to_the_last_counter() {
-    let mut random = Random(0x0123_4567_89AB_CDEF);
+    let mut random = XorShift(0x0123_4567_89AB_CDEF);
     let (mut endings, mut changed) = ([0; 4], 0);
     let mut branches = BranchCounters::default();
     for case in 0..300 {

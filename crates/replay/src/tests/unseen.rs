@@ -1,5 +1,5 @@
-//! What a recording does not show outright: user code under several addresses, and branches that
-//! were interrupted for good.
+//! What a recording does not show directly: user code at several addresses, and branches that never
+//! continue after an interrupt.
 
 use crate::tests::guest::replayed;
 use image::place::Placement;
@@ -18,7 +18,7 @@ fn machine() -> MachineModel {
     }
 }
 
-/// A recording of translations of one instruction each, in this order.
+/// A recording of translation blocks of one instruction each, executed in this order.
 fn recording(translations: &[(u64, &[u8])], executed: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
     for (id, &(addr, code)) in (0..).zip(translations) {
@@ -36,8 +36,7 @@ fn recording(translations: &[(u64, &[u8])], executed: impl Iterator<Item = u32>)
     writer.end().unwrap().0
 }
 
-/// A branch in a shared library; what it branches to was first seen in another process, 0x5000
-/// further on.
+/// A branch in a shared library. Its target was first seen in another process, 0x5000 bytes higher.
 #[test]
 fn a_users_branch_between_two_addresses_of_a_library_is_known_by_its_offset() {
     let library = 0x7f00_0000_0000;
@@ -53,7 +52,7 @@ fn a_users_branch_between_two_addresses_of_a_library_is_known_by_its_offset() {
     assert_eq!((replayed.interruptions.seen, replayed.interruptions.unresolved), (0, 0));
 }
 
-/// 300 tasks are interrupted at a branch and never run again.
+/// 300 tasks are interrupted at a branch and never continue.
 #[test]
 fn branches_that_never_go_on_are_counted() {
     let kernel = 0xffff_ffff_8100_0000;
@@ -63,6 +62,6 @@ fn branches_that_never_go_on_are_counted() {
     let recording = recording(&translations, (1..=300).flat_map(|task| [task, 0]));
     let interruptions = replayed(&recording, Placement::default(), &[machine()]).interruptions;
     assert_eq!(interruptions.unresolved, 300);
-    // The handler itself never goes on either, each time but the last.
+    // The handler does not continue either, except the last time.
     assert_eq!(interruptions.seen, 599);
 }

@@ -1,4 +1,4 @@
-// What the parts of the page are made of. Every string goes in as text, never as HTML.
+// The building blocks of the page. Every string is inserted as text, never as HTML.
 "use strict";
 
 const element = (name, attributes = {}, ...children) => {
@@ -15,26 +15,59 @@ const drawn = (name, attributes = {}, ...children) => {
 };
 
 const isNone = (value) => value === null || value === undefined;
-const number = (value, places) => (isNone(value) ? "–" : value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places }));
-const count = (value) => number(value, isNone(value) || Number.isInteger(value) || value >= 1000 ? 0 : 3);
+const number = (value, places) =>
+  isNone(value)
+    ? "–"
+    : value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+const count = (value) =>
+  number(value, isNone(value) || Number.isInteger(value) || value >= 1000 ? 0 : 3);
 const short = (value) => {
-  const units = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const units = [
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ];
   const [scale, unit] = units.find(([scale]) => Math.abs(value) >= scale) ?? [1, ""];
   return `${number(value / scale, scale === 1 ? 0 : 1)} ${unit}`.trim();
 };
 const share = (value) => (isNone(value) ? "–" : `${number(100 * value, 2)} %`);
-// A change: with its sign.
-const percent = (value) => (isNone(value) ? "–" : `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(100 * value).toFixed(2)} %`);
-const change = (value) => element("td", { class: value < 0 ? "good" : value > 0 ? "bad" : "" }, percent(value));
+// A change, with its sign.
+const percent = (value) =>
+  isNone(value)
+    ? "–"
+    : `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(100 * value).toFixed(2)} %`;
+const change = (value) =>
+  element("td", { class: value < 0 ? "good" : value > 0 ? "bad" : "" }, percent(value));
 
 const table = (titles, rows, caption) =>
-  element("div", { class: "scroll" }, element("table", {},
-    caption ? element("caption", {}, element("span", {}, caption)) : null,
-    element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))),
-    element("tbody", {}, ...rows.map((cells) =>
-      element("tr", {}, ...cells.map((cell) => (cell instanceof Node ? cell : element("td", {}, cell))))))));
+  element(
+    "div",
+    { class: "scroll" },
+    element(
+      "table",
+      {},
+      caption ? element("caption", {}, element("span", {}, caption)) : null,
+      element(
+        "thead",
+        {},
+        element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title))),
+      ),
+      element(
+        "tbody",
+        {},
+        ...rows.map((cells) =>
+          element(
+            "tr",
+            {},
+            ...cells.map((cell) => (cell instanceof Node ? cell : element("td", {}, cell))),
+          ),
+        ),
+      ),
+    ),
+  );
 
-// A table whose columns sort and whose rows can be searched. columns: [title, value of a row, its text, class]. Sorted by the column `by`.
+// A table with columns that sort and rows that can be searched. It is sorted by the column `by`.
+// columns: [title, value of a row, text of the value, class].
 const sortable = (columns, rows, { caption, by, label, most = 25 }) => {
   let [column, up, wanted, all] = [by, false, "", false];
   const [body, note] = [element("tbody"), element("span", { class: "faint", role: "status" })];
@@ -55,38 +88,102 @@ const sortable = (columns, rows, { caption, by, label, most = 25 }) => {
     return up ? order : -order;
   };
   const show = () => {
-    const found = rows.filter((row) => columns[0][1](row).toLowerCase().includes(wanted)).sort(compare);
+    const found = rows
+      .filter((row) => columns[0][1](row).toLowerCase().includes(wanted))
+      .sort(compare);
     const shown = all ? found : found.slice(0, most);
-    heads.forEach((head, at) => head.setAttribute("aria-sort", at !== column ? "none" : up ? "ascending" : "descending"));
-    body.replaceChildren(...shown.map((row) => element("tr", {}, ...columns.map(([, value, text, kind]) =>
-      element("td", kind ? { class: kind } : {}, text ? text(value(row)) : String(value(row)))))));
-    note.textContent = found.length === shown.length ? `${found.length} rows` : `${shown.length} of ${found.length} rows`;
+    heads.forEach((head, at) =>
+      head.setAttribute("aria-sort", at !== column ? "none" : up ? "ascending" : "descending"),
+    );
+    body.replaceChildren(
+      ...shown.map((row) =>
+        element(
+          "tr",
+          {},
+          ...columns.map(([, value, text, kind]) =>
+            element(
+              "td",
+              kind ? { class: kind } : {},
+              text ? text(value(row)) : String(value(row)),
+            ),
+          ),
+        ),
+      ),
+    );
+    note.textContent =
+      found.length === shown.length
+        ? `${found.length} rows`
+        : `${shown.length} of ${found.length} rows`;
     more.hidden = !all && found.length <= most;
     more.textContent = all ? "Show fewer" : `Show all ${found.length}`;
   };
-  more.addEventListener("click", () => { all = !all; show(); });
-  const search = element("input", { type: "search", placeholder: "search", "aria-label": `Search ${label}` });
-  search.addEventListener("input", () => { wanted = search.value.trim().toLowerCase(); show(); });
+  more.addEventListener("click", () => {
+    all = !all;
+    show();
+  });
+  const search = element("input", {
+    type: "search",
+    placeholder: "search",
+    "aria-label": `Search ${label}`,
+  });
+  search.addEventListener("input", () => {
+    wanted = search.value.trim().toLowerCase();
+    show();
+  });
   show();
-  return element("div", { class: "sortable" },
+  return element(
+    "div",
+    { class: "sortable" },
     element("div", { class: "tools" }, search, note),
-    element("div", { class: "scroll" }, element("table", {}, element("caption", {}, element("span", {}, caption)), element("thead", {}, element("tr", {}, ...heads)), body)),
-    element("div", { class: "tools" }, more));
+    element(
+      "div",
+      { class: "scroll" },
+      element(
+        "table",
+        {},
+        element("caption", {}, element("span", {}, caption)),
+        element("thead", {}, element("tr", {}, ...heads)),
+        body,
+      ),
+    ),
+    element("div", { class: "tools" }, more),
+  );
 };
 
 const legend = (entries) =>
-  element("div", { class: "legend" }, ...entries.map(([name, color]) =>
-    element("span", {}, element("i", { style: `background: var(--${color})` }), name)));
+  element(
+    "div",
+    { class: "legend" },
+    ...entries.map(([name, color]) =>
+      element("span", {}, element("i", { style: `background: var(--${color})` }), name),
+    ),
+  );
 
-// One bar a line: [label, [[amount, color, title], …], value].
+// One bar for each line: [label, [[amount, color, title], …], value].
 const bars = (lines) => {
-  const largest = Math.max(1, ...lines.map(([, parts]) => parts.reduce((sum, [amount]) => sum + amount, 0)));
-  return element("div", { class: "bars" }, ...lines.flatMap(([label, parts, value]) => [
-    element("span", {}, label),
-    element("span", { class: "bar" }, ...parts.map(([amount, color, title]) =>
-      element("span", { style: `width: ${(100 * amount) / largest}%; background: var(--${color})`, title }))),
-    element("span", { class: "value" }, value),
-  ]));
+  const largest = Math.max(
+    1,
+    ...lines.map(([, parts]) => parts.reduce((sum, [amount]) => sum + amount, 0)),
+  );
+  return element(
+    "div",
+    { class: "bars" },
+    ...lines.flatMap(([label, parts, value]) => [
+      element("span", {}, label),
+      element(
+        "span",
+        { class: "bar" },
+        ...parts.map(([amount, color, title]) =>
+          element("span", {
+            style: `width: ${(100 * amount) / largest}%; background: var(--${color})`,
+            title,
+          }),
+        ),
+      ),
+      element("span", { class: "value" }, value),
+    ]),
+  );
 };
 
-const figure = (caption, ...content) => element("figure", {}, ...content, element("figcaption", {}, caption));
+const figure = (caption, ...content) =>
+  element("figure", {}, ...content, element("figcaption", {}, caption));

@@ -1,4 +1,4 @@
-// Puts the page together.
+// Builds the page.
 (() => {
   const { recordings, comparisons } = JSON.parse(document.getElementById("data").textContent);
   const [report, contents] = ["report", "contents"].map((id) => document.getElementById(id));
@@ -10,22 +10,38 @@
   };
   for (const recording of recordings) {
     const named = recordings.length > 1 ? `${recording.workload}: ` : "";
-    const all = [["kernel", recording.kernel], ["workload", recording.workload], ["seed", String(recording.seed)],
-      ["machines", recording.table.machines.map((machine) => machine.name).join(", ") || "none"], ...Object.entries(recording.conditions)];
-    add(`Workload ${recording.workload}`, "h2", [cards(recording), conditionsOf(all, "Conditions")]);
+    const all = [
+      ["kernel", recording.kernel],
+      ["workload", recording.workload],
+      ["seed", String(recording.seed)],
+      ["machines", recording.table.machines.map((machine) => machine.name).join(", ") || "none"],
+      ...Object.entries(recording.conditions),
+    ];
+    add(`Workload ${recording.workload}`, "h2", [
+      cards(recording),
+      conditionsOf(all, "Conditions"),
+    ]);
     for (const [title, nodes] of sectionsOf(recording)) add(`${named}${title}`, "h3", nodes);
   }
   for (const [title, nodes] of comparisonSections(comparisons)) add(title, "h2", nodes);
 
   const workloads = [...new Set([...recordings, ...comparisons].map((one) => one.workload))];
-  document.getElementById("title").textContent = recordings.length > 0 ? "Where the time goes" : "What the layout brought";
+  document.getElementById("title").textContent =
+    recordings.length > 0 ? "Where the time goes" : "What the layout changed";
   document.getElementById("subtitle").textContent = `Workloads: ${workloads.join(", ")}`;
   document.title = `Kernlane: ${workloads.join(", ")}`;
 
   const theme = document.getElementById("theme");
-  const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const say = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
-  theme.addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; say(); });
+  const isDark = () =>
+    (document.documentElement.dataset.theme ??
+      (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const showTheme = () => {
+    theme.textContent = isDark() ? "Light" : "Dark";
+  };
+  theme.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    showTheme();
+  });
   theme.hidden = false;
-  say();
+  showTheme();
 })();

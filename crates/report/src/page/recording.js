@@ -1,104 +1,245 @@
 // The sections of a recording: where its time went.
 
-const KINDS = { "system-call": "system call", "page-fault": "page fault", ipi: "IPI", "context-switch": "context switch", "kernel-thread": "kernel thread" };
-const titleOf = (row) => (row.kind === "idle" ? row.name : `${KINDS[row.kind] ?? row.kind} ${row.name}`);
+const KINDS = {
+  "system-call": "system call",
+  "page-fault": "page fault",
+  ipi: "IPI",
+  "context-switch": "context switch",
+  "kernel-thread": "kernel thread",
+};
+const titleOf = (row) =>
+  row.kind === "idle" ? row.name : `${KINDS[row.kind] ?? row.kind} ${row.name}`;
 
 const inKernel = (row) => row.kind !== "user" && row.kind !== "idle";
-const halts = (nanoseconds) => (isNone(nanoseconds) ? "This recording does not say how long the processor was halted: that time is left out."
-  : `Idle has the ${number(nanoseconds * 1e-9, 6)} s of the guest's clock in which the processor was halted.`);
+const halts = (nanoseconds) =>
+  isNone(nanoseconds)
+    ? "This recording does not say how long the processor was halted. That time is left out."
+    : `Idle includes ${number(nanoseconds * 1e-9, 6)} s of the guest's clock in which the ` +
+      `processor was halted.`;
 
 const overTime = (recording, unit, conditions) => {
   const { width, buckets } = recording.timeline;
   if (buckets.length === 0) return null;
-  const parts = [["user, instructions", "user-self", (b) => b.user], ["user, stall", "user-cold", (b) => b.user_stall],
-    ["kernel, instructions", "kernel-self", (b) => b.kernel], ["kernel, stall", "kernel-cold", (b) => b.kernel_stall], ["idle", "idle", (b) => b.idle]];
-  return ["Execution over time", [
-    figure(`Each of ${buckets.length} columns is ${short(width)} ${unit}, split into user mode, kernel and idle loop, each executing or waiting for the memory, as in SimOS ` +
-      `(Rosenblum 1995, figure 4.1). ${halts(recording.table.halted)} ${conditions}`,
-      ...timeline(buckets, width, unit, parts, "Execution over time: user, kernel, idle"))]];
+  const parts = [
+    ["user, instructions", "user-self", (b) => b.user],
+    ["user, stall", "user-cold", (b) => b.user_stall],
+    ["kernel, instructions", "kernel-self", (b) => b.kernel],
+    ["kernel, stall", "kernel-cold", (b) => b.kernel_stall],
+    ["idle", "idle", (b) => b.idle],
+  ];
+  return [
+    "Execution over time",
+    [
+      figure(
+        `Each of the ${buckets.length} columns covers ${short(width)} ${unit}: user mode, ` +
+          `kernel and idle loop, as in SimOS (Rosenblum 1995, figure 4.1). ` +
+          `User mode and kernel are split into executing and waiting for memory. ` +
+          `${halts(recording.table.halted)} ${conditions}`,
+        ...timeline(buckets, width, unit, parts, "Execution over time: user, kernel, idle"),
+      ),
+    ],
+  ];
 };
 
 const services = (recording, conditions) => {
   const machines = recording.table.machines;
   const all = Math.max(1, recording.table.instructions);
-  const columns = [["service", titleOf, null, "text"], ["share of kernel", (row) => (inKernel(row) ? row.share : null), share], ["share of all", (row) => row.instructions / all, share], ["calls", (row) => row.calls, count],
-    ["calls/s", (row) => row.calls_per_second, (v) => number(v, 0)], ["instr./call", (row) => row.mean_instructions, (v) => number(v, 0)],
-    ["latency (ns)", (row) => row.latency.total, (v) => number(v, 0)], ["off CPU (ns)", (row) => row.latency.off_cpu, (v) => number(v, 0)]];
+  const columns = [
+    ["service", titleOf, null, "text"],
+    ["share of kernel", (row) => (inKernel(row) ? row.share : null), share],
+    ["share of all", (row) => row.instructions / all, share],
+    ["calls", (row) => row.calls, count],
+    ["calls/s", (row) => row.calls_per_second, (v) => number(v, 0)],
+    ["instr./call", (row) => row.mean_instructions, (v) => number(v, 0)],
+    ["latency (ns)", (row) => row.latency.total, (v) => number(v, 0)],
+    ["off CPU (ns)", (row) => row.latency.off_cpu, (v) => number(v, 0)],
+  ];
   machines.forEach((machine, at) => {
     const named = (title) => (machines.length > 1 ? `${title}, ${machine.name}` : title);
-    columns.push([named("cycles/call"), (row) => row.on[at].mean_cycles, (v) => number(v, 0)], [named("CPI"), (row) => row.on[at].cpi, (v) => number(v, 2)],
-      [named("L1I stall/instr."), (row) => row.on[at].l1i_stall, (v) => number(v, 2)]);
+    columns.push(
+      [named("cycles/call"), (row) => row.on[at].mean_cycles, (v) => number(v, 0)],
+      [named("CPI"), (row) => row.on[at].cpi, (v) => number(v, 2)],
+      [named("L1I stall/instr."), (row) => row.on[at].l1i_stall, (v) => number(v, 2)],
+    );
     if (machine.kernel_stalls) {
-      columns.push([named("L1D stall/instr."), (row) => row.on[at].l1d_stall, (v) => number(v, 2)], ...(machine.has_l2 ? [[named("L2 stall/instr."), (row) => row.on[at].l2_stall, (v) => number(v, 2)]] : []));
+      columns.push(
+        [named("L1D stall/instr."), (row) => row.on[at].l1d_stall, (v) => number(v, 2)],
+        ...(machine.has_l2
+          ? [[named("L2 stall/instr."), (row) => row.on[at].l2_stall, (v) => number(v, 2)]]
+          : []),
+      );
     } else {
       columns.push([named("of L1I misses"), (row) => row.on[at].l1i_stall_share, share]);
     }
   });
-  return ["Services", [
-    sortable(columns, recording.table.rows, { by: 1, label: "services",
-      caption: `Every instruction belongs to one service. Share of kernel: of the instructions of all services but user mode and idle; share of all: of every instruction. Times in nanoseconds of the guest's clock, of which an instruction takes one. ${conditions}` }),
-    element("p", { class: "faint" }, `Without a service: ${number(100 * recording.table.other_share, 3)} % of the kernel's instructions. ` +
-      `Context switches: ${count(recording.table.context_switches)}.`)]];
+  return [
+    "Services",
+    [
+      sortable(columns, recording.table.rows, {
+        by: 1,
+        label: "services",
+        caption:
+          `Every instruction belongs to one service. Share of kernel: the share of the ` +
+          `instructions of all services except user mode and idle. Share of all: the share ` +
+          `of all instructions. Times are in nanoseconds of the guest's clock; an ` +
+          `instruction takes one. ${conditions}`,
+      }),
+      element(
+        "p",
+        { class: "faint" },
+        `Without a service: ${number(100 * recording.table.other_share, 3)} % of the ` +
+          `kernel's instructions. ` +
+          `Context switches: ${count(recording.table.context_switches)}.`,
+      ),
+    ],
+  ];
 };
 
-const LEVELS = [["L1I", (c) => c.l1i], ["L1D", (c) => modes(c.memory, "l1d")], ["L2, instructions", (c) => modes(c.memory, "l2_instructions")],
-  ["L2, data", (c) => modes(c.memory, "l2_data")], ["L3, instructions", (c) => modes(c.memory, "l3_instructions")], ["L3, data", (c) => modes(c.memory, "l3_data")]];
-const modes = (memory, level) => (memory ? { kernel: memory.kernel[level], user: memory.user[level] } : null);
-const CAUSES = [["kernel, self", "kernel", "self", "kernel-self"], ["kernel, other", "kernel", "other", "kernel-other"],
-  ["kernel, cold", "kernel", "cold", "kernel-cold"], ["user, other", "user", "other", "user-other"],
-  ["user, self", "user", "self", "user-self"], ["user, cold", "user", "cold", "user-cold"]];
+const LEVELS = [
+  ["L1I", (c) => c.l1i],
+  ["L1D", (c) => modes(c.memory, "l1d")],
+  ["L2, instructions", (c) => modes(c.memory, "l2_instructions")],
+  ["L2, data", (c) => modes(c.memory, "l2_data")],
+  ["L3, instructions", (c) => modes(c.memory, "l3_instructions")],
+  ["L3, data", (c) => modes(c.memory, "l3_data")],
+];
+const modes = (memory, level) =>
+  memory ? { kernel: memory.kernel[level], user: memory.user[level] } : null;
+const CAUSES = [
+  ["kernel, self", "kernel", "self", "kernel-self"],
+  ["kernel, other", "kernel", "other", "kernel-other"],
+  ["kernel, cold", "kernel", "cold", "kernel-cold"],
+  ["user, other", "user", "other", "user-other"],
+  ["user, self", "user", "self", "user-self"],
+  ["user, cold", "user", "cold", "user-cold"],
+];
 const byCause = (label, misses) => {
-  const parts = CAUSES.map(([name, mode, cause, color]) => [misses[mode][cause], color, `${name}: ${count(misses[mode][cause])}`]);
+  const parts = CAUSES.map(([name, mode, cause, color]) => [
+    misses[mode][cause],
+    color,
+    `${name}: ${count(misses[mode][cause])}`,
+  ]);
   return [label, parts, count(parts.reduce((sum, [amount]) => sum + amount, 0))];
 };
 
 const misses = (recording, conditions) => {
   if (recording.rows.length === 0) return null;
   const several = new Set(recording.rows.map((row) => row.layout)).size > 1;
-  const lines = recording.rows.flatMap((row) => LEVELS.map(([level, of]) => [level, of(row.counters)])
-    .filter(([, found]) => found && CAUSES.some(([, mode, cause]) => found[mode][cause] > 0))
-    .map(([level, found]) => byCause(`${row.machine}${several ? `, ${row.layout}` : ""}: ${level}`, found)));
-  return ["Misses by cause", [
-    figure(`Self: evicted by who misses it now; other: by another; cold: never fetched before. ${conditions}`,
-      legend(CAUSES.map(([name, , , color]) => [name, color])), bars(lines)),
-    ...recording.rows.slice(0, 1).map((row) => table(["", ...CAUSES.map(([name]) => name), "all"], LEVELS.map(([level, of]) => [level, of(row.counters)])
-      .filter(([, found]) => found).map(([level, found]) => {
-        const amounts = CAUSES.map(([, mode, cause]) => found[mode][cause]);
-        return [level, ...amounts.map(count), count(amounts.reduce((sum, amount) => sum + amount, 0))];
-      }), `Misses of ${row.machine}${several ? `, ${row.layout}` : ""}`))]];
+  const lines = recording.rows.flatMap((row) =>
+    LEVELS.map(([level, of]) => [level, of(row.counters)])
+      .filter(([, found]) => found && CAUSES.some(([, mode, cause]) => found[mode][cause] > 0))
+      .map(([level, found]) =>
+        byCause(`${row.machine}${several ? `, ${row.layout}` : ""}: ${level}`, found),
+      ),
+  );
+  return [
+    "Misses by cause",
+    [
+      figure(
+        `Self: the requester that misses the line had evicted it. Other: another requester ` +
+          `had evicted it. Cold: the line was never fetched before. ${conditions}`,
+        legend(CAUSES.map(([name, , , color]) => [name, color])),
+        bars(lines),
+      ),
+      ...recording.rows.slice(0, 1).map((row) =>
+        table(
+          ["", ...CAUSES.map(([name]) => name), "all"],
+          LEVELS.map(([level, of]) => [level, of(row.counters)])
+            .filter(([, found]) => found)
+            .map(([level, found]) => {
+              const amounts = CAUSES.map(([, mode, cause]) => found[mode][cause]);
+              return [
+                level,
+                ...amounts.map(count),
+                count(amounts.reduce((sum, amount) => sum + amount, 0)),
+              ];
+            }),
+          `Misses of ${row.machine}${several ? `, ${row.layout}` : ""}`,
+        ),
+      ),
+    ],
+  ];
 };
 
-const CLASSES = { "per-cpu": "per CPU", "cpu-entry-area": "CPU entry area", boot: "set aside at boot", held: "held, no mark" };
-const dataOf = (row) => `${CLASSES[row.class] ?? row.class.replaceAll("-", " ")} ${row.name ?? ""}`.trim();
+const CLASSES = {
+  "per-cpu": "per CPU",
+  "cpu-entry-area": "CPU entry area",
+  boot: "set aside at boot",
+  held: "held, no mark",
+};
+const dataOf = (row) =>
+  `${CLASSES[row.class] ?? row.class.replaceAll("-", " ")} ${row.name ?? ""}`.trim();
 
 const byData = (recording, conditions) => {
   if (!recording.data) return null;
   const { machine, rows, other_share, frames_unknown } = recording.data;
   const total = (causes) => causes.cold + causes.self + causes.other;
   const both = (row, level) => total(row.kernel[level]) + total(row.user[level]);
-  const all = Math.max(1, rows.reduce((sum, row) => sum + both(row, "l1d"), 0));
+  const all = Math.max(
+    1,
+    rows.reduce((sum, row) => sum + both(row, "l1d"), 0),
+  );
   const classes = [...new Set(rows.map((row) => row.class))].map((name) => {
-    const sum = (mode, cause) => rows.filter((row) => row.class === name).reduce((sum, row) => sum + row[mode].l1d[cause], 0);
-    const of = (mode) => ({ cold: sum(mode, "cold"), self: sum(mode, "self"), other: sum(mode, "other") });
+    const sum = (mode, cause) =>
+      rows.filter((row) => row.class === name).reduce((sum, row) => sum + row[mode].l1d[cause], 0);
+    const of = (mode) => ({
+      cold: sum(mode, "cold"),
+      self: sum(mode, "self"),
+      other: sum(mode, "other"),
+    });
     return [dataOf({ class: name }), { kernel: of("kernel"), user: of("user") }];
   });
   const amount = ([, misses]) => total(misses.kernel) + total(misses.user);
-  const columns = [["data", dataOf, null, "text"], ["share of L1D misses", (row) => both(row, "l1d") / all, share], ["by the kernel", (row) => total(row.kernel.l1d), count],
-    ["cold", (row) => row.kernel.l1d.cold, count], ["self", (row) => row.kernel.l1d.self, count], ["other", (row) => row.kernel.l1d.other, count],
-    ["by user mode", (row) => total(row.user.l1d), count]];
-  for (const [level, title] of [["l2d", "L2 misses"], ["l3d", "L3 misses"]]) {
-    if (rows.some((row) => both(row, level) > 0)) columns.push([title, (row) => both(row, level), count]);
+  const columns = [
+    ["data", dataOf, null, "text"],
+    ["share of L1D misses", (row) => both(row, "l1d") / all, share],
+    ["by the kernel", (row) => total(row.kernel.l1d), count],
+    ["cold", (row) => row.kernel.l1d.cold, count],
+    ["self", (row) => row.kernel.l1d.self, count],
+    ["other", (row) => row.kernel.l1d.other, count],
+    ["by user mode", (row) => total(row.user.l1d), count],
+  ];
+  for (const [level, title] of [
+    ["l2d", "L2 misses"],
+    ["l3d", "L3 misses"],
+  ]) {
+    if (rows.some((row) => both(row, level) > 0))
+      columns.push([title, (row) => both(row, level), count]);
   }
-  return ["Misses by data structure", [
-    figure(`L1D misses of loads and stores on ${machine} by what the data is, and why they missed. ${conditions}`, legend(CAUSES.map(([name, , , color]) => [name, color])),
-      bars(classes.filter((one) => amount(one) > 0).sort((a, b) => amount(b) - amount(a)).map(([name, misses]) => byCause(name, misses)))),
-    sortable(columns, rows, { by: 1, label: "data structures",
-      caption: `Every miss is in one row. Cold, self and other: causes of the kernel's L1D misses, on ${machine} (simulated). ${conditions}` }),
-    element("p", { class: "faint" }, `Data that nothing names: ${number(100 * other_share, 2)} % of the L1D's misses.` +
-      (frames_unknown ? ` What page frames are used for is not in this recording (${frames_unknown}): most data is without a name.` : ""))]];
+  return [
+    "Misses by data structure",
+    [
+      figure(
+        `L1D misses of loads and stores on ${machine} by data structure and cause. ${conditions}`,
+        legend(CAUSES.map(([name, , , color]) => [name, color])),
+        bars(
+          classes
+            .filter((one) => amount(one) > 0)
+            .sort((a, b) => amount(b) - amount(a))
+            .map(([name, misses]) => byCause(name, misses)),
+        ),
+      ),
+      sortable(columns, rows, {
+        by: 1,
+        label: "data structures",
+        caption:
+          `Every miss is in one row. Cold, self and other are the causes of the kernel's L1D ` +
+          `misses on ${machine} (simulated). ${conditions}`,
+      }),
+      element(
+        "p",
+        { class: "faint" },
+        `Data of unknown use: ${number(100 * other_share, 2)} % of the L1D's misses.` +
+          (frames_unknown
+            ? ` This recording does not say what page frames are used for ` +
+              `(${frames_unknown}), so most data has no name.`
+            : ""),
+      ),
+    ],
+  ];
 };
 
-// SimOS' figures 4.6 and 4.7: for each kind of cache, misses of one number of ways against the size.
+// SimOS' figures 4.6 and 4.7: misses against the size, for each kind of cache, at 2 ways.
 const HOLDS = { instructions: "instruction cache", data: "data cache", both: "unified cache" };
 const bySize = (recording, conditions) => {
   const { caches, kernel_instructions, user_instructions } = recording.sizes;
@@ -107,76 +248,235 @@ const bySize = (recording, conditions) => {
   const size = (bytes) => (bytes >= 1 << 20 ? `${bytes >> 20} MB` : `${bytes >> 10} KB`);
   const shown = kinds.flatMap((kind) => {
     const ways = 2;
-    const lines = caches.filter((cache) => cache.holds === kind && cache.ways === ways).map((cache) => {
-      const of = (mode) => ({ cold: cache[mode].cold, self: cache[mode].own, other: cache[mode].other });
-      return byCause(size(cache.size), { kernel: of("kernel"), user: of("user") });
-    });
+    const lines = caches
+      .filter((cache) => cache.holds === kind && cache.ways === ways)
+      .map((cache) => {
+        const of = (mode) => ({
+          cold: cache[mode].cold,
+          self: cache[mode].own,
+          other: cache[mode].other,
+        });
+        return byCause(size(cache.size), { kernel: of("kernel"), user: of("user") });
+      });
     return [element("p", {}, element("b", {}, HOLDS[kind] ?? kind), `, ${ways} ways`), bars(lines)];
   });
   const total = (mode) => mode.cold + mode.own + mode.other;
   const per = (misses) => (1000 * misses) / all;
-  const rows = caches.map((cache) => ({ ...cache, name: `${HOLDS[cache.holds] ?? cache.holds} ${size(cache.size)}, ${cache.ways} ways` }));
-  return ["Misses by size", [
-    figure(`Misses by cause in caches of many sizes, lines as in SimOS (Rosenblum 1995, figures 4.6 and 4.7): 64 bytes for instructions, 32 for data, 128 for both. ${conditions}`,
-      legend(CAUSES.map(([name, , , color]) => [name, color])), ...shown),
-    sortable([["cache", (row) => row.name, null, "text"], ["bytes", (row) => row.size, count], ["ways", (row) => row.ways, count],
-      ["misses per 1000 instr.", (row) => per(total(row.kernel) + total(row.user)), (v) => number(v, 2)], ["of the kernel", (row) => per(total(row.kernel)), (v) => number(v, 2)],
-      ["of user mode", (row) => per(total(row.user)), (v) => number(v, 2)]], rows, { by: 3, label: "caches", most: 8,
-      caption: `Misses per 1000 instructions of kernel and user together. ${conditions}` })]];
+  const rows = caches.map((cache) => ({
+    ...cache,
+    name: `${HOLDS[cache.holds] ?? cache.holds} ${size(cache.size)}, ${cache.ways} ways`,
+  }));
+  return [
+    "Misses by size",
+    [
+      figure(
+        `Misses by cause in caches of many sizes. Lines are as long as in SimOS (Rosenblum ` +
+          `1995, figures 4.6 and 4.7): 64 bytes for instructions, 32 for data, 128 for both. ` +
+          `${conditions}`,
+        legend(CAUSES.map(([name, , , color]) => [name, color])),
+        ...shown,
+      ),
+      sortable(
+        [
+          ["cache", (row) => row.name, null, "text"],
+          ["bytes", (row) => row.size, count],
+          ["ways", (row) => row.ways, count],
+          [
+            "misses per 1000 instr.",
+            (row) => per(total(row.kernel) + total(row.user)),
+            (v) => number(v, 2),
+          ],
+          ["of the kernel", (row) => per(total(row.kernel)), (v) => number(v, 2)],
+          ["of user mode", (row) => per(total(row.user)), (v) => number(v, 2)],
+        ],
+        rows,
+        {
+          by: 3,
+          label: "caches",
+          most: 8,
+          caption: `Misses per 1000 instructions of kernel and user together. ${conditions}`,
+        },
+      ),
+    ],
+  ];
 };
 
 const osShare = (recording, conditions) => {
   const os = recording.os_share;
   const lengths = (row) => row.lengths;
-  return ["The system's share", [
-    element("p", {}, `${share(os.share)} of the instructions were executed in the kernel (idle not counted); in the paper 44.85 % on average over its workloads, at least 38 % when ` +
-      `interactive, 5 % in SPEC CPU2000 (Nellans 2005, tables 1 and 2). ` +
-      os.machines.map((m) => `On ${m.machine} ${share(m.cycles)} of the cycles and ${share(m.l1i_misses)} of the L1I misses.`).join(" ") +
-      ` ${count(os.interrupts.count)} interrupts, half of them less than ${count(os.interrupts.median)} instructions apart.`),
-    sortable([["visits to the kernel by", titleOf, null, "text"], ["visits", (row) => lengths(row).count, count],
-      ["median below (instr.)", (row) => lengths(row).median, count], ["ninth decile below (instr.)", (row) => lengths(row).ninth_decile, count]],
-    os.visits, { by: 1, label: "visits", most: 12, caption: `How long visits to the kernel are, from entry to end, without the time in which the task did not run; powers of two. ${conditions}` })]];
+  return [
+    "The system's share",
+    [
+      element(
+        "p",
+        {},
+        `${share(os.share)} of the instructions were executed in the kernel (idle not ` +
+          `counted); in the paper 44.85 % on average over its workloads, at least 38 % in ` +
+          `interactive ones, 5 % in SPEC CPU2000 ` +
+          `(Nellans 2005, tables 1 and 2). ` +
+          os.machines
+            .map(
+              (m) =>
+                `On ${m.machine} ${share(m.cycles)} of the cycles and ` +
+                `${share(m.l1i_misses)} of the L1I misses.`,
+            )
+            .join(" ") +
+          ` ${count(os.interrupts.count)} interrupts, half of them less than ` +
+          `${count(os.interrupts.median)} instructions apart.`,
+      ),
+      sortable(
+        [
+          ["visits to the kernel by", titleOf, null, "text"],
+          ["visits", (row) => lengths(row).count, count],
+          ["median below (instr.)", (row) => lengths(row).median, count],
+          ["ninth decile below (instr.)", (row) => lengths(row).ninth_decile, count],
+        ],
+        os.visits,
+        {
+          by: 1,
+          label: "visits",
+          most: 12,
+          caption:
+            `Lengths of visits to the kernel, from entry to exit, without the time in which ` +
+            `the task did not run. The lengths are upper ends of powers of two. ${conditions}`,
+        },
+      ),
+    ],
+  ];
 };
 
 const functions = (recording, conditions) => {
   const has = (level) => recording.functions.some((row) => row[level] > 0);
   const of = Math.max(1, recording.table.kernel_instructions + recording.table.idle_instructions);
-  const columns = [["function", (row) => row.name, null, "name"], ["share of kernel and idle", (row) => row.instructions / of, share],
-    ["with callees", (row) => row.inclusive / of, share], ["calls", (row) => row.calls, count], ["instructions", (row) => row.instructions, count],
-    ["instr./call", (row) => (row.calls > 0 ? row.instructions / row.calls : null), (v) => number(v, 1)]];
-  for (const [level, title] of [["l1i", "L1I misses"], ["l1d", "L1D misses"], ["l2", "L2 misses"]]) {
-    if (has(level)) columns.push([title, (row) => row[level], count], [`${title}/k instr.`, (row) => (1000 * row[level]) / Math.max(1, row.instructions), (v) => number(v, 2)]);
+  const columns = [
+    ["function", (row) => row.name, null, "name"],
+    ["share of kernel and idle", (row) => row.instructions / of, share],
+    ["with callees", (row) => row.inclusive / of, share],
+    ["calls", (row) => row.calls, count],
+    ["instructions", (row) => row.instructions, count],
+    [
+      "instr./call",
+      (row) => (row.calls > 0 ? row.instructions / row.calls : null),
+      (v) => number(v, 1),
+    ],
+  ];
+  for (const [level, title] of [
+    ["l1i", "L1I misses"],
+    ["l1d", "L1D misses"],
+    ["l2", "L2 misses"],
+  ]) {
+    if (has(level))
+      columns.push(
+        [title, (row) => row[level], count],
+        [
+          `${title}/k instr.`,
+          (row) => (1000 * row[level]) / Math.max(1, row.instructions),
+          (v) => number(v, 2),
+        ],
+      );
   }
-  return ["Functions", [sortable(columns, recording.functions, { by: 1, label: "functions",
-    caption: `Functions of the kernel; a thunk's work belongs to the function that goes through it. Shares are of the instructions of the kernel and of its idle loop. ${conditions}` })]];
+  return [
+    "Functions",
+    [
+      sortable(columns, recording.functions, {
+        by: 1,
+        label: "functions",
+        caption:
+          `Functions of the kernel. A thunk's instructions count for the function that goes ` +
+          `through it. Shares are of the instructions of the kernel and of its idle loop. ` +
+          `${conditions}`,
+      }),
+    ],
+  ];
 };
 
 const sectionsOf = (recording) => {
   const machine = recording.table.machines[0]?.name;
   const unit = machine ? "cycles" : "instructions";
-  const conditions = `Workload ${recording.workload}, kernel ${recording.kernel.slice(0, 12)}, seed ${recording.seed}${machine ? `, machine ${machine} (simulated)` : ""}.`;
-  const maps = recording.maps.length === 0 ? null : ["Where the kernel's code misses", [
-    figure(`L1I misses by the address of the code, heights by square root${recording.maps.length > 1 ? ", the same for each layout" : ""} (Torrellas 1998, figures 1 and 13). ${conditions}`,
-      ...addressMap(recording.maps))]];
-  const flame = recording.flame.frames.length === 0 ? null : ["Calls", [
-    figure(`Flame graph of all instructions: mode, service, and each chain of calls in it; exact counts, no samples. Click or Enter zooms, Escape shows all. What is narrower than 1/5000 is left out. ${conditions}`,
-      ...flameGraph(recording.flame.names, recording.flame.frames, "instructions"))]];
-  return [overTime(recording, unit, conditions), services(recording, conditions), misses(recording, conditions), byData(recording, conditions), bySize(recording, conditions), maps, flame, osShare(recording, conditions),
-    functions(recording, conditions)].filter((section) => section !== null);
+  const conditions =
+    `Workload ${recording.workload}, kernel ${recording.kernel.slice(0, 12)}, seed ` +
+    `${recording.seed}${machine ? `, machine ${machine} (simulated)` : ""}.`;
+  const maps =
+    recording.maps.length === 0
+      ? null
+      : [
+          "Where the kernel's code misses",
+          [
+            figure(
+              `L1I misses by the address of the code (Torrellas 1998, figures 1 and 13). ` +
+                `Heights are square ` +
+                `roots${recording.maps.length > 1 ? ", on one scale for all layouts" : ""}. ` +
+                `${conditions}`,
+              ...addressMap(recording.maps),
+            ),
+          ],
+        ];
+  const flame =
+    recording.flame.frames.length === 0
+      ? null
+      : [
+          "Calls",
+          [
+            figure(
+              `Flame graph of all instructions: mode, service, and each chain of calls in ` +
+                `it. The counts are exact, not sampled. A click or Enter zooms in, Escape ` +
+                `shows everything. Frames narrower than 1/5000 are left out. ${conditions}`,
+              ...flameGraph(recording.flame.names, recording.flame.frames, "instructions"),
+            ),
+          ],
+        ];
+  return [
+    overTime(recording, unit, conditions),
+    services(recording, conditions),
+    misses(recording, conditions),
+    byData(recording, conditions),
+    bySize(recording, conditions),
+    maps,
+    flame,
+    osShare(recording, conditions),
+    functions(recording, conditions),
+  ].filter((section) => section !== null);
 };
 
 const cards = (recording) => {
   const { table } = recording;
   const part = (value) => share(value / Math.max(1, table.instructions));
   const machine = table.machines[0];
-  const entries = [[short(table.instructions), "instructions"], [part(table.kernel_instructions), "in the kernel"], [part(table.user_instructions), "in user mode"],
-    [count(table.context_switches), "context switches"]];
+  const entries = [
+    [short(table.instructions), "instructions"],
+    [part(table.kernel_instructions), "in the kernel"],
+    [part(table.user_instructions), "in user mode"],
+    [count(table.context_switches), "context switches"],
+  ];
   if (machine) {
-    entries.push([number(machine.cycles / Math.max(1, table.instructions), 2), `cycles per instruction, ${machine.name}`],
-      [number((1000 * machine.kernel_l1i_misses) / Math.max(1, table.kernel_instructions), 1), "L1I misses per 1000 kernel instructions"]);
+    entries.push(
+      [
+        number(machine.cycles / Math.max(1, table.instructions), 2),
+        `cycles per instruction, ${machine.name}`,
+      ],
+      [
+        number((1000 * machine.kernel_l1i_misses) / Math.max(1, table.kernel_instructions), 1),
+        "L1I misses per 1000 kernel instructions",
+      ],
+    );
   }
-  return element("div", { class: "cards" }, ...entries.map(([value, name]) => element("div", { class: "card" }, element("b", {}, value), element("span", {}, name))));
+  return element(
+    "div",
+    { class: "cards" },
+    ...entries.map(([value, name]) =>
+      element("div", { class: "card" }, element("b", {}, value), element("span", {}, name)),
+    ),
+  );
 };
 
-const conditionsOf = (entries, title) => element("details", {}, element("summary", {}, title),
-  element("dl", {}, ...entries.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)])));
+const conditionsOf = (entries, title) =>
+  element(
+    "details",
+    {},
+    element("summary", {}, title),
+    element(
+      "dl",
+      {},
+      ...entries.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]),
+    ),
+  );

@@ -1,34 +1,33 @@
-//! The open services of each task: how they begin, change their names, end, and go with their task.
+//! The open services of each task: how they begin, change their names and end.
 //!
-//! Takes what the automaton sees; changes the stacks of open services and books their times in the
-//! ledger. Never looks at translations.
+//! Takes what the automaton sees; changes the stacks of open services and adds their times to the
+//! ledger. Never looks at translation blocks.
 
 use super::{Automaton, thread_name};
-use crate::services::annotations::{Kind, fit};
-use crate::services::code::Word;
+use crate::services::annotations::{ServiceKind, fit};
+use crate::services::code::TranslationWord;
 use crate::services::ledger::{Invocation, ServiceId, Times, add_machines};
 use crate::services::meter::{Booked, Meter};
-use crate::services::tasks::{Moment, Open, Task, Until};
+use crate::services::tasks::{ClosedBy, OpenService, TaskClocks, TaskState};
 
 impl<M: Meter> Automaton<'_, M> {
-    /// A new task runs its first instructions; what was not yet known to be anything else belongs
-    /// to it.
+    /// A new task runs its first instructions. Instructions of an unknown service count for it.
     pub(super) fn begin_task(&mut self, service: ServiceId) {
         let task = &mut self.tasks[self.current];
         match &mut task.open[..] {
             [base] if task.unknown && task.last.ran == 0 => {
-                (base.kind, base.service) = (Kind::Task, service);
+                (base.kind, base.service) = (ServiceKind::Task, service);
                 task.unknown = false;
             }
             _ => {
                 self.replace_task();
-                self.open(Kind::Task, service, Until::UserMode);
+                self.open(ServiceKind::Task, service, ClosedBy::UserMode);
             }
         }
     }
 
-    /// Another task at the address of one that is dead: it is a task of its own from where it was
-    /// switched to.
+    /// A new task uses the address of a dead task. It is a separate task since the last switch to
+    /// it.
     pub(super) fn replace_task(&mut self) {
         self.book();
         let dead = self.current;
@@ -38,13 +37,13 @@ impl<M: Meter> Automaton<'_, M> {
         }
         self.forget();
         let task = &mut self.tasks[dead];
-        let new = Task {
+        let new = TaskState {
             name: task.name.clone(),
             user: task.user,
             since: task.since,
             runs_since: task.runs_since,
             switched: true,
-            ..Task::default()
+            ..TaskState::default()
         };
         (task.ran, task.blocked, task.waiting, task.since) =
             (last.ran, last.blocked, last.waiting, last.clock);
@@ -58,57 +57,56 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.named(self.current, self.running, &name);
     }
 
-    pub(super) fn gate(&mut self, kind: Kind, service: ServiceId) {
+    pub(super) fn gate(&mut self, kind: ServiceKind, service: ServiceId) {
         self.callee = None;
-        if matches!(kind, Kind::Interrupt | Kind::Ipi) {
+        if matches!(kind, ServiceKind::Interrupt | ServiceKind::Ipi) {
             if let Some(last) = self.last_interrupt {
                 self.between_interrupts.add(self.clock - last);
             }
             self.last_interrupt = Some(self.clock);
             self.interrupts += 1;
         }
-        if kind == Kind::SystemCall {
-            // Only user mode makes system calls: the task is no kernel thread, though nothing else
-            // of it was seen.
+        if kind == ServiceKind::SystemCall {
+            // Only user mode makes system calls, so the task is not a kernel thread.
             self.tasks[self.current].unknown = false;
         }
         if self.tasks[self.current].open.is_empty() && self.tasks[self.current].unknown {
             self.open_base();
         }
-        self.open(kind, service, Until::InterruptReturn);
+        self.open(kind, service, ClosedBy::InterruptReturn);
     }
 
-    /// Kernel code runs, and nothing is open.
+    /// Kernel code runs while no service is open.
     pub(super) fn begin_unseen(&mut self, from_user: bool, start: u64) {
         if from_user {
             let name = format!("entered at {}", self.codes.name_at(start));
-            let service = self.ledger.service(Kind::Other, &name);
-            self.open(Kind::Other, service, Until::InterruptReturn);
+            let service = self.ledger.service(ServiceKind::Other, &name);
+            self.open(ServiceKind::Other, service, ClosedBy::InterruptReturn);
         } else {
             self.open_base();
         }
     }
 
-    /// What a task does in the kernel by itself: it is idle, or a kernel thread until user mode
-    /// shows that it is none.
+    /// Opens the base service of a task: idle, or a kernel thread until user mode shows that it is
+    /// not one.
     pub(super) fn open_base(&mut self) {
         let task = &mut self.tasks[self.current];
         task.switched = false;
         let idle = self.binding.idle.iter().any(|pattern| fit(pattern, &task.name).is_some());
         let (kind, name) = match idle {
-            true => (Kind::Idle, "idle".to_owned()),
-            false => (Kind::KernelThread, thread_name(&task.name).to_owned()),
+            true => (ServiceKind::Idle, "idle".to_owned()),
+            false => (ServiceKind::KernelThread, thread_name(&task.name).to_owned()),
         };
         task.unknown &= !idle;
         let service = self.ledger.service(kind, &name);
-        self.open(kind, service, Until::UserMode);
+        self.open(kind, service, ClosedBy::UserMode);
     }
 
-    pub(super) fn open(&mut self, kind: Kind, service: ServiceId, until: Until) {
+    pub(super) fn open(&mut self, kind: ServiceKind, service: ServiceId, until: ClosedBy) {
         self.book();
         let began = self.now();
         let task = &mut self.tasks[self.current];
-        task.open.push(Open {
+        task.open.push(OpenService {
             service,
             kind,
             until,
@@ -129,12 +127,12 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    pub(super) fn settle(&mut self, open: Open, now: Moment) {
+    pub(super) fn settle(&mut self, open: OpenService, now: TaskClocks) {
         let invocation = Invocation {
             instructions: open.instructions,
             machines: open.machines,
             times: Times {
-                // What began in the last steps of a dead task's address has no time of its own.
+                // A service that began in the last steps of a dead task has no time of its own.
                 latency: now.clock.saturating_sub(open.began.clock),
                 ran: now.ran.saturating_sub(open.began.ran),
                 blocked: now.blocked.saturating_sub(open.began.blocked),
@@ -146,9 +144,9 @@ impl<M: Meter> Automaton<'_, M> {
     }
 
     /// The current task's clocks.
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> TaskClocks {
         let task = &self.tasks[self.current];
-        Moment {
+        TaskClocks {
             clock: self.halts.time(self.clock),
             ran: task.ran + (self.clock - task.runs_since),
             blocked: task.blocked,
@@ -156,10 +154,14 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// Gives the innermost open service of kind `of` another name; whether there was one that may
-    /// have it. A task of which it is not known what it does is in that service since before the
-    /// recording began.
-    pub(super) fn rename(&mut self, of: Kind, when: &[ServiceId], service: ServiceId) -> bool {
+    /// Renames the innermost open service of kind `of`; returns whether one could be renamed. An
+    /// unknown task has been in that service since before the recording began.
+    pub(super) fn rename(
+        &mut self,
+        of: ServiceKind,
+        when: &[ServiceId],
+        service: ServiceId,
+    ) -> bool {
         let task = &mut self.tasks[self.current];
         if let Some(open) = task.open.iter_mut().rfind(|open| open.kind == of) {
             let may = when.is_empty() || when.contains(&open.service);
@@ -170,7 +172,9 @@ impl<M: Meter> Automaton<'_, M> {
         }
         match task.open.first_mut() {
             Some(base)
-                if task.unknown && of == Kind::SystemCall && base.kind == Kind::KernelThread =>
+                if task.unknown
+                    && of == ServiceKind::SystemCall
+                    && base.kind == ServiceKind::KernelThread =>
             {
                 (base.kind, base.service, task.unknown) = (of, service, false);
                 true
@@ -182,11 +186,13 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn enter_user_mode(&mut self) {
         self.book();
         let task = &mut self.tasks[self.current];
-        if let Some(base) =
-            task.open.first_mut().filter(|base| task.unknown && base.kind == Kind::KernelThread)
+        if let Some(base) = task
+            .open
+            .first_mut()
+            .filter(|base| task.unknown && base.kind == ServiceKind::KernelThread)
         {
-            base.kind = Kind::Other;
-            base.service = self.ledger.service(Kind::Other, "begun before the recording");
+            base.kind = ServiceKind::Other;
+            base.service = self.ledger.service(ServiceKind::Other, "begun before the recording");
         }
         self.close_all(self.current);
         let task = &mut self.tasks[self.current];
@@ -195,10 +201,10 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.unwound(0);
         self.in_user_mode = true;
         self.callee = None;
-        self.usual = Word::USER;
+        self.usual = TranslationWord::USER;
     }
 
-    /// Closes what is open of a task, which is over.
+    /// Closes the open services of the current task, which has ended.
     pub(super) fn forget(&mut self) {
         self.book();
         self.close_all(self.current);
@@ -212,8 +218,8 @@ impl<M: Meter> Automaton<'_, M> {
         let current = std::mem::replace(&mut self.current, at);
         let now = match at == current {
             true => self.now(),
-            false => Moment {
-                // What happened to it since it ran last is not its own: it may be dead.
+            false => TaskClocks {
+                // Time since it ran last does not count: the task may be dead.
                 clock: self.tasks[at].since,
                 ran: self.tasks[at].ran,
                 blocked: self.tasks[at].blocked,
@@ -226,7 +232,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.current = current;
     }
 
-    /// Another task runs, or the one that runs has another name.
+    /// Another task runs, or the running task has another name.
     pub(super) fn switch(&mut self, id: usize) {
         let (to, name) = &self.task_of[id];
         let (to, name) = (*to, name.clone());
@@ -240,7 +246,7 @@ impl<M: Meter> Automaton<'_, M> {
             from.ran += self.clock - from.runs_since;
             (from.since, from.woken) = (now, None);
             let task = &mut self.tasks[to];
-            task.last = Moment {
+            task.last = TaskClocks {
                 clock: task.since,
                 ran: task.ran,
                 blocked: task.blocked,
@@ -253,16 +259,16 @@ impl<M: Meter> Automaton<'_, M> {
             self.current = to;
             self.meter.switched(to);
         }
-        self.tasks[to].user = Some(self.ledger.service(Kind::User, &name));
+        self.tasks[to].user = Some(self.ledger.service(ServiceKind::User, &name));
         self.meter.named(to, id, &name);
         self.tasks[to].name = name;
         if !self.in_user_mode && self.tasks[to].open.is_empty() {
-            // The next execution sees what it does.
-            self.usual = Word::AWAITED;
+            // The next execution shows what it does.
+            self.usual = TranslationWord::AWAITED;
         }
     }
 
-    /// A task that does not run is able to.
+    /// A task that does not run becomes able to run.
     pub(super) fn wake(&mut self, id: usize) {
         let (at, _) = self.task_of[id];
         self.wakes_seen = true;
@@ -271,8 +277,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// The kernel has read the clock: what began since a halt began later by the time that was
-    /// halted.
+    /// The kernel has read the clock. Services that began since a halt began later, by the halted
+    /// time.
     pub(super) fn clock_read(&mut self, ticks: u32) {
         let Some(halt) = self.halts.read(self.clock, ticks) else { return };
         self.book();
@@ -287,7 +293,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.halted(halt.nanoseconds, later);
     }
 
-    /// Puts what ran since the last time into the books, under what was running.
+    /// Adds what ran since the last call to the running service.
     pub(super) fn book(&mut self) {
         let instructions = self.clock - std::mem::replace(&mut self.booked, self.clock);
         let machines = self.meter.take();

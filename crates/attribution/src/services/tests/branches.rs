@@ -1,7 +1,7 @@
-//! Branches by service: who executed what was predicted wrongly.
+//! Branch prediction by service: a misprediction counts for the service that executed the branch.
 
 use crate::services::Attributed;
-use crate::services::examples::{Run, USER, at, kernel};
+use crate::services::examples::{ExampleRun, USER, at, kernel};
 use crate::services::table::ServiceTable;
 use sim::{
     BranchCounters, BranchPrediction, DirectionPrediction, HeldBranches, MachineModel,
@@ -9,7 +9,7 @@ use sim::{
 };
 use trace::RecordingReader;
 
-/// Static, with room for every branch of these executions.
+/// Static prediction, with room for every branch of these executions.
 fn machine() -> MachineModel {
     let targets = TargetBufferDescription::new(64, 4, HeldBranches::Taken).unwrap();
     MachineModel {
@@ -27,7 +27,7 @@ fn machine() -> MachineModel {
     }
 }
 
-fn books_with_branches(run: &Run, machines: &[MachineModel]) -> Attributed {
+fn books_with_branches(run: &ExampleRun, machines: &[MachineModel]) -> Attributed {
     let (symbols, binding) = kernel();
     let bytes = run.recording();
     let reader = &mut RecordingReader::new(&bytes[..]).unwrap();
@@ -41,13 +41,13 @@ fn counters(books: &Attributed, service: &str) -> BranchCounters {
 
 const JUMP_RAX: &[u8] = &[0xff, 0xe0];
 
-/// A read that calls a service, which calls a function that never returns to it.
-fn read_with_a_lost_return() -> Run {
+/// A read that calls a service, which calls a function that does not return to it.
+fn read_with_a_lost_return() -> ExampleRun {
     let read = at("__x64_sys_read");
-    let mut run = Run::new();
+    let mut run = ExampleRun::new();
     run.user(1).enter_read().call(read, 2, "net_rx_action");
     run.call(at("net_rx_action"), 3, "bare_entry").ret(at("bare_entry"), 2);
-    // A loop, three times round, then a jump through a pointer to the way back.
+    // A loop of three iterations, then a jump through a pointer to the way back.
     for _ in 0..3 {
         run.push(read + 6, 1, &[0x75, 0xfd]);
     }
@@ -58,12 +58,12 @@ fn read_with_a_lost_return() -> Run {
 #[test]
 fn wrong_predictions_go_to_the_service_whose_branch_it_was() {
     let books = books_with_branches(&read_with_a_lost_return(), &[machine()]);
-    // Its last branch is the return from its function: what it was called by goes on elsewhere.
+    // Its last branch is the return from its function. The caller continues elsewhere.
     let net =
         BranchCounters { returns: 1, wrong_returns: 1, misfetches: 1, ..BranchCounters::default() };
     assert_eq!(counters(&books, "net_rx_action"), net);
-    // From then on the return stack is off by one. Calls and the loop's branch are not in the
-    // target buffer when they are first taken.
+    // From then on the return stack is off by one. The target buffer lacks calls and the loop's
+    // branch when they are first taken.
     let read = BranchCounters {
         conditional: 3,
         wrong_directions: 1,
@@ -85,10 +85,10 @@ fn a_table_has_rates_stalls_and_totals() {
     let header = trace::RecordingHeader::default();
     let table = ServiceTable::new(&header, &books, Vec::new(), &machines);
     let row = table.rows.iter().find(|row| row.name == "read").unwrap();
-    let read = row.on[0].branches.unwrap();
+    let read = row.machines[0].branches.unwrap();
     assert_eq!((read.mispredictions(), read.stall), (4, Some(4.0 * 10.0 + 4.0 * 2.0)));
     assert!((read.per_thousand - 4000.0 / row.instructions as f64).abs() < 1e-9);
-    assert_eq!(row.on[1].branches, None, "a machine without a predictor is not simulated");
+    assert_eq!(row.machines[1].branches, None, "a machine without a predictor is not simulated");
     let [all, of_kernel] = table.machines[0].branches.unwrap();
     assert_eq!((all.mispredictions(), of_kernel.mispredictions()), (5, 5));
     assert_eq!(table.machines[1].branches, None);
@@ -97,7 +97,7 @@ fn a_table_has_rates_stalls_and_totals() {
     let table = ServiceTable::new(&header, &without, Vec::new(), &machines);
     assert!(!serde_json::to_string(&table).unwrap().contains("branches"));
     for (with, without) in books.ledger.accounts.iter().zip(&without.ledger.accounts) {
-        let l1i = |totals: &crate::services::ledger::Totals| {
+        let l1i = |totals: &crate::services::ledger::ServiceTotals| {
             totals.machines.first().map(|counts| counts.l1i_misses)
         };
         assert_eq!(
@@ -108,11 +108,10 @@ fn a_table_has_rates_stalls_and_totals() {
     }
 }
 
-/// Nobody saw where the jump went behind which an interrupt came; the next time it goes where none
-/// is known.
+/// An interrupt hides where the first jump went. The next jump has no known target.
 #[test]
-fn a_jump_that_is_interrupted_is_not_judged() {
-    let mut run = Run::new();
+fn an_interrupted_jump_does_not_count() {
+    let mut run = ExampleRun::new();
     run.push(USER, 1, JUMP_RAX).iret(at("asm_sysvec_apic_timer_interrupt"), 2);
     run.push(USER + 0x100, 3, &[]);
     for _ in 0..2 {

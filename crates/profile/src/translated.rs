@@ -1,0 +1,171 @@
+//! A translation block of the kernel in terms of basic blocks.
+//!
+//! Takes a translation block and the image; says which basic blocks begin in it, and which edge or
+//! call each exit is. [`execution::flow`] says which exit was taken. The last instruction is read
+//! from the bytes that ran, not from the image: the kernel patches static keys, static calls and
+//! alternatives at run time.
+
+use execution::code::{LastInstruction, TranslatedCode};
+use execution::flow::FragmentExit;
+use image::address::LinkAddr;
+use image::{BlockIndex, End, Image};
+use layout::graph::{EdgeKind, SeedClass};
+use sim::BranchKind;
+
+/// The basic blocks of a translation block of kernel code.
+#[derive(Clone, Debug)]
+pub(super) struct TranslatedBlocks {
+    pub start: LinkAddr,
+    /// The blocks that begin in it, with the number of instructions before each; ascending.
+    pub blocks: Vec<(BlockIndex, u32)>,
+    /// The block that holds its first instruction.
+    pub first: Option<BlockIndex>,
+    /// The block that it ends with; `None` when it was cut inside a block.
+    pub last: Option<BlockIndex>,
+    /// Set on the translation block at which the kernel is entered.
+    pub entry: Option<SeedClass>,
+    /// Its first block lies in movable text.
+    pub movable: bool,
+}
+
+/// What a transfer of control between two blocks is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BlockTransfer {
+    /// From the end of a block to the start of another.
+    Edge(BlockIndex, BlockIndex, EdgeKind),
+    /// From a call at the end of a block to the entry of a function.
+    Call(BlockIndex, BlockIndex),
+}
+
+impl TranslatedBlocks {
+    pub fn new(image: &Image, code: &TranslatedCode) -> Self {
+        let (start, end) = (code.addr.0, code.end().0);
+        let mut blocks = Vec::new();
+        let mut addr = start;
+        for (n, &length) in code.lengths.iter().enumerate() {
+            if let Some(block) = block_from(image, addr) {
+                blocks.push((block, n as u32));
+            }
+            addr += u64::from(length);
+        }
+        let first = image.block_at(LinkAddr(start));
+        // A patched instruction may be shorter than what the image has there: `ret` for
+        // `jmp __x86_return_thunk`.
+        let last =
+            (end > start).then(|| image.block_at(LinkAddr(end - 1))).flatten().filter(|&block| {
+                code.last != LastInstruction::Plain || image.block(block).end_addr().0 == end
+            });
+        let function = first.map(|block| image.function_of(block));
+        Self {
+            start: LinkAddr(start),
+            blocks,
+            first,
+            last,
+            entry: function
+                .filter(|function| function.addr.0 == start)
+                .and_then(|function| seed_class(&function.name)),
+            movable: function.is_some_and(|function| function.movable),
+        }
+    }
+
+    /// The edge or call of an exit of `code`, the code of these blocks. `None` where the exit leads
+    /// to no block, or where the code alone does not say where it leads.
+    pub fn transfer(
+        &self,
+        code: &TranslatedCode,
+        exit: FragmentExit,
+        image: &Image,
+    ) -> Option<BlockTransfer> {
+        let from = self.last?;
+        match (code.last, exit) {
+            (
+                LastInstruction::Plain | LastInstruction::Conditional { .. },
+                FragmentExit::Next | FragmentExit::LateNext,
+            ) => {
+                let to = block_from(image, code.end().0)?;
+                Some(BlockTransfer::Edge(from, to, EdgeKind::FallThrough))
+            }
+            (
+                LastInstruction::Conditional { target },
+                FragmentExit::Taken | FragmentExit::LateTaken,
+            ) => Some(BlockTransfer::Edge(from, block_from(image, target.0)?, EdgeKind::Branch)),
+            (LastInstruction::Jump { target }, FragmentExit::Taken) => {
+                Some(BlockTransfer::Edge(from, block_from(image, target.0)?, EdgeKind::Jump))
+            }
+            (LastInstruction::Call { target }, FragmentExit::Taken) => {
+                let to = block_from(image, target.0).filter(|&to| is_entry(image, to))?;
+                Some(BlockTransfer::Call(from, to))
+            }
+            _ => None,
+        }
+    }
+
+    /// The edge or call from `code`, the code of these blocks, to `next`, when `code` ends with a
+    /// return or an indirect branch: then only the recording says where it leads.
+    pub fn indirect_transfer(
+        &self,
+        code: &TranslatedCode,
+        next: &TranslatedBlocks,
+        image: &Image,
+    ) -> Option<BlockTransfer> {
+        let from = self.last?;
+        let to = next.first.filter(|&to| image.block(to).addr == next.start)?;
+        match code.last {
+            // The kernel's entries are not called: an interrupt came before the callee ran.
+            LastInstruction::Taken(BranchKind::IndirectCall) => {
+                let called = is_entry(image, to) && next.entry.is_none();
+                called.then_some(BlockTransfer::Call(from, to))
+            }
+            LastInstruction::Taken(_) => return_or_jump(image, from, to),
+            _ => None,
+        }
+    }
+}
+
+/// Whether only the recording says where the last instruction leads: to a caller, or to where a
+/// register or memory points.
+pub(super) fn leads_anywhere(code: &TranslatedCode) -> bool {
+    matches!(code.last, LastInstruction::Taken(_))
+}
+
+/// The block that begins at an address.
+fn block_from(image: &Image, addr: u64) -> Option<BlockIndex> {
+    image.block_at(LinkAddr(addr)).filter(|&block| image.block(block).addr.0 == addr)
+}
+
+/// Whether a block is its function's first.
+fn is_entry(image: &Image, block: BlockIndex) -> bool {
+    image.function_of(block).addr == image.block(block).addr
+}
+
+/// A return completes the call in front of `to`. The image may have another instruction there: the
+/// call may be an alternative. With a rewritten return stack (a retpoline) a return enters a
+/// function, as an indirect jump does. An interrupt after either leads to code that does not move.
+fn return_or_jump(image: &Image, from: BlockIndex, to: BlockIndex) -> Option<BlockTransfer> {
+    if is_entry(image, to) {
+        let movable = image.function_of(to).movable;
+        return movable.then_some(BlockTransfer::Edge(from, to, EdgeKind::Indirect));
+    }
+    let call = BlockIndex(to.0.checked_sub(1)?);
+    let block = image.block(call);
+    let returned = matches!(block.end, End::Call(_) | End::FallThrough)
+        && block.end_addr() == image.block(to).addr;
+    returned.then_some(BlockTransfer::Edge(call, to, EdgeKind::FallThrough))
+}
+
+/// Torrellas' classes of entry by the kernel's names of its entry points
+/// (arch/x86/entry/entry_64.S, asm/idtentry.h).
+fn seed_class(function: &str) -> Option<SeedClass> {
+    match function {
+        "asm_exc_page_fault" => Some(SeedClass::PageFault),
+        "entry_SYSCALL_64"
+        | "entry_SYSENTER_compat"
+        | "entry_SYSCALL_compat"
+        | "asm_int80_emulation" => Some(SeedClass::SystemCall),
+        "asm_common_interrupt" | "asm_spurious_interrupt" => Some(SeedClass::Interrupt),
+        "ret_from_fork_asm" => Some(SeedClass::Other),
+        _ if function.starts_with("asm_sysvec_") => Some(SeedClass::Interrupt),
+        _ if function.starts_with("asm_exc_") => Some(SeedClass::Other),
+        _ => None,
+    }
+}
