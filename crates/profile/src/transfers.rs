@@ -18,11 +18,11 @@ pub(super) struct IndirectTransfers {
     /// The translation block of the last fragment, if it leads anywhere.
     departed: Option<u32>,
     /// By translation block. Most have few destinations; the most frequent is near the front.
-    destinations: Vec<Vec<Destination>>,
+    destinations: Vec<Vec<IndirectDestination>>,
 }
 
 #[derive(Clone, Copy)]
-struct Destination {
+struct IndirectDestination {
     translation: u32,
     count: u64,
 }
@@ -55,7 +55,7 @@ impl IndirectTransfers {
                     destinations.swap(at, at - 1);
                 }
             }
-            None => destinations.push(Destination { translation: to, count: 1 }),
+            None => destinations.push(IndirectDestination { translation: to, count: 1 }),
         }
     }
 }
@@ -132,7 +132,7 @@ impl<'a> KernelBlocks<'a> {
         profile: &mut Profile,
     ) {
         for (from, destinations) in transfers.destinations.iter().enumerate() {
-            for &Destination { translation, count } in destinations {
+            for &IndirectDestination { translation, count } in destinations {
                 let ends = self.of(from).zip(self.of(translation as usize));
                 let transfer = ends.and_then(|(from_blocks, to)| {
                     from_blocks.indirect_transfer(&flow.codes[from], to, self.image)

@@ -78,8 +78,8 @@ fn placed(
     Placed { old: LinkAddr(K + old), old_size, new: LinkAddr(K + new), new_size, appended, ending }
 }
 
-/// Everything moves by 0x200. A is inverted, with a near jump, and C is behind it. B and D are
-/// apart from them, with D behind B. E is cut from the call.
+/// The layout behind 0x200: A is inverted, with a near jump, and C stands behind it. B stands with
+/// D behind it, apart from A and C. E is cut from the call in front of it.
 pub fn moved() -> Placement {
     Placement {
         blocks: vec![
