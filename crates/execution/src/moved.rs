@@ -9,7 +9,7 @@
 use crate::code::{Code, Last};
 use crate::flow::{Exit, Fragment};
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use sim::{Branch, BranchKind, CodeAddr, TakenBranches};
 use trace::RunAddr;
 
@@ -82,7 +82,7 @@ pub fn run(code: &Code, fragment: &Fragment, placement: &Placement) -> Moved {
 struct Walk<'a> {
     placement: &'a Placement,
     moved: Moved,
-    at: Option<&'a Placed>,
+    at: Option<&'a PlacedBlock>,
 }
 
 impl<'a> Walk<'a> {
@@ -182,7 +182,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Runs the jump behind a block, which goes to what was at `goes_to`; gives its address.
-    fn appended_jump(&mut self, block: &Placed, old_end: RunAddr, goes_to: RunAddr) -> RunAddr {
+    fn appended_jump(
+        &mut self,
+        block: &PlacedBlock,
+        old_end: RunAddr,
+        goes_to: RunAddr,
+    ) -> RunAddr {
         let start = behind(RunAddr(block.new.0), u64::from(block.new_size));
         self.fetch(start, block.appended.into(), RunAddr(old_end.0.wrapping_sub(1)));
         self.moved.instructions += 1;
@@ -225,7 +230,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The block of the instruction just run, if that is its last.
-    fn block_that_ends_at(&self, end: RunAddr) -> Option<&'a Placed> {
+    fn block_that_ends_at(&self, end: RunAddr) -> Option<&'a PlacedBlock> {
         self.at.filter(|block| block.old_end().0 == end.0)
     }
 

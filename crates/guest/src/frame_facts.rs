@@ -1,9 +1,8 @@
-//! Where a kernel keeps what its page frames are used for: what the recording's plugin must know to
-//! tell it.
+//! Finds where a kernel keeps what its page frames are used for, for the plugin.
 //!
-//! Takes a kernel; gives addresses of variables, and offsets and numbers from the kernel's own
-//! description of its types: BTF, or, where it has none, the headers of its build tree, asked
-//! through the compiler as kbuild's asm-offsets.c does. Never guesses one.
+//! Input: a kernel. Output: addresses of variables, and offsets and numbers from the kernel's
+//! types. The types come from BTF. A kernel without BTF needs its build tree: the compiler is asked
+//! with the tree's headers, as in kbuild's asm-offsets.c. This module never guesses.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
@@ -12,21 +11,23 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The plugin reads so many bytes of each.
+/// The size of a struct page that the plugin expects.
 const PAGE_SIZE: u64 = 64;
 
-/// As the plugin's argument `frames=` has them.
+/// The facts in the plugin's argument `frames=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrameFacts {
-    /// `vmemmap_base`: where the array of `struct page` begins; `max_pfn`: how many there are.
+pub struct KernelFrameFacts {
+    /// The variable `vmemmap_base`: the address of the array of `struct page`.
     pub array: LinkAddr,
+    /// The variable `max_pfn`: the number of elements of that array.
     pub count: LinkAddr,
-    pub types: Types,
+    /// Offsets and numbers.
+    pub types: FrameTypes,
 }
 
-/// Of the kernel's types: offsets in bytes, numbers of an enum.
+/// Facts about the kernel's types: offsets in bytes, and numbers of an enum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Types {
+pub struct FrameTypes {
     compound_head: u64,
     mapping: u64,
     page_type: u64,
@@ -38,7 +39,7 @@ pub struct Types {
     cache_name: u64,
 }
 
-impl FrameFacts {
+impl KernelFrameFacts {
     pub fn argument(&self) -> String {
         let types = &self.types;
         let numbers = [
@@ -58,13 +59,14 @@ impl FrameFacts {
     }
 }
 
-/// Variables whose values a recording tells (`docs/reference/recording-format.md`): they say what
-/// an address of data belongs to. The first three are there only where the kernel can choose them.
+/// Variables whose values a recording contains (`docs/reference/recording-format.md`). They say
+/// what an address of data belongs to. The first three exist only in kernels that choose these
+/// addresses at boot.
 pub const VALUES: [&str; 5] =
     ["page_offset_base", "vmalloc_base", "vmemmap_base", "__per_cpu_offset", "pcpu_unit_pages"];
 
-impl Types {
-    pub fn of_btf(btf: &Btf<'_>) -> Result<Types> {
+impl FrameTypes {
+    pub fn of_btf(btf: &Btf<'_>) -> Result<FrameTypes> {
         let offset = |structure: &str, field: &str| {
             let found = btf.offset(structure, field)?;
             found.with_context(|| format!("BTF has no {field} in struct {structure}"))
@@ -78,7 +80,7 @@ impl Types {
             "a struct page has {} bytes, not {PAGE_SIZE}",
             btf.size("page")?
         );
-        Ok(Types {
+        Ok(FrameTypes {
             compound_head: offset("page", "compound_head")?,
             mapping: offset("page", "mapping")?,
             page_type: offset("page", "page_type")?,
@@ -91,13 +93,13 @@ impl Types {
         })
     }
 
-    /// Compiles a few lines with the command that compiled `mm/slub.c`; writes nothing to the tree.
-    pub fn of_tree(tree: &Path) -> Result<Types> {
+    /// Compiles a few lines with the command that compiled `mm/slub.c`. Writes nothing to the tree.
+    pub fn of_tree(tree: &Path) -> Result<FrameTypes> {
         const SAVED: &str = "mm/.slub.o.cmd";
         let text = std::fs::read_to_string(tree.join(SAVED))
             .with_context(|| format!("{SAVED}: cannot be read"))?;
         let command = compiler(&text).with_context(|| {
-            format!("{SAVED}: the command that compiled slub.o is not understood")
+            format!("{SAVED}: Kernlane does not understand the command that compiled slub.o")
         })?;
         let mut child = Command::new("sh")
             .args(["-c", &command])
@@ -112,7 +114,7 @@ impl Types {
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             bail!(
-                "the tree's compiler does not compile with its headers: {}",
+                "the tree's compiler fails with the tree's headers: {}",
                 said.lines().next().unwrap_or_default()
             );
         }
@@ -121,10 +123,10 @@ impl Types {
     }
 }
 
-/// The saved command, told to compile what it is given on its input to assembly on its output.
+/// The saved command, changed so that it compiles its input to assembly on its output.
 fn compiler(saved: &str) -> Option<String> {
     let command = saved.lines().next()?.split_once(":= ")?.1;
-    // Behind a semicolon stands what kbuild runs on the object afterwards.
+    // Behind the semicolon are the commands that kbuild runs on the object afterwards.
     let command = command.split(';').next()?.trim_end();
     let flags = command.strip_suffix(" -c -o mm/slub.o mm/slub.c")?;
     let flags: Vec<&str> = flags.split(' ').filter(|flag| !flag.starts_with("-Wp,-MMD")).collect();
@@ -152,19 +154,19 @@ void kernlane_tell(void)
 }
 "#;
 
-fn answers(assembly: &str) -> Result<Types> {
+fn answers(assembly: &str) -> Result<FrameTypes> {
     let number = |name: &str| -> Result<u64> {
-        let mut told =
+        let mut found =
             assembly.lines().filter_map(|line| line.split_once("\"kernlane ")?.1.split_once(' '));
-        let (_, value) = told
-            .find(|(told, _)| *told == name)
-            .with_context(|| format!("the compiler does not tell {name}"))?;
+        let (_, value) = found
+            .find(|(found_name, _)| *found_name == name)
+            .with_context(|| format!("the compiler's output lacks {name}"))?;
         let digits = value.trim_end().trim_end_matches('"').trim_start_matches('$');
         digits.parse().with_context(|| format!("{name} is {value:?}"))
     };
     let size = number("page")?;
     ensure!(size == PAGE_SIZE, "a struct page has {size} bytes, not {PAGE_SIZE}");
-    Ok(Types {
+    Ok(FrameTypes {
         compound_head: number("compound_head")?,
         mapping: number("mapping")?,
         page_type: number("page_type")?,
@@ -182,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_trees_command_is_told_to_answer() {
+    fn the_saved_command_is_changed_to_print_assembly() {
         let saved = "savedcmd_mm/slub.o := gcc -Wp,-MMD,mm/.slub.o.d -nostdinc -DKBUILD_BASENAME='\"slub\"' -c -o mm/slub.o mm/slub.c  ; ./tools/objtool x\n\nsource";
         assert_eq!(
             compiler(saved).unwrap(),
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_and_missing_ones_named() {
+    fn answers_are_read_and_a_missing_one_is_named() {
         let names = [
             "compound_head",
             "mapping",

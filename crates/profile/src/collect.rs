@@ -432,7 +432,7 @@ fn add_edge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use image::{Block, End, Function};
+    use image::{Block, BlockEnd, ImageFunction};
     use trace::{Header, RunAddr, TaskPointer, Writer};
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
@@ -446,7 +446,7 @@ mod tests {
     /// ```
     fn image() -> Image {
         let mut image = image::examples::caller_and_callee(LinkAddr(BASE));
-        image.functions.push(Function {
+        image.functions.push(ImageFunction {
             name: "asm_sysvec_x".to_owned(),
             addr: LinkAddr(BASE + 0x40),
             size: 3,
@@ -457,7 +457,7 @@ mod tests {
         image.blocks.push(Block {
             addr: LinkAddr(BASE + 0x40),
             size: 3,
-            end: End::Stop,
+            end: BlockEnd::Stop,
             glued: false,
         });
         image

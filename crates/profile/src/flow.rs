@@ -5,7 +5,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use image::address::LinkAddr;
-use image::{BlockIndex, End, Image};
+use image::{BlockEnd, BlockIndex, Image};
 use layout::graph::{EdgeKind, SeedClass};
 use trace::Translation;
 
@@ -137,7 +137,7 @@ fn left_by_register(image: &Image, from: BlockIndex, to: BlockIndex, to_entry: b
     let before = to.0.checked_sub(1).map(BlockIndex);
     let call = before.filter(|&before| {
         let block = image.block(before);
-        matches!(block.end, End::Call(_) | End::FallThrough)
+        matches!(block.end, BlockEnd::Call(_) | BlockEnd::FallThrough)
             && block.end_addr() == image.block(to).addr
     });
     match call {

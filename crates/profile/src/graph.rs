@@ -5,7 +5,7 @@ use crate::Profile;
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::{Layout, Run};
-use image::{BlockIndex, Function, Image};
+use image::{BlockIndex, Image, ImageFunction};
 use layout::graph::{
     BlockEpochs, BlockId, Call, Edge, Graph, JointMiss, Order, Seed, TemporalEdge,
 };
@@ -30,7 +30,11 @@ pub fn whole(image: &Image, profile: &Profile) -> Result<Movable> {
     arrays(image, profile, |_| true)
 }
 
-fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) -> Result<Movable> {
+fn arrays(
+    image: &Image,
+    profile: &Profile,
+    wanted: impl Fn(&ImageFunction) -> bool,
+) -> Result<Movable> {
     if image.build_id != profile.build_id {
         let (profile, image) = (&profile.build_id.0, &image.build_id.0);
         bail!(
@@ -89,7 +93,7 @@ fn arrays(image: &Image, profile: &Profile, wanted: impl Fn(&Function) -> bool) 
     Ok(movable)
 }
 
-fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> Movable {
+fn without_counts(image: &Image, wanted: impl Fn(&ImageFunction) -> bool) -> Movable {
     let mut graph = Graph::default();
     let mut to_image = Vec::new();
     for function in image.functions.iter().filter(|function| wanted(function)) {

@@ -6,7 +6,7 @@ use crate::results::{
 use crate::simulation::DataMisses;
 use crate::{Layout, Replayed};
 use image::address::LinkAddr;
-use image::{BuildId, Function, Image};
+use image::{BuildId, Image, ImageFunction};
 use sim::Machine;
 use std::collections::BTreeMap;
 use trace::RunAddr;
@@ -92,7 +92,7 @@ fn top_functions(
             *by_function.entry(index).or_insert(0) += misses;
         }
     }
-    let mut top: Vec<(&Function, u64)> =
+    let mut top: Vec<(&ImageFunction, u64)> =
         by_function.into_iter().map(|(index, misses)| (&image.functions[index], misses)).collect();
     top.sort_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.name.cmp(&b.name)));
     top.truncate(FUNCTIONS);
@@ -137,7 +137,7 @@ fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
 }
 
 /// Bytes of the function's blocks of which something ran, and of the others.
-fn hot_and_cold(function: &Function, image: &Image, ran: &[(RunAddr, RunAddr)]) -> (u64, u64) {
+fn hot_and_cold(function: &ImageFunction, image: &Image, ran: &[(RunAddr, RunAddr)]) -> (u64, u64) {
     let (mut hot, mut cold) = (0, 0);
     for block in &image.blocks[function.blocks.start as usize..function.blocks.end as usize] {
         let next = ran.partition_point(|(_, end)| end.0 <= block.addr.0);

@@ -6,12 +6,12 @@ use crate::command::replay::{asked, replay_rows, warn};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use emit::kbuild::Tree;
+use emit::kbuild::BuildTree;
 use emit::relink;
 use execution::machine;
 use execution::part::Part;
 use guest::record::is_made;
-use guest::{self, Kernel, Request, Workload};
+use guest::{self, GuestKernel, Request, Workload};
 use host::note;
 use host::out;
 use host::outln;
@@ -92,7 +92,7 @@ fn along(args: &OptimizeArgs, machines: Vec<Machine>, asked: Asked) -> Result<Ex
     let road = Road {
         args,
         asked,
-        tree: Tree::open(&args.tree, &args.make)?,
+        tree: BuildTree::open(&args.tree, &args.make)?,
         machines,
         image: vmlinux::read(&args.tree.join("vmlinux"))?,
     };
@@ -109,7 +109,7 @@ fn along(args: &OptimizeArgs, machines: Vec<Machine>, asked: Asked) -> Result<Ex
 struct Road<'a> {
     args: &'a OptimizeArgs,
     asked: Asked,
-    tree: Tree,
+    tree: BuildTree,
     machines: Vec<Machine>,
     image: Image,
 }
@@ -138,7 +138,7 @@ impl Road<'_> {
         let directory = self.path(&format!("{name}.rec"));
         let request = Request {
             workload: Workload::open(&self.args.workload)?,
-            kernel: Kernel::open(kernel, vmlinux)?,
+            kernel: GuestKernel::open(kernel, vmlinux)?,
             files: Vec::new(),
             output: directory.clone(),
             seed: self.args.seed,
@@ -209,7 +209,8 @@ impl Road<'_> {
 
     fn check(&self, algorithm: Algorithm, directory: &Path) -> Result<()> {
         self.say("checking that the relinked kernel is the old program")?;
-        let (old, new) = (check::Build::read(&self.args.tree)?, check::Build::read(directory)?);
+        let (old, new) =
+            (check::KernelBuild::read(&self.args.tree)?, check::KernelBuild::read(directory)?);
         let (old, new) = (old.kernel()?, new.kernel()?);
         let findings = check::check(&old, &new, &read_map(directory)?.placement)?;
         if !findings.equal() {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use emit::kbuild::Tree;
+use emit::kbuild::BuildTree;
 use emit::relink;
 use execution::machine;
 use execution::part::{Part, executed};
@@ -160,7 +160,7 @@ pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) ->
     let order = order::Layout::from_text(&text).with_context(named)?;
     let placement = match (kernel, image) {
         (Some(tree), _) if tree.join("vmlinux.o").exists() => {
-            relink::predicted_placement(&Tree::open(tree, &[])?, &order)
+            relink::predicted_placement(&BuildTree::open(tree, &[])?, &order)
         }
         (_, Some(image)) => estimate::placement(image, &order),
         _ => bail!("{}: give --kernel, to know the blocks that this layout orders", path.display()),

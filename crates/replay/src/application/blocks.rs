@@ -9,7 +9,7 @@ use anyhow::Result;
 use execution::code::{Code, Last};
 use execution::flow;
 use image::address::LinkAddr;
-use image::place::{Exit, Movable};
+use image::place::{MovableBlock, MovableExit};
 use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph, Ordered, Seed, SeedClass};
 use sim::BranchKind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Blocks {
     /// Block n of the graph is `movables[n]`.
     pub graph: Graph,
-    pub movables: Vec<Movable>,
+    pub movables: Vec<MovableBlock>,
 }
 
 /// How a translation ends: its last instruction, and the bytes of it if it is a branch that can be
@@ -71,10 +71,10 @@ impl Blocks {
         let (from, to) = (&self.movables[a.index()], &self.movables[b.index()]);
         let next = b.0 == a.0 + 1;
         match from.exit {
-            Exit::Stop => false,
-            Exit::Runs => next,
-            Exit::Jump(target) => target == to.at,
-            Exit::Branch(target) => next || target == to.at,
+            MovableExit::Stop => false,
+            MovableExit::Runs => next,
+            MovableExit::Jump(target) => target == to.at,
+            MovableExit::Branch(target) => next || target == to.at,
         }
     }
 }
@@ -101,36 +101,38 @@ impl Ran {
     }
 
     /// With the stubs, ascending. Every block has what it runs into behind it.
-    fn movables(&self) -> Vec<Movable> {
-        let mut all: BTreeMap<u64, Movable> = BTreeMap::new();
+    fn movables(&self) -> Vec<MovableBlock> {
+        let mut all: BTreeMap<u64, MovableBlock> = BTreeMap::new();
         for (&at, &(size, _)) in &self.blocks {
             let end = at + u64::from(size);
             let (exit, tail) = self.exit(end);
-            all.insert(at, Movable::alone(LinkAddr(at), size, exit, tail));
+            all.insert(at, MovableBlock::alone(LinkAddr(at), size, exit, tail));
             let target = match exit {
-                Exit::Jump(target) | Exit::Branch(target) => Some(target.0),
-                Exit::Stop | Exit::Runs => None,
+                MovableExit::Jump(target) | MovableExit::Branch(target) => Some(target.0),
+                MovableExit::Stop | MovableExit::Runs => None,
             };
-            let behind = matches!(exit, Exit::Runs | Exit::Branch(_)).then_some(end);
+            let behind = matches!(exit, MovableExit::Runs | MovableExit::Branch(_)).then_some(end);
             for stub in target.into_iter().chain(behind).filter(|&addr| !self.holds(addr)) {
-                all.insert(stub, Movable::alone(LinkAddr(stub), 1, Exit::Stop, 0));
+                all.insert(stub, MovableBlock::alone(LinkAddr(stub), 1, MovableExit::Stop, 0));
             }
         }
         all.into_values().collect()
     }
 
     /// How the block that ends at `end` is left, and the bytes of the branch at its end.
-    fn exit(&self, end: u64) -> (Exit, u8) {
+    fn exit(&self, end: u64) -> (MovableExit, u8) {
         let Some(&End { last, tail }) = self.ends.get(&end) else {
-            return (Exit::Runs, 0);
+            return (MovableExit::Runs, 0);
         };
         match last {
-            Last::Jump { target } if tail > 0 => (Exit::Jump(LinkAddr(target.0)), tail),
-            Last::Conditional { target } if tail > 0 => (Exit::Branch(LinkAddr(target.0)), tail),
-            Last::Jump { .. } | Last::InterruptReturn => (Exit::Stop, 0),
-            Last::Taken(BranchKind::Return | BranchKind::IndirectJump) => (Exit::Stop, 0),
+            Last::Jump { target } if tail > 0 => (MovableExit::Jump(LinkAddr(target.0)), tail),
+            Last::Conditional { target } if tail > 0 => {
+                (MovableExit::Branch(LinkAddr(target.0)), tail)
+            }
+            Last::Jump { .. } | Last::InterruptReturn => (MovableExit::Stop, 0),
+            Last::Taken(BranchKind::Return | BranchKind::IndirectJump) => (MovableExit::Stop, 0),
             Last::Plain | Last::Conditional { .. } | Last::Call { .. } | Last::Taken(_) => {
-                (Exit::Runs, 0)
+                (MovableExit::Runs, 0)
             }
         }
     }
@@ -153,7 +155,7 @@ struct Counting<'a> {
     recorded: &'a Recorded,
     codes: &'a [Code],
     ran: &'a Ran,
-    movables: &'a [Movable],
+    movables: &'a [MovableBlock],
 }
 
 impl Counting<'_> {

@@ -6,7 +6,7 @@ use crate::{Asked, Layout, LayoutCounts, Trials, replay_trials};
 use execution::machine;
 use execution::part::Cut;
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use layout::graph::{BlockId, EdgeKind, Order, Ordered};
 use trace::{
     Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
@@ -51,7 +51,11 @@ fn of_user(recording: &[u8]) -> Recorded {
 }
 
 /// On the paper's machine, the kernel where it was.
-fn replayed(recording: &[u8], application: &Application, placed: Vec<Placed>) -> [LayoutCounts; 2] {
+fn replayed(
+    recording: &[u8],
+    application: &Application,
+    placed: Vec<PlacedBlock>,
+) -> [LayoutCounts; 2] {
     let machines = [machine::find("torrellas-8k").unwrap()];
     let original = Layout::original();
     let moved = Layout { placement: Placement { blocks: placed }, ..Layout::original() };

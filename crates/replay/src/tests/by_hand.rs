@@ -11,7 +11,7 @@
 
 use crate::tests::guest::{Memory, record, replayed};
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use sim::{
     Geometry, ItlbDescription, Machine, Misses, PerMode, Replacement, SimpleModel, TakenBranches,
 };
@@ -73,8 +73,15 @@ fn placed(
     new_size: u32,
     appended: u8,
     ending: Ending,
-) -> Placed {
-    Placed { old: LinkAddr(K + old), old_size, new: LinkAddr(K + new), new_size, appended, ending }
+) -> PlacedBlock {
+    PlacedBlock {
+        old: LinkAddr(K + old),
+        old_size,
+        new: LinkAddr(K + new),
+        new_size,
+        appended,
+        ending,
+    }
 }
 
 /// Everything 0x200 on: A inverted with a near jump, C behind it, then D, then B behind a jump of
@@ -201,7 +208,7 @@ fn an_instruction_begun_again_is_fetched_twice() {
 #[test]
 fn a_placement_that_is_wrong_is_noticed() {
     let recording = record(&memory(), &loops(10), 64);
-    let breaks = |change: fn(&mut Placed)| {
+    let breaks = |change: fn(&mut PlacedBlock)| {
         let mut placement = moved();
         placement.blocks.iter_mut().for_each(change);
         replayed(&recording, placement, &[machine()]).layouts.remove(1).amounts.breaks
