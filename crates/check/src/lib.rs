@@ -11,7 +11,7 @@
 //!
 //! ```
 //! // Damaged files give an error, never a panic.
-//! assert!(check::kernel::KernelFile::parse(b"not a kernel").is_err());
+//! assert!(kernlane_check::kernel::KernelFile::parse(b"not a kernel").is_err());
 //! ```
 
 #![warn(missing_docs)]

@@ -3,7 +3,7 @@
 //!
 //! ```
 //! // What a relink of a bootable kernel produces.
-//! assert_eq!(emit::kbuild::KernelTarget::X86.results()[0], "vmlinux");
+//! assert_eq!(kernlane_emit::kbuild::KernelTarget::X86.results()[0], "vmlinux");
 //! ```
 
 #![forbid(unsafe_code)]

@@ -4,7 +4,7 @@
 //! This crate measures nothing and changes no count.
 //!
 //! ```
-//! use exchange::branches::Branches;
+//! use kernlane_exchange::branches::Branches;
 //! // Two samples of one branch stack.
 //! let mut branches = Branches::default();
 //! branches.add_stack(&[(0x30, 0x40), (0x10, 0x20)]);

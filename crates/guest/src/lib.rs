@@ -6,7 +6,7 @@
 //!
 //! ```
 //! // A guest that runs a script and has one more file.
-//! let mut contents = guest::GuestContents::of_script("cat /greeting", Vec::new());
+//! let mut contents = kernlane_guest::GuestContents::of_script("cat /greeting", Vec::new());
 //! contents.file("/greeting", 0o644, "hello\n");
 //! ```
 

@@ -5,8 +5,8 @@
 //! computes their new addresses ([`place`], [`map`]). It never changes a file and needs no DWARF.
 //!
 //! ```
-//! use image::address::LinkAddr;
-//! use image::place::{MovableBlock, MovableExit, place};
+//! use kernlane_image::address::LinkAddr;
+//! use kernlane_image::place::{MovableBlock, MovableExit, place};
 //! // Two blocks of 16 bytes. Neither ends with a branch that placing could change.
 //! let block = |at| MovableBlock::alone(LinkAddr(at), 16, MovableExit::Stop, 0);
 //! let places = place(&[block(0x1000), block(0x1010)], &[], &[1, 0], LinkAddr(0x1000)).unwrap();

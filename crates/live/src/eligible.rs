@@ -27,7 +27,7 @@ pub enum Unfit {
     /// Every sleeper has it on its stack, so that no copy of it would ever be left.
     OnEveryStack,
     /// Its structure is not understood.
-    WholeReason(WholeReason),
+    Whole(WholeReason),
     /// Ends without leaving.
     RunsOn,
     TooShort,
@@ -46,7 +46,7 @@ impl fmt::Display for Unfit {
             Unfit::ReservedCode(apart) => write!(f, "{}", apart.words()),
             Unfit::Poking => f.write_str("patching code goes through it"),
             Unfit::OnEveryStack => f.write_str("every sleeping task has it on its stack"),
-            Unfit::WholeReason(reason) => write!(f, "{}", reason.words()),
+            Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
             Unfit::TooShort => f.write_str("too short for a jump"),
             Unfit::PatchedEntry => {
@@ -149,11 +149,11 @@ pub fn decide(
 pub fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutCode, Unfit> {
     let function = &kernel.functions[index];
     if let Some(reason) = function.whole {
-        return Err(Unfit::WholeReason(reason));
+        return Err(Unfit::Whole(reason));
     }
     let cut = kernel.cut(&[index]);
     if let Some(reason) = cut.functions.iter().find_map(|f| f.whole) {
-        return Err(Unfit::WholeReason(reason));
+        return Err(Unfit::Whole(reason));
     }
     let code = kernel.instructions(function);
     let last = code.iter().rev().find(|i| !i.is_padding());
