@@ -10,7 +10,10 @@ mod processor_time;
 
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
-use guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin, Workload};
+use guest::{
+    self, Boot, GuestClock, GuestContents, GuestEnd, GuestKernel, GuestOutcome, QemuPlugin,
+    Workload,
+};
 use host::recording::Recording;
 use processor_time::processor_time;
 use std::fs::File;
@@ -39,7 +42,7 @@ fn main() -> Result<()> {
 
     let directory = tempfile::tempdir()?;
     let bench = Bench {
-        kernel: Kernel::open(Path::new(tree), None)?,
+        kernel: GuestKernel::open(Path::new(tree), None)?,
         plugin: build_plugin()?,
         trace: Recording::at(directory.path()).trace(),
     };
@@ -105,7 +108,7 @@ fn main() -> Result<()> {
 }
 
 struct Bench {
-    kernel: Kernel,
+    kernel: GuestKernel,
     plugin: PathBuf,
     trace: PathBuf,
 }
@@ -139,17 +142,17 @@ impl Bench {
 
     fn run(&self, workload: &Workload, recorded: bool) -> Result<Cost> {
         let plugin = recorded.then(|| self.plugin(workload)).transpose()?;
-        let contents = Contents::of_workload(workload, &self.kernel)?;
-        let outcome: Outcome =
+        let contents = GuestContents::of_workload(workload, &self.kernel)?;
+        let outcome: GuestOutcome =
             guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
-                boot.clock = Clock::Instructions { seed: 1 };
+                boot.clock = GuestClock::Instructions { seed: 1 };
                 boot.memory_mb = workload.memory_mb;
                 boot.time_limit = Duration::from_secs(3600);
                 boot.command_line.push("norandmaps".into());
                 boot.plugin = plugin;
             })?;
         ensure!(
-            outcome.end == End::Exited(0),
+            outcome.end == GuestEnd::Exited(0),
             "{} ended with {:?}: {}",
             workload.name,
             outcome.end,
@@ -158,7 +161,7 @@ impl Bench {
         Ok(Cost { cpu_time: outcome.cost.cpu_time, peak_memory_kb: outcome.cost.peak_memory_kb })
     }
 
-    fn plugin(&self, workload: &Workload) -> Result<Plugin> {
+    fn plugin(&self, workload: &Workload) -> Result<QemuPlugin> {
         let task = self.kernel.task_facts()?;
         let out = self.trace.to_str().context("the temporary directory's name is not UTF-8")?;
         let mut arguments = vec![
@@ -171,7 +174,7 @@ impl Bench {
         let wakes: Vec<String> = task.wakes.iter().map(|addr| format!("{:#x}", addr.0)).collect();
         arguments.push(("wakes", wakes.join("+")));
         arguments.extend(task.set_comm.map(|set_comm| ("set_comm", format!("{:#x}", set_comm.0))));
-        Ok(Plugin {
+        Ok(QemuPlugin {
             library: self.plugin.clone(),
             arguments: arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         })

@@ -9,7 +9,7 @@
 //! with that of all programs that were run.
 
 use anyhow::{Context, Result, ensure};
-use emit::kbuild::Tree;
+use emit::kbuild::BuildTree;
 use emit::relink::{Destination, relink};
 use image::order::Layout;
 use std::fs;
@@ -46,10 +46,10 @@ fn main() -> Result<()> {
                 .append(true)
                 .open(copy.join("vmlinux.o"))?
                 .set_modified(SystemTime::now())?;
-            let tree = Tree::open(Path::new(tree), &[])?;
+            let tree = BuildTree::open(Path::new(tree), &[])?;
             tree.final_link(&copy, None)
         })?);
-        let tree = Tree::open(&copy, &[])?;
+        let tree = BuildTree::open(&copy, &[])?;
         rewriting.keep(Cost::of(|| {
             text = relink(&tree, &layout, &Destination::Nowhere, &|_| {})?.summary.text_before;
             Ok(())

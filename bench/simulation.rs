@@ -13,7 +13,7 @@ mod processor_time;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use guest::checkpoint::{self, Checkpoint};
-use guest::{self, End, Kernel, Plugin, Qemu, Request, Workload};
+use guest::{self, GuestEnd, GuestKernel, Qemu, QemuPlugin, Request, Workload};
 use processor_time::processor_time;
 use sim::MachineModel;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     let request = |output: &str| -> Result<Request> {
         Ok(Request {
             workload: Workload::open(name)?,
-            kernel: Kernel::open(Path::new(tree), None)?,
+            kernel: GuestKernel::open(Path::new(tree), None)?,
             files: Vec::new(),
             output: directory.path().join(output),
             seed: 1,
@@ -94,14 +94,14 @@ fn main() -> Result<()> {
 }
 
 /// Seconds of processor time from the checkpoint to the end.
-fn run(request: &Request, from: &Path, plugin: Option<Plugin>) -> Result<f64> {
+fn run(request: &Request, from: &Path, plugin: Option<QemuPlugin>) -> Result<f64> {
     let qemu = Qemu::find()?;
     let (mut boot, _) = request.prepare(&qemu, Some(Checkpoint::open(from)?.state()))?;
     boot.plugin = plugin;
     let directory = tempfile::tempdir()?;
     let outcome = boot.run(&qemu, directory.path(), &mut |_| {})?;
     ensure!(
-        outcome.end == End::Exited(0),
+        outcome.end == GuestEnd::Exited(0),
         "the guest ended with {:?}: {}",
         outcome.end,
         outcome.qemu
@@ -111,7 +111,7 @@ fn run(request: &Request, from: &Path, plugin: Option<Plugin>) -> Result<f64> {
 
 /// QEMU's plugin with the machine's L1s and L2, all of them LRU as the plugin's are unless told
 /// otherwise.
-fn cache_plugin(library: &Path, machine: &MachineModel) -> Result<Plugin> {
+fn cache_plugin(library: &Path, machine: &MachineModel) -> Result<QemuPlugin> {
     let memory = machine.memory.as_ref().context("the machine has no data cache")?;
     let l2 = memory.l2.as_ref().context("the machine has no L2")?;
     let l1i = (machine.l1i, machine.l1i_line);
@@ -124,5 +124,5 @@ fn cache_plugin(library: &Path, machine: &MachineModel) -> Result<Plugin> {
         arguments.push((format!("{of}assoc"), geometry.ways().to_string()));
         arguments.push((format!("{of}cachesize"), size.to_string()));
     }
-    Ok(Plugin { library: PathBuf::from(library), arguments })
+    Ok(QemuPlugin { library: PathBuf::from(library), arguments })
 }

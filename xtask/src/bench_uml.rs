@@ -1,12 +1,12 @@
-//! `cargo xtask bench-uml`: what layouts bring on the processor itself.
+//! `cargo xtask bench-uml`: measures layouts on the processor itself.
 //!
-//! A kernel for User Mode Linux runs its own code natively, as a process, so that its CPU time in
-//! user mode is the kernel's. A counting kernel gives the profile; kernels relinked by it, and what
-//! LLVM's BOLT makes of the same kernel and profile, run the loads of `load.c` by turns. Each is
-//! compared with the original kernel's run of the same round.
+//! A kernel for User Mode Linux runs its own code natively, as a process, so its CPU time in user
+//! mode is the kernel's time. A counting kernel gives the profile. Kernels relinked with that
+//! profile, and BOLT's kernel from the same profile, run the loads of `load.c` by turns. Each run
+//! is compared with the original kernel's run in the same round.
 
 use crate::kernel::{self, Compiler};
-use crate::uml::{Guest, judge, relinked};
+use crate::uml::{UmlGuest, judge, relinked};
 use anyhow::{Context, Result, bail, ensure};
 use image::order::Layout;
 use image::vmlinux;
@@ -16,9 +16,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The loads, each with its rounds: about half a second of CPU time.
+/// The loads and the rounds of each, for about half a second of CPU time.
 const LOADS: [(&str, u32); 3] = [("mmsg", 1000), ("uring", 4000), ("pktgen", 1500)];
-/// Rounds of each load in the run that is counted.
+/// The rounds of each load in the counted run.
 const COUNTED_ROUNDS: &str = "200";
 const ALGORITHMS: [&str; 8] = [
     "reverse",
@@ -30,44 +30,45 @@ const ALGORITHMS: [&str; 8] = [
     "joint",
     "packed",
 ];
-/// What BOLT's manual asks for a program with a profile (bolt/README.md).
+/// The options that BOLT's manual recommends for a program with a profile (bolt/README.md).
 const BOLT: [&str; 4] =
     ["-reorder-blocks=ext-tsp", "-reorder-functions=cdsort", "-split-functions", "-split-all-cold"];
-/// How arch/um/Makefile links, with the relocations kept that BOLT needs.
+/// The flags with which arch/um/Makefile links. In addition they keep the relocations, which BOLT
+/// needs.
 const LINK_WITH_RELOCATIONS: &str = "CFLAGS_vmlinux=-static -no-pie -m64 -Wl,--wrap,malloc -Wl,--wrap,free -Wl,--wrap,calloc \
     -Wl,-m -Wl,elf_x86_64 -Wl,-z -Wl,noexecstack -Wl,--no-warn-rwx-segments -Wl,--emit-relocs";
 
-/// A kernel to be measured.
-struct Candidate {
+/// A kernel to measure.
+struct MeasuredKernel {
     name: &'static str,
     program: PathBuf,
-    /// By load: CPU time in user mode of each round's run, in seconds.
+    /// For each load, the CPU time in user mode of each round, in seconds.
     times: [Vec<f64>; LOADS.len()],
 }
 
-/// Rounds where none are asked for.
+/// The number of rounds if none is given.
 const ROUNDS: usize = 15;
 
-/// Runs every kernel with every load in each round. `words`: how many rounds, `--json`.
+/// Runs every kernel with every load in each round. `words` are the number of rounds and `--json`.
 pub fn bench(words: &[&str]) -> Result<()> {
     let (as_json, rounds) = match *words {
         [] => (false, ROUNDS),
         ["--json"] => (true, ROUNDS),
         [rounds] => (false, parse(rounds)?),
         [rounds, "--json"] => (true, parse(rounds)?),
-        _ => bail!("bench-uml takes a number of rounds and --json, no more"),
+        _ => bail!("bench-uml takes only a number of rounds and --json"),
     };
     let kernlane = crate::kernlane()?;
     let tree = kernel::tree(Compiler::GccUserMode)?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
-    let guest = Guest::new(scratch.path())?;
-    let ground = Ground { kernlane: &kernlane, tree: &tree, scratch: scratch.path() };
+    let guest = UmlGuest::new(scratch.path())?;
+    let ground = BenchSetup { kernlane: &kernlane, tree: &tree, scratch: scratch.path() };
     let profile = ground.counted(&guest)?;
     let mut candidates = ground.candidates(&profile)?;
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
         for (n, (load, times)) in LOADS.iter().enumerate() {
-            // Nobody always runs behind the same one.
+            // The order changes in each round, so that no kernel always runs behind the same one.
             let count = candidates.len();
             for turn in 0..count {
                 let candidate = &mut candidates[(turn + round) % count];
@@ -88,18 +89,18 @@ pub fn bench(words: &[&str]) -> Result<()> {
 
 fn parse(rounds: &str) -> Result<usize> {
     let rounds = rounds.parse().ok().filter(|&rounds| rounds > 0);
-    rounds.context("the number of rounds is a number above 0")
+    rounds.context("the number of rounds must be above 0")
 }
 
-struct Ground<'a> {
+struct BenchSetup<'a> {
     kernlane: &'a Path,
     tree: &'a Path,
     scratch: &'a Path,
 }
 
-impl Ground<'_> {
+impl BenchSetup<'_> {
     /// The profile of all loads together.
-    fn counted(&self, guest: &Guest) -> Result<PathBuf> {
+    fn counted(&self, guest: &UmlGuest) -> Result<PathBuf> {
         let counting =
             relinked(self.kernlane, self.tree, &["--count"], self.scratch.join("counting"))?;
         let mut running =
@@ -113,8 +114,8 @@ impl Ground<'_> {
         Ok(profile)
     }
 
-    fn candidates(&self, profile: &Path) -> Result<Vec<Candidate>> {
-        let candidate = |name, program| Candidate { name, program, times: Default::default() };
+    fn candidates(&self, profile: &Path) -> Result<Vec<MeasuredKernel>> {
+        let candidate = |name, program| MeasuredKernel { name, program, times: Default::default() };
         let in_order = self.in_order("in-order", &[])?;
         let mut all = vec![
             candidate("original", self.tree.join("vmlinux")),
@@ -139,7 +140,7 @@ impl Ground<'_> {
         relinked(self.kernlane, self.tree, arguments, self.scratch.join(name))
     }
 
-    /// The kernel as it is, rewritten and linked again.
+    /// The kernel in its original order, rewritten and linked again.
     fn in_order(&self, name: &str, arguments: &[&str]) -> Result<PathBuf> {
         let layout = self.scratch.join("original.kll");
         let build_id = vmlinux::read(&self.tree.join("vmlinux"))?.build_id;
@@ -150,10 +151,10 @@ impl Ground<'_> {
         self.relinked(&all, name)
     }
 
-    /// What BOLT makes of the kernel, linked with its relocations, and of the same profile.
+    /// The kernel that BOLT makes from the kernel with relocations and from the same profile.
     fn bolted(&self, profile: &Path) -> Result<PathBuf> {
         let linked = self.in_order("with-relocations", &["--make", LINK_WITH_RELOCATIONS])?;
-        // The linker leaves a name of its own behind, too.
+        // The linker adds a name of its own.
         let (before, after) = (
             fs::read_to_string(self.tree.join("System.map"))?,
             fs::read_to_string(linked.join("System.map"))?,
@@ -161,7 +162,7 @@ impl Ground<'_> {
         let after: HashSet<&str> = after.lines().collect();
         ensure!(
             before.lines().all(|line| after.contains(line)),
-            "the kernel linked with its relocations lies elsewhere: the profile does not fit it"
+            "the kernel with relocations has other addresses, so the profile does not fit it"
         );
         let branches = self.scratch.join("counted.bolt");
         let mut command = Command::new(self.kernlane);
@@ -179,9 +180,9 @@ impl Ground<'_> {
     }
 }
 
-/// CPU time in user mode of all children that were waited for, in seconds.
+/// The CPU time in user mode of all children that have ended, in seconds.
 fn children_user_seconds() -> Result<f64> {
-    // SAFETY: the structure is plain numbers, and the kernel writes all of it.
+    // SAFETY: the structure has only numbers, and the kernel writes all of it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         ensure!(libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) == 0, "getrusage failed");
@@ -190,14 +191,14 @@ fn children_user_seconds() -> Result<f64> {
     Ok(usage.ru_utime.tv_sec as f64 + usage.ru_utime.tv_usec as f64 / 1e6)
 }
 
-/// How often as fast as the original: the quartiles over the rounds, in each of which it is
+/// The speed relative to the original: the quartiles over the rounds. In each round the run is
 /// compared with the original's run.
 fn quartiles(original: &[f64], times: &[f64]) -> [f64; 3] {
     of_sorted(original.iter().zip(times).map(|(original, time)| original / time).collect())
 }
 
-/// The same over all loads: the geometric mean of each round.
-fn quartiles_of_all(original: &Candidate, other: &Candidate) -> [f64; 3] {
+/// The quartiles over all loads, from the geometric mean of each round.
+fn quartiles_of_all(original: &MeasuredKernel, other: &MeasuredKernel) -> [f64; 3] {
     let rounds = original.times[0].len();
     let mean = |round: usize| {
         let ratios =
@@ -207,7 +208,7 @@ fn quartiles_of_all(original: &Candidate, other: &Candidate) -> [f64; 3] {
     of_sorted((0..rounds).map(mean).collect())
 }
 
-/// The quartiles of some numbers, at least one.
+/// The quartiles of at least one number.
 fn of_sorted(mut numbers: Vec<f64>) -> [f64; 3] {
     numbers.sort_by(f64::total_cmp);
     [0.25, 0.5, 0.75].map(|share| {
@@ -223,9 +224,9 @@ fn processor() -> Result<String> {
     Ok(line.map_or("unknown", |(_, name)| name).to_owned())
 }
 
-fn document(candidates: &[Candidate], rounds: usize) -> Result<serde_json::Value> {
+fn document(candidates: &[MeasuredKernel], rounds: usize) -> Result<serde_json::Value> {
     let original = &candidates[0];
-    let row = |candidate: &Candidate| {
+    let row = |candidate: &MeasuredKernel| {
         let loads = LOADS.iter().enumerate().map(|(n, (load, _))| {
             json!({
                 "load": load,
@@ -247,9 +248,9 @@ fn document(candidates: &[Candidate], rounds: usize) -> Result<serde_json::Value
     }))
 }
 
-fn print(candidates: &[Candidate], rounds: usize) -> Result<()> {
+fn print(candidates: &[MeasuredKernel], rounds: usize) -> Result<()> {
     println!(
-        "speed to the original kernel's (CPU time in user mode), {rounds} rounds on {}: median (quartiles)",
+        "speed relative to the original kernel (CPU time in user mode), {rounds} rounds on {}: median (quartiles)",
         processor()?
     );
     print!("{:<18}", "kernel");

@@ -1,10 +1,10 @@
-//! `cargo xtask book-test`: the book is built without a warning, its links hold in HTML, and the
+//! `cargo xtask book-test`: the book is built without a warning, its links work in HTML, and the
 //! commands of the first hour run.
 //!
-//! Takes what `kernlane optimize net` has left, and the tree of its kernel. Each block marked `sh`
-//! in `docs/first-hour/` runs line by line in one scratch directory that looks like the reader's:
-//! with `target/demo` and `~/.cache/kernlane/trees/gcc`. Blocks marked `console` install or build,
-//! and are not run. Writes nothing outside of the scratch directory and `target/book`.
+//! Input: the results of `kernlane optimize net`, and the tree of its kernel. Each block marked
+//! `sh` in `docs/first-hour/` runs line by line in one scratch directory that looks like the
+//! reader's, with `target/demo` and `~/.cache/kernlane/trees/gcc`. Blocks marked `console` install
+//! or build, and do not run. Nothing is written outside of the scratch directory and `target/book`.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// In the order in which they are read: later pages use what earlier ones made.
+/// The pages in their order: later pages use files of earlier ones.
 const FIRST_HOUR: [&str; 4] = ["install", "demo", "recording", "page"];
 
 pub fn book_test(demo: &Path, tree: &Path) -> Result<()> {
@@ -23,18 +23,18 @@ pub fn book_test(demo: &Path, tree: &Path) -> Result<()> {
 
 fn build() -> Result<()> {
     let output = Command::new("xtask/book.sh").output().context("xtask/book.sh")?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    ensure!(output.status.success(), "the book is not built:\n{said}");
-    ensure!(!said.contains("WARN") && !said.contains("ERROR"), "mdBook complains:\n{said}");
+    let output_text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_text);
+    ensure!(output.status.success(), "the book cannot be built:\n{output_text}");
+    ensure!(
+        !output_text.contains("WARN") && !output_text.contains("ERROR"),
+        "mdBook printed a warning or an error:\n{output_text}"
+    );
     let pages = html(Path::new("target/book"))?;
     for page in &pages {
         links_hold(page)?;
     }
-    println!(
-        "passed: the book is built, and the links of its {} pages lead somewhere",
-        pages.len()
-    );
+    println!("passed: the book is built, and the links of its {} pages work", pages.len());
     Ok(())
 }
 
@@ -44,7 +44,7 @@ fn html(directory: &Path) -> Result<Vec<PathBuf>> {
         let path = entry?.path();
         match path.extension() {
             _ if path.is_dir() => found.extend(html(&path)?),
-            // The page of errors is for a server's root.
+            // The page for errors is only for a server's root.
             Some(ending) if ending == "html" && !path.ends_with("404.html") => found.push(path),
             _ => {}
         }
@@ -52,7 +52,7 @@ fn html(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Every relative link leads to a file of the book, and to an element of it.
+/// Checks that every relative link leads to a file of the book, and to an element in it.
 fn links_hold(page: &Path) -> Result<()> {
     let text = fs::read_to_string(page)?;
     let main = text.split_once("<main>").map_or(&text[..], |(_, main)| main);
@@ -70,7 +70,7 @@ fn links_hold(page: &Path) -> Result<()> {
             .with_context(|| format!("{} links to {link}", page.display()))?;
         ensure!(
             id.is_empty() || target_text.contains(&format!("id=\"{id}\"")),
-            "{} links to {link}, and there is no such id",
+            "{} links to {link}, but there is no such id",
             page.display()
         );
     }
@@ -97,7 +97,7 @@ fn run_first_hour(demo: &Path, tree: &Path) -> Result<()> {
             command.args(["-c", &line]).current_dir(home).env("HOME", home).env("PATH", &path);
             command.env("KERNLANE_CACHE", crate::kernel::cache()?);
             let output = command.output()?;
-            // 1 is an answer: "no".
+            // Exit status 1 is an answer: "no".
             if !matches!(output.status.code(), Some(0 | 1)) {
                 bail!(
                     "{page}: {line}: {}\n{}",

@@ -1,13 +1,13 @@
-//! `cargo xtask check-test TREE`: the checker accepts the tree's kernel against itself, and finds
-//! each of its wrong copies.
+//! `cargo xtask check-test TREE`: the checker accepts the tree's kernel against itself, and refuses
+//! each wrong copy.
 
 use anyhow::{Result, bail, ensure};
-use check::{Build, check, mutation};
+use check::{KernelBuild, check, mutation};
 use image::place::Placement;
 use std::path::Path;
 
 pub fn check_test(tree: &Path) -> Result<()> {
-    let build = Build::read(tree)?;
+    let build = KernelBuild::read(tree)?;
     let good = build.kernel()?;
     let findings = check(&good, &good, &Placement::default())?;
     ensure!(
@@ -29,7 +29,7 @@ pub fn check_test(tree: &Path) -> Result<()> {
     }
     println!("{passed} passed, {failed} failed");
     if failed > 0 {
-        bail!("the checker overlooks wrong kernels");
+        bail!("the checker accepts wrong kernels");
     }
     Ok(())
 }

@@ -1,24 +1,24 @@
-//! `cargo xtask guest-test KERNEL`: recordings are bit-repeatable, and whatever goes wrong is said
+//! `cargo xtask guest-test KERNEL`: recordings are bit-repeatable, and every failure is reported
 //! and leaves nothing behind.
 //!
-//! Runs the tool as a user does. KERNEL is what `kernlane record --kernel` takes.
+//! The test runs Kernlane as a user does. KERNEL is the argument of `kernlane record --kernel`.
 
 use anyhow::{Context, Result, bail, ensure};
-use guest::Summary;
+use guest::RecordingSummary;
 use host::recording::Recording;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a recording may take to get as far as a test wants it.
+/// How long a recording may take to reach the state that a test needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Those that do most of what could differ: several processes, many connections, a database; the
-/// others are recorded by other tests.
+/// Workloads with the most possible differences between runs: several processes, many connections,
+/// a database. Other tests record the others.
 const REPEATED: [&str; 4] = ["database", "files", "net", "web"];
 
 pub fn guest_test(kernel: &Path) -> Result<()> {
-    let tool = Tool {
+    let tool = GuestTests {
         kernlane: crate::kernlane()?,
         kernel: kernel.into(),
         directory: tempfile::Builder::new().prefix("kernlane-guest-test-").tempdir()?,
@@ -33,10 +33,13 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
             }
         };
     for workload in REPEATED {
-        report(&format!("{workload} is recorded twice to the same bytes"), tool.repeats(workload));
+        report(
+            &format!("two recordings of {workload} have the same bytes"),
+            tool.repeats(workload),
+        );
     }
     report(
-        "recordings from a checkpoint are the same bytes, and another guest's is refused",
+        "recordings from a checkpoint have the same bytes, and a checkpoint of another guest is refused",
         tool.starts_from_checkpoint(),
     );
     report("another seed gives another recording", tool.seeds_differ());
@@ -44,14 +47,14 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
         report(name, tool.fails(set_up, run, check, said));
     }
     report("a time limit ends a guest that hangs", tool.hangs());
-    report("a full disk is said and nothing stays", tool.full_disk());
-    report("Ctrl-C ends QEMU and nothing stays", tool.interrupted());
-    report("QEMU ends with a tool that is killed", tool.killed());
+    report("a full disk is reported, and nothing stays", tool.full_disk());
+    report("Ctrl-C ends QEMU, and nothing stays", tool.interrupted());
+    report("QEMU ends if Kernlane is killed", tool.killed());
     ensure!(failed == 0, "{failed} tests failed");
     Ok(())
 }
 
-/// Name; the workload's three scripts; what the message must hold.
+/// The name, the workload's three scripts, and a text that the message must contain.
 const FAILURES: [(&str, &str, &str, &str, &str); 4] = [
     (
         "a workload that fails in its set-up",
@@ -83,13 +86,13 @@ const FAILURES: [(&str, &str, &str, &str, &str); 4] = [
     ),
 ];
 
-struct Tool {
+struct GuestTests {
     kernlane: PathBuf,
     kernel: PathBuf,
     directory: tempfile::TempDir,
 }
 
-impl Tool {
+impl GuestTests {
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -115,7 +118,7 @@ impl Tool {
             |name: &str| std::fs::read_to_string(Recording::at(self.path(name)).summary());
         let text = conditions("one")?;
         ensure!(text == conditions("two")?, "the two sets of conditions differ");
-        let totals = serde_json::from_str::<Summary>(&text)?.totals;
+        let totals = serde_json::from_str::<RecordingSummary>(&text)?.totals;
         let bits = 8.0 * totals.trace_bytes as f64 / totals.instructions as f64;
         println!(
             "{workload}: {:.1} M instructions, {:.3} bit each",
@@ -132,7 +135,7 @@ impl Tool {
             "only {} instructions of the kernel",
             totals.kernel_instructions
         );
-        ensure!(bits <= 0.3, "{bits:.3} bit an instruction");
+        ensure!(bits <= 0.3, "{bits:.3} bits for each instruction");
         Ok(())
     }
 
@@ -154,7 +157,7 @@ impl Tool {
         let length = std::fs::metadata(&state)?.len();
         std::fs::OpenOptions::new().write(true).open(&state)?.set_len(length / 2)?;
         let message = refused(&self.record("files", "other", &["--from", from]).output()?)?;
-        ensure!(message.contains("not what was saved"), "{message}");
+        ensure!(message.contains("was changed after it was saved"), "{message}");
         Ok(())
     }
 
@@ -167,7 +170,7 @@ impl Tool {
         Ok(())
     }
 
-    /// Writes a workload and gives its path.
+    /// Writes a workload and returns its path.
     fn workload(&self, set_up: &str, run: &str, check: &str) -> Result<String> {
         let path = self.path("workload.toml");
         let text = format!(
@@ -177,15 +180,15 @@ impl Tool {
         Ok(path.to_str().context("the temporary directory is not UTF-8")?.into())
     }
 
-    /// The message holds `said`, and whatever the workload itself printed.
+    /// Checks that the message contains `said` and everything that the workload printed.
     fn fails(&self, set_up: &str, run: &str, check: &str, said: &str) -> Result<()> {
         let workload = self.workload(set_up, run, check)?;
         let message = refused(&self.record(&workload, "failed", &[]).output()?)?;
-        ensure!(message.contains(said), "does not say {said:?}:\n{message}");
+        ensure!(message.contains(said), "the message lacks {said:?}:\n{message}");
         let prints = [set_up, run].iter().any(|script| script.contains("echo in vain"));
         ensure!(
             !prints || message.contains("\nin vain\n"),
-            "does not show what the workload printed:\n{message}"
+            "the message lacks the workload's output:\n{message}"
         );
         Ok(())
     }
@@ -197,7 +200,7 @@ impl Tool {
         Ok(())
     }
 
-    /// In a mount namespace of its own, on a file system of two megabytes.
+    /// Runs in its own mount namespace, on a file system of two megabytes.
     fn full_disk(&self) -> Result<()> {
         std::fs::create_dir_all(self.path("small"))?;
         let record = self.record("files", "small/full", &[]);
@@ -210,7 +213,7 @@ impl Tool {
             .output()?;
         let message = refused(&ended)?;
         ensure!(message.contains("No space left on device"), "{message}");
-        ensure!(ended.stdout.is_empty(), "stays: {}", String::from_utf8_lossy(&ended.stdout));
+        ensure!(ended.stdout.is_empty(), "files stay: {}", String::from_utf8_lossy(&ended.stdout));
         Ok(())
     }
 
@@ -226,7 +229,7 @@ impl Tool {
         let mut child = self.started()?;
         signal(&child, "KILL")?;
         child.wait()?;
-        // What a killed process has made it cannot remove.
+        // A killed process cannot remove its files.
         for entry in std::fs::read_dir(self.directory.path())? {
             let path = entry?.path();
             if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".kernlane-"))
@@ -237,7 +240,7 @@ impl Tool {
         Ok(())
     }
 
-    /// A recording whose guest has booted.
+    /// Starts a recording and waits until its guest has booted.
     fn started(&self) -> Result<Child> {
         let workload = self.workload("true", "while true; do :; done", "true")?;
         let mut child = self.record(&workload, "interrupted", &[]).stderr(Stdio::null()).spawn()?;
@@ -245,7 +248,7 @@ impl Tool {
         while !self.console_says("kernlane: booted")? {
             if begun.elapsed() > PATIENCE || child.try_wait()?.is_some() {
                 signal(&child, "KILL").ok();
-                bail!("the guest has not booted");
+                bail!("the guest did not boot in time");
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -264,7 +267,7 @@ impl Tool {
         Ok(false)
     }
 
-    /// No temporary directory, no failed recording, no QEMU.
+    /// Checks that no temporary directory, no failed recording and no QEMU is left.
     fn nothing_left(&self) -> Result<()> {
         for entry in std::fs::read_dir(self.directory.path())? {
             let name = entry?.file_name();
@@ -277,14 +280,14 @@ impl Tool {
         }
         let begun = Instant::now();
         while let Some(process) = self.process_of_ours() {
-            // The system needs a moment to end a process whose parent has died.
+            // The system needs a moment to end a process after its parent died.
             ensure!(begun.elapsed() < Duration::from_secs(10), "process {process} stays");
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(())
     }
 
-    /// A process that names the test's directory on its command line.
+    /// A process with the test's directory on its command line.
     fn process_of_ours(&self) -> Option<String> {
         let directory = self.directory.path().to_string_lossy().into_owned();
         let processes = std::fs::read_dir("/proc").ok()?.flatten();
@@ -296,7 +299,7 @@ impl Tool {
     }
 }
 
-/// What a command that must fail said; its exit status must be the one for "could not be done".
+/// The message of a command that must fail. Its exit status must mean "could not be done".
 fn refused(ended: &Output) -> Result<String> {
     let message = String::from_utf8_lossy(&ended.stderr).into_owned();
     ensure!(ended.status.code() == Some(2), "ended with {}:\n{message}", ended.status);

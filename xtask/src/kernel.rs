@@ -1,8 +1,9 @@
-//! The demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or by
-//! clang, or by gcc with `uml.config` for User Mode Linux, kept in the cache outside the checkout.
+//! Builds the demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or
+//! by clang, or with `uml.config` by gcc for User Mode Linux.
 //!
-//! A tree is built under another name and renamed when it is whole; it is built again when the
-//! sources' version, the configuration or the compiler changed.
+//! The trees are kept in the cache, outside the checkout. A tree is built under another name and
+//! renamed when it is complete. It is built again after a change of the sources' version, the
+//! configuration or the compiler.
 
 use crate::run;
 use anyhow::{Context, Result, bail};
@@ -15,16 +16,16 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 const SOURCE: &str = "/usr/src/linux-source-6.12.tar.xz";
-/// Stands in a whole tree.
+/// The file that a complete tree contains.
 const STAMP: &str = ".kernlane-stamp";
 const CONFIG: &str = include_str!("../demo-kernel.config");
 const UML_CONFIG: &str = include_str!("../uml.config");
-/// Lines that kbuild prints for the demo kernel with modules, and for the one for User Mode Linux;
-/// only the progress bar stands on them.
+/// The number of lines that kbuild prints for the demo kernel with modules, and for the one for
+/// User Mode Linux. Only the progress bar uses them.
 const EXPECTED_LINES: u64 = 1_950;
 const EXPECTED_UML_LINES: u64 = 1_270;
 
-/// Who builds a demo kernel.
+/// The compiler of a demo kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compiler {
     Gcc,
@@ -41,9 +42,7 @@ impl FromStr for Compiler {
             "gcc" => Ok(Self::Gcc),
             "clang" => Ok(Self::Clang),
             "uml" => Ok(Self::GccUserMode),
-            _ => bail!(
-                "{name:?}: the demo kernel is built by gcc or by clang, or for User Mode Linux (uml)"
-            ),
+            _ => bail!("{name:?}: give gcc, clang, or uml (User Mode Linux)"),
         }
     }
 }
@@ -99,8 +98,7 @@ impl Compiler {
     }
 }
 
-/// Where everything slow is kept: `$KERNLANE_CACHE`, else `$XDG_CACHE_HOME/kernlane`, else
-/// `~/.cache/kernlane`.
+/// The cache directory: `$KERNLANE_CACHE`, or `$XDG_CACHE_HOME/kernlane`, or `~/.cache/kernlane`.
 pub fn cache() -> Result<PathBuf> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -110,7 +108,7 @@ pub fn cache() -> Result<PathBuf> {
         .context("none of KERNLANE_CACHE, XDG_CACHE_HOME and HOME is set")
 }
 
-/// The built tree of the demo kernel; builds it first if there is none that fits.
+/// The built tree of the demo kernel. Builds it if there is no current one.
 pub fn tree(compiler: Compiler) -> Result<PathBuf> {
     let trees = cache()?.join("trees");
     let tree = trees.join(compiler.name());
@@ -128,7 +126,7 @@ pub fn tree(compiler: Compiler) -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// The demo kernel with a patch: a copy of its tree, in which only what the patch touches is built
+/// The demo kernel with a patch: a copy of its tree, in which only the patched files are built
 /// again.
 pub fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
     let original = tree(compiler)?;
@@ -159,7 +157,8 @@ fn remove(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the tree depends on: the sources' package, the configuration, the compiler.
+/// The text that identifies the input of a tree: the sources' package, the configuration, the
+/// compiler.
 fn stamp(compiler: Compiler) -> Result<String> {
     let package = Command::new("dpkg-query")
         .args(["-W", "-f", "${Version}", "linux-source-6.12"])
@@ -200,31 +199,32 @@ fn build(part: &Path, compiler: Compiler) -> Result<()> {
     build_with_progress(part, compiler, compiler.targets())
 }
 
-/// Has kbuild link the kernel from vmlinux.o, as it does with IBT and LTO, and not from the objects
-/// that vmlinux.o was made of: behind the C library's first code they would be aligned otherwise.
+/// Makes kbuild link the kernel from vmlinux.o, as with IBT and LTO, instead of from the objects
+/// that vmlinux.o was made of. Behind the first code of the C library these objects would be
+/// aligned differently.
 fn link_from_one_object(tree: &Path) -> Result<()> {
     const CONDITION: &str = "is_enabled CONFIG_X86_KERNEL_IBT; then";
     let script = tree.join("scripts/link-vmlinux.sh");
     let text = fs::read_to_string(&script)?;
     if !text.contains(CONDITION) {
-        bail!("{}: does not choose what to link as it used to", script.display());
+        bail!("{}: does not choose the files to link as expected", script.display());
     }
     let changed = text.replacen(
         CONDITION,
         "is_enabled CONFIG_X86_KERNEL_IBT || is_enabled CONFIG_UML; then",
         1,
     );
-    // In place: it stays a program.
+    // The file is rewritten in place, so that it stays executable.
     fs::write(&script, changed).with_context(|| script.display().to_string())
 }
 
 fn make(tree: &Path, compiler: Compiler) -> Command {
-    // A test beside which it is built, and which is timed out, goes before.
+    // Tests with time limits run at the same time, so the build gets a low priority.
     let mut make = Command::new("nice");
     make.args(["-n", "19", "make"])
         .current_dir(tree)
         .args(compiler.make_arguments())
-        // The same sources give the same kernel.
+        // Equal sources give an equal kernel.
         .env("KBUILD_BUILD_TIMESTAMP", "2026-01-01")
         .env("KBUILD_BUILD_USER", "kernlane")
         .env("KBUILD_BUILD_HOST", "kernlane");

@@ -1,10 +1,10 @@
-//! The machines on which guests are tried: how many processors, of which model, and what the kernel
-//! is told.
+//! The machines on which guests are tested: the number of processors, their model, and the kernel's
+//! command line.
 
 use guest::Boot;
 use std::time::Duration;
 
-/// Under emulation, with other work beside it.
+/// Long enough for emulation on a busy machine.
 pub const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
 pub struct Machine {
@@ -24,24 +24,25 @@ impl Machine {
         Machine { name, cpus, cpu_model, command_line }
     }
 
-    /// With KASLR; `words` stand before its own on the command line.
+    /// Sets the machine, with KASLR. `words` come in front of the machine's own words on the
+    /// command line.
     pub fn describe(&self, boot: &mut Boot, words: &[&str]) {
         boot.kaslr = true;
         boot.cpus = self.cpus;
         boot.cpu_model = self.cpu_model.into();
         boot.time_limit = TIME_LIMIT;
-        // A busy machine may leave a guest no time for the timer's interrupts when the kernel tries
-        // whether they come.
+        // On a busy machine a guest may get no time for the timer's interrupts while the kernel
+        // tests whether they come.
         let words = ["no_timer_check"].iter().chain(words).chain(self.command_line);
         boot.command_line = words.map(|&word| word.to_owned()).collect();
     }
 }
 
-/// What a kernel says of safe returns on a processor whose microcode, which QEMU does not have,
-/// would do more.
+/// The kernel's message about safe returns on a processor that needs a microcode update. QEMU's
+/// processors do not have it.
 const NO_MICROCODE: &str = "Speculative Return Stack Overflow: WARNING: See";
 
-/// A line of the kernel's log that no good kernel writes.
+/// Whether a correct kernel never writes this line to its log.
 pub fn is_complaint(line: &str) -> bool {
     let words = [
         "WARNING:",
@@ -55,7 +56,7 @@ pub fn is_complaint(line: &str) -> bool {
     words.iter().any(|word| line.contains(word)) && !line.contains(NO_MICROCODE)
 }
 
-/// Two guests at once: each keeps one CPU of this machine busy.
+/// Runs two guests at a time. Each keeps one CPU of this machine busy.
 pub fn side_by_side<T: Send>(
     first: impl FnOnce() -> T + Send,
     second: impl FnOnce() -> T,

@@ -1,5 +1,5 @@
-//! What is neither plain cargo nor for users: the demo, the demo kernels, the tests that need a
-//! kernel tree or a virtual machine.
+//! Everything that is neither plain cargo nor for users: the demo, the demo kernels, and the tests
+//! that need a kernel tree or a virtual machine.
 
 mod bare;
 mod bench_uml;
@@ -18,6 +18,7 @@ mod memory_test;
 mod page_test;
 mod record_test;
 mod relink_test;
+mod score;
 mod services_test;
 mod shift_test;
 mod test;
@@ -30,42 +31,57 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
-cargo xtask demo                from a workload to a faster kernel, and what it brought
-cargo xtask test [--quick]      every test: format, lints, units, kernel trees, virtual machines; prints how long each part
-                                took; --quick: format, lints and units only, a few minutes
-cargo xtask check-test TREE     a wrong kernel for each kind of bug, each of which `kernlane check` must find
-cargo xtask shift-test TREE     links the tree's kernel so that the data behind kallsyms moves by 0 to 63 bytes, each of which
-                                `kernlane check` must accept
+cargo xtask demo                make a faster kernel for a workload, and show what it brought
+cargo xtask test [--quick]      run every test: format, lints, units, kernel trees, virtual
+                                machines; print how long each part took. With --quick: only
+                                format, lints and units, a few minutes
+cargo xtask check-test TREE     make a wrong kernel for each kind of bug; `kernlane check` must
+                                refuse each
+cargo xtask shift-test TREE     link the tree's kernel so that the data behind kallsyms moves by 0
+                                to 63 bytes; `kernlane check` must accept each
 cargo xtask vm-test OLD NEW [MACHINE|workloads]…
-                                whether the kernel of tree NEW does in a guest what that of tree OLD does
-cargo xtask relink-test TREE    the original order gives the original kernel; objtool judges shuffled ones; failures leave nothing behind
-cargo xtask export-test         whether clang, lld and BOLT take what `kernlane export` writes
+                                test whether the kernel of tree NEW works in a guest like that of
+                                tree OLD
+cargo xtask relink-test TREE    test that the original order gives the original kernel, that
+                                objtool accepts other orders, and that failures leave nothing behind
+cargo xtask export-test         test whether clang, lld and BOLT accept the files of
+                                `kernlane export`
 cargo xtask diff-test TREE SHUFFLED
-                                whether `kernlane diff` names the function that a patch changed, and why
+                                test whether `kernlane diff` names the function that a patch
+                                changed, and the reason
 cargo xtask layout-test TREE PROFILE
-                                whether layouts are as good as those of LLVM's own code, and orders of functions those of lld
-cargo xtask record-test TREE    whether recordings are exactly what ran, and the same every time
-cargo xtask memory-test TREE    whether simulated caches see of a program what valgrind's cachegrind sees
+                                compare layouts with LLVM's own code, and orders of functions with
+                                lld's
+cargo xtask record-test TREE    test whether recordings are exactly what ran, and repeatable
+cargo xtask memory-test TREE    compare simulated caches with valgrind's cachegrind
 cargo xtask services-test KERNEL
-                                whether services are counted as the guest itself counts them
+                                compare counts of services with the guest's own counts
 cargo xtask page-test RECORDING KERNEL
-                                whether the page works in Chromium, and what other tools read holds the same
-cargo xtask book-test DEMO TREE the book is built, its links hold, and the commands of its first hour run with what
-                                `kernlane optimize` has left in DEMO and the TREE of its kernel
-cargo xtask guest-test KERNEL   recordings are bit-repeatable, and what goes wrong is said and leaves nothing behind
+                                test the page in Chromium, and whether other tools read the same
+                                numbers
+cargo xtask book-test DEMO TREE build the book, test its links, and run the commands of its first
+                                hour with the results of `kernlane optimize` in DEMO and the TREE
+                                of its kernel
+cargo xtask guest-test KERNEL   test that recordings are bit-repeatable, and that failures are
+                                reported and leave nothing behind
 cargo xtask live-test [KERNEL [SCRIPT]]
-                                functions of the running stock kernel are replaced and put back, in guests
+                                replace functions of the running stock kernel and restore them, in
+                                guests
 cargo xtask live-test --cycles N
-                                a large group installed and undone N times under load, on two and on four CPUs
-cargo xtask live-test --cost    what installing and undoing 25 functions with 500 calls costs, in instructions and interrupts
+                                install and undo a large group N times under load, on two and on
+                                four CPUs
+cargo xtask live-test --cost    measure what installing and undoing 25 functions with 500 calls
+                                costs, in instructions and interrupts
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
-                                what replacing hot functions of the running stock kernel brings: recordings before and after, tables, gain.json
-cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order or with counters, does as a program what the
-                                original does, and has counted it
+                                measure what replacing hot functions of the running stock kernel
+                                brings: recordings before and after, tables, gain.json
+cargo xtask uml-test            test whether a kernel for User Mode Linux, relinked in a random
+                                order or with counters, works like the original and counts right
 cargo xtask bench-uml [ROUNDS] [--json]
-                                what layouts bring on this processor: kernels for User Mode Linux by turns, and BOLT's; about a minute a round
+                                measure layouts on this processor: kernels for User Mode Linux by
+                                turns, and BOLT's; about a minute for each round
 cargo xtask kernel gcc|clang|uml
-                                builds (or finds) a demo kernel and prints where its tree lies
+                                build (or find) a demo kernel, and print the path of its tree
 ";
 
 fn main() -> ExitCode {
@@ -94,7 +110,7 @@ fn main() -> ExitCode {
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),
         ["live-test"] => live_test::live_test(None, None),
         ["live-test", "--cycles", count] => {
-            (count.parse::<u32>().context("--cycles: how many")).and_then(live_test::cycles)
+            (count.parse::<u32>().context("--cycles needs a number")).and_then(live_test::cycles)
         }
         ["live-test", "--cost"] => live_test::cost(),
         ["live-test", kernel] => live_test::live_test(Some(kernel.as_ref()), None),
@@ -122,7 +138,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The tool, built, beside the library that QEMU loads.
+/// Builds Kernlane, and the plugin beside it. Returns the path of the program.
 fn kernlane() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("kernlane");
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
@@ -139,7 +155,7 @@ fn kernlane() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Runs a command with this terminal, and fails unless it succeeds.
+/// Runs a command on this terminal. Fails unless the command succeeds.
 fn run(command: &mut Command) -> Result<()> {
     let status = command.status().map_err(|error| anyhow::anyhow!("{command:?}: {error}"))?;
     if !status.success() {
@@ -148,12 +164,12 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The plugin as it is shipped.
+/// Builds the plugin in release mode. Returns its path.
 fn build_plugin() -> Result<PathBuf> {
     run(Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kernlane-plugin"]))?;
     let executable = std::env::current_exe()?;
-    let target = executable.ancestors().nth(2).context("xtask lies in no target directory")?;
+    let target = executable.ancestors().nth(2).context("xtask is not in a target directory")?;
     let library = target.join("release/libkernlane_plugin.so");
-    ensure!(library.is_file(), "{} is not there after building it", library.display());
+    ensure!(library.is_file(), "{} does not exist after the build", library.display());
     Ok(library)
 }

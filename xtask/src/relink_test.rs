@@ -1,20 +1,20 @@
-//! `cargo xtask relink-test TREE`: what rewriting and relinking must hold on a real kernel, without
-//! booting it.
+//! `cargo xtask relink-test TREE`: tests rewriting and relinking on a real kernel without booting
+//! it.
 
 use anyhow::{Context, Result, ensure};
 use image::BuildId;
-use image::object::linked::Linked;
+use image::object::linked::LinkAddresses;
 use image::order::Layout;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// What a link leaves in a tree.
+/// The files that a link writes to a tree.
 const RESULTS: [&str; 3] = ["vmlinux", "System.map", "arch/x86/boot/bzImage"];
-/// Seeds of the orders that objtool judges.
+/// The seeds of the orders that objtool checks.
 const SEEDS: [&str; 2] = ["1", "2"];
-/// Into the link, but not to its end.
+/// After this time the link has begun, but has not ended.
 const BEFORE_INTERRUPT: Duration = Duration::from_secs(4);
 
 pub fn relink_test(tree: &Path) -> Result<()> {
@@ -22,20 +22,20 @@ pub fn relink_test(tree: &Path) -> Result<()> {
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let before = results(tree)?;
     let vmlinux = fs::read(tree.join("vmlinux"))?;
-    let build_id = Linked::read(&vmlinux)?.build_id;
+    let build_id = LinkAddresses::read(&vmlinux)?.build_id;
 
     original_order(&kernlane, tree, &build_id, scratch.path(), &before)?;
     passed("the original order gives the original kernel, byte for byte");
     for seed in SEEDS {
         crate::run(Command::new(&kernlane).args(["objtool", "--seed", seed, "--tree"]).arg(tree))?;
     }
-    passed("objtool finds in a shuffled object what rewriting put there");
+    passed("objtool makes the same tables for a shuffled object as the rewriter");
     other_kernel(&kernlane, tree, scratch.path())?;
     passed("a layout for another kernel is refused");
     interrupted(&kernlane, tree, &build_id, scratch.path())?;
     passed("an interrupted relink leaves nothing behind");
     ensure!(results(tree)? == before, "the tree was written to");
-    passed("the tree is as it was");
+    passed("the tree is unchanged");
     Ok(())
 }
 

@@ -2,18 +2,18 @@
 //! that the linker script allows.
 //!
 //! A relinked kernel has more names than the original, so its kallsyms tables are longer, and the
-//! data behind them moves by any number of bytes. How the pieces of that data align again depends
-//! on this number modulo 64. The test takes a built tree and links its objects again for each
-//! remainder, with so many bytes in front of the last kallsyms table. The original must be equal to
-//! each of these kernels. In each of them the checker must also find the mutations of the tables
-//! behind kallsyms: for some of the remainders, since each takes a second.
+//! data behind them moves. How the pieces of that data are aligned again depends on the distance
+//! modulo 64. The test takes a built tree and links its objects again for each remainder, with as
+//! many bytes in front of the last kallsyms table. The original must be equal to each of these
+//! kernels. For some remainders the checker must also find the mutations of the tables behind
+//! kallsyms; each mutation takes a second.
 //!
 //! The links use the tree's own linker, flags and script. Nothing in the tree is written.
 
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
-use check::kernel::Kernel;
-use check::{Build, check, mutation};
+use check::kernel::KernelFile;
+use check::{KernelBuild, check, mutation};
 use image::place::Placement;
 use std::collections::HashMap;
 use std::fs;
@@ -24,16 +24,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest alignment of data without a symbol.
 const REMAINDERS: RangeInclusive<u64> = 0..=63;
-/// The remainders at which wrong tables are looked for are multiples of this: data of every
-/// alignment has moved.
+/// Wrong tables are tested at multiples of this remainder. Data of every alignment moves at these
+/// remainders.
 const MUTATED: u64 = 20;
-/// The label of the last of the kallsyms tables, whose entries need no alignment.
+/// The label of the last kallsyms table, whose entries need no alignment.
 const LAST_TABLE: &str = ".globl kallsyms_seqs_of_names";
 
 /// Checks the kernels of all remainders, two at a time.
 pub fn shift_test(tree: &Path) -> Result<()> {
-    let original = Build::read(tree)?;
-    let link = Link::prepare(tree)?;
+    let original = KernelBuild::read(tree)?;
+    let link = TreeLink::prepare(tree)?;
     let next = AtomicU64::new(*REMAINDERS.start());
     let work = || -> Result<()> {
         loop {
@@ -54,36 +54,37 @@ pub fn shift_test(tree: &Path) -> Result<()> {
 }
 
 /// Compares the original with the kernel in `directory`, and with wrong copies of that kernel.
-fn is_accepted(original: &Build, directory: &Path, remainder: u64) -> Result<()> {
-    let shifted = Build::read(directory)?;
+fn is_accepted(original: &KernelBuild, directory: &Path, remainder: u64) -> Result<()> {
+    let shifted = KernelBuild::read(directory)?;
     let (old, new) = (original.kernel()?, shifted.kernel()?);
-    let end =
-        |kernel: &Kernel| kernel.symbol("kallsyms_seqs_of_names").context("there is no kallsyms");
+    let end = |kernel: &KernelFile| {
+        kernel.symbol("kallsyms_seqs_of_names").context("there is no kallsyms")
+    };
     let moved = end(&new.kernel)? - end(&old.kernel)?;
     ensure!(moved == remainder, "the link moved the data by {moved} bytes");
     let findings = check(&old, &new, &Placement::default())?;
     ensure!(findings.equal(), "refused:\n{}", findings.text(&old.kernel, &new.kernel, 8));
-    println!("passed: data behind kallsyms moved by {remainder} bytes");
+    println!("passed: accepted: data behind kallsyms moved by {remainder} bytes");
     if remainder.is_multiple_of(MUTATED) {
         for mutation in mutation::of_ordered_tables(&shifted, &new)? {
             ensure!(mutation.is_found(&shifted, &old)?, "not found: {}", mutation.name);
-            println!("passed: found, data moved by {remainder} bytes: {}", mutation.name);
+            println!("passed: refused, with data moved by {remainder} bytes: {}", mutation.name);
         }
     }
     fs::remove_dir_all(directory).with_context(|| directory.display().to_string())
 }
 
 /// How a tree's vmlinux is linked.
-struct Link {
+struct TreeLink {
     tree: PathBuf,
     linker: String,
     flags: Vec<String>,
     directory: tempfile::TempDir,
 }
 
-impl Link {
+impl TreeLink {
     /// Reads the tree's link command, and assembles its kallsyms tables in two halves.
-    fn prepare(tree: &Path) -> Result<Link> {
+    fn prepare(tree: &Path) -> Result<TreeLink> {
         let tree = tree.canonicalize().with_context(|| tree.display().to_string())?;
         let command = read(&tree.join(".vmlinux.cmd"))?;
         let words: Vec<&str> = command.lines().next().unwrap_or("").split('"').collect();
@@ -93,7 +94,7 @@ impl Link {
         let flags =
             first.split_whitespace().chain(second.split_whitespace()).map(str::to_owned).collect();
         let directory = tempfile::Builder::new().prefix("kernlane-shift-test-").tempdir()?;
-        let link = Link { tree, linker: linker.to_owned(), flags, directory };
+        let link = TreeLink { tree, linker: linker.to_owned(), flags, directory };
         let tables = read(&link.tree.join(".tmp_vmlinux2.kallsyms.S"))?;
         let (header, tables) =
             tables.split_once("\t.section .rodata").context("unknown kallsyms tables")?;
@@ -120,9 +121,9 @@ impl Link {
             .arg(self.path(&format!("{name}.o"))))
     }
 
-    /// A directory like a tree with the kernel whose last kallsyms table begins `remainder` bytes
+    /// A directory like a tree. In its kernel the last kallsyms table begins `remainder` bytes
     /// later.
-    fn shifted(&self, remainder: u64, original: &Build) -> Result<PathBuf> {
+    fn shifted(&self, remainder: u64, original: &KernelBuild) -> Result<PathBuf> {
         let gap = format!("gap{remainder}");
         self.assemble(&gap, &format!("\t.section .rodata, \"a\"\n\t.fill {remainder}, 1, 0\n"))?;
         let directory = self.path(&remainder.to_string());
@@ -145,8 +146,8 @@ impl Link {
         );
         run(&mut link)?;
         fs::write(&vmlinux, with_moved_addresses(fs::read(&vmlinux)?, original.vmlinux())?)?;
-        // With the sizes of functions, sorttable leaves out tracer sites outside of functions. No
-        // function moves.
+        // If sorttable gets the sizes of functions, it leaves out tracer sites outside of
+        // functions. No function moves.
         let mut sort = Command::new(self.tree.join("scripts/sorttable"));
         let sizes = self.tree.join(".tmp_vmlinux.nm-sort");
         if sizes.exists() {
@@ -161,18 +162,18 @@ impl Link {
     }
 }
 
-/// What the kernel's own file begins with, for 64 bits.
+/// The beginning of the kernel's own file for 64 bits.
 const MACROS: &str = "#define PTR .quad\n#define ALGN .balign 8\n";
 
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-/// The linked kernel, with the addresses in its kallsyms tables, which are the original's, replaced
-/// by where its own symbols lie. Both links have the same symbols, and those of one name are in the
-/// same order.
+/// The linked kernel with the right addresses in its kallsyms tables. The tables are those of the
+/// original; each address is replaced by the address of the kernel's own symbol. Both links have
+/// the same symbols, and symbols with the same name have the same order.
 fn with_moved_addresses(mut linked: Vec<u8>, original: &[u8]) -> Result<Vec<u8>> {
-    let (old, new) = (Kernel::parse(original)?, Kernel::parse(&linked)?);
+    let (old, new) = (KernelFile::parse(original)?, KernelFile::parse(&linked)?);
     let mut moved: HashMap<u64, u64> = HashMap::new();
     for symbol in &old.symbols {
         let pairs = old.named(symbol.name).zip(new.named(symbol.name));
@@ -187,13 +188,13 @@ fn with_moved_addresses(mut linked: Vec<u8>, original: &[u8]) -> Result<Vec<u8>>
     let mut changed = Vec::new();
     for (index, offset) in offsets.chunks_exact(4).enumerate() {
         let offset = i32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]);
-        // Negative: one less than the distance from the base, negated (kernel/kallsyms.c). Others
-        // are absolute.
+        // A negative offset is -1 minus the distance from the base (kernel/kallsyms.c). Others are
+        // absolute.
         if offset < 0 {
             let address = base.wrapping_sub(1).wrapping_sub(i64::from(offset) as u64);
-            let now = moved
-                .get(&address)
-                .with_context(|| format!("kallsyms names {address:x}, no symbol does"))?;
+            let now = moved.get(&address).with_context(|| {
+                format!("kallsyms has the address {address:x}, but no symbol has it")
+            })?;
             changed.push((start + 4 * index, (base.wrapping_sub(1).wrapping_sub(*now)) as u32));
         }
     }

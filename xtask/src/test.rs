@@ -1,4 +1,4 @@
-//! `make test`: everything that must hold, the quick before the slow.
+//! `make test`: all tests, quick ones first.
 
 use crate::kernel::{self, Compiler};
 use crate::{
@@ -13,14 +13,14 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs every test, and prints how long each part took, even if one fails.
+/// Runs every test. Prints how long each part took, even if a test fails.
 pub fn test() -> Result<()> {
     let outcome = quick().and_then(|()| with_kernels());
     print_durations();
     outcome
 }
 
-/// What needs neither a kernel nor a virtual machine.
+/// Runs the tests that need neither a kernel nor a virtual machine.
 pub fn quick() -> Result<()> {
     step("format, lints, units");
     run(Command::new("cargo").args(["fmt", "--all", "--check"]))?;
@@ -39,73 +39,73 @@ fn with_kernels() -> Result<()> {
     step("the demo kernel, built by gcc");
     let kernlane = crate::kernlane()?;
     let gcc = kernel::tree(Compiler::Gcc)?;
-    // Most tests leave a processor idle.
+    // Most tests use only one processor, so other kernels are built at the same time.
     let others = std::thread::spawn(|| [Compiler::GccUserMode, Compiler::Clang].map(kernel::tree));
-    step("the checker finds wrong kernels");
+    step("the checker refuses wrong kernels");
     check_test::check_test(&gcc)?;
-    step("the checker accepts every place of the data behind kallsyms");
+    step("the checker accepts every position of the data behind kallsyms");
     shift_test::shift_test(&gcc)?;
     step("recordings are exact");
     record_test::record_test(&gcc)?;
-    step("caches see what cachegrind sees");
+    step("simulated caches agree with cachegrind");
     memory_test::memory_test(&gcc)?;
-    step("services are counted as the guest counts them");
+    step("counts of services agree with the guest's own counts");
     services_test::services_test(&gcc)?;
-    step("recordings are repeatable, and failures are said");
+    step("recordings are repeatable, and failures are reported");
     guest_test::guest_test(&gcc)?;
     let road = relinked_kernels_hold(&kernlane, &gcc, &[])?;
     step("a difference names the function that a patch changed, and why");
     diff_test::diff_test(&gcc, &road.join("random.kernel"))?;
-    step("the page works in Chromium, and other tools read what it shows");
+    step("the page works in Chromium, and other tools read the same numbers");
     page_test::page_test(&road.join("original.rec"), &gcc)?;
-    step("the book's links hold, and the commands of its first hour run");
+    step("the book's links work, and so do the commands of its first hour");
     book_test::book_test(&road, &gcc)?;
-    step("clang, lld and BOLT take what is exported");
+    step("clang, lld and BOLT accept the exported files");
     export_test::export_test()?;
     step("layouts are as good as those of LLVM and lld");
     layout_test::layout_test(&gcc, &road.join("profile.klp"))?;
 
-    step("functions of Debian's running kernel are replaced and put back");
+    step("functions of Debian's running kernel are replaced and restored");
     live_test::live_test(None, None)?;
 
-    step("the demo kernels for User Mode Linux and by clang");
+    step("the demo kernels for User Mode Linux and from clang");
     let [user_mode, clang] = others.join().map_err(|_| anyhow!("building them panicked"))?;
     let (_, clang) = (user_mode?, clang?);
-    step("a kernel for User Mode Linux in a random order does what the original does");
+    step("a kernel for User Mode Linux in a random order works like the original");
     uml_test::uml_test()?;
 
-    step("the checker finds wrong kernels built by clang");
+    step("the checker refuses wrong kernels built by clang");
     check_test::check_test(&clang)?;
-    step("the checker accepts every place of the data behind kallsyms, laid out by lld");
+    step("the checker accepts every position of the data behind kallsyms after a link by lld");
     shift_test::shift_test(&clang)?;
     relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])?;
     println!("\nall tests passed");
     Ok(())
 }
 
-/// Relinks a tree's kernel in the original order, for a workload, and in a random order, which is
-/// booted on the `machines` (all of them if none is named). Gives the directory with the workload's
-/// profile and the relinked kernels.
+/// Relinks a tree's kernel in the original order, for a workload, and in a random order. Boots the
+/// random one on the `machines`, or on all machines if none is named. Returns the directory with
+/// the workload's profile and the relinked kernels.
 fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Result<PathBuf> {
-    step("the original order is the original kernel, and objtool judges others");
+    step("the original order gives the original kernel, and objtool accepts other orders");
     relink_test::relink_test(tree)?;
-    step("the whole road: a layout made for a workload, and all blocks in a random order");
+    step("the whole road: a layout for a workload, and a random order of all blocks");
     let road = optimized(kernlane, "files", tree, &["packed", "random"])?;
     predictions_hold(&road)?;
-    step("the kernel in a random order does in a guest what the original does");
+    step("in a guest, the kernel in a random order works like the original");
     vm_test::vm_test(tree, &road.join("random.kernel"), machines)?;
     Ok(road)
 }
 
-/// By how much replay may miss what the relinked kernel is then seen to do, instruction for
-/// instruction.
+/// The largest accepted difference between predicted and recorded misses, relative to the recorded
+/// number and to the same number of instructions.
 const TOLERANCE: f64 = 0.02;
-/// By how much the number of instructions itself may differ: in a faster kernel the two ends of a
-/// pipe take turns at other times.
+/// The largest accepted difference between the numbers of instructions. In a faster kernel the two
+/// ends of a pipe alternate at other times.
 const INSTRUCTIONS_TOLERANCE: f64 = 0.03;
 
-/// Predicted and recorded misses and taken jumps agree, and the layout made for the workload is
-/// better than the original.
+/// Checks that predicted and recorded misses and taken jumps agree, and that the layout for the
+/// workload is better than the original.
 fn predictions_hold(directory: &Path) -> Result<()> {
     let results = ResultFile::read(directory)?;
     for comparison in comparison::compare(&results.rows)? {
@@ -114,7 +114,7 @@ fn predictions_hold(directory: &Path) -> Result<()> {
                 format!("{} on {}, {}", comparison.workload, comparison.machine, layout.layout);
             let metric = |name: &str| {
                 let found = layout.metrics.iter().find(|metric| metric.name == name);
-                let metric = found.with_context(|| format!("{what}: no {name}"))?;
+                let metric = found.with_context(|| format!("{what}: there is no {name}"))?;
                 let off = metric.difference.with_context(|| {
                     format!("{what}: {name} is not both predicted and recorded")
                 })?;
@@ -152,13 +152,13 @@ fn predictions_hold(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What replay has to predict.
+/// The numbers that replay must predict.
 const PREDICTED: [&str; 2] = ["kernel L1I misses", "kernel taken jumps (conditional and direct)"];
 
-/// The parts begun so far, each with its beginning.
+/// The parts that began, each with its start time.
 static PARTS: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());
 
-/// Ends the part before, and says what comes now and how long all before it took.
+/// Ends the previous part. Prints the next part, and the time since the first part began.
 fn step(what: &str) {
     let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
@@ -177,7 +177,7 @@ fn print_durations() {
         println!("{:>6}  {what}", minutes(end - *begun));
     }
     if let Some((_, start)) = parts.first() {
-        println!("{:>6}  in all", minutes(now - *start));
+        println!("{:>6}  in total", minutes(now - *start));
     }
 }
 
@@ -186,8 +186,8 @@ fn minutes(duration: Duration) -> String {
     format!("{:02}:{:02}", seconds / 60, seconds % 60)
 }
 
-/// Sends the workload down the whole road, which includes the proof of each relinked kernel; gives
-/// the directory.
+/// Sends the workload down the whole road, which includes the proof of each relinked kernel.
+/// Returns the directory with the results.
 fn optimized(kernlane: &Path, workload: &str, tree: &Path, layouts: &[&str]) -> Result<PathBuf> {
     let name = tree.file_name().unwrap_or_default().to_string_lossy();
     let directory = PathBuf::from(format!("target/test/{workload}-{name}"));

@@ -1,11 +1,11 @@
-//! `cargo xtask uml-test`: a kernel that is a program (User Mode Linux), relinked.
+//! `cargo xtask uml-test`: relinks a kernel that is a program (User Mode Linux).
 //!
-//! The original order gives the original program, byte for byte; a random and the reversed order
-//! run the loads of `load.c`, which compares everything that it gets back. A kernel with counters
-//! runs them too, and has counted what they asked for.
+//! The original order gives the original program, byte for byte. Kernels in a random and in the
+//! reversed order run the loads of `load.c`, which compares everything that it receives. A kernel
+//! with counters runs the loads, too, and its counts must be right.
 
 use crate::kernel::{self, Compiler};
-use crate::uml::{DATAGRAMS, Guest, LOADS, REQUESTS, judge, relinked};
+use crate::uml::{DATAGRAMS, LOADS, REQUESTS, UmlGuest, judge, relinked};
 use anyhow::{Context, Result, ensure};
 use image::order::Layout;
 use image::vmlinux;
@@ -14,14 +14,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Rounds of each load: some tenths of a second.
+/// The rounds of each load. They take less than a second.
 const ROUNDS: u64 = 50;
 
 pub fn uml_test() -> Result<()> {
     let kernlane = crate::kernlane()?;
     let tree = kernel::tree(Compiler::GccUserMode)?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
-    let guest = Guest::new(scratch.path())?;
+    let guest = UmlGuest::new(scratch.path())?;
     passes(&guest, &tree.join("vmlinux"), "the original kernel")?;
 
     let original = in_order(&kernlane, &tree, "original", scratch.path())?;
@@ -39,7 +39,7 @@ pub fn uml_test() -> Result<()> {
     counts(&kernlane, &tree, &guest, scratch.path())
 }
 
-/// The tree's kernel in its original order, or laid out by an algorithm that takes no counts.
+/// The tree's kernel in its original order, or in the order of an algorithm that needs no counts.
 fn in_order(kernlane: &Path, tree: &Path, algorithm: &str, scratch: &Path) -> Result<PathBuf> {
     let layout = scratch.join(format!("{algorithm}.kll"));
     let build_id = vmlinux::read(&tree.join("vmlinux"))?.build_id;
@@ -58,17 +58,17 @@ fn in_order(kernlane: &Path, tree: &Path, algorithm: &str, scratch: &Path) -> Re
     relinked(kernlane, tree, &["--layout", &layout], scratch.join(format!("{algorithm}.kernel")))
 }
 
-/// Boots a kernel with all loads, and fails unless each passes.
-fn passes(guest: &Guest, kernel: &Path, what: &str) -> Result<()> {
+/// Boots a kernel with all loads. Fails unless each load passes.
+fn passes(guest: &UmlGuest, kernel: &Path, what: &str) -> Result<()> {
     let said = guest.boot(kernel, &["all", &ROUNDS.to_string()])?.ended()?;
     judge(&said, &LOADS, what)?;
     println!("passed: {what} runs {}", LOADS.join(", "));
     Ok(())
 }
 
-/// A counting kernel counts to the one what its loads ask for, and what they say of themselves
-/// follows from few counters.
-fn counts(kernlane: &Path, tree: &Path, guest: &Guest, scratch: &Path) -> Result<()> {
+/// Checks a counting kernel: its counts equal the numbers that the loads request. Most of these
+/// counts are derived from a few counters.
+fn counts(kernlane: &Path, tree: &Path, guest: &UmlGuest, scratch: &Path) -> Result<()> {
     let counting = relinked(kernlane, tree, &["--count"], scratch.join("counting.kernel"))?;
     let mut running =
         guest.boot(&counting.join("vmlinux"), &["all", &ROUNDS.to_string(), "stay"])?;

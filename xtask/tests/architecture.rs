@@ -1,4 +1,4 @@
-//! The rules of `ARCHITECTURE.md` that a compiler does not see.
+//! The rules of `ARCHITECTURE.md` that a compiler does not check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Files below `directory` with one of these endings, by their paths from the root.
+/// The files below `directory` with one of these endings, by their paths from the root.
 fn files(directory: &str, endings: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![directory.to_owned()];
@@ -31,7 +31,7 @@ fn files(directory: &str, endings: &[&str]) -> Vec<String> {
     found
 }
 
-/// Whether a line that is no comment contains `word`.
+/// Whether a line that is not a comment contains `word`.
 fn uses_word(file: &str, word: &str) -> bool {
     let text = read(file);
     text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains(word))
@@ -62,7 +62,7 @@ fn every_path_that_the_documents_name_exists() {
 /// A crate's short name and the crates of this workspace that it uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// What the manifests in `crates/` say, without what only tests use.
+/// The dependencies in the manifests of `crates/`, without those of tests only.
 fn uses_in_manifests() -> Uses {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -114,7 +114,7 @@ fn reaches(uses: &Uses, from: &str, to: &str) -> bool {
     uses[from].iter().any(|next| next == to || reaches(uses, next, to))
 }
 
-/// The arrows that no longer way replaces.
+/// The arrows that cannot be replaced by a longer way.
 fn arrows_that_matter(uses: &Uses) -> BTreeSet<(String, String)> {
     let all = uses.iter().flat_map(|(from, used)| used.iter().map(move |to| (from, to)));
     let matters = |&(from, to): &(&String, &String)| {

@@ -1,7 +1,7 @@
-//! The book in `docs/`, `README.md` and `CONTRIBUTING.md`: links, commands, line lengths, first
-//! sentences.
+//! Checks the book in `docs/`, `README.md` and `CONTRIBUTING.md`: links, commands, line lengths,
+//! first sentences.
 //!
-//! Takes the Markdown files of the tree. Never builds the book and runs no command:
+//! Input: the Markdown files of the tree. This test never builds the book and runs no command;
 //! `cargo xtask book-test` does both.
 
 use clap::CommandFactory;
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 const LONGEST_LINE: usize = 100;
-/// Documents beside the book that keep its rules.
+/// Documents outside of the book that follow its rules.
 const BESIDE_THE_BOOK: [&str; 3] = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 
 fn root() -> PathBuf {
@@ -52,8 +52,8 @@ fn parsed(text: &str) -> Parser<'_> {
     Parser::new_ext(text, Options::ENABLE_TABLES)
 }
 
-/// The anchors that mdBook gives a page's headings: lower case, spaces as hyphens, a number behind
-/// the second of a kind.
+/// The anchors that mdBook gives a page's headings: lower case, hyphens for spaces, and a number
+/// behind repeated headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut seen: HashMap<String, usize> = HashMap::new();
@@ -90,7 +90,7 @@ fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// `target` as it is written in `document`, by its path from the root.
+/// The path from the root of `target`, as it is written in `document`.
 fn resolved(document: &str, target: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in Path::new(document).parent().unwrap().join(target).components() {
@@ -139,7 +139,7 @@ fn anchors_are_those_of_mdbook() {
     assert_eq!(anchors(text), expected.map(str::to_owned).into());
 }
 
-/// What stands in code blocks (with their info strings), and what stands as code in a line.
+/// The contents of code blocks with their info strings, and the inline code.
 fn code(text: &str) -> (Vec<String>, Vec<String>) {
     let (mut blocks, mut inline) = (Vec::new(), Vec::new());
     let mut block: Option<String> = None;
@@ -161,7 +161,9 @@ fn code(text: &str) -> (Vec<String>, Vec<String>) {
     (blocks, inline)
 }
 
-/// The words of each command in a line of shell: `a && b | c > d # e` gives those of a, b and c.
+/// The words of each command in a line of shell: `a && b
+///
+/// c > d # e` gives the words of a, b and c.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let words = shlex::split(line).unwrap_or_else(|| panic!("not a line of shell: {line}"));
     let mut found = vec![Vec::new()];
@@ -177,16 +179,16 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Lines that begin with a program's name, after a prompt perhaps; a backslash at the end continues
-/// a line.
+/// Lines that begin with a program's name, possibly behind a prompt. A backslash at the end
+/// continues a line.
 fn lines_of(block: &str, program: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let lines = joined.lines().map(|line| line.trim_start_matches(['$', '#', ' ']));
     lines.filter(|line| line.split(' ').next() == Some(program)).map(str::to_owned).collect()
 }
 
-/// Why the tool would not take these words. `partial`: they only name a command. Something that is
-/// required may be missing, and a value may be a placeholder.
+/// Why Kernlane would refuse these words. With `partial` they only name a command: a required
+/// argument may be missing, and a value may be a placeholder.
 fn refused(words: &[String], partial: bool) -> Option<String> {
     let error = kernlane::cli::Cli::command().try_get_matches_from(words).err()?;
     let fine = match error.kind() {

@@ -1,20 +1,20 @@
-//! What in the new kernel is what in the old one.
+//! Finds the new address of each thing of the old kernel.
 //!
-//! Takes both kernels and the map; gives, for an old address, the new address of the same thing.
-//! Code of the map is placed by the map, everything else by symbols: between two things that did
-//! not move, the distance old → new is that of the symbol before. Both are *claims* here: the other
-//! stages compare every byte under them, so a wrong claim ends as a difference, not as a proof.
+//! Input: both kernels and the map. Output: for an old address, the new address of the same thing.
+//! The map places its blocks. Symbols place everything else: between two symbols, the distance from
+//! old to new is that of the symbol in front. Both are claims. The other stages compare every byte,
+//! so a wrong claim ends as a difference, not as a proof.
 
-use super::data::Places;
-use super::kernel::{Kernel, START_KERNEL_MAP, Section, Symbol};
+use super::data::AddressWords;
+use super::kernel::{KernelFile, KernelSection, KernelSymbol, START_KERNEL_MAP};
 use super::realign;
 use super::verdict::Findings;
-use image::place::{Placed, Placement};
+use image::place::{PlacedBlock, Placement};
 use std::collections::HashMap;
 
-/// A run of bytes outside the map whose new place is a fixed distance away.
+/// A run of bytes outside the map that moved by one distance.
 #[derive(Clone, Copy, Debug)]
-pub struct Region {
+pub struct ShiftedRegion {
     pub old: u64,
     pub old_end: u64,
     pub new: u64,
@@ -22,21 +22,21 @@ pub struct Region {
     pub executable: bool,
 }
 
-/// What is known of data before any of it is compared.
+/// Facts about data that are known before the data is compared.
 pub struct DataFacts<'f> {
-    /// Where the kallsyms tables end: (old, new). They grow with the names of moved parts, and no
-    /// symbol follows.
+    /// The addresses (old, new) behind the kallsyms tables. The tables grow with the names of moved
+    /// parts, and no symbol follows them.
     pub behind_kallsyms: Option<(u64, u64)>,
-    /// Which words of the old and of the new kernel's data are addresses, as far as it is known of
-    /// both.
-    pub places: [&'f Places; 2],
+    /// The words of the old and of the new kernel's data that are addresses, as far as both kernels
+    /// say so.
+    pub places: [&'f AddressWords; 2],
     /// Stretches of the old kernel that other stages compare, ascending.
     pub compared_elsewhere: &'f [(u64, u64)],
 }
 
 /// One instruction in both kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct InstructionPair {
     pub old: u64,
     pub new: u64,
     pub old_len: u8,
@@ -48,29 +48,33 @@ pub struct Pair {
 pub enum Landing {
     /// The same byte of the same thing.
     Exact,
-    /// The end of one thing that is the beginning of another, or a symbol of the linker's script.
+    /// The end of a thing where another thing begins, or a symbol of the linker's script.
     Boundary,
-    /// Before or behind a thing, at the same distance from it (a biased table address).
+    /// An address in front of or behind a thing, at the same distance from it (a biased table
+    /// address).
     Biased,
+    /// Not the same thing.
     No,
 }
 
+/// The map from old to new addresses.
 pub struct Correspondence<'k, 'd> {
-    pub old: &'k Kernel<'d>,
-    pub new: &'k Kernel<'d>,
-    pub regions: Vec<Region>,
+    pub old: &'k KernelFile<'d>,
+    pub new: &'k KernelFile<'d>,
+    pub regions: Vec<ShiftedRegion>,
     /// Ascending by `old`; filled by the walk.
-    pub pairs: Vec<Pair>,
-    /// What the map covers in the old kernel.
+    pub pairs: Vec<InstructionPair>,
+    /// The intervals of the old kernel that the map covers.
     covered: Vec<(u64, u64)>,
-    /// Where padding of functions begins that is shorter now: old → new.
+    /// Where the padding of a function is shorter in the new kernel: old → new address.
     shortened: HashMap<u64, u64>,
 }
 
 impl<'k, 'd> Correspondence<'k, 'd> {
+    /// Divides everything outside the map into regions.
     pub fn new(
-        old: &'k Kernel<'d>,
-        new: &'k Kernel<'d>,
+        old: &'k KernelFile<'d>,
+        new: &'k KernelFile<'d>,
         map: &Placement,
         data: &DataFacts,
         findings: &mut Findings,
@@ -79,11 +83,11 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))),
         );
         let covered = intervals(map.blocks.iter().map(|b| (b.old.0, u64::from(b.old_size))));
-        let mut anchors = Anchors::new(old, new, &map.blocks, &covered, &placed_new);
+        let mut anchors = SectionAnchors::new(old, new, &map.blocks, &covered, &placed_new);
         if let Some((at, new_at)) = data.behind_kallsyms
             && let Some(section) = old.section_index(at)
         {
-            let anchor = Anchor { old: at, new: new_at, size: 0 };
+            let anchor = SymbolAnchor { old: at, new: new_at, size: 0 };
             anchors.by_section.entry(section).or_default().push(anchor);
         }
         if !anchors.shortened.is_empty() {
@@ -96,7 +100,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
                     "sections",
                     Some(section.addr),
                     None,
-                    format!("section {} is gone", section.name),
+                    format!("section {} is missing", section.name),
                 );
                 continue;
             };
@@ -119,12 +123,12 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     }
 
     /// The pair whose old instruction contains `old`.
-    pub fn pair_at(&self, old: u64) -> Option<&Pair> {
+    pub fn pair_at(&self, old: u64) -> Option<&InstructionPair> {
         let pair = &self.pairs[self.pairs.partition_point(|p| p.old <= old).checked_sub(1)?];
         (old < pair.old + u64::from(pair.old_len)).then_some(pair)
     }
 
-    /// The new address of what is at `old`, if exactly one thing is.
+    /// The new address of the thing at `old`, if exactly one thing is there.
     pub fn image(&self, old: u64) -> Option<u64> {
         if let Some(pair) = self.pair_at(old) {
             let within = old - pair.old;
@@ -134,18 +138,19 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         self.region_at(old).map(|r| r.new.wrapping_add(old - r.old))
     }
 
-    pub fn region_at(&self, old: u64) -> Option<&Region> {
+    /// The region that holds `old`.
+    pub fn region_at(&self, old: u64) -> Option<&ShiftedRegion> {
         let region =
             &self.regions[self.regions.partition_point(|r| r.old <= old).checked_sub(1)?];
         (old < region.old_end).then_some(region)
     }
 
-    /// Whether the map, and not a region, says where `old` went.
+    /// Whether the map, not a region, says where `old` went.
     pub fn in_map(&self, old: u64) -> bool {
         contains(&self.covered, old)
     }
 
-    /// Whether what is at `new` is what was at `old`.
+    /// How well the place `new` corresponds to the place `old`.
     pub fn lands(&self, old: u64, new: u64) -> Landing {
         match (self.virtual_address(old), self.virtual_address(new)) {
             (Some(old), Some(new)) => self.lands_virtual(old, new),
@@ -153,14 +158,15 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         }
     }
 
-    /// The address at which the kernel maps physical address `addr`, if it can be nothing else.
+    /// The virtual address at which the kernel maps physical address `addr`, if the address can
+    /// mean nothing else.
     fn virtual_address(&self, addr: u64) -> Option<u64> {
         let physical = addr < 1 << 31
             && self.old.section_at(addr).is_none()
             && self.new.section_at(addr).is_none();
         let address = addr.wrapping_add(START_KERNEL_MAP);
         let in_image =
-            |kernel: &Kernel| (kernel.image().start..=kernel.image().end).contains(&address);
+            |kernel: &KernelFile| (kernel.image().start..=kernel.image().end).contains(&address);
         (physical && (in_image(self.old) || in_image(self.new))).then_some(address)
     }
 
@@ -175,7 +181,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         let shift = new.wrapping_sub(old);
         let neighbours =
             self.regions[at.saturating_sub(2)..(at + 2).min(self.regions.len())].iter();
-        let near = |r: &&Region| !r.executable && distance(old, r) <= BIAS;
+        let near = |r: &&ShiftedRegion| !r.executable && distance(old, r) <= BIAS;
         if self.pair_at(old).is_none()
             && neighbours.filter(near).any(|r| r.new.wrapping_sub(r.old) == shift)
         {
@@ -184,8 +190,9 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         if self.is_near_linker_symbol(old, new) {
             return Landing::Biased;
         }
-        // Neither kernel has anything there: a number, such as a fixed mapping's address.
-        let nothing = |kernel: &Kernel, addr| {
+        // Neither kernel has anything there: the value is a number, such as the address of a fixed
+        // mapping.
+        let nothing = |kernel: &KernelFile, addr| {
             kernel.section_at(addr).is_none() && !kernel.image().contains(&addr)
         };
         if old == new && nothing(self.old, old) && nothing(self.new, new) {
@@ -195,16 +202,18 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         }
     }
 
-    /// `_text` rounded up to a page, `_end` to a large page, the last byte before `__end_rodata`.
+    /// Whether the address is `_text` rounded up to a page, `_end` rounded up to a large page, or
+    /// the last byte in front of `__end_rodata`.
     fn is_near_linker_symbol(&self, old: u64, new: u64) -> bool {
         ROUNDINGS
             .iter()
             .any(|&by| self.is_linker_symbol(old.wrapping_sub(by), new.wrapping_sub(by)))
     }
 
-    /// A symbol that only marks a place (`_etext`, `__stop_…`) has the same name there in both.
+    /// Whether both kernels have a symbol with the same name there that only marks a place
+    /// (`_etext`, `__stop_…`).
     fn is_linker_symbol(&self, old: u64, new: u64) -> bool {
-        let marks = |s: &&Symbol| !s.function && s.size == 0;
+        let marks = |s: &&KernelSymbol| !s.function && s.size == 0;
         self.old
             .symbols_at(old)
             .iter()
@@ -212,7 +221,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             .any(|s| self.new.symbols_at(new).iter().filter(marks).any(|t| t.name == s.name))
     }
 
-    /// `old` is directly behind something, and `new` directly behind its image.
+    /// Whether `old` lies directly behind a thing, and `new` directly behind the same thing.
     fn is_end(&self, old: u64, new: u64) -> bool {
         let Some(before) = old.checked_sub(1) else { return false };
         if self.pair_at(old).is_some() {
@@ -225,29 +234,29 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     }
 }
 
-/// How far a biased address may lie outside of what it refers to: compilers fold small constant
-/// indices into table addresses.
+/// How far a biased address may lie outside of the thing that it refers to. Compilers fold small
+/// constant indices into table addresses.
 const BIAS: u64 = 1 << 16;
 
-/// What is added to a symbol to round it up or to name its last byte.
+/// The numbers that are added to a symbol to round it up or to get its last byte.
 const ROUNDINGS: [u64; 3] = [0xfff, 0x1f_ffff, u64::MAX];
 
-fn distance(addr: u64, region: &Region) -> u64 {
+fn distance(addr: u64, region: &ShiftedRegion) -> u64 {
     if addr < region.old { region.old - addr } else { addr.saturating_sub(region.old_end) }
 }
 
-/// The new section of the same name, and of the same rank among those of that name.
+/// The new section with the same name. Among sections with the same name, the ranks must be equal.
 pub fn twin_of<'k, 'd>(
-    old: &Kernel<'d>,
-    new: &'k Kernel<'d>,
+    old: &KernelFile<'d>,
+    new: &'k KernelFile<'d>,
     index: usize,
-) -> Option<&'k Section<'d>> {
+) -> Option<&'k KernelSection<'d>> {
     let name = old.sections[index].name;
     let rank = old.sections[..index].iter().filter(|s| s.name == name).count();
     new.sections.iter().filter(|s| s.name == name).nth(rank)
 }
 
-/// Merged, ascending (start, end) of the (start, size) given.
+/// The ranges (start, size) as merged, ascending intervals (start, end).
 pub fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> =
         ranges.filter(|r| r.1 > 0).map(|(a, n)| (a, a.saturating_add(n))).collect();
@@ -262,46 +271,47 @@ pub fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
+/// Whether an interval holds `addr`.
 pub fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
     let after = intervals.partition_point(|i| i.0 <= addr);
     after > 0 && addr < intervals[after - 1].1
 }
 
-/// What the kernel's build calls the padding before a function.
+/// The prefix that the kernel's build gives to the padding in front of a function.
 const PADDING_PREFIX: &str = "__pfx_";
 
-/// The padding of one function: where it began, and where it begins.
-struct Padding {
+/// The padding of one function: its old and its new address.
+struct FunctionPadding {
     old: u64,
     new: u64,
     shortened: bool,
 }
 
-/// The padding before a function goes where the function goes. It may be shorter there, if what
-/// remains is all that the kernel patches and what is gone was no-ops.
+/// Pairs the padding in front of functions, which goes where its function goes. It may become
+/// shorter if the rest is all that the kernel patches, and the removed bytes were no-ops.
 fn paddings(
     name: &str,
     section: usize,
-    old: &Kernel,
-    new: &Kernel,
+    old: &KernelFile,
+    new: &KernelFile,
     patched: Option<u64>,
-    blocks: &[Placed],
-) -> Vec<Padding> {
+    blocks: &[PlacedBlock],
+) -> Vec<FunctionPadding> {
     let of_section = old.named(name).filter(|s| s.section == Some(section));
     let found = of_section.filter_map(|s| {
         let end = s.addr.0.checked_add(s.size)?;
         let function = blocks[blocks.binary_search_by_key(&end, |b| b.old.0).ok()?].new.0;
         let as_before =
-            Padding { old: s.addr.0, new: function.wrapping_sub(s.size), shortened: false };
+            FunctionPadding { old: s.addr.0, new: function.wrapping_sub(s.size), shortened: false };
         let suffices =
-            |t: &&Symbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
-        let in_front = |t: &&Symbol| t.addr.0.checked_add(t.size) == Some(function);
+            |t: &&KernelSymbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
+        let in_front = |t: &&KernelSymbol| t.addr.0.checked_add(t.size) == Some(function);
         let Some(twin) = new.named(name).filter(suffices).find(in_front) else {
             return Some(as_before);
         };
         let gone = old.bytes(s.addr.0, s.size - twin.size);
         Some(if gone.is_some_and(|bytes| bytes.iter().all(|&b| b == 0x90)) {
-            Padding { old: s.addr.0, new: twin.addr.0, shortened: true }
+            FunctionPadding { old: s.addr.0, new: twin.addr.0, shortened: true }
         } else {
             as_before
         })
@@ -309,42 +319,42 @@ fn paddings(
     found.collect()
 }
 
-/// How many bytes in front of an entry a kernel with call-depth tracking patches: the length of its
-/// template (arch/x86/kernel/callthunks.c). `None` where it does not say; then padding keeps its
-/// length.
-fn patched_padding(kernel: &Kernel) -> Option<u64> {
+/// The number of bytes in front of an entry that a kernel with call-depth tracking patches: the
+/// length of its template (arch/x86/kernel/callthunks.c). `None` if the kernel has no template.
+/// Then padding keeps its length.
+fn patched_padding(kernel: &KernelFile) -> Option<u64> {
     let [from, to] =
         ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| kernel.symbol(name));
     to?.checked_sub(from?).filter(|&length| length > 0)
 }
 
-/// A place outside the map that both kernels have a symbol for.
+/// A place outside the map for which both kernels have a symbol.
 #[derive(Clone, Copy)]
-struct Anchor {
+struct SymbolAnchor {
     old: u64,
     new: u64,
-    /// Bytes that the old symbol names.
+    /// The size of the old symbol in bytes.
     size: u64,
 }
 
-/// The anchors by old section.
-struct Anchors {
-    by_section: HashMap<usize, Vec<Anchor>>,
-    /// Paddings of functions that are shorter now, which are no anchors: old → new.
+/// The anchors of each old section.
+struct SectionAnchors {
+    by_section: HashMap<usize, Vec<SymbolAnchor>>,
+    /// The paddings of functions that became shorter and are not anchors: old → new address.
     shortened: HashMap<u64, u64>,
 }
 
-impl Anchors {
-    /// Pairs symbols of one name in one section in their order of address, if both kernels have
-    /// equally many outside the map.
+impl SectionAnchors {
+    /// Pairs symbols with the same name in one section in the order of their addresses. Both
+    /// kernels must have the same number of them outside the map.
     fn new(
-        old: &Kernel,
-        new: &Kernel,
-        blocks: &[Placed],
+        old: &KernelFile,
+        new: &KernelFile,
+        blocks: &[PlacedBlock],
         covered: &[(u64, u64)],
         placed: &[(u64, u64)],
     ) -> Self {
-        let mut by_section: HashMap<usize, Vec<Anchor>> = HashMap::new();
+        let mut by_section: HashMap<usize, Vec<SymbolAnchor>> = HashMap::new();
         let mut shortened = HashMap::new();
         let patched = patched_padding(old);
         let mut done: HashMap<(&str, usize), ()> = HashMap::new();
@@ -358,7 +368,7 @@ impl Anchors {
                     if padding.shortened {
                         shortened.insert(padding.old, padding.new);
                     } else {
-                        by_section.entry(section).or_default().push(Anchor {
+                        by_section.entry(section).or_default().push(SymbolAnchor {
                             old: padding.old,
                             new: padding.new,
                             size: symbol.size,
@@ -368,11 +378,11 @@ impl Anchors {
                 continue;
             }
             let name = old.sections[section].name;
-            let outside: Vec<&Symbol> = old
+            let outside: Vec<&KernelSymbol> = old
                 .named(symbol.name)
                 .filter(|s| s.section == Some(section) && !contains(covered, s.addr.0))
                 .collect();
-            let twins: Vec<&Symbol> = new
+            let twins: Vec<&KernelSymbol> = new
                 .named(symbol.name)
                 .filter(|s| {
                     s.section.is_some_and(|i| new.sections[i].name == name)
@@ -380,7 +390,7 @@ impl Anchors {
                 })
                 .collect();
             if outside.len() == twins.len() {
-                let pairs = outside.iter().zip(&twins).map(|(a, b)| Anchor {
+                let pairs = outside.iter().zip(&twins).map(|(a, b)| SymbolAnchor {
                     old: a.addr.0,
                     new: b.addr.0,
                     size: a.size,
@@ -388,30 +398,31 @@ impl Anchors {
                 by_section.entry(section).or_default().extend(pairs);
             }
         }
-        Anchors { by_section, shortened }
+        SectionAnchors { by_section, shortened }
     }
 
-    /// The anchors of one section, ascending, one an address: where several symbols share one, the
-    /// one of a thing with a size speaks for what follows, else the one that lies last in the new
-    /// kernel (an end comes before the next beginning).
+    /// The anchors of one section, ascending, one for each address. If several symbols share an
+    /// address, a symbol with a size is used, because it describes the bytes that follow. Otherwise
+    /// the symbol that lies last in the new kernel is used, because an end lies in front of the
+    /// next beginning.
     fn of(
         &self,
         index: usize,
-        section: &Section,
-        twin: &Section,
+        section: &KernelSection,
+        twin: &KernelSection,
         covered: &[(u64, u64)],
-    ) -> Vec<Anchor> {
-        let inside = |a: &&Anchor| {
+    ) -> Vec<SymbolAnchor> {
+        let inside = |a: &&SymbolAnchor| {
             (section.addr..section.end()).contains(&a.old)
                 && (twin.addr..=twin.end()).contains(&a.new)
         };
-        let mut all: Vec<Anchor> =
+        let mut all: Vec<SymbolAnchor> =
             self.by_section.get(&index).into_iter().flatten().filter(inside).copied().collect();
         if !contains(covered, section.addr) {
-            all.push(Anchor { old: section.addr, new: twin.addr, size: 0 });
+            all.push(SymbolAnchor { old: section.addr, new: twin.addr, size: 0 });
         }
         all.sort_unstable_by_key(|a| (a.old, a.size > 0, a.new));
-        let mut anchors: Vec<Anchor> = Vec::new();
+        let mut anchors: Vec<SymbolAnchor> = Vec::new();
         for anchor in all {
             match anchors.last_mut() {
                 Some(last) if last.old == anchor.old => {
@@ -425,15 +436,15 @@ impl Anchors {
     }
 }
 
-/// The regions of one section: its free stretches between blocks of the map, cut where the distance
+/// The regions of one section: its stretches between blocks of the map, cut where the distance
 /// changes.
 fn section_regions(
-    section: &Section,
-    blocks: &[Placed],
-    anchors: &[Anchor],
-    old: &Kernel,
+    section: &KernelSection,
+    blocks: &[PlacedBlock],
+    anchors: &[SymbolAnchor],
+    old: &KernelFile,
     findings: &mut Findings,
-) -> Vec<Region> {
+) -> Vec<ShiftedRegion> {
     let from = blocks.partition_point(|b| b.old.0 < section.addr);
     let to = blocks.partition_point(|b| b.old.0 < section.end());
     let mut regions = Vec::new();
@@ -455,22 +466,22 @@ fn free_stretch(
     start: u64,
     end: u64,
     executable: bool,
-    anchors: &[Anchor],
-    old: &Kernel,
+    anchors: &[SymbolAnchor],
+    old: &KernelFile,
     findings: &mut Findings,
-    regions: &mut Vec<Region>,
+    regions: &mut Vec<ShiftedRegion>,
 ) {
     let inside = &anchors
         [anchors.partition_point(|a| a.old < start)..anchors.partition_point(|a| a.old < end)];
     let anchored = inside.first().map_or(end, |a| a.old);
     if start < anchored && !old.bytes(start, anchored - start).is_some_and(is_padding) {
         let what = format!(
-            "{} bytes are neither in the map nor behind a symbol that both kernels have",
+            "{} bytes lie outside the map, and both kernels have no common symbol in front of them",
             anchored - start
         );
         findings.differ("coverage", Some(start), None, what);
     }
-    for (i, &Anchor { old: at, new, .. }) in inside.iter().enumerate() {
+    for (i, &SymbolAnchor { old: at, new, .. }) in inside.iter().enumerate() {
         let until = inside.get(i + 1).map_or(end, |a| a.old);
         let shift = new.wrapping_sub(at);
         match regions.last_mut() {
@@ -482,7 +493,7 @@ fn free_stretch(
                 last.old_end = until;
                 last.new_end = until.wrapping_add(shift);
             }
-            _ => regions.push(Region {
+            _ => regions.push(ShiftedRegion {
                 old: at,
                 old_end: until,
                 new,
@@ -493,42 +504,43 @@ fn free_stretch(
     }
 }
 
-/// A data region reaches, in the new kernel, to the next one: what either has more must be padding.
-fn close_data_regions(regions: &mut [Region], twin: &Section) {
+/// Extends each data region to the next one in the new kernel. The additional bytes of either
+/// kernel must be padding.
+fn close_data_regions(regions: &mut [ShiftedRegion], twin: &KernelSection) {
     for i in 0..regions.len() {
         regions[i].new_end =
             regions.get(i + 1).map_or(twin.end(), |next| next.new).max(regions[i].new);
     }
 }
 
-/// Cuts each region that has another length in the new kernel where its data without symbols was
-/// aligned anew. What a symbol with a size names is in one piece.
+/// Cuts a region whose length changed where its data without symbols was aligned differently. The
+/// data of a symbol with a size stays in one piece.
 fn cut_realigned_data(
-    regions: Vec<Region>,
-    anchors: &[Anchor],
-    old: &Kernel,
-    new: &Kernel,
+    regions: Vec<ShiftedRegion>,
+    anchors: &[SymbolAnchor],
+    old: &KernelFile,
+    new: &KernelFile,
     data: &DataFacts,
-) -> Vec<Region> {
+) -> Vec<ShiftedRegion> {
     let mut all = Vec::with_capacity(regions.len());
     for region in regions {
         let changes = realigned(&region, anchors, old, new, data);
         let mut rest = region;
         for (at, new_at) in changes {
-            all.push(Region { old_end: at, new_end: new_at, ..rest });
-            rest = Region { old: at, new: new_at, ..rest };
+            all.push(ShiftedRegion { old_end: at, new_end: new_at, ..rest });
+            rest = ShiftedRegion { old: at, new: new_at, ..rest };
         }
         all.push(rest);
     }
     all
 }
 
-/// The places behind the last symbol of `region` at which the distance old → new changes.
+/// The places behind the last symbol of `region` at which the distance from old to new changes.
 fn realigned(
-    region: &Region,
-    anchors: &[Anchor],
-    old: &Kernel,
-    new: &Kernel,
+    region: &ShiftedRegion,
+    anchors: &[SymbolAnchor],
+    old: &KernelFile,
+    new: &KernelFile,
     data: &DataFacts,
 ) -> Vec<(u64, u64)> {
     if region.old_end - region.old == region.new_end - region.new {
@@ -545,8 +557,8 @@ fn realigned(
     {
         return Vec::new();
     }
-    let before = realign::Stretch::of(old, start, region.old_end);
-    let after = realign::Stretch::of(new, new_start, region.new_end);
+    let before = realign::DataStretch::of(old, start, region.old_end);
+    let after = realign::DataStretch::of(new, new_start, region.new_end);
     let Some((before, after)) = before.zip(after) else {
         return Vec::new();
     };
@@ -555,8 +567,7 @@ fn realigned(
     realign::changes(before, after, [&in_old, &in_new])
 }
 
-/// Whether `bytes` hold nothing but int3 and no-ops: what linkers and assemblers put between
-/// things.
+/// Whether `bytes` consist of int3 and no-ops, which linkers and assemblers put between things.
 pub fn is_padding(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some(&first) = rest.first() {

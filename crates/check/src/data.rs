@@ -1,39 +1,39 @@
-//! Everything in memory that is not code and not a side table.
+//! Compares everything in memory that is neither code nor a side table.
 //!
-//! Takes both kernels, the correspondence and the relocations; proves that each data region has the
-//! same bytes, but for words that are addresses, which must land on the same thing. Which words are
-//! addresses is known from the kept relocations; where PC-relative ones are not kept, a word that
-//! differs is accepted only if, read as a distance, it lands on the same thing in both. Also proves
-//! that KASLR will shift the same words.
+//! Input: both kernels, the correspondence and the relocations. Each data region must have the same
+//! bytes, except for words that are addresses; these must refer to the same thing. The kept
+//! relocations say which words are addresses. If PC-relative relocations were not kept, a word that
+//! differs is accepted only if, read as a distance, it refers to the same thing in both kernels.
+//! This module also proves that KASLR will shift the same words.
 
-use super::correspond::{Correspondence, Landing, Region, contains};
-use super::kernel::Kernel;
+use super::correspond::{Correspondence, Landing, ShiftedRegion, contains};
+use super::kernel::KernelFile;
 use super::relocs::Relocs;
 use super::verdict::Findings;
 use rayon::prelude::*;
 
 /// How a word holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Word {
+enum AddressWord {
     Absolute64,
     Absolute32,
     Relative64,
     Relative32,
 }
 
-impl Word {
+impl AddressWord {
     fn width(self) -> u64 {
-        if matches!(self, Word::Absolute64 | Word::Relative64) { 8 } else { 4 }
+        if matches!(self, AddressWord::Absolute64 | AddressWord::Relative64) { 8 } else { 4 }
     }
 
-    /// The address that the word at `place` holds.
-    fn read(self, kernel: &Kernel, place: u64) -> Option<u64> {
+    /// Reads the address in the word at `place`.
+    fn read(self, kernel: &KernelFile, place: u64) -> Option<u64> {
         let value = if self.width() == 8 {
             kernel.u64_at(place)?
         } else {
             i64::from(kernel.u32_at(place)? as i32) as u64
         };
-        Some(if matches!(self, Word::Relative64 | Word::Relative32) {
+        Some(if matches!(self, AddressWord::Relative64 | AddressWord::Relative32) {
             place.wrapping_add(value)
         } else {
             value
@@ -41,53 +41,60 @@ impl Word {
     }
 }
 
-/// Which words of the old kernel's data are addresses.
-pub struct Places {
-    words: Vec<(u64, Word)>,
+/// The words of the old kernel's data that are addresses.
+pub struct AddressWords {
+    words: Vec<(u64, AddressWord)>,
     absolute_known: bool,
     relative_known: bool,
 }
 
-impl Places {
+impl AddressWords {
     pub fn new(relocs: Option<&Relocs>, pc_relative: Option<&[(u64, u8)]>) -> Self {
         let mut words = Vec::new();
         if let Some(relocs) = relocs {
-            words.extend(relocs.abs64.iter().map(|&place| (place, Word::Absolute64)));
-            words.extend(relocs.abs32.iter().map(|&place| (place, Word::Absolute32)));
+            words.extend(relocs.abs64.iter().map(|&place| (place, AddressWord::Absolute64)));
+            words.extend(relocs.abs32.iter().map(|&place| (place, AddressWord::Absolute32)));
         }
         let relative = |&(place, width): &(u64, u8)| {
-            (place, if width == 8 { Word::Relative64 } else { Word::Relative32 })
+            (place, if width == 8 { AddressWord::Relative64 } else { AddressWord::Relative32 })
         };
         words.extend(pc_relative.into_iter().flatten().map(relative));
         words.sort_unstable();
-        Places { words, absolute_known: relocs.is_some(), relative_known: pc_relative.is_some() }
+        AddressWords {
+            words,
+            absolute_known: relocs.is_some(),
+            relative_known: pc_relative.is_some(),
+        }
     }
 
-    fn inside(&self, start: u64, end: u64) -> &[(u64, Word)] {
+    fn inside(&self, start: u64, end: u64) -> &[(u64, AddressWord)] {
         let from = self.words.partition_point(|w| w.0 < start);
         let to = self.words.partition_point(|w| w.0 < end);
         &self.words[from..to.max(from)]
     }
 
-    /// Which byte of an address the byte at `addr` is, if it is known to be one.
+    /// Which byte of an address lies at `addr`, if the byte is known to belong to one.
     pub fn byte_of_address(&self, addr: u64) -> Option<u64> {
         let near = self.inside(addr.saturating_sub(7), addr.saturating_add(1));
         let (place, _) = near.iter().rfind(|&&(place, word)| addr < place + word.width())?;
         Some(addr - place)
     }
 
-    /// What a differing word may be, if the relocations do not say.
-    fn guesses(&self) -> impl Iterator<Item = Word> {
-        let absolute =
-            [Word::Absolute64, Word::Absolute32].into_iter().filter(|_| !self.absolute_known);
+    /// The forms of address that a differing word may have if the relocations do not say.
+    fn guesses(&self) -> impl Iterator<Item = AddressWord> {
+        let absolute = [AddressWord::Absolute64, AddressWord::Absolute32]
+            .into_iter()
+            .filter(|_| !self.absolute_known);
         absolute.chain(
-            [Word::Relative32, Word::Relative64].into_iter().filter(|_| !self.relative_known),
+            [AddressWord::Relative32, AddressWord::Relative64]
+                .into_iter()
+                .filter(|_| !self.relative_known),
         )
     }
 }
 
-/// Compares all data regions, less the `elsewhere` stretches that other stages compare.
-pub fn check(c: &Correspondence, places: &Places, elsewhere: &[(u64, u64)]) -> Findings {
+/// Compares all data regions, except the stretches `elsewhere`, which other stages compare.
+pub fn check(c: &Correspondence, places: &AddressWords, elsewhere: &[(u64, u64)]) -> Findings {
     let mut stretches: Vec<(u64, u64, u64, u64)> = Vec::new();
     let mut findings = Findings::default();
     for region in c.regions.iter().filter(|r| !r.executable) {
@@ -109,11 +116,10 @@ pub fn check(c: &Correspondence, places: &Places, elsewhere: &[(u64, u64)]) -> F
     findings
 }
 
-/// The lookup table that the kernel fills at boot has a size that follows from the size of the
-/// code.
+/// The lookup table that the kernel fills at boot. Its size depends on the size of the code.
 const FILLED_AT_BOOT: &str = ".orc_lookup";
 
-fn without_bytes(region: &Region, c: &Correspondence, findings: &mut Findings) {
+fn without_bytes(region: &ShiftedRegion, c: &Correspondence, findings: &mut Findings) {
     if c.old.section_at(region.old).is_some_and(|s| s.name == FILLED_AT_BOOT) {
         return;
     }
@@ -122,9 +128,13 @@ fn without_bytes(region: &Region, c: &Correspondence, findings: &mut Findings) {
     findings.expect(old <= new, "zeroed regions", region.old, region.new, what);
 }
 
-/// The parts of a region outside `elsewhere`; the last one reaches to the region's end in both
+/// The parts of a region outside `elsewhere`. The last part ends at the region's end in both
 /// kernels.
-fn cut(region: &Region, elsewhere: &[(u64, u64)], stretches: &mut Vec<(u64, u64, u64, u64)>) {
+fn cut(
+    region: &ShiftedRegion,
+    elsewhere: &[(u64, u64)],
+    stretches: &mut Vec<(u64, u64, u64, u64)>,
+) {
     let mut at = region.old;
     let image = |at: u64| region.new.wrapping_add(at - region.old);
     let first = elsewhere.partition_point(|e| e.1 <= region.old);
@@ -147,25 +157,28 @@ fn compare(
     new: u64,
     new_end: u64,
     c: &Correspondence,
-    places: &Places,
+    places: &AddressWords,
     findings: &mut Findings,
 ) {
-    let bytes = |kernel: &Kernel<'_>, start: u64, end: u64| {
+    let bytes = |kernel: &KernelFile<'_>, start: u64, end: u64| {
         let in_file =
             kernel.section_at(start).map_or(0, |s| s.addr.saturating_add(s.data.len() as u64));
         kernel.bytes(start, end.min(in_file).saturating_sub(start)).map(<[u8]>::to_vec)
     };
     let (Some(a), Some(b)) = (bytes(c.old, old, old_end), bytes(c.new, new, new_end)) else {
         if old < old_end {
-            findings.differ(KIND, Some(old), Some(new), "this data is not in both kernels");
+            findings.differ(KIND, Some(old), Some(new), "only one of the kernels has this data");
         }
         return;
     };
     let shared = a.len().min(b.len());
     let rest = if a.len() > b.len() { &a[shared..] } else { &b[shared..] };
     if rest.iter().any(|byte| !matches!(byte, 0 | 0xcc | 0x90)) {
-        let what =
-            format!("{} bytes became {}, and the difference is not padding", a.len(), b.len());
+        let what = format!(
+            "{} bytes became {}, and the additional bytes are not padding",
+            a.len(),
+            b.len()
+        );
         return findings.differ(KIND, Some(old), Some(new), what);
     }
     let mut at = 0;
@@ -181,7 +194,7 @@ fn compare(
     plain(&a[at..shared], &b[at..shared], old + at as u64, new + at as u64, c, places, findings);
 }
 
-fn address(place: u64, twin: u64, word: Word, c: &Correspondence, findings: &mut Findings) {
+fn address(place: u64, twin: u64, word: AddressWord, c: &Correspondence, findings: &mut Findings) {
     let (Some(old), Some(new)) = (word.read(c.old, place), word.read(c.new, twin)) else {
         return findings.differ(KIND, Some(place), Some(twin), "an address is cut off");
     };
@@ -194,14 +207,14 @@ fn address(place: u64, twin: u64, word: Word, c: &Correspondence, findings: &mut
     findings.expect(landing != Landing::No, kind, place, twin, what);
 }
 
-/// Bytes that hold no known address.
+/// Compares bytes that hold no known address.
 fn plain(
     a: &[u8],
     b: &[u8],
     old: u64,
     new: u64,
     c: &Correspondence,
-    places: &Places,
+    places: &AddressWords,
     findings: &mut Findings,
 ) {
     let mut at = 0;
@@ -245,7 +258,8 @@ fn first_difference(a: &[u8], b: &[u8]) -> Option<usize> {
     a[coarse..].iter().zip(&b[coarse..]).position(|(x, y)| x != y).map(|fine| coarse + fine)
 }
 
-/// KASLR shifts the same words: the old places, carried over, are the new places.
+/// Checks that KASLR shifts the same words: the new addresses of the old places must be the new
+/// places.
 pub fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Findings {
     let mut findings = Findings::default();
     let lists =
@@ -259,7 +273,7 @@ pub fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Findings {
                     "KASLR relocations",
                     Some(place),
                     None,
-                    "nothing in the new kernel is what this relocation was for",
+                    "the new kernel has nothing that corresponds to the place of this relocation",
                 ),
             }
         }
@@ -276,7 +290,7 @@ pub fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Findings {
                 "KASLR relocations",
                 None,
                 Some(place),
-                "KASLR shifts this, and did not in the old kernel",
+                "KASLR shifts this word only in the new kernel",
             );
         }
     }

@@ -1,26 +1,27 @@
 //! The kernel's own symbol table, as the kernel reads it (`kernel/kallsyms.c`).
 //!
-//! Takes the tables in `.rodata`; gives (address, type and name) in table order. Fails with the
-//! broken rule on damaged tables.
+//! Input: the tables in `.rodata`. Output: address, type and name of each symbol, in the order of
+//! the table. Damaged tables give an error with the broken rule.
 
-use super::kernel::Kernel;
+use super::kernel::KernelFile;
 use anyhow::{Context, Result, bail};
 
-/// One entry; `name` begins with the type letter.
+/// One symbol. `name` begins with the type letter.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct KallsymsEntry {
     pub addr: u64,
     pub name: Vec<u8>,
 }
 
+/// The table.
 pub struct Kallsyms {
-    pub entries: Vec<Entry>,
-    /// Where the tables lie.
+    pub entries: Vec<KallsymsEntry>,
+    /// The first address of the tables, and the address behind them.
     pub stretch: (u64, u64),
 }
 
-/// Reads the tables; `None` for a kernel without them.
-pub fn read(kernel: &Kernel) -> Result<Option<Kallsyms>> {
+/// Reads the tables; `None` if the kernel has none.
+pub fn read(kernel: &KernelFile) -> Result<Option<Kallsyms>> {
     let (Some(first), Some(count_at)) =
         (kernel.symbol("kallsyms_num_syms"), kernel.symbol("kallsyms_num_syms"))
     else {
@@ -50,7 +51,7 @@ pub fn read(kernel: &Kernel) -> Result<Option<Kallsyms>> {
         let (name, after) = expand(rest, tokens, index).context("kallsyms_names is damaged")?;
         rest = after;
         let offset = i32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]);
-        entries.push(Entry { addr: address(base, offset), name });
+        entries.push(KallsymsEntry { addr: address(base, offset), name });
     }
     sorted_by_name(&entries, seqs)?;
     let tables = [count_at, at("kallsyms_names")?, at("kallsyms_markers")?, offsets_at];
@@ -58,8 +59,8 @@ pub fn read(kernel: &Kernel) -> Result<Option<Kallsyms>> {
     Ok(Some(Kallsyms { entries, stretch: (start, seqs_at + seqs.len() as u64) }))
 }
 
-/// With `KALLSYMS_ABSOLUTE_PERCPU` a negative offset is one less than the distance from the base,
-/// negated; a positive one absolute.
+/// The address for an offset. With `KALLSYMS_ABSOLUTE_PERCPU` a positive offset is an absolute
+/// address. A negative offset is -1 minus the distance from the base.
 fn address(base: u64, offset: i32) -> u64 {
     if offset >= 0 {
         offset as u64
@@ -68,7 +69,7 @@ fn address(base: u64, offset: i32) -> u64 {
     }
 }
 
-/// The first compressed name of `names`, expanded, and what follows it.
+/// Expands the first compressed name of `names`. The second value is the rest of `names`.
 fn expand<'d>(names: &'d [u8], tokens: &[u8], index: &[u8]) -> Option<(Vec<u8>, &'d [u8])> {
     let (&first, mut rest) = names.split_first()?;
     let mut len = usize::from(first);
@@ -87,15 +88,15 @@ fn expand<'d>(names: &'d [u8], tokens: &[u8], index: &[u8]) -> Option<(Vec<u8>, 
     Some((name, &rest[len..]))
 }
 
-/// The kernel finds a name by halves in this order.
-fn sorted_by_name(entries: &[Entry], seqs: &[u8]) -> Result<()> {
+/// Checks the order in which the kernel finds a name by binary search.
+fn sorted_by_name(entries: &[KallsymsEntry], seqs: &[u8]) -> Result<()> {
     let mut before: Option<&[u8]> = None;
     for seq in seqs.chunks_exact(3) {
         let seq = usize::from(seq[0]) << 16 | usize::from(seq[1]) << 8 | usize::from(seq[2]);
         let name = entries
             .get(seq)
             .and_then(|e| e.name.get(1..))
-            .context("kallsyms_seqs_of_names names no symbol")?;
+            .context("kallsyms_seqs_of_names refers to a symbol that does not exist")?;
         if before.is_some_and(|before| before > name) {
             bail!("kallsyms_seqs_of_names is not sorted at {}", String::from_utf8_lossy(name));
         }

@@ -1,8 +1,8 @@
-//! A linked kernel, as the checker reads it: sections by address, symbols by address and by name.
+//! A linked kernel as the checker reads it: sections by address, symbols by address and by name.
 //!
-//! Takes the bytes of a `vmlinux`; gives borrowed views of them. Every address is looked up with
-//! bounds, so that a damaged file gives an error or an absent value, never a panic. Knows nothing
-//! of the tool's other readers, on purpose.
+//! Input: the bytes of a `vmlinux`. Output: borrowed views of them. Every lookup of an address
+//! checks bounds, so a damaged file gives an error or no value, never a panic. This module does not
+//! use Kernlane's other readers on purpose.
 
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
@@ -13,18 +13,21 @@ use std::collections::HashMap;
 
 const LE: LittleEndian = LittleEndian;
 
-/// One section that the running kernel has in memory.
+/// A section that the running kernel has in memory.
 #[derive(Debug)]
-pub struct Section<'d> {
+pub struct KernelSection<'d> {
+    /// Its name.
     pub name: &'d str,
+    /// Its link address.
     pub addr: u64,
+    /// Bytes in memory.
     pub size: u64,
-    /// The bytes in the file; empty for a section without any (`.bss`).
+    /// The bytes in the file; empty for a section without bytes there (`.bss`).
     pub data: &'d [u8],
+    /// Whether it holds code.
     pub executable: bool,
-    /// The flags of the segment that loads it, and whether its place in the file is where that
-    /// segment expects it.
-    pub loaded: Loaded,
+    /// How it comes into memory.
+    pub loaded: SectionLoad,
 }
 
 /// Where the kernel maps physical address 0 (`__START_KERNEL_map`).
@@ -32,54 +35,69 @@ pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 
 /// How a section comes into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loaded {
-    /// By a segment with these flags (`PF_R`, `PF_W`, `PF_X`), physical minus virtual address.
-    By { flags: u32, bias: u64 },
-    /// No segment has it at this address and file offset.
+pub enum SectionLoad {
+    /// A segment loads it.
+    By {
+        /// The flags of the segment (`PF_R`, `PF_W`, `PF_X`).
+        flags: u32,
+        /// The physical minus the virtual address.
+        bias: u64,
+    },
+    /// No segment has the section at its address and file offset.
     Nowhere,
 }
 
-impl Section<'_> {
+impl KernelSection<'_> {
+    /// The address behind its last byte.
     pub fn end(&self) -> u64 {
         self.addr.saturating_add(self.size)
     }
 }
 
-/// One symbol of a section in memory, or an absolute one.
+/// A symbol of a section in memory, or an absolute symbol.
 #[derive(Debug)]
-pub struct Symbol<'d> {
+pub struct KernelSymbol<'d> {
+    /// Its name.
     pub name: &'d str,
+    /// Its address.
     pub addr: LinkAddr,
+    /// The size in bytes, 0 if it has none.
     pub size: u64,
-    /// Index into `Kernel::sections`; `None` for an absolute symbol, or one of an empty section.
+    /// An index into `KernelFile::sections`; `None` for an absolute symbol and for a symbol of an
+    /// empty section.
     pub section: Option<usize>,
+    /// Whether it names a function.
     pub function: bool,
 }
 
-/// The whole image.
-pub struct Kernel<'d> {
+/// A linked kernel.
+pub struct KernelFile<'d> {
+    /// The address of the entry point.
     pub entry: u64,
-    /// Ascending by address.
-    pub sections: Vec<Section<'d>>,
-    /// Ascending by address, then name.
-    pub symbols: Vec<Symbol<'d>>,
+    /// The sections, ascending by address.
+    pub sections: Vec<KernelSection<'d>>,
+    /// The symbols, ascending by address, then by name.
+    pub symbols: Vec<KernelSymbol<'d>>,
     by_name: HashMap<&'d str, Vec<u32>>,
-    /// Places of PC-relative relocations outside code, if the file keeps its relocations: (place,
-    /// bytes).
+    /// The PC-relative relocations outside code, if the file keeps its relocations: address and
+    /// bytes of each field.
     pub pc_relative: Option<Vec<(u64, u8)>>,
 }
 
-impl<'d> Kernel<'d> {
-    /// Reads an x86-64 `vmlinux`. Fails with the broken rule when it is none.
+impl<'d> KernelFile<'d> {
+    /// Reads an x86-64 `vmlinux`.
+    ///
+    /// # Errors
+    /// The file is damaged or is not a linked kernel. The error names the broken rule.
     pub fn parse(file: &'d [u8]) -> Result<Self> {
         let header =
-            FileHeader64::<LittleEndian>::parse(file).context("this is no 64-bit ELF file")?;
+            FileHeader64::<LittleEndian>::parse(file).context("this is not a 64-bit ELF file")?;
         if !header.is_little_endian() || header.e_machine(LE) != elf::EM_X86_64 {
-            bail!("this is no ELF file for x86-64");
+            bail!("this is not an ELF file for x86-64");
         }
         if header.e_type(LE) == elf::ET_REL {
             bail!(
-                "this is an object file, not a linked kernel: name the vmlinux that the link made"
+                "this is an object file, not a linked kernel: give the vmlinux that the build linked"
             );
         }
         let table = header.sections(LE, file).context("its section headers are damaged")?;
@@ -101,7 +119,7 @@ impl<'d> Kernel<'d> {
                 continue;
             }
             if section.sh_size(LE) == 0 {
-                // Its symbols mark places.
+                // Symbols of an empty section mark places.
                 by_index.push((index, None));
                 continue;
             }
@@ -112,7 +130,7 @@ impl<'d> Kernel<'d> {
                 bail!("section {name} ends beyond the address space");
             }
             by_index.push((index, Some(sections.len())));
-            sections.push(Section {
+            sections.push(KernelSection {
                 name,
                 addr: section.sh_addr(LE),
                 size: section.sh_size(LE),
@@ -134,7 +152,7 @@ impl<'d> Kernel<'d> {
         let symbols = read_symbols(&table, file, &place)?;
         if symbols.is_empty() {
             bail!(
-                "it has no symbols: the checker pairs what did not move by name, so give it an unstripped vmlinux"
+                "it has no symbols: the checker pairs code and data that did not move by their names, so give an unstripped vmlinux"
             );
         }
         let mut by_name: HashMap<&str, Vec<u32>> = HashMap::with_capacity(symbols.len());
@@ -142,7 +160,7 @@ impl<'d> Kernel<'d> {
             by_name.entry(symbol.name).or_default().push(index as u32);
         }
         let mut kernel =
-            Kernel { entry: header.e_entry(LE), sections, symbols, by_name, pc_relative: None };
+            KernelFile { entry: header.e_entry(LE), sections, symbols, by_name, pc_relative: None };
         if keeps_relocations {
             kernel.pc_relative = Some(kernel.read_pc_relative(&rela, file)?);
         }
@@ -178,17 +196,19 @@ impl<'d> Kernel<'d> {
     }
 
     /// The section that holds `addr`.
-    pub fn section_at(&self, addr: u64) -> Option<&Section<'d>> {
+    pub fn section_at(&self, addr: u64) -> Option<&KernelSection<'d>> {
         self.section_index(addr).map(|i| &self.sections[i])
     }
 
+    /// The number of the section that holds `addr`.
     pub fn section_index(&self, addr: u64) -> Option<usize> {
         let after = self.sections.partition_point(|s| s.addr <= addr);
         let index = after.checked_sub(1)?;
         (addr < self.sections[index].end()).then_some(index)
     }
 
-    pub fn section(&self, name: &str) -> Option<&Section<'d>> {
+    /// The section with this name.
+    pub fn section(&self, name: &str) -> Option<&KernelSection<'d>> {
         self.sections.iter().find(|s| s.name == name)
     }
 
@@ -198,25 +218,28 @@ impl<'d> Kernel<'d> {
         section.data.get((addr - section.addr) as usize..)
     }
 
-    /// `len` bytes at `addr`, all in one section.
+    /// The `len` bytes at `addr`. `None` if they do not all lie in one section.
     pub fn bytes(&self, addr: u64, len: u64) -> Option<&'d [u8]> {
         self.tail(addr)?.get(..usize::try_from(len).ok()?)
     }
 
+    /// The little-endian 32-bit value at `addr`.
     pub fn u32_at(&self, addr: u64) -> Option<u32> {
         Some(u32::from_le_bytes(self.bytes(addr, 4)?.try_into().ok()?))
     }
 
+    /// The little-endian 64-bit value at `addr`.
     pub fn u64_at(&self, addr: u64) -> Option<u64> {
         Some(u64::from_le_bytes(self.bytes(addr, 8)?.try_into().ok()?))
     }
 
-    /// Every symbol of that name, ascending by address.
-    pub fn named(&self, name: &str) -> impl Iterator<Item = &Symbol<'d>> {
+    /// Every symbol with this name, ascending by address.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = &KernelSymbol<'d>> {
         self.by_name.get(name).into_iter().flatten().map(|&i| &self.symbols[i as usize])
     }
 
-    /// The address of the only symbol of that name.
+    /// The address of the symbol with this name. `None` if there is no such symbol or more than
+    /// one.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         let mut found = self.named(name);
         let first = found.next()?;
@@ -224,15 +247,15 @@ impl<'d> Kernel<'d> {
     }
 
     /// The symbols at exactly `addr`.
-    pub fn symbols_at(&self, addr: u64) -> &[Symbol<'d>] {
+    pub fn symbols_at(&self, addr: u64) -> &[KernelSymbol<'d>] {
         let from = self.symbols.partition_point(|s| s.addr.0 < addr);
         let to = from + self.symbols[from..].partition_point(|s| s.addr.0 == addr);
         &self.symbols[from..to]
     }
 
-    /// The last address at or before `addr` that has symbols of a section in memory, and those
-    /// symbols.
-    pub fn nearest(&self, addr: u64) -> Option<&[Symbol<'d>]> {
+    /// The symbols at the last address, up to and including `addr`, that has a symbol of a section
+    /// in memory.
+    pub fn nearest(&self, addr: u64) -> Option<&[KernelSymbol<'d>]> {
         let mut after = self.symbols.partition_point(|s| s.addr.0 <= addr);
         loop {
             let symbols = self.symbols_at(self.symbols[after.checked_sub(1)?].addr.0);
@@ -243,7 +266,7 @@ impl<'d> Kernel<'d> {
         }
     }
 
-    /// `vfs_read+0x1c`, for people.
+    /// Describes an address for people, for example `vfs_read+0x1c`.
     pub fn describe(&self, addr: u64) -> String {
         match self.nearest(addr).and_then(|symbols| symbols.iter().find(|s| s.section.is_some())) {
             Some(symbol) => format!("{}+{:#x}", symbol.name, addr - symbol.addr.0),
@@ -251,8 +274,8 @@ impl<'d> Kernel<'d> {
         }
     }
 
-    /// The GNU build id in `.notes` (elf(5)): name size, descriptor size, type, then both, each
-    /// padded to 4 bytes.
+    /// The GNU build id in `.notes`. A note has a name size, a descriptor size, a type, the name
+    /// and the descriptor; name and descriptor are padded to 4 bytes each (elf(5)).
     pub fn build_id(&self) -> Option<String> {
         let mut rest = self.section(".notes")?.data;
         while let Some((header, behind)) = rest.split_at_checked(12) {
@@ -269,18 +292,18 @@ impl<'d> Kernel<'d> {
         None
     }
 
-    /// From the lowest to the end of the highest section that is linked at a kernel address.
+    /// The addresses from the lowest to the highest section that is linked at a kernel address.
     pub fn image(&self) -> std::ops::Range<u64> {
         let kernel = || self.sections.iter().filter(|s| s.addr >> 63 == 1);
         let start = kernel().map(|s| s.addr).min().unwrap_or(0);
-        start..kernel().map(Section::end).max().unwrap_or(0)
+        start..kernel().map(KernelSection::end).max().unwrap_or(0)
     }
 }
 
 fn loaded_by(
     section: &elf::SectionHeader64<LittleEndian>,
     segments: &[elf::ProgramHeader64<LittleEndian>],
-) -> Loaded {
+) -> SectionLoad {
     let (addr, size) = (section.sh_addr(LE), section.sh_size(LE));
     for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
         let inside = addr
@@ -292,17 +315,17 @@ fn loaded_by(
                 && at + size <= segment.p_filesz(LE));
         if in_file {
             let bias = segment.p_paddr(LE).wrapping_sub(segment.p_vaddr(LE));
-            return Loaded::By { flags: segment.p_flags(LE), bias };
+            return SectionLoad::By { flags: segment.p_flags(LE), bias };
         }
     }
-    Loaded::Nowhere
+    SectionLoad::Nowhere
 }
 
 fn read_symbols<'d>(
     table: &object::read::elf::SectionTable<'d, FileHeader64<LittleEndian>>,
     file: &'d [u8],
     place: &HashMap<usize, Option<usize>>,
-) -> Result<Vec<Symbol<'d>>> {
+) -> Result<Vec<KernelSymbol<'d>>> {
     let symtab = table.symbols(LE, file, elf::SHT_SYMTAB).context("its symbol table is damaged")?;
     let mut symbols = Vec::with_capacity(symtab.len());
     for (index, symbol) in symtab.enumerate() {
@@ -321,7 +344,7 @@ fn read_symbols<'d>(
             None => continue,
         };
         let name = symtab.symbol_name(LE, symbol).context("a symbol name is damaged")?;
-        symbols.push(Symbol {
+        symbols.push(KernelSymbol {
             name: std::str::from_utf8(name).context("a symbol name is not text")?,
             addr: LinkAddr(symbol.st_value(LE)),
             size: symbol.st_size(LE),

@@ -1,17 +1,29 @@
-//! Is the new kernel the old program?
+//! Proves that a new kernel is the old program.
 //!
-//! Takes two final `vmlinux` files and the map that an emitter returned; gives the proof, as
-//! counts, or the differences. The map is a claim: every block is walked in both kernels, every
-//! reference and side-table entry is followed, every remaining byte is compared. Shares no code
-//! with `emit` or with the tool's other ELF readers, so that a mistake there is not repeated here.
+//! Input: two final `vmlinux` files, and the map that an emitter returned. Output: the proof, as
+//! counts, or the differences. The map is a claim. The checker walks every block in both kernels,
+//! follows every reference and side-table entry, and compares every remaining byte. It shares no
+//! code with `emit`, nor with Kernlane's other ELF readers, so that it does not repeat their
+//! mistakes.
 //!
-//! What it takes as given: that the tables which `tables.rs` names mean what the kernel's headers
-//! say, and that KASLR relocations name all absolute addresses.
+//! The checker assumes two things: the tables that `tables.rs` lists mean what the kernel's headers
+//! say, and KASLR relocations name all absolute addresses.
+//!
+//! ```
+//! // Damaged files give an error, never a panic.
+//! assert!(kernlane_check::kernel::KernelFile::parse(b"not a kernel").is_err());
+//! ```
 
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod compare;
 mod correspond;
 mod data;
 mod kallsyms;
 pub mod kernel;
+// Some public fields of `module` are not documented yet.
+#[allow(missing_docs)]
 pub mod module;
 pub mod mutation;
 mod names;
@@ -29,31 +41,37 @@ mod walk;
 
 use anyhow::{Context, Result, bail};
 use correspond::{Correspondence, DataFacts};
+use image::mapping::map_file;
 use image::place::Placement;
-use kernel::{Kernel, Loaded};
+use kernel::{KernelFile, SectionLoad};
 use relocs::Relocs;
 use std::path::{Path, PathBuf};
 use verdict::Findings;
-use walk::{Known, Walk};
+use walk::{CodeWalk, OldKernelFacts};
 
 /// The files of one kernel build that the checker reads.
-pub struct Build {
+pub struct KernelBuild {
     path: PathBuf,
     vmlinux: memmap2::Mmap,
     relocs: Option<Vec<u8>>,
-    /// The second of the kernel's three links, which keeps all relocations and differs from the
-    /// last only in sorted tables.
+    /// The second of the kernel's three links, if it is there. It keeps all relocations, and
+    /// differs from the last link only in sorted tables.
     linked: Option<memmap2::Mmap>,
 }
 
-/// One kernel, read.
-pub struct Side<'d> {
-    pub kernel: Kernel<'d>,
+/// One kernel in a form that can be compared.
+pub struct CheckedKernel<'d> {
+    /// Sections and symbols.
+    pub kernel: KernelFile<'d>,
+    /// The addresses that KASLR shifts, if the build keeps them.
     pub relocs: Option<Relocs>,
 }
 
-impl Build {
-    /// `path` is a vmlinux, whose tree is looked into for what lies beside it, or a build tree.
+impl KernelBuild {
+    /// Opens the files of a build. `path` is a build tree, or a vmlinux in one.
+    ///
+    /// # Errors
+    /// A file cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
         let path = if path.is_dir() { path.join("vmlinux") } else { path.to_owned() };
         let vmlinux = map_file(&path)?;
@@ -68,23 +86,26 @@ impl Build {
         };
         let linked = tree.join(".tmp_vmlinux2");
         let linked = if linked.exists() { Some(map_file(&linked)?) } else { None };
-        Ok(Build { path, vmlinux, relocs, linked })
+        Ok(KernelBuild { path, vmlinux, relocs, linked })
     }
 
-    /// Reads what was opened.
-    pub fn kernel(&self) -> Result<Side<'_>> {
+    /// Reads the opened files.
+    ///
+    /// # Errors
+    /// A file is damaged, or the files belong to different builds.
+    pub fn kernel(&self) -> Result<CheckedKernel<'_>> {
         self.side(&self.vmlinux)
     }
 
-    /// The vmlinux itself.
+    /// The bytes of the vmlinux.
     pub fn vmlinux(&self) -> &[u8] {
         &self.vmlinux
     }
 
-    /// Reads `vmlinux` as if it were the one of this build.
-    fn side<'d>(&'d self, vmlinux: &'d [u8]) -> Result<Side<'d>> {
+    /// Reads `vmlinux` as if it were the vmlinux of this build.
+    fn side<'d>(&'d self, vmlinux: &'d [u8]) -> Result<CheckedKernel<'d>> {
         let name = self.path.display();
-        let mut kernel = Kernel::parse(vmlinux).with_context(|| format!("reading {name}"))?;
+        let mut kernel = KernelFile::parse(vmlinux).with_context(|| format!("reading {name}"))?;
         let relocs = match &self.relocs {
             Some(file) => Some(
                 Relocs::parse(file, &kernel)
@@ -93,31 +114,27 @@ impl Build {
             None => None,
         };
         if kernel.pc_relative.is_none()
-            && let Some(linked) = self.linked.as_ref().and_then(|file| Kernel::parse(file).ok())
+            && let Some(linked) = self.linked.as_ref().and_then(|file| KernelFile::parse(file).ok())
             && same_link(&kernel, &linked)
         {
             kernel.pc_relative = linked.pc_relative;
         }
-        Ok(Side { kernel, relocs })
+        Ok(CheckedKernel { kernel, relocs })
     }
 }
 
-fn map_file(path: &Path) -> Result<memmap2::Mmap> {
-    let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    // SAFETY: the file is only read, and a kernel build replaces its vmlinux instead of writing
-    // into it.
-    unsafe { memmap2::Mmap::map(&file) }.with_context(|| format!("reading {}", path.display()))
-}
-
-/// Whether two links put the same code at the same place.
-fn same_link(a: &Kernel, b: &Kernel) -> bool {
-    let places = |k: &Kernel| k.sections.iter().map(|s| (s.addr, s.size)).collect::<Vec<_>>();
+/// Whether two links put the same code at the same addresses.
+fn same_link(a: &KernelFile, b: &KernelFile) -> bool {
+    let places = |k: &KernelFile| k.sections.iter().map(|s| (s.addr, s.size)).collect::<Vec<_>>();
     places(a) == places(b)
         && a.section(".text").map(|s| s.data) == b.section(".text").map(|s| s.data)
 }
 
-/// Compares everything. An error means that it could not be done.
-pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
+/// Compares everything.
+///
+/// # Errors
+/// The comparison is impossible, for example because the map is not ascending.
+pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Result<Findings> {
     ordered(map)?;
     let mut findings = Findings::default();
     sections(&old.kernel, &new.kernel, &mut findings);
@@ -142,7 +159,7 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
         Correspondence::new(&old.kernel, &new.kernel, map, &data, &mut findings);
     let units = walk::units(map, &correspondence, &mut findings);
     let jump_targets = tables::static_keys(&old.kernel);
-    let known = Known {
+    let known = OldKernelFacts {
         relocs: old.relocs.as_ref(),
         static_keys: jump_targets.keys().copied().collect(),
         warnings: tables::warnings(&old.kernel).collect(),
@@ -159,13 +176,15 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
     findings.absorb(tables::check(&correspondence));
     findings.absorb(orc::check(&correspondence, &walked));
 
-    let places = data::Places::new(old.relocs.as_ref(), old.kernel.pc_relative.as_deref());
+    let places = data::AddressWords::new(old.relocs.as_ref(), old.kernel.pc_relative.as_deref());
     findings.absorb(data::check(&correspondence, &places, &elsewhere));
     match (&old.relocs, &new.relocs) {
         (Some(old), Some(new)) => findings.absorb(data::relocations(old, new, &correspondence)),
         (None, None) => {}
         _ => {
-            bail!("only one of the kernels has its vmlinux.relocs beside it: give both, or neither")
+            bail!(
+                "only one of the kernels has a vmlinux.relocs beside it: provide the file for both kernels or for neither"
+            )
         }
     }
     findings.absorb(names::check(
@@ -178,17 +197,17 @@ pub fn check(old: &Side, new: &Side, map: &Placement) -> Result<Findings> {
     Ok(findings)
 }
 
-/// Which words are addresses, by those relocations that both kernels keep.
-fn places_known_of_both(old: &Side, new: &Side) -> [data::Places; 2] {
+/// Which words are addresses, known from the relocations that both kernels keep.
+fn places_known_of_both(old: &CheckedKernel, new: &CheckedKernel) -> [data::AddressWords; 2] {
     let absolute = old.relocs.is_some() && new.relocs.is_some();
     let relative = old.kernel.pc_relative.is_some() && new.kernel.pc_relative.is_some();
     [old, new].map(|side| {
         let relocs = side.relocs.as_ref().filter(|_| absolute);
-        data::Places::new(relocs, side.kernel.pc_relative.as_deref().filter(|_| relative))
+        data::AddressWords::new(relocs, side.kernel.pc_relative.as_deref().filter(|_| relative))
     })
 }
 
-/// The map's own rule: ascending and disjoint in the old kernel.
+/// Checks that the map is ascending and disjoint in the old kernel.
 fn ordered(map: &Placement) -> Result<()> {
     match map
         .blocks
@@ -200,20 +219,21 @@ fn ordered(map: &Placement) -> Result<()> {
     }
 }
 
-/// The same sections in the same order, each loaded as before, and the same entry.
-fn sections(old: &Kernel, new: &Kernel, findings: &mut Findings) {
+/// Compares sections and entry point: the same sections in the same order, loaded in the same way.
+fn sections(old: &KernelFile, new: &KernelFile, findings: &mut Findings) {
     const KIND: &str = "sections";
     for (index, section) in old.sections.iter().enumerate() {
         let Some(twin) = correspond::twin_of(old, new, index) else {
             continue;
         };
         let (was, is) = (loaded(section, old), loaded(twin, new));
-        let equal = section.executable == twin.executable && was == is && is != Loaded::Nowhere;
+        let equal =
+            section.executable == twin.executable && was == is && is != SectionLoad::Nowhere;
         let what = || format!("section {} was {:?}, is {:?}", section.name, was, is);
         findings.expect(equal, KIND, section.addr, twin.addr, what);
         let sized = section.data.is_empty() == twin.data.is_empty();
         findings.expect(sized, KIND, section.addr, twin.addr, || {
-            format!("section {} lost or gained its bytes", section.name)
+            format!("section {} has bytes in only one of the kernels", section.name)
         });
     }
     for (index, section) in new.sections.iter().enumerate() {
@@ -222,32 +242,32 @@ fn sections(old: &Kernel, new: &Kernel, findings: &mut Findings) {
                 KIND,
                 None,
                 Some(section.addr),
-                format!("section {} is new", section.name),
+                format!("section {} is only in the new kernel", section.name),
             );
         }
     }
-    let physical = |k: &Kernel| k.symbol("phys_startup_64").or_else(|| k.symbol("startup_64"));
-    let at_start = |k: &Kernel| physical(k).map(|start| k.entry.wrapping_sub(start));
+    let physical = |k: &KernelFile| k.symbol("phys_startup_64").or_else(|| k.symbol("startup_64"));
+    let at_start = |k: &KernelFile| physical(k).map(|start| k.entry.wrapping_sub(start));
     findings.expect(at_start(old) == at_start(new), KIND, old.entry, new.entry, || {
-        "the entry point is not where it was".to_owned()
+        "the entry point is another one".to_owned()
     });
 }
 
-/// How a section is loaded; per-CPU data, which is linked at 0, relative to where the kernel finds
-/// it.
-fn loaded(section: &kernel::Section, kernel: &Kernel) -> Loaded {
+/// How a section is loaded. Per-CPU data is linked at 0, so its load address is taken relative to
+/// where the kernel finds it.
+fn loaded(section: &kernel::KernelSection, kernel: &KernelFile) -> SectionLoad {
     match section.loaded {
-        Loaded::By { flags, bias } if section.addr >> 63 == 0 => {
+        SectionLoad::By { flags, bias } if section.addr >> 63 == 0 => {
             let base =
                 kernel.symbol("__per_cpu_load").unwrap_or(0).wrapping_sub(kernel::START_KERNEL_MAP);
-            Loaded::By { flags, bias: bias.wrapping_sub(base) }
+            SectionLoad::By { flags, bias: bias.wrapping_sub(base) }
         }
         other => other,
     }
 }
 
-/// Jumping to one of these is returning or jumping indirectly.
-fn thunks(kernel: &Kernel) -> std::collections::HashSet<u64> {
+/// Jumping to one of these thunks is a return or an indirect jump.
+fn thunks(kernel: &KernelFile) -> std::collections::HashSet<u64> {
     let is_thunk = |name: &str| {
         name == "__x86_return_thunk"
             || name.starts_with("__x86_indirect_")
@@ -256,11 +276,11 @@ fn thunks(kernel: &Kernel) -> std::collections::HashSet<u64> {
     kernel.symbols.iter().filter(|s| is_thunk(s.name)).map(|s| s.addr.0).collect()
 }
 
-/// Derives which callees at the end of blocks never return, for those that are asked about.
+/// Finds the functions that never return, among the callees behind which code ends.
 fn unreturning(
-    walked: &Walk,
-    kernel: &Kernel,
-    known: &Known,
+    walked: &CodeWalk,
+    kernel: &KernelFile,
+    known: &OldKernelFacts,
     jump_targets: &std::collections::HashMap<u64, u64>,
 ) -> noreturn::NeverReturns {
     let behind_blocks = walked.falls.iter().filter_map(|f| f.callee);
@@ -268,8 +288,8 @@ fn unreturning(
     noreturn::NeverReturns::derive(behind_blocks.chain(behind_padding), kernel, known, jump_targets)
 }
 
-/// Data that another stage compares by its meaning, or that is new with each link (the build id).
-fn compared_elsewhere(old: &Kernel, symbols: Option<&kallsyms::Kallsyms>) -> Vec<(u64, u64)> {
+/// Data that another stage compares by meaning, and data that is new with each link (the build id).
+fn compared_elsewhere(old: &KernelFile, symbols: Option<&kallsyms::Kallsyms>) -> Vec<(u64, u64)> {
     let mut all = tables::stretches(old);
     for name in [".orc_unwind_ip", ".orc_unwind", ".notes"] {
         all.extend(old.section(name).map(|s| (s.addr, s.end())));

@@ -1,60 +1,66 @@
-//! Wrong kernels: the proof that the checker can fail.
+//! Makes wrong kernels, to prove that the checker can fail.
 //!
-//! Takes a good kernel; makes copies of it that are wrong in one place each, as a rewriter with a
-//! bug would make them, and says of which kind of proof the checker must find each. Used by the
-//! tests that have a real kernel.
+//! Input: a good kernel. Output: copies with one mistake each, as a rewriter with a bug would make
+//! them, and the kinds of proof that must fail for each. The tests that have a real kernel use this
+//! module.
 
-use super::kernel::Kernel;
-use super::{Build, Side, check, kallsyms, tables};
+use super::kernel::KernelFile;
+use super::{CheckedKernel, KernelBuild, check, kallsyms, tables};
 use anyhow::{Context, Result, ensure};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use object::LittleEndian;
 use object::read::elf::{FileHeader, Sym};
 
-/// One bug.
+/// One mistake.
 pub struct Mutation {
+    /// A description of the mistake.
     pub name: String,
-    /// Kinds of difference, as in `Findings`, of which at least one must be found.
+    /// The kinds of difference, as in `Findings`, of which the checker must find at least one.
     pub kinds: Vec<&'static str>,
-    change: Change,
+    change: MutationChange,
 }
 
-enum Change {
-    /// This byte of the file, exclusive-ored.
+enum MutationChange {
+    /// This byte of the file is changed by exclusive or.
     Byte { offset: usize, bits: u8 },
-    /// Two stretches of the file, exchanged.
+    /// Two stretches of the file are exchanged.
     Swap { a: usize, b: usize, len: usize },
     /// The last `by` of these bytes of the file go in front of the others.
     Rotate { at: usize, len: usize, by: usize },
-    /// This KASLR relocation of a 64-bit word left out.
+    /// This KASLR relocation of a 64-bit word is missing.
     Relocation { index: usize },
-    /// A map that claims this.
-    Map(Placed),
-    /// A map that claims this block, and this byte of the file exclusive-ored.
-    MapAndByte { block: Placed, offset: usize, bits: u8 },
+    /// The map claims this block.
+    Map(PlacedBlock),
+    /// The map claims this block, and this byte of the file is changed by exclusive or.
+    MapAndByte { block: PlacedBlock, offset: usize, bits: u8 },
 }
 
 impl Mutation {
-    /// Makes the wrong copy of `build`, a kernel equal to `good`, and compares it with `good`.
-    /// `true` if a difference of the expected kind is found.
-    pub fn is_found(&self, build: &Build, good: &Side) -> Result<bool> {
+    /// Makes the wrong copy of `build`, a kernel equal to `good`, and compares the copy with
+    /// `good`. Returns whether the checker finds a difference of an expected kind.
+    ///
+    /// # Errors
+    /// The kernel cannot be read, or the copy cannot be compared.
+    pub fn is_found(&self, build: &KernelBuild, good: &CheckedKernel) -> Result<bool> {
         let mut file = build.vmlinux().to_vec();
         let mut map = Placement::default();
         match self.change {
-            Change::Byte { offset, bits } => file[offset] ^= bits,
-            Change::Swap { a, b, len } => (0..len).for_each(|i| file.swap(a + i, b + i)),
-            Change::Rotate { at, len, by } => file[at..at + len].rotate_right(by),
-            Change::Relocation { .. } => {}
-            Change::Map(block) => map.blocks.push(block),
-            Change::MapAndByte { block, offset, bits } => {
+            MutationChange::Byte { offset, bits } => file[offset] ^= bits,
+            MutationChange::Swap { a, b, len } => (0..len).for_each(|i| file.swap(a + i, b + i)),
+            MutationChange::Rotate { at, len, by } => file[at..at + len].rotate_right(by),
+            MutationChange::Relocation { .. } => {}
+            MutationChange::Map(block) => map.blocks.push(block),
+            MutationChange::MapAndByte { block, offset, bits } => {
                 map.blocks.push(block);
                 file[offset] ^= bits;
             }
         }
         let mut wrong = build.side(&file)?;
-        if let (Change::Relocation { index }, Some(relocs)) = (&self.change, &mut wrong.relocs) {
+        if let (MutationChange::Relocation { index }, Some(relocs)) =
+            (&self.change, &mut wrong.relocs)
+        {
             relocs.abs64.remove(*index);
         }
         let findings = check(good, &wrong, &map)?;
@@ -62,9 +68,12 @@ impl Mutation {
     }
 }
 
-/// All of them, for this kernel.
-pub fn all(build: &Build, good: &Side) -> Result<Vec<Mutation>> {
-    let maker = Maker::new(build, good);
+/// All mistakes for this kernel.
+///
+/// # Errors
+/// The kernel lacks something that a mistake would change.
+pub fn all(build: &KernelBuild, good: &CheckedKernel) -> Result<Vec<Mutation>> {
+    let maker = MutationMaker::new(build, good);
     let mut mutations = maker.of_code()?;
     mutations.push(maker.of_guards()?);
     for (table, addr) in tables::one_byte_of_each_field(&good.kernel) {
@@ -82,35 +91,38 @@ pub fn all(build: &Build, good: &Side) -> Result<Vec<Mutation>> {
     Ok(mutations)
 }
 
-/// Only those of the tables behind kallsyms whose order and distances the kernel relies on.
-pub fn of_ordered_tables(build: &Build, good: &Side) -> Result<Vec<Mutation>> {
-    Maker::new(build, good).of_ordered_tables()
+/// The mistakes in tables behind kallsyms on whose order and distances the kernel relies.
+///
+/// # Errors
+/// The kernel lacks one of these tables.
+pub fn of_ordered_tables(build: &KernelBuild, good: &CheckedKernel) -> Result<Vec<Mutation>> {
+    MutationMaker::new(build, good).of_ordered_tables()
 }
 
-struct Maker<'a, 'd> {
+struct MutationMaker<'a, 'd> {
     file: &'d [u8],
-    kernel: &'a Kernel<'d>,
+    kernel: &'a KernelFile<'d>,
 }
 
 const INT3: u8 = 0xcc;
 const NOP: u8 = 0x90;
 
-/// Hot, ordinary functions with branches, calls, and operands of every kind.
+/// Hot, ordinary functions that contain branches, calls, and operands of every kind.
 const SUBJECTS: [&str; 2] = ["vfs_read", "tcp_v4_rcv"];
 
 /// The kernel compares the addresses of these tables (kernel/sched/sched.h, `sched_class_above()`).
 const ORDERED_TABLES: [&str; 4] =
     ["stop_sched_class", "dl_sched_class", "rt_sched_class", "fair_sched_class"];
 
-impl<'a, 'd> Maker<'a, 'd> {
-    fn new(build: &'a Build, good: &'a Side<'d>) -> Self
+impl<'a, 'd> MutationMaker<'a, 'd> {
+    fn new(build: &'a KernelBuild, good: &'a CheckedKernel<'d>) -> Self
     where
         'a: 'd,
     {
-        Maker { file: build.vmlinux(), kernel: &good.kernel }
+        MutationMaker { file: build.vmlinux(), kernel: &good.kernel }
     }
 
-    /// Where in the file the byte at `addr` lies.
+    /// The offset in the file of the byte at `addr`.
     fn offset(&self, addr: u64) -> Result<usize> {
         let bytes = self.kernel.bytes(addr, 1).with_context(|| format!("{addr:x} has no bytes"))?;
         Ok(bytes.as_ptr() as usize - self.file.as_ptr() as usize)
@@ -121,7 +133,7 @@ impl<'a, 'd> Maker<'a, 'd> {
         Ok(Mutation {
             name: name.to_owned(),
             kinds: kinds.to_vec(),
-            change: Change::Byte { offset, bits },
+            change: MutationChange::Byte { offset, bits },
         })
     }
 
@@ -154,7 +166,7 @@ impl<'a, 'd> Maker<'a, 'd> {
                     .find(|(i, _)| wanted(i))
                     .with_context(|| format!("{function} lacks an instruction to change"))
             };
-            // Compilers put prefixes before some calls.
+            // Compilers put prefixes in front of some calls.
             let (call, fields) = find(&|i| i.is_call_near())?;
             made.push(self.byte(
                 &format!("{function}: call elsewhere"),
@@ -195,13 +207,13 @@ impl<'a, 'd> Maker<'a, 'd> {
         }
         let [a, b] = SUBJECTS.map(|f| self.kernel.symbol(f));
         let (a, b) = (a.context("no subject")?, b.context("no subject")?);
-        let swap = Change::Swap { a: self.offset(a)?, b: self.offset(b)?, len: 64 };
+        let swap = MutationChange::Swap { a: self.offset(a)?, b: self.offset(b)?, len: 64 };
         made.push(Mutation {
             name: "two blocks exchanged".to_owned(),
             kinds: vec!["instructions"],
             change: swap,
         });
-        let block = |new: u64, ending| Placed {
+        let block = |new: u64, ending| PlacedBlock {
             old: LinkAddr(a),
             old_size: 16,
             new: LinkAddr(new),
@@ -219,14 +231,14 @@ impl<'a, 'd> Maker<'a, 'd> {
             made.push(Mutation {
                 name: format!("a map that claims a block {name}"),
                 kinds,
-                change: Change::Map(block(new, ending)),
+                change: MutationChange::Map(block(new, ending)),
             });
         }
         Ok(made)
     }
 
-    /// The int3 that is a function's own behind a return or an indirect jump, made a no-op, with
-    /// the map leaving it out as padding.
+    /// Replaces the int3 that a function has behind a return or an indirect jump by a no-op. The
+    /// map leaves the int3 out as padding.
     fn of_guards(&self) -> Result<Mutation> {
         let sized = self.kernel.symbols.iter().filter(|s| s.function && s.size > 0);
         let mut guarded = sized.filter_map(|symbol| {
@@ -239,7 +251,7 @@ impl<'a, 'd> Maker<'a, 'd> {
             (code.get(size as usize) == Some(&INT3)).then_some((symbol, size as u32))
         });
         let (symbol, size) = guarded.next().context("no function has an int3 behind a return")?;
-        let block = Placed {
+        let block = PlacedBlock {
             old: symbol.addr,
             old_size: size,
             new: symbol.addr,
@@ -250,7 +262,7 @@ impl<'a, 'd> Maker<'a, 'd> {
         Ok(Mutation {
             name: format!("{}: no int3 behind the return", symbol.name),
             kinds: vec!["int3 behind returns"],
-            change: Change::MapAndByte {
+            change: MutationChange::MapAndByte {
                 block,
                 offset: self.offset(symbol.addr.0 + u64::from(size))?,
                 bits: INT3 ^ NOP,
@@ -266,7 +278,7 @@ impl<'a, 'd> Maker<'a, 'd> {
             Ok::<u64, anyhow::Error>(section.addr + section.size / 2 / entry * entry)
         };
         let (state, ip) = (at(".orc_unwind", 6)?, at(".orc_unwind_ip", 4)?);
-        let swap = Change::Swap { a: self.offset(ip)?, b: self.offset(ip + 4)?, len: 4 };
+        let swap = MutationChange::Swap { a: self.offset(ip)?, b: self.offset(ip + 4)?, len: 4 };
         Ok(vec![
             self.byte("unwinder: another stack offset", &kinds, state, 0x08)?,
             self.byte("unwinder: another register", &kinds, state + 4, 0x01)?,
@@ -279,7 +291,7 @@ impl<'a, 'd> Maker<'a, 'd> {
         ])
     }
 
-    fn of_data(&self, good: &Side) -> Result<Vec<Mutation>> {
+    fn of_data(&self, good: &CheckedKernel) -> Result<Vec<Mutation>> {
         let relocs = good.relocs.as_ref().context("the tree keeps no vmlinux.relocs")?;
         let in_section = |list: &[u64], name: &str| {
             let inside =
@@ -292,8 +304,11 @@ impl<'a, 'd> Maker<'a, 'd> {
         let operand = in_section(&relocs.abs32, ".text")?;
         let banner = self.kernel.symbol("linux_banner").context("there is no linux_banner")?;
         let exception = self.kernel.section("__ex_table").context("there is no __ex_table")?.addr;
-        let swap =
-            Change::Swap { a: self.offset(exception)?, b: self.offset(exception + 12)?, len: 12 };
+        let swap = MutationChange::Swap {
+            a: self.offset(exception)?,
+            b: self.offset(exception + 12)?,
+            len: 12,
+        };
         let index = relocs.abs64.len() / 2;
         Ok(vec![
             self.byte("data: a pointer elsewhere", &["addresses in data"], pointer, 0x10)?,
@@ -313,7 +328,7 @@ impl<'a, 'd> Maker<'a, 'd> {
             Mutation {
                 name: "KASLR: a relocation missing".to_owned(),
                 kinds: vec!["KASLR relocations"],
-                change: Change::Relocation { index },
+                change: MutationChange::Relocation { index },
             },
         ])
     }
@@ -345,7 +360,7 @@ impl<'a, 'd> Maker<'a, 'd> {
         Ok(made)
     }
 
-    /// The symbol in the ELF symbol table, 16 bytes before or behind what it names.
+    /// Moves the symbol in the ELF symbol table by 16 bytes.
     fn symbol_elsewhere(&self, name: &str, kinds: &[&'static str]) -> Result<Mutation> {
         let header = object::elf::FileHeader64::<LittleEndian>::parse(self.file)?;
         let sections = header.sections(LittleEndian, self.file)?;
@@ -360,11 +375,11 @@ impl<'a, 'd> Maker<'a, 'd> {
         Ok(Mutation {
             name: format!("symbols: another address of {name}"),
             kinds: kinds.to_vec(),
-            change: Change::Byte { offset: value, bits: 0x10 },
+            change: MutationChange::Byte { offset: value, bits: 0x10 },
         })
     }
 
-    /// Scheduling classes in another order, at other distances, under other names.
+    /// Exchanges scheduling classes, changes their distances, and moves their names.
     fn of_ordered_tables(&self) -> Result<Vec<Mutation>> {
         let mut made = Vec::new();
         let data = ["bytes of data", "addresses in data"];
@@ -374,7 +389,7 @@ impl<'a, 'd> Maker<'a, 'd> {
                 a.zip(b).with_context(|| format!("there is no {} or no {}", pair[0], pair[1]))?;
             ensure!(a.size == b.size && a.size > 0, "{} and {} differ in size", pair[0], pair[1]);
             let (at, len) = (self.offset(a.addr.0)?, a.size as usize);
-            let change = Change::Swap { a: at, b: self.offset(b.addr.0)?, len };
+            let change = MutationChange::Swap { a: at, b: self.offset(b.addr.0)?, len };
             made.push(Mutation {
                 name: format!("{} and {} exchanged", pair[0], pair[1]),
                 kinds: data.to_vec(),
@@ -383,7 +398,7 @@ impl<'a, 'd> Maker<'a, 'd> {
             made.push(Mutation {
                 name: format!("{} at another distance", pair[0]),
                 kinds: data.to_vec(),
-                change: Change::Rotate { at, len, by: 8 },
+                change: MutationChange::Rotate { at, len, by: 8 },
             });
             made.push(
                 self.symbol_elsewhere(pair[0], &["symbols", "bytes of data", "addresses in data"])?,
@@ -393,10 +408,10 @@ impl<'a, 'd> Maker<'a, 'd> {
         Ok(made)
     }
 
-    /// The kallsyms entry of `name`, 16 bytes before or behind.
+    /// Moves the kallsyms entry of `name` by 16 bytes.
     fn name_elsewhere(&self, name: &str, addr: u64) -> Result<Mutation> {
         let tables = kallsyms::read(self.kernel)?.context("there is no kallsyms")?;
-        let is_named = |entry: &kallsyms::Entry| {
+        let is_named = |entry: &kallsyms::KallsymsEntry| {
             entry.addr == addr && entry.name.get(1..) == Some(name.as_bytes())
         };
         let index = tables.entries.iter().position(is_named);

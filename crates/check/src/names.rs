@@ -1,21 +1,22 @@
-//! Names: every old symbol still names the same thing, and every moved block is still found under
-//! its function's name.
+//! Compares names: every old symbol still names the same thing, and every moved block is found
+//! under the name of its function.
 //!
-//! Takes both kernels, the correspondence and the units; proves it for the ELF symbols (what perf
-//! and debuggers read) and for kallsyms (what the kernel prints). A new symbol is allowed only in
+//! Input: both kernels, the correspondence and the units. The proof covers the ELF symbols, which
+//! perf and debuggers read, and kallsyms, which the kernel prints. A new symbol is allowed only in
 //! moved code, as the name of the function there with a suffix.
 
 use super::correspond::{Correspondence, Landing};
-use super::kallsyms::{Entry, Kallsyms};
-use super::kernel::Symbol;
+use super::kallsyms::{Kallsyms, KallsymsEntry};
+use super::kernel::KernelSymbol;
 use super::verdict::Findings;
-use super::walk::Unit;
+use super::walk::CodeUnit;
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
+/// Compares all names.
 pub fn check(
     c: &Correspondence,
-    units: &[Unit],
+    units: &[CodeUnit],
     old: Option<&Kallsyms>,
     new: Option<&Kallsyms>,
 ) -> Findings {
@@ -26,17 +27,20 @@ pub fn check(
     match (old, new) {
         (Some(old), Some(new)) => kallsyms(c, old, new, &mut findings),
         (None, None) => {}
-        _ => findings.differ("kallsyms", None, None, "one of the kernels has no kallsyms"),
+        _ => findings.differ("kallsyms", None, None, "only one of the kernels has kallsyms"),
     }
     findings
 }
 
-/// Every old symbol has a new one of its name on the same thing. Gives the new symbols that are
-/// left.
-fn symbols<'k, 'd>(c: &Correspondence<'k, 'd>, findings: &mut Findings) -> Vec<&'k Symbol<'d>> {
-    let mut used: HashSet<*const Symbol> = HashSet::with_capacity(c.old.symbols.len());
+/// Checks that every old symbol has a new one with its name on the same thing. Returns the new
+/// symbols that have no old one.
+fn symbols<'k, 'd>(
+    c: &Correspondence<'k, 'd>,
+    findings: &mut Findings,
+) -> Vec<&'k KernelSymbol<'d>> {
+    let mut used: HashSet<*const KernelSymbol> = HashSet::with_capacity(c.old.symbols.len());
     for symbol in c.old.symbols.iter().filter(|s| s.section.is_some()) {
-        let fits = |t: &&Symbol| {
+        let fits = |t: &&KernelSymbol| {
             t.section.is_some()
                 && t.function == symbol.function
                 && lands(c, symbol.addr.0, t.addr.0, symbol.function)
@@ -63,7 +67,7 @@ fn symbols<'k, 'd>(c: &Correspondence<'k, 'd>, findings: &mut Findings) -> Vec<&
                     "symbols",
                     Some(symbol.addr.0),
                     other,
-                    format!("no new symbol {} names this", symbol.name),
+                    format!("no new symbol {} is at the corresponding place", symbol.name),
                 );
             }
         }
@@ -83,9 +87,9 @@ fn lands(c: &Correspondence, old: u64, new: u64, exactly: bool) -> bool {
     }
 }
 
-/// Symbols that only the new kernel has must name parts of functions that moved.
-fn parts(c: &Correspondence, units: &[Unit], extra: &[&Symbol], findings: &mut Findings) {
-    let mut by_new: Vec<&Unit> = units.iter().collect();
+/// Checks symbols that only the new kernel has: they must name parts of functions that moved.
+fn parts(c: &Correspondence, units: &[CodeUnit], extra: &[&KernelSymbol], findings: &mut Findings) {
+    let mut by_new: Vec<&CodeUnit> = units.iter().collect();
     by_new.sort_by_key(|u| u.new);
     for symbol in extra {
         let addr = symbol.addr.0;
@@ -103,18 +107,18 @@ fn parts(c: &Correspondence, units: &[Unit], extra: &[&Symbol], findings: &mut F
     }
 }
 
-fn named_after(name: &str, functions: Option<&[Symbol]>) -> bool {
+fn named_after(name: &str, functions: Option<&[KernelSymbol]>) -> bool {
     functions.into_iter().flatten().any(|f| {
         name == f.name || name.strip_prefix(f.name).is_some_and(|rest| rest.starts_with('.'))
     })
 }
 
-/// A stack trace names the nearest symbol before: it must be the old function's, for every block of
-/// the map.
-fn functions_of_blocks(c: &Correspondence, units: &[Unit], findings: &mut Findings) {
-    // The bodies of overridden weak functions have no symbol: the old kernel, too, would find them
-    // under a neighbour's name.
-    let named = |u: &&Unit| {
+/// Checks the names in stack traces. A stack trace prints the nearest symbol in front of an
+/// address. For every block of the map this must be the old function's symbol.
+fn functions_of_blocks(c: &Correspondence, units: &[CodeUnit], findings: &mut Findings) {
+    // The body of an overridden weak function has no symbol. The old kernel, too, finds it under
+    // the name of a neighbour.
+    let named = |u: &&CodeUnit| {
         let mut nearest = c.old.nearest(u.old).into_iter().flatten();
         c.in_map(u.old) && nearest.any(|s| s.size == 0 || u.old < s.addr.0.saturating_add(s.size))
     };
@@ -124,7 +128,7 @@ fn functions_of_blocks(c: &Correspondence, units: &[Unit], findings: &mut Findin
         .filter_map(|u| {
             let (old, new) = (c.old.nearest(u.old), c.new.nearest(u.new));
             let fits = new.into_iter().flatten().any(|s| named_after(s.name, old));
-            let name = |symbols: Option<&[Symbol]>| {
+            let name = |symbols: Option<&[KernelSymbol]>| {
                 symbols.and_then(|s| s.first()).map_or("nothing".to_owned(), |s| s.name.to_owned())
             };
             (!fits).then(|| {
@@ -145,7 +149,8 @@ fn functions_of_blocks(c: &Correspondence, units: &[Unit], findings: &mut Findin
 
 fn kallsyms(c: &Correspondence, old: &Kallsyms, new: &Kallsyms, findings: &mut Findings) {
     const KIND: &str = "kallsyms";
-    let mut by_name: HashMap<&[u8], Vec<&Entry>> = HashMap::with_capacity(new.entries.len());
+    let mut by_name: HashMap<&[u8], Vec<&KallsymsEntry>> =
+        HashMap::with_capacity(new.entries.len());
     for entry in &new.entries {
         by_name.entry(&entry.name).or_default().push(entry);
     }
@@ -167,18 +172,19 @@ fn kallsyms(c: &Correspondence, old: &Kallsyms, new: &Kallsyms, findings: &mut F
                     KIND,
                     Some(entry.addr),
                     other,
-                    format!("kallsyms has no \"{name}\" for this"),
+                    format!("kallsyms has no \"{name}\" at the corresponding place"),
                 );
             }
         }
     }
-    let left: HashSet<*const Entry> =
+    let left: HashSet<*const KallsymsEntry> =
         by_name.values().flatten().map(|&e| std::ptr::from_ref(e)).collect();
     for entry in new.entries.iter().filter(|e| left.contains(&std::ptr::from_ref(*e))) {
         let name = entry.name.get(1..).unwrap_or(&[]);
         let known = c.new.symbols_at(entry.addr).iter().any(|s| s.name.as_bytes() == name);
-        let what =
-            || format!("kallsyms has {}, which is no symbol there", String::from_utf8_lossy(name));
+        let what = || {
+            format!("kallsyms has {}, but there is no such symbol", String::from_utf8_lossy(name))
+        };
         findings.expect(known, "kallsyms of moved parts", entry.addr, entry.addr, what);
     }
     if let Some(pair) = new.entries.windows(2).find(|p| p[0].addr > p[1].addr) {

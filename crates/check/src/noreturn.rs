@@ -1,36 +1,36 @@
 //! Which functions of the old kernel never return.
 //!
-//! Takes the old kernel's code; gives the functions from whose entry no path reaches a return.
-//! Needed where a compiler put nothing behind a call because it knew (`panic`, `do_exit`): what
-//! follows such a call in the new kernel is never run, so it may be anything. Derived from the code
-//! alone, without the kernel's list of names. Errs on the side of "returns".
+//! Input: the old kernel's code. Output: the functions from whose entry no path reaches a return. A
+//! compiler puts nothing behind a call of such a function (`panic`, `do_exit`). The code behind
+//! such a call in the new kernel never runs, so it may be anything. The result is derived from the
+//! code alone, without the kernel's list of names. In doubt a function counts as returning.
 
-use super::kernel::Kernel;
-use super::walk::Known;
+use super::kernel::KernelFile;
+use super::walk::OldKernelFacts;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Functions that never return.
 pub struct NeverReturns(HashSet<u64>);
 
-/// Beyond this many instructions a function counts as returning.
+/// A function in which the search visits more instructions than this counts as returning.
 const LONGEST: usize = 100_000;
 
 impl NeverReturns {
-    pub fn holds(&self, function: u64) -> bool {
+    pub fn contains(&self, function: u64) -> bool {
         self.0.contains(&function)
     }
 
-    /// Decides for `asked` functions and whatever they call: the least fixpoint of "some path from
-    /// the entry reaches a return, where the path goes on behind a call only if the callee
-    /// returns".
+    /// Decides for the functions `candidates` and for everything that they call. The result is the
+    /// least fixpoint of this rule: a function returns if some path from its entry reaches a
+    /// return. The path continues behind a call only if the callee returns.
     pub fn derive(
-        asked: impl Iterator<Item = u64>,
-        kernel: &Kernel,
-        known: &Known,
+        candidates: impl Iterator<Item = u64>,
+        kernel: &KernelFile,
+        known: &OldKernelFacts,
         jump_targets: &HashMap<u64, u64>,
     ) -> Self {
-        let mut queue: BTreeSet<u64> = asked.collect();
+        let mut queue: BTreeSet<u64> = candidates.collect();
         let mut seen = queue.clone();
         let mut returns: HashSet<u64> = HashSet::new();
         let mut waiting: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
@@ -39,11 +39,11 @@ impl NeverReturns {
                 continue;
             }
             match search(function, kernel, known, jump_targets, &returns) {
-                Outcome::Returns => {
+                ReturnSearch::Returns => {
                     returns.insert(function);
                     queue.extend(waiting.remove(&function).unwrap_or_default());
                 }
-                Outcome::WaitsFor(callees) => {
+                ReturnSearch::WaitsFor(callees) => {
                     for callee in callees {
                         waiting.entry(callee).or_default().insert(function);
                         if seen.insert(callee) {
@@ -57,19 +57,21 @@ impl NeverReturns {
     }
 }
 
-enum Outcome {
+/// What the search in one function found.
+enum ReturnSearch {
+    /// A path reaches a return.
     Returns,
-    /// No return found yet; these callees decide.
+    /// No path without calls of unknown functions reaches a return; these callees decide.
     WaitsFor(BTreeSet<u64>),
 }
 
 fn search(
     entry: u64,
-    kernel: &Kernel,
-    known: &Known,
+    kernel: &KernelFile,
+    known: &OldKernelFacts,
     jump_targets: &HashMap<u64, u64>,
     returns: &HashSet<u64>,
-) -> Outcome {
+) -> ReturnSearch {
     let mut seen = HashSet::new();
     let mut todo = vec![entry];
     let mut callees = BTreeSet::new();
@@ -77,16 +79,16 @@ fn search(
         let Some(bytes) =
             kernel.section_at(start).filter(|s| s.executable).and_then(|_| kernel.tail(start))
         else {
-            return Outcome::Returns;
+            return ReturnSearch::Returns;
         };
         let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
         loop {
             if !decoder.can_decode() || seen.len() > LONGEST {
-                return Outcome::Returns;
+                return ReturnSearch::Returns;
             }
             let i = decoder.decode();
             if i.is_invalid() {
-                return Outcome::Returns;
+                return ReturnSearch::Returns;
             }
             if !seen.insert(i.ip()) {
                 break;
@@ -96,11 +98,11 @@ fn search(
                 todo.push(i.next_ip());
             }
             match i.flow_control() {
-                FlowControl::Return | FlowControl::IndirectBranch => return Outcome::Returns,
+                FlowControl::Return | FlowControl::IndirectBranch => return ReturnSearch::Returns,
                 FlowControl::UnconditionalBranch
                     if known.thunks.contains(&i.near_branch_target()) =>
                 {
-                    return Outcome::Returns;
+                    return ReturnSearch::Returns;
                 }
                 FlowControl::UnconditionalBranch => {
                     todo.push(i.near_branch_target());
@@ -122,5 +124,5 @@ fn search(
             }
         }
     }
-    Outcome::WaitsFor(callees)
+    ReturnSearch::WaitsFor(callees)
 }

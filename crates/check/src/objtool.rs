@@ -1,20 +1,20 @@
-//! Whether the kernel's own objtool finds in a rewritten object what the rewriting says is there.
+//! Compares the tables of a rewritten object with those that the kernel's own objtool makes for it.
 //!
-//! Takes a rewritten `vmlinux.o` and the tree; takes away everything objtool had made, runs the
-//! tree's own objtool on the rest, and compares: the unwinder's state at every instruction, and the
-//! sites of returns, calls, retpolines, static calls and sealed ENDBRs. Never looks at how the
-//! object was rewritten. objtool joins the parts of a function by name, so the object must name
-//! them uniquely.
+//! Input: a rewritten `vmlinux.o`, and the build tree. This module removes everything that objtool
+//! had made, runs the tree's objtool on the rest, and compares the unwinder's state at every
+//! instruction and the sites of returns, calls, retpolines, static calls and sealed ENDBRs. It
+//! never looks at how the object was rewritten. objtool joins the parts of a function by name, so
+//! the object must name the parts uniquely.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::object::elf::{Elf, SectionId};
-use image::object::orc::{OrcSections, State, state_at};
+use image::object::orc::{OrcSections, OrcState, state_at};
 use image::object::{functions, instructions};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// What objtool makes of an object, and can make only when it is not there.
+/// The sections that objtool makes. It makes them only in an object without them.
 const MADE: [&str; 8] = [
     ".static_call_sites",
     ".retpoline_sites",
@@ -25,7 +25,7 @@ const MADE: [&str; 8] = [
     ".orc_unwind",
     ".orc_unwind_ip",
 ];
-/// Those of them that list places in code.
+/// The sections of objtool that list places in code.
 const SITES: [&str; 6] = [
     ".static_call_sites",
     ".retpoline_sites",
@@ -35,37 +35,47 @@ const SITES: [&str; 6] = [
     ".cfi_sites",
 ];
 
-/// What the comparison found.
+/// The result of the comparison.
 #[derive(Debug, serde::Serialize)]
-pub struct Agreement {
+pub struct ObjtoolAgreement {
+    /// How many instructions were compared.
     pub instructions: usize,
-    /// Instructions at which the unwinder's states differ: function, offset in it, ours, objtool's.
+    /// Instructions at which the unwinder's states differ: the function, the offset in it, our
+    /// state, objtool's state.
     pub states: Vec<(String, u32, String, String)>,
+    /// The comparison of each table of sites.
     pub sites: Vec<SiteAgreement>,
     /// What objtool printed.
     pub messages: String,
 }
 
+/// The comparison of one table of sites.
 #[derive(Debug, serde::Serialize)]
 pub struct SiteAgreement {
+    /// The name of the table.
     pub table: &'static str,
+    /// The number of sites in the rewritten object.
     pub sites: usize,
-    /// Only in the rewritten object; only in objtool's.
+    /// Sites that only the rewritten object has.
     pub ours_alone: usize,
+    /// Sites that only objtool's object has.
     pub objtool_alone: usize,
 }
 
-impl Agreement {
-    /// Every site is equal, and so are all states but `spare` (dead code behind calls that never
-    /// return).
-    pub fn holds(&self, spare: usize) -> bool {
+impl ObjtoolAgreement {
+    /// Whether all sites are equal, and all states except at most `spare` (dead code behind calls
+    /// that never return).
+    pub fn is_sufficient(&self, spare: usize) -> bool {
         self.states.len() <= spare
             && self.sites.iter().all(|s| s.ours_alone == 0 && s.objtool_alone == 0)
     }
 }
 
-/// Runs the tree's objtool on the stripped object, in `scratch`, and compares.
-pub fn compare(tree: &Path, object: &[u8], scratch: &Path) -> Result<Agreement> {
+/// Runs the tree's objtool in `scratch` on the stripped object and compares.
+///
+/// # Errors
+/// A program cannot be run, or a file cannot be read.
+pub fn compare(tree: &Path, object: &[u8], scratch: &Path) -> Result<ObjtoolAgreement> {
     let path = scratch.join("rewritten.o");
     std::fs::write(&path, object)
         .with_context(|| format!("{}: cannot be written", path.display()))?;
@@ -91,10 +101,10 @@ pub fn compare(tree: &Path, object: &[u8], scratch: &Path) -> Result<Agreement> 
     let (instructions, states) = compare_states(&ours, &theirs)?;
     let sites =
         SITES.iter().map(|&table| compare_sites(table, &ours, &theirs)).collect::<Result<_>>()?;
-    Ok(Agreement { instructions, states, sites, messages })
+    Ok(ObjtoolAgreement { instructions, states, sites, messages })
 }
 
-/// objtool as the tree ran it on vmlinux.o.
+/// The command with which the tree ran objtool on vmlinux.o.
 fn objtool_command(tree: &Path) -> Result<(String, Vec<String>)> {
     let text = std::fs::read_to_string(tree.join(".vmlinux.o.cmd"))
         .context(".vmlinux.o.cmd: cannot be read")?;
@@ -104,7 +114,7 @@ fn objtool_command(tree: &Path) -> Result<(String, Vec<String>)> {
         .context(".vmlinux.o.cmd: no command")?;
     let Some(command) = line.split(';').find(|part| part.contains("objtool/objtool")) else {
         bail!(
-            "this tree ran objtool on each object, not on vmlinux.o: there is nothing to compare with"
+            "this tree ran objtool on each object instead of vmlinux.o, so there is nothing to compare with"
         );
     };
     let mut words = command.split_whitespace().map(str::to_owned);
@@ -116,7 +126,7 @@ fn text_of(elf: &Elf<'_>) -> Result<SectionId> {
     elf.by_name(".text").context("no .text section")
 }
 
-fn table_of(elf: &Elf<'_>, text: SectionId) -> Result<Vec<(u32, State)>> {
+fn table_of(elf: &Elf<'_>, text: SectionId) -> Result<Vec<(u32, OrcState)>> {
     let count = |id| elf.relocation_section(id).map_or(0, |r| elf.section(r).size as usize / 24);
     match OrcSections::find(elf, count)? {
         Some(orc) => orc.table(elf, &elf.relocations(orc.ip)?, text),
@@ -124,7 +134,7 @@ fn table_of(elf: &Elf<'_>, text: SectionId) -> Result<Vec<(u32, State)>> {
     }
 }
 
-/// The state at every instruction of every named function.
+/// Compares the state at every instruction of every named function.
 fn compare_states(
     ours: &Elf<'_>,
     theirs: &Elf<'_>,
@@ -134,7 +144,7 @@ fn compare_states(
     let bytes = ours.bytes(text);
     let mut count = 0;
     let mut differing = Vec::new();
-    let word = |state: State| state.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let word = |state: OrcState| state.iter().map(|b| format!("{b:02x}")).collect::<String>();
     for f in functions::from_symbols(ours, text) {
         for i in instructions::decode(
             &bytes[f.at as usize..f.end as usize],

@@ -1,28 +1,29 @@
-//! The unwinder's state at every instruction.
+//! Compares the unwinder's state at every instruction.
 //!
-//! Takes `.orc_unwind_ip` and `.orc_unwind` of both kernels; proves that the kernel's own lookup
-//! (`__orc_find` in `arch/x86/kernel/unwind_orc.c`: the last entry at or before the address) finds
-//! the same state for an instruction in both, and for an appended jump the state at its target.
+//! Input: `.orc_unwind_ip` and `.orc_unwind` of both kernels. The kernel's lookup (`__orc_find` in
+//! `arch/x86/kernel/unwind_orc.c`) takes the last entry at or before an address. This module proves
+//! that the lookup finds the same state for an instruction in both kernels, and for an appended
+//! jump the state at its target.
 
 use super::correspond::Correspondence;
-use super::kernel::Kernel;
+use super::kernel::KernelFile;
 use super::verdict::Findings;
-use super::walk::Walk;
+use super::walk::CodeWalk;
 use rayon::prelude::*;
 
-/// `struct orc_entry`: two offsets, two registers, type and signal.
-type State = [u8; 6];
+/// A `struct orc_entry`: two offsets, two registers, type and signal.
+type UnwindState = [u8; 6];
 
 const KIND: &str = "unwinder states";
 
-/// The table of one kernel: addresses ascending, and the state from there on.
-struct Table {
+/// The table of one kernel: ascending addresses, and the state from each address on.
+struct UnwindTable {
     ips: Vec<u64>,
-    states: Vec<State>,
+    states: Vec<UnwindState>,
 }
 
-impl Table {
-    fn read(kernel: &Kernel) -> Result<Option<Table>, String> {
+impl UnwindTable {
+    fn read(kernel: &KernelFile) -> Result<Option<UnwindTable>, String> {
         let (Some(ip), Some(unwind)) =
             (kernel.section(".orc_unwind_ip"), kernel.section(".orc_unwind"))
         else {
@@ -33,7 +34,7 @@ impl Table {
             || unwind.data.len() % 6 != 0
         {
             return Err(
-                "the two tables of the unwinder do not have equally many entries".to_owned()
+                "the two tables of the unwinder have different numbers of entries".to_owned()
             );
         }
         let at = |(i, word): (usize, &[u8])| {
@@ -46,18 +47,18 @@ impl Table {
         }
         let states =
             unwind.data.chunks_exact(6).map(|e| [e[0], e[1], e[2], e[3], e[4], e[5]]).collect();
-        Ok(Some(Table { ips, states }))
+        Ok(Some(UnwindTable { ips, states }))
     }
 
-    fn state(&self, addr: u64) -> Option<State> {
+    fn state(&self, addr: u64) -> Option<UnwindState> {
         self.ips.partition_point(|&ip| ip <= addr).checked_sub(1).map(|i| self.states[i])
     }
 }
 
-/// Compares the state at all pairs and appended jumps.
-pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
+/// Compares the state at all instruction pairs and appended jumps.
+pub fn check(correspondence: &Correspondence, walk: &CodeWalk) -> Findings {
     let mut findings = Findings::default();
-    let read = |kernel, findings: &mut Findings| match Table::read(kernel) {
+    let read = |kernel, findings: &mut Findings| match UnwindTable::read(kernel) {
         Ok(table) => table,
         Err(what) => {
             findings.differ(KIND, None, None, what);
@@ -73,7 +74,7 @@ pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
                     KIND,
                     None,
                     None,
-                    "one of the kernels has no table for the unwinder",
+                    "only one of the kernels has a table for the unwinder",
                 );
                 return findings;
             }
@@ -86,8 +87,8 @@ pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
             // A dropped jump has no instruction in the new kernel.
             let kept = pairs.iter().filter(|p| p.new_len > 0);
             for p in kept.clone() {
-                // The unwinder looks up an interrupted instruction by its first byte, and a call by
-                // the byte before its return address.
+                // The unwinder looks up an interrupted instruction by its first byte. It looks up a
+                // call by the byte in front of the return address.
                 let last = |start: u64, len: u8| start.wrapping_add(u64::from(len.max(1)) - 1);
                 let ends = [(p.old, p.new), (last(p.old, p.old_len), last(p.new, p.new_len))];
                 if let Some((a, b)) = ends.into_iter().find(|&(a, b)| old.state(a) != new.state(b))
@@ -109,8 +110,8 @@ pub fn check(correspondence: &Correspondence, walk: &Walk) -> Findings {
     findings
 }
 
-fn differing(old: Option<State>, new: Option<State>) -> String {
-    let word = |state: Option<State>| match state {
+fn differing(old: Option<UnwindState>, new: Option<UnwindState>) -> String {
+    let word = |state: Option<UnwindState>| match state {
         Some(s) => {
             let offset = |a, b| i16::from_le_bytes([a, b]);
             format!(

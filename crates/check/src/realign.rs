@@ -1,48 +1,49 @@
-//! Where data without symbols went when it was aligned anew.
+//! Finds where data without symbols went when it was aligned differently.
 //!
-//! Input: a stretch of data without symbols in both kernels, and which of its bytes are parts of
-//! addresses. Output: the places from which the distance old → new is another one. Like all of
-//! `correspond`, the output is a claim: every byte is compared later. Never looks at symbols.
+//! Input: a stretch of data without symbols in both kernels, and which of its bytes belong to
+//! addresses. Output: the places at which the distance from old to new changes. Like all of
+//! `correspond`, the output is a claim: a later stage compares every byte. This module never looks
+//! at symbols.
 //!
 //! A linker script puts input sections one behind the other, each at a multiple of its alignment A.
-//! The distance of one section is that of the section before, unless that distance is no multiple
-//! of A. Then the padding in front of it has another length:
+//! A section has the same distance as the section in front of it if that distance is a multiple of
+//! A. Otherwise the padding in front of it has another length:
 //!
 //! ```text
 //! old   "…string\0" 00 00 00 │ content          distance before s, behind s + 2
 //! new     "…string\0" 00 00 00 00 00 │ content
 //! ```
 
-use super::kernel::Kernel;
+use super::kernel::KernelFile;
 
-/// No section of a kernel's input objects that has no symbols is aligned to more.
+/// The largest alignment of input sections without symbols in a kernel.
 const MOST_ALIGNMENT: u64 = 64;
 
-/// How many bytes must be equal to tell where a section went, unless the stretch ends before.
+/// How many equal bytes identify a section, unless the stretch ends earlier.
 const SIGNIFICANT: usize = 8;
 
-/// A stretch of data, and its address.
+/// A stretch of data with its address.
 #[derive(Clone, Copy)]
-pub struct Stretch<'d> {
+pub struct DataStretch<'d> {
     pub addr: u64,
     pub bytes: &'d [u8],
 }
 
-impl<'d> Stretch<'d> {
-    /// What the kernel's file has from `start` to `end`, all in one section.
-    pub fn of(kernel: &Kernel<'d>, start: u64, end: u64) -> Option<Self> {
+impl<'d> DataStretch<'d> {
+    /// The bytes of the kernel's file from `start` to `end`, which must lie in one section.
+    pub fn of(kernel: &KernelFile<'d>, start: u64, end: u64) -> Option<Self> {
         let bytes = kernel.bytes(start, end.checked_sub(start)?)?;
-        Some(Stretch { addr: start, bytes })
+        Some(DataStretch { addr: start, bytes })
     }
 }
 
 /// The places, as (old address, new address), at which a section begins whose distance differs from
-/// that of the data before it. `in_address` says, for an address of the old and of the new kernel,
-/// which byte of an address word lies there: such words have other values in the new kernel. The
-/// list ends where the data is not equal at any distance.
+/// that of the data in front of it. For an address of the old and of the new kernel, `in_address`
+/// returns which byte of an address word lies there; such words have other values in the new
+/// kernel. The list ends at data that is not equal at any distance.
 pub fn changes(
-    old: Stretch,
-    new: Stretch,
+    old: DataStretch,
+    new: DataStretch,
     in_address: [&dyn Fn(u64) -> Option<u64>; 2],
 ) -> Vec<(u64, u64)> {
     let equal = |i: usize, j: usize| {
@@ -74,42 +75,43 @@ pub fn changes(
     }
 }
 
-/// From one section to the next: the padding to skip in each kernel.
-struct Step {
+/// The step from one section to the next: the padding to skip in each kernel.
+struct AlignmentStep {
     skip_old: usize,
     skip_new: usize,
-    /// By how much the distance grows.
+    /// The growth of the distance.
     change: i64,
 }
 
-/// The shortest padding in `a` or in `b` behind which the longest run of bytes is equal. The first
+/// The shortest padding in `a` or in `b` in front of the longest run of equal bytes. The first
 /// bytes of `a` and `b` differ.
-fn step(a: &[u8], b: &[u8], equal: impl Fn(usize, usize) -> usize) -> Option<Step> {
+fn step(a: &[u8], b: &[u8], equal: impl Fn(usize, usize) -> usize) -> Option<AlignmentStep> {
     let zeros = |bytes: &[u8]| {
         bytes.iter().take(MOST_ALIGNMENT as usize - 1).take_while(|&&byte| byte == 0).count()
     };
     let in_new = (1..=zeros(b)).map(|skip| (0, skip));
     let in_old = (1..=zeros(a)).map(|skip| (skip, 0));
-    let mut best: Option<(usize, Step)> = None;
+    let mut best: Option<(usize, AlignmentStep)> = None;
     for (skip_old, skip_new) in in_new.chain(in_old) {
         let rest = (a.len() - skip_old).min(b.len() - skip_new);
         let run = equal(skip_old, skip_new);
         let tells = run >= SIGNIFICANT.min(rest) && run > 0;
         if tells && best.as_ref().is_none_or(|(longest, _)| run > *longest) {
             let change = skip_new as i64 - skip_old as i64;
-            best = Some((run, Step { skip_old, skip_new, change }));
+            best = Some((run, AlignmentStep { skip_old, skip_new, change }));
         }
     }
     best.map(|(_, step)| step)
 }
 
-/// Where the section begins whose first byte other than 0 is at index `content`, in the zeros
-/// before it. The data before it ends with a byte other than 0, or with the 0 that ends a string.
-fn section_start(old: Stretch, from: usize, content: usize, distance: u64, change: i64) -> u64 {
+/// The address of the section whose first non-zero byte is at index `content`. The section begins
+/// within the zeros in front of that byte. The data in front of it ends with a non-zero byte, or
+/// with the 0 that ends a string.
+fn section_start(old: DataStretch, from: usize, content: usize, distance: u64, change: i64) -> u64 {
     let padding = old.bytes[from..content].iter().rev().take_while(|&&byte| byte == 0).count();
     let end = content - padding;
     let end = if end > from && padding > 0 { end + 1 } else { end };
-    // The least alignment that explains the change; the section's own is a multiple of it.
+    // The smallest alignment that explains the change. The section's alignment is a multiple of it.
     let alignment = 2 * (distance & distance.wrapping_neg());
     let behind = distance.wrapping_add_signed(change);
     let earliest = old.addr + end as u64;
@@ -122,12 +124,12 @@ fn section_start(old: Stretch, from: usize, content: usize, distance: u64, chang
 
 #[cfg(test)]
 mod tests {
-    use super::{Stretch, changes};
+    use super::{DataStretch, changes};
 
     const NO_ADDRESSES: [&dyn Fn(u64) -> Option<u64>; 2] = [&|_| None, &|_| None];
 
-    /// Sections of (alignment, bytes) one behind the other from `addr` on: the bytes, and where
-    /// each begins.
+    /// Sections, given as (alignment, bytes), one behind the other from `addr`: the bytes, and the
+    /// address of each section.
     fn linked(addr: u64, sections: &[(u64, &[u8])]) -> (Vec<u8>, Vec<u64>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
         for (alignment, content) in sections {
@@ -139,14 +141,14 @@ mod tests {
         (bytes, starts)
     }
 
-    /// The new address of `old` by the places at which the distance changes.
+    /// The new address of `old` according to the changes of the distance.
     fn image(old: u64, first: (u64, u64), changes: &[(u64, u64)]) -> u64 {
         let before = changes.iter().take_while(|change| change.0 <= old).last().unwrap_or(&first);
         before.1 + (old - before.0)
     }
 
     #[test]
-    fn every_section_is_found_again_at_every_distance() {
+    fn every_section_is_found_at_every_distance() {
         let strings = b"linux\0version %s\0a longer message: %d of %d\0";
         let wide = b"strings that are aligned, \0\0\0\0\0\0and the next\0";
         let constants: Vec<u8> = (1u64..=8).flat_map(|n| (n << 40 | n).to_le_bytes()).collect();
@@ -164,7 +166,7 @@ mod tests {
         for distance in 0..192 {
             let (old, starts) = linked(OLD, &sections);
             let (new, new_starts) = linked(OLD + distance, &sections);
-            let stretch = |addr, bytes| Stretch { addr, bytes };
+            let stretch = |addr, bytes| DataStretch { addr, bytes };
             let changes = changes(stretch(OLD, &old), stretch(OLD + distance, &new), NO_ADDRESSES);
             for (start, new_start) in starts.iter().zip(&new_starts) {
                 let found = image(*start, (OLD, OLD + distance), &changes);
@@ -193,7 +195,7 @@ mod tests {
             move |addr: u64| (start..start + 48).contains(&addr).then(|| (addr - start) % 8)
         };
         let (in_old, in_new) = (words_from(0x1008), words_from(0x2010));
-        let stretch = |addr, bytes| Stretch { addr, bytes };
+        let stretch = |addr, bytes| DataStretch { addr, bytes };
         let found = changes(stretch(0x1001, &old), stretch(0x2004, &new), [&in_old, &in_new]);
         let ends = [
             (0x1000 + old.len() as u64, 0x2003 + new.len() as u64),
@@ -206,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn other_data_ends_the_list() {
-        let stretch = |bytes| Stretch { addr: 0x1000, bytes };
+    fn different_data_ends_the_list() {
+        let stretch = |bytes| DataStretch { addr: 0x1000, bytes };
         assert_eq!(changes(stretch(b"one thing"), stretch(b"some else"), NO_ADDRESSES), []);
         assert_eq!(changes(stretch(b"one thing"), stretch(b"one"), NO_ADDRESSES), []);
         assert_eq!(changes(stretch(b""), stretch(b"one"), NO_ADDRESSES), []);

@@ -1,15 +1,15 @@
-//! The KASLR relocations of a kernel, as its build keeps them: which words are addresses.
+//! The KASLR relocations of a kernel as its build keeps them: which words are addresses.
 //!
-//! Takes `arch/x86/boot/compressed/vmlinux.relocs` (written by the kernel's
-//! `arch/x86/tools/relocs.c`: a zero and the 64-bit places, a zero and the 32-bit places to be
-//! lowered, a zero and the 32-bit places to be raised; each place the low 32 bits of a link
-//! address); gives sorted places. Never guesses: a place outside the kernel makes the file another
-//! kernel's.
+//! Input: `arch/x86/boot/compressed/vmlinux.relocs`, which the kernel's `arch/x86/tools/relocs.c`
+//! writes. It holds three lists: 64-bit places, 32-bit places whose value decreases, 32-bit places
+//! whose value increases. A zero stands in front of each list. A place is the low 32 bits of a link
+//! address. Output: sorted places. If a place lies outside the kernel, the file belongs to another
+//! kernel and is refused.
 
-use super::kernel::Kernel;
+use super::kernel::KernelFile;
 use anyhow::{Result, bail};
 
-/// Places of words that KASLR shifts, ascending. A place in per-CPU data is its address in that
+/// The places of words that KASLR shifts, ascending. A place in per-CPU data is its address in that
 /// section.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Relocs {
@@ -17,14 +17,15 @@ pub struct Relocs {
     pub abs64: Vec<u64>,
     /// 32-bit sign-extended absolute addresses.
     pub abs32: Vec<u64>,
-    /// 32-bit PC-relative distances to per-CPU data, which does not move.
+    /// 32-bit PC-relative distances to per-CPU data. They change because per-CPU data does not
+    /// move.
     pub inverse32: Vec<u64>,
 }
 
 impl Relocs {
-    pub fn parse(file: &[u8], kernel: &Kernel) -> Result<Self> {
+    pub fn parse(file: &[u8], kernel: &KernelFile) -> Result<Self> {
         if !file.len().is_multiple_of(4) {
-            bail!("its length is no multiple of 4");
+            bail!("its length is not a multiple of 4");
         }
         let mut lists: Vec<Vec<u64>> = Vec::new();
         for word in file.chunks_exact(4) {
@@ -44,7 +45,7 @@ impl Relocs {
             }
             if kernel.u32_at(*place).is_none() {
                 bail!(
-                    "it relocates {place:#x}, which is not in this kernel: it belongs to another build"
+                    "it relocates {place:#x}, which is not in this kernel: the file belongs to another build"
                 );
             }
         }
@@ -58,7 +59,7 @@ impl Relocs {
         Ok(Relocs { abs64, abs32, inverse32 })
     }
 
-    /// The width of the absolute address at `place`, if one is there.
+    /// The width of the absolute address at `place`, if an absolute address is there.
     pub fn width_at(&self, place: u64) -> Option<u8> {
         if self.abs32.binary_search(&place).is_ok() {
             Some(4)

@@ -1,33 +1,33 @@
-//! Whether everything that code refers to is, in the new kernel, what it was in the old one.
+//! Checks that everything that code refers to is the same thing in both kernels.
 //!
-//! Takes the walk's references and fall-throughs with the complete correspondence; gives proofs and
-//! differences. Also proves that the new text holds nothing else: between what was paired there is
-//! only padding.
+//! Input: the walk's references and fall-throughs, and the complete correspondence. Output: proofs
+//! and differences. This module also proves that the new text holds nothing else: only padding lies
+//! between paired code.
 
 use super::correspond::{Correspondence, Landing, contains, intervals, is_padding, no_op_length};
-use super::kernel::Kernel;
+use super::kernel::KernelFile;
 use super::noreturn::NeverReturns;
 use super::verdict::Findings;
-use super::walk::{DeadEnd, FallThrough, Reference, Refers, Unit, Walk};
+use super::walk::{CodeUnit, CodeWalk, DeadEnd, FallThrough, InstructionReference, ReferenceKind};
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
-/// Judges all references, successors and stops of the walk.
+/// Checks all references, successors and stops of the walk.
 pub fn resolve(
-    walk: &Walk,
+    walk: &CodeWalk,
     correspondence: &Correspondence,
-    units: &[Unit],
+    units: &[CodeUnit],
     noreturn: &NeverReturns,
 ) -> Findings {
     let placed = intervals(units.iter().map(|u| (u.new, u.new_size + u64::from(u.appended))));
     let mut targets: Vec<u64> = walk.references.iter().map(|r| r.old).collect();
     targets.sort_unstable();
-    let flow = Flow {
+    let flow = ReferenceCheck {
         correspondence,
         placed: &placed,
         dead_ends: &walk.dead_ends,
         targets: &targets,
-        functions: Functions::of(correspondence.old),
+        functions: FunctionExtents::of(correspondence.old),
     };
     let mut findings = parallel(&walk.references, |chunk, findings| {
         chunk.iter().for_each(|r| flow.reference(r, findings))
@@ -57,49 +57,50 @@ fn parallel<T: Sync>(items: &[T], judge: impl Fn(&[T], &mut Findings) + Sync) ->
     all
 }
 
-struct Flow<'a, 'k, 'd> {
+struct ReferenceCheck<'a, 'k, 'd> {
     correspondence: &'a Correspondence<'k, 'd>,
-    /// Where the new kernel has code that was paired.
+    /// The places of the new kernel that hold paired code.
     placed: &'a [(u64, u64)],
     dead_ends: &'a HashMap<u64, DeadEnd>,
-    /// What code of the old kernel refers to, ascending.
+    /// The places that code of the old kernel refers to, ascending.
     targets: &'a [u64],
-    functions: Functions,
+    functions: FunctionExtents,
 }
 
-/// How far the functions of the old kernel reach.
-struct Functions {
-    /// All of their bytes, as intervals.
+/// Where the functions of the old kernel lie.
+struct FunctionExtents {
+    /// All bytes of functions, as intervals.
     bytes: Vec<(u64, u64)>,
+    /// The addresses behind functions.
     ends: HashSet<u64>,
 }
 
-impl Functions {
-    fn of(kernel: &Kernel) -> Self {
+impl FunctionExtents {
+    fn of(kernel: &KernelFile) -> Self {
         let sized = || kernel.symbols.iter().filter(|s| s.function && s.size > 0);
-        Functions {
+        FunctionExtents {
             bytes: intervals(sized().map(|s| (s.addr.0, s.size))),
             ends: sized().filter_map(|s| s.addr.0.checked_add(s.size)).collect(),
         }
     }
 
-    /// Whether `addr` is the first byte of what the linker put between two functions.
+    /// Whether `addr` is the first byte of the linker's padding behind a function.
     fn padding_begins(&self, addr: u64) -> bool {
         self.ends.contains(&addr) && !contains(&self.bytes, addr)
     }
 }
 
-impl Flow<'_, '_, '_> {
-    fn reference(&self, r: &Reference, findings: &mut Findings) {
+impl ReferenceCheck<'_, '_, '_> {
+    fn reference(&self, r: &InstructionReference, findings: &mut Findings) {
         let landing = match r.refers {
-            Refers::Branch if self.control_lands(r.old, r.new) => Landing::Exact,
+            ReferenceKind::Branch if self.control_lands(r.old, r.new) => Landing::Exact,
             _ => self.correspondence.lands(r.old, r.new),
         };
         let kind = match (r.refers, landing) {
             (_, Landing::Biased) => "references beside a thing",
-            (Refers::Branch, _) => "targets of branches",
-            (Refers::RipRelative, _) => "RIP-relative operands",
-            (Refers::Absolute, _) => "absolute operands",
+            (ReferenceKind::Branch, _) => "targets of branches",
+            (ReferenceKind::RipRelative, _) => "RIP-relative operands",
+            (ReferenceKind::Absolute, _) => "absolute operands",
         };
         findings.expect(landing != Landing::No, kind, r.at_old, r.at_new, || {
             self.wrong_target(r.old, r.new)
@@ -126,42 +127,44 @@ impl Flow<'_, '_, '_> {
         if self.is_dead_end(fall.old, noreturn) {
             return findings.prove("ends that nothing reaches", 1);
         }
-        if fall.callee.is_some_and(|callee| noreturn.holds(callee)) {
+        if fall.callee.is_some_and(|callee| noreturn.contains(callee)) {
             return findings.prove("calls that never return", 1);
         }
-        // A compiler lets a function run off its end only behind a call that it knows not to
+        // A compiler lets a function run beyond its end only behind a call that it knows never to
         // return.
         if fall.callee.is_some() && self.functions.ends.contains(&fall.old) {
             return findings.prove("calls that end a function", 1);
         }
-        let what = || format!("goes on elsewhere: {}", self.wrong_target(fall.old, fall.new));
+        let what =
+            || format!("control continues elsewhere: {}", self.wrong_target(fall.old, fall.new));
         findings.expect(false, "successors", fall.at_old, fall.at_new, what);
     }
 
-    /// An int3 behind a return or an indirect jump keeps a processor from speculating straight on,
-    /// if it is the function's own: code that is annotated as safe (`ANNOTATE_RETPOLINE_SAFE`,
-    /// which `objtool --sls` honours) has none, and what follows it is the linker's.
+    /// Checks an int3 behind a return or an indirect jump. It keeps a processor from speculating
+    /// straight on, if it belongs to the function. Code annotated as safe
+    /// (`ANNOTATE_RETPOLINE_SAFE`, which `objtool --sls` honours) has no int3, and the bytes behind
+    /// such code are the linker's padding.
     fn stop(&self, old: u64, new: u64, findings: &mut Findings) {
-        let int3 = |kernel: &Kernel, addr| kernel.bytes(addr, 1) == Some(&[0xcc]);
+        let int3 = |kernel: &KernelFile, addr| kernel.bytes(addr, 1) == Some(&[0xcc]);
         let c = self.correspondence;
         if int3(c.old, old) && !self.functions.padding_begins(old) {
-            let what = || "the int3 behind a return or an indirect jump is gone".to_owned();
+            let what = || "the int3 behind a return or an indirect jump is missing".to_owned();
             findings.expect(int3(c.new, new), "int3 behind returns", old, new, what);
         }
     }
 
-    /// Whether only padding, behind code that does not go on, leads to `old`, and nothing refers
-    /// into that padding.
+    /// Whether only padding behind code that stops leads to `old`, and nothing refers into that
+    /// padding.
     fn is_dead_end(&self, old: u64, noreturn: &NeverReturns) -> bool {
         self.dead_ends.get(&old).is_some_and(|dead| {
             let at = self.targets.partition_point(|&t| t < dead.from);
             self.targets.get(at).is_none_or(|&t| t >= old)
-                && dead.callee.is_none_or(|callee| noreturn.holds(callee))
+                && dead.callee.is_none_or(|callee| noreturn.contains(callee))
         })
     }
 
-    /// Whether control at `new` is control at `old`; no-ops that are nobody's code may lie in
-    /// between in either kernel.
+    /// Whether control at `new` is control at `old`. In either kernel, no-ops that belong to no
+    /// function may lie in between.
     fn control_lands(&self, old: u64, new: u64) -> bool {
         let c = self.correspondence;
         let exact = |old, new| c.image(old) == Some(new);
@@ -172,10 +175,10 @@ impl Flow<'_, '_, '_> {
         }
     }
 
-    /// Pieces that are copied elsewhere before they run (replacements of alternatives) end with
-    /// their section.
+    /// Whether control leaves the section at its end. Code that is copied elsewhere before it runs
+    /// (replacements of alternatives) ends with its section.
     fn leaves_code(&self, old: u64, new: u64) -> bool {
-        let end = |kernel: &Kernel, addr: u64| {
+        let end = |kernel: &KernelFile, addr: u64| {
             kernel.sections.iter().find(|s| s.end() == addr).map(|s| s.name.to_owned())
         };
         let c = self.correspondence;
@@ -184,7 +187,7 @@ impl Flow<'_, '_, '_> {
     }
 }
 
-fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &Kernel) -> u64 {
+fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &KernelFile) -> u64 {
     while free(addr) {
         let len = kernel.tail(addr).map_or(0, |tail| no_op_length(&tail[..tail.len().min(15)]));
         if len == 0 {
@@ -195,14 +198,15 @@ fn skip_no_ops(mut addr: u64, free: impl Fn(u64) -> bool, kernel: &Kernel) -> u6
     addr
 }
 
-/// No two units share a byte of the new kernel, and its code has nothing but padding between them.
+/// Checks that no two units share a byte of the new kernel, and that only padding lies between
+/// units.
 fn nothing_else(
     correspondence: &Correspondence,
-    units: &[Unit],
+    units: &[CodeUnit],
     placed: &[(u64, u64)],
 ) -> Findings {
     let mut findings = Findings::default();
-    let mut by_new: Vec<&Unit> =
+    let mut by_new: Vec<&CodeUnit> =
         units.iter().filter(|u| u.new_size + u64::from(u.appended) > 0).collect();
     by_new.sort_by_key(|u| u.new);
     for pair in by_new.windows(2) {
@@ -229,7 +233,7 @@ fn nothing_else(
                         "coverage",
                         None,
                         Some(free),
-                        format!("{} bytes of new code come from nowhere", start - free),
+                        format!("{} bytes of new code correspond to no old code", start - free),
                     ),
                 }
             }

@@ -1,138 +1,147 @@
-//! The side tables: lists of places in code that the kernel works through at boot, on a fault, or
-//! when it patches itself.
+//! Compares the side tables: lists of places in code that the kernel works through at boot, on a
+//! fault, or when it patches itself.
 //!
-//! Takes both kernels and the correspondence; proves that each table has the same entries: every
-//! field that is an address lands on the same thing, every other field is equal, and the order is
-//! kept, or the table sorted, where the kernel relies on it. To add one: a line in `TABLES`.
+//! Input: both kernels and the correspondence. Each table must have the same entries: every field
+//! that is an address refers to the same thing, and every other field is equal. Where the kernel
+//! relies on the order of entries, the order is kept or the table is sorted. To add a table: a line
+//! in `TABLES`.
 
 use super::correspond::{Correspondence, Landing};
-use super::kernel::Kernel;
+use super::kernel::KernelFile;
 use super::verdict::Findings;
 use std::collections::HashMap;
 
 /// Where a table lies.
-enum At {
+enum TableLocation {
+    /// The table is a section.
     Section(&'static str),
-    /// Between two symbols of the linker's script.
+    /// The table lies between two symbols of the linker's script.
     Symbols(&'static str, &'static str),
 }
 
-/// What a field of an entry is, by its offset.
+/// The meaning of a field of an entry. The first number is the offset in the entry.
 #[derive(Clone, Copy)]
-enum Field {
+enum TableField {
     /// A 32-bit distance from the field to an address.
     Near(usize),
-    /// The same with two flags in the low bits of the address.
+    /// A 32-bit distance from the field to an address whose two low bits are flags.
     NearFlags(usize),
-    /// A 64-bit distance with two flags in the low bits of the address.
+    /// A 64-bit distance from the field to an address whose two low bits are flags.
     FarFlags(usize),
     /// A 64-bit address.
     Address(usize),
-    /// (offset, bytes): no address.
+    /// A number with this offset and these bytes.
     Plain(usize, usize),
 }
 
-/// What the kernel asks of the order of entries.
+/// The order of entries that the kernel relies on.
 #[derive(PartialEq, Eq)]
-enum Order {
-    /// The same order as before.
+enum EntryOrder {
+    /// The order of the old kernel.
     Kept,
     /// Ascending by the first field.
     Sorted,
+    /// No order.
     Any,
 }
 
-struct Table {
+struct SideTable {
     name: &'static str,
-    at: At,
+    at: TableLocation,
     size: usize,
-    fields: &'static [Field],
-    order: Order,
+    fields: &'static [TableField],
+    order: EntryOrder,
 }
 
-const fn sites(name: &'static str) -> Table {
-    Table { name, at: At::Section(name), size: 4, fields: &[Field::Near(0)], order: Order::Any }
-}
-
-const fn pointers(name: &'static str, start: &'static str, stop: &'static str) -> Table {
-    Table {
+const fn sites(name: &'static str) -> SideTable {
+    SideTable {
         name,
-        at: At::Symbols(start, stop),
+        at: TableLocation::Section(name),
         size: 4,
-        fields: &[Field::Near(0)],
-        order: Order::Kept,
+        fields: &[TableField::Near(0)],
+        order: EntryOrder::Any,
     }
 }
 
-const fn exports(name: &'static str) -> Table {
-    Table {
+const fn pointers(name: &'static str, start: &'static str, stop: &'static str) -> SideTable {
+    SideTable {
         name,
-        at: At::Section(name),
+        at: TableLocation::Symbols(start, stop),
+        size: 4,
+        fields: &[TableField::Near(0)],
+        order: EntryOrder::Kept,
+    }
+}
+
+const fn exports(name: &'static str) -> SideTable {
+    SideTable {
+        name,
+        at: TableLocation::Section(name),
         size: 12,
-        fields: &[Field::Near(0), Field::Near(4), Field::Near(8)],
-        order: Order::Kept,
+        fields: &[TableField::Near(0), TableField::Near(4), TableField::Near(8)],
+        order: EntryOrder::Kept,
     }
 }
 
 /// The tables of Linux 6.12 on x86-64. Layouts: `asm/extable.h`, `asm/alternative.h`,
 /// `linux/jump_label.h`, `linux/static_call_types.h`, `asm-generic/bug.h` (with
 /// `DEBUG_BUGVERBOSE`), `linux/export-internal.h`, `linux/pci.h`.
-const TABLES: &[Table] = &[
-    Table {
+const TABLES: &[SideTable] = &[
+    SideTable {
         name: "__ex_table",
-        at: At::Section("__ex_table"),
+        at: TableLocation::Section("__ex_table"),
         size: 12,
-        fields: &[Field::Near(0), Field::Near(4), Field::Plain(8, 4)],
-        order: Order::Sorted,
+        fields: &[TableField::Near(0), TableField::Near(4), TableField::Plain(8, 4)],
+        order: EntryOrder::Sorted,
     },
-    Table {
+    SideTable {
         name: "__bug_table",
-        at: At::Section("__bug_table"),
+        at: TableLocation::Section("__bug_table"),
         size: 12,
-        fields: &[Field::Near(0), Field::Near(4), Field::Plain(8, 4)],
-        order: Order::Any,
+        fields: &[TableField::Near(0), TableField::Near(4), TableField::Plain(8, 4)],
+        order: EntryOrder::Any,
     },
-    Table {
+    SideTable {
         name: "__jump_table",
-        at: At::Symbols("__start___jump_table", "__stop___jump_table"),
+        at: TableLocation::Symbols("__start___jump_table", "__stop___jump_table"),
         size: 16,
-        fields: &[Field::Near(0), Field::Near(4), Field::FarFlags(8)],
-        order: Order::Any,
+        fields: &[TableField::Near(0), TableField::Near(4), TableField::FarFlags(8)],
+        order: EntryOrder::Any,
     },
-    Table {
+    SideTable {
         name: ".static_call_sites",
-        at: At::Symbols("__start_static_call_sites", "__stop_static_call_sites"),
+        at: TableLocation::Symbols("__start_static_call_sites", "__stop_static_call_sites"),
         size: 8,
-        fields: &[Field::Near(0), Field::NearFlags(4)],
-        order: Order::Any,
+        fields: &[TableField::Near(0), TableField::NearFlags(4)],
+        order: EntryOrder::Any,
     },
-    Table {
+    SideTable {
         name: ".static_call_tramp_key",
-        at: At::Symbols("__start_static_call_tramp_key", "__stop_static_call_tramp_key"),
+        at: TableLocation::Symbols("__start_static_call_tramp_key", "__stop_static_call_tramp_key"),
         size: 8,
-        fields: &[Field::Near(0), Field::Near(4)],
-        order: Order::Any,
+        fields: &[TableField::Near(0), TableField::Near(4)],
+        order: EntryOrder::Any,
     },
-    Table {
+    SideTable {
         name: ".altinstructions",
-        at: At::Section(".altinstructions"),
+        at: TableLocation::Section(".altinstructions"),
         size: 14,
-        fields: &[Field::Near(0), Field::Near(4), Field::Plain(8, 6)],
-        order: Order::Kept,
+        fields: &[TableField::Near(0), TableField::Near(4), TableField::Plain(8, 6)],
+        order: EntryOrder::Kept,
     },
-    Table {
+    SideTable {
         name: "__mcount_loc",
-        at: At::Symbols("__start_mcount_loc", "__stop_mcount_loc"),
+        at: TableLocation::Symbols("__start_mcount_loc", "__stop_mcount_loc"),
         size: 8,
-        fields: &[Field::Address(0)],
-        order: Order::Sorted,
+        fields: &[TableField::Address(0)],
+        order: EntryOrder::Sorted,
     },
-    Table {
+    SideTable {
         name: ".pci_fixup",
-        at: At::Section(".pci_fixup"),
+        at: TableLocation::Section(".pci_fixup"),
         size: 16,
-        fields: &[Field::Plain(0, 12), Field::Near(12)],
-        order: Order::Kept,
+        fields: &[TableField::Plain(0, 12), TableField::Near(12)],
+        order: EntryOrder::Kept,
     },
     sites(".return_sites"),
     sites(".retpoline_sites"),
@@ -151,23 +160,24 @@ const TABLES: &[Table] = &[
 ];
 
 /// The bytes of a table in one kernel.
-struct Found<'d> {
+struct TableBytes<'d> {
     addr: u64,
     bytes: &'d [u8],
 }
 
-impl Table {
-    fn find<'d>(&self, kernel: &Kernel<'d>) -> Option<Found<'d>> {
+impl SideTable {
+    fn find<'d>(&self, kernel: &KernelFile<'d>) -> Option<TableBytes<'d>> {
         let (start, end) = match self.at {
-            At::Section(name) => kernel.section(name).map(|s| (s.addr, s.end()))?,
-            At::Symbols(start, stop) => (kernel.symbol(start)?, kernel.symbol(stop)?),
+            TableLocation::Section(name) => kernel.section(name).map(|s| (s.addr, s.end()))?,
+            TableLocation::Symbols(start, stop) => (kernel.symbol(start)?, kernel.symbol(stop)?),
         };
         let bytes = kernel.bytes(start, end.checked_sub(start)?)?;
-        Some(Found { addr: start, bytes })
+        Some(TableBytes { addr: start, bytes })
     }
 
-    /// The values of the fields of entry `i`; an address field as the address it gives.
-    fn entry(&self, found: &Found, i: usize) -> Option<Entry> {
+    /// The values of the fields of entry `i`. The value of an address field is the address that it
+    /// refers to.
+    fn entry(&self, found: &TableBytes, i: usize) -> Option<TableEntry> {
         let start = i * self.size;
         let entry = found.bytes.get(start..start + self.size)?;
         let addr = found.addr + start as u64;
@@ -178,34 +188,38 @@ impl Table {
         let mut values = [(0, 0); 3];
         for (value, field) in values.iter_mut().zip(self.fields) {
             *value = match *field {
-                Field::Near(at) => (addr.wrapping_add(at as u64).wrapping_add(near(at)?), 0),
-                Field::NearFlags(at) => flags(addr.wrapping_add(at as u64).wrapping_add(near(at)?)),
-                Field::FarFlags(at) => flags(addr.wrapping_add(at as u64).wrapping_add(far(at)?)),
-                Field::Address(at) => (far(at)?, 0),
-                Field::Plain(at, len) => (0, plain(entry.get(at..at + len)?)),
+                TableField::Near(at) => (addr.wrapping_add(at as u64).wrapping_add(near(at)?), 0),
+                TableField::NearFlags(at) => {
+                    flags(addr.wrapping_add(at as u64).wrapping_add(near(at)?))
+                }
+                TableField::FarFlags(at) => {
+                    flags(addr.wrapping_add(at as u64).wrapping_add(far(at)?))
+                }
+                TableField::Address(at) => (far(at)?, 0),
+                TableField::Plain(at, len) => (0, plain(entry.get(at..at + len)?)),
             };
         }
-        Some(Entry { addr, values })
+        Some(TableEntry { addr, values })
     }
 
-    fn entries(&self, found: &Found) -> Vec<Entry> {
+    fn entries(&self, found: &TableBytes) -> Vec<TableEntry> {
         let count = found.bytes.len() / self.size;
-        let empty = |e: &Entry| e.values[0].0 == e.addr;
+        let empty = |e: &TableEntry| e.values[0].0 == e.addr;
         let all = (0..count).filter_map(|i| self.entry(found, i));
-        // The section of lock prefixes is filled up to a page with zeros, which name themselves.
+        // Zeros fill the section of lock prefixes up to a page. Such an entry refers to itself.
         if self.name == ".smp_locks" { all.filter(|e| !empty(e)).collect() } else { all.collect() }
     }
 
     fn is_address(&self, field: usize) -> bool {
-        self.fields.get(field).is_some_and(|f| !matches!(f, Field::Plain(..)))
+        self.fields.get(field).is_some_and(|f| !matches!(f, TableField::Plain(..)))
     }
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
-    /// Where the entry itself lies.
+struct TableEntry {
+    /// The address of the entry itself.
     addr: u64,
-    /// (address, other bits) of each field.
+    /// Each field as (address, other bits).
     values: [(u64, u128); 3],
 }
 
@@ -218,18 +232,18 @@ fn plain(bytes: &[u8]) -> u128 {
 }
 
 /// The stretches of the old kernel that this stage compares, ascending.
-pub fn stretches(kernel: &Kernel) -> Vec<(u64, u64)> {
+pub fn stretches(kernel: &KernelFile) -> Vec<(u64, u64)> {
     let found = TABLES.iter().filter_map(|table| table.find(kernel));
     super::correspond::intervals(found.map(|f| (f.addr, f.bytes.len() as u64)))
 }
 
-/// The static-key sites of a kernel with the targets that they may come to jump to.
-pub fn static_keys(kernel: &Kernel) -> HashMap<u64, u64> {
+/// The static-key sites of a kernel, each with the target of its jump.
+pub fn static_keys(kernel: &KernelFile) -> HashMap<u64, u64> {
     entries_of("__jump_table", kernel).iter().map(|e| (e.values[0].0, e.values[1].0)).collect()
 }
 
-/// The `ud2` of every WARN: bug-table entries with `BUGFLAG_WARNING`.
-pub fn warnings(kernel: &Kernel) -> impl Iterator<Item = u64> {
+/// The `ud2` of every WARN: the bug-table entries with `BUGFLAG_WARNING`.
+pub fn warnings(kernel: &KernelFile) -> impl Iterator<Item = u64> {
     const BUGFLAG_WARNING: u128 = 1;
     entries_of("__bug_table", kernel)
         .into_iter()
@@ -237,9 +251,9 @@ pub fn warnings(kernel: &Kernel) -> impl Iterator<Item = u64> {
         .map(|e| e.values[0].0)
 }
 
-/// The ends of code that an alternative may replace by something after which execution goes on:
-/// nothing at all (no-ops), or a replacement that does not end in a jump or return.
-pub fn ends_of_passable_alternatives(kernel: &Kernel) -> impl Iterator<Item = u64> {
+/// The ends of code that an alternative may replace by code behind which control continues: no-ops,
+/// or a replacement that does not end in a jump or return.
+pub fn ends_of_passable_alternatives(kernel: &KernelFile) -> impl Iterator<Item = u64> {
     entries_of(".altinstructions", kernel).into_iter().filter_map(|e| {
         let (length, replacement) =
             ((e.values[2].1 >> 32 & 0xff) as u64, (e.values[2].1 >> 40 & 0xff) as u64);
@@ -248,7 +262,7 @@ pub fn ends_of_passable_alternatives(kernel: &Kernel) -> impl Iterator<Item = u6
     })
 }
 
-/// Whether execution goes on behind these instructions.
+/// Whether control continues behind these instructions.
 fn passes(code: &[u8]) -> bool {
     let mut decoder = iced_x86::Decoder::new(64, code, iced_x86::DecoderOptions::NONE);
     let last = decoder.iter().last();
@@ -259,7 +273,7 @@ fn passes(code: &[u8]) -> bool {
     })
 }
 
-fn entries_of(name: &str, kernel: &Kernel) -> Vec<Entry> {
+fn entries_of(name: &str, kernel: &KernelFile) -> Vec<TableEntry> {
     let table = TABLES.iter().find(|t| t.name == name);
     table.and_then(|t| Some(t.entries(&t.find(kernel)?))).unwrap_or_default()
 }
@@ -272,7 +286,7 @@ pub fn check(correspondence: &Correspondence) -> Findings {
             (Some(old), Some(new)) => compare(table, &old, &new, correspondence, &mut findings),
             (None, None) => {}
             (old, new) => {
-                let what = format!("{} is in one of the kernels only", table.name);
+                let what = format!("only one of the kernels has {}", table.name);
                 findings.differ(table.name, old.map(|f| f.addr), new.map(|f| f.addr), what);
             }
         }
@@ -280,14 +294,20 @@ pub fn check(correspondence: &Correspondence) -> Findings {
     findings
 }
 
-fn compare(table: &Table, old: &Found, new: &Found, c: &Correspondence, findings: &mut Findings) {
+fn compare(
+    table: &SideTable,
+    old: &TableBytes,
+    new: &TableBytes,
+    c: &Correspondence,
+    findings: &mut Findings,
+) {
     for (found, kernel) in [(old, "old"), (new, "new")] {
         if !found.bytes.len().is_multiple_of(table.size) {
             findings.differ(
                 table.name,
                 Some(old.addr),
                 Some(new.addr),
-                format!("has half an entry in the {kernel} kernel"),
+                format!("ends within an entry in the {kernel} kernel"),
             );
             return;
         }
@@ -297,17 +317,17 @@ fn compare(table: &Table, old: &Found, new: &Found, c: &Correspondence, findings
         let what = format!("{} had {} entries and has {}", table.name, old.len(), new.len());
         findings.differ(table.name, None, None, what);
     }
-    if table.order == Order::Sorted
+    if table.order == EntryOrder::Sorted
         && let Some(pair) = new.windows(2).find(|pair| pair[0].values[0].0 > pair[1].values[0].0)
     {
         findings.differ(
             table.name,
             None,
             Some(pair[1].addr),
-            "the table is not sorted: the kernel searches it by halves",
+            "the table is not sorted: the kernel searches it by bisection",
         );
     }
-    if table.order == Order::Kept {
+    if table.order == EntryOrder::Kept {
         for (a, b) in old.iter().zip(&new) {
             findings.expect(matches(table, a, b, c), table.name, a.addr, b.addr, || {
                 difference(table, a, Some(b), c)
@@ -321,12 +341,12 @@ fn compare(table: &Table, old: &Found, new: &Found, c: &Correspondence, findings
     }
 }
 
-/// Every old entry has a new one of its own; what is left over in the new table is a difference
-/// too.
+/// Compares tables whose order does not matter. Every old entry needs a new entry. New entries
+/// without an old one are differences, too.
 fn compare_as_sets(
-    table: &Table,
-    old: &[Entry],
-    new: &[Entry],
+    table: &SideTable,
+    old: &[TableEntry],
+    new: &[TableEntry],
     c: &Correspondence,
     findings: &mut Findings,
 ) {
@@ -360,7 +380,7 @@ fn compare_as_sets(
     }
     for entry in new.iter().zip(&used).filter(|(_, used)| !**used).map(|(e, _)| e) {
         let what = format!(
-            "{} has an entry for {} that no old entry has",
+            "{} has an entry for {} that corresponds to no old entry",
             table.name,
             c.new.describe(entry.values[0].0)
         );
@@ -368,7 +388,7 @@ fn compare_as_sets(
     }
 }
 
-fn matches(table: &Table, old: &Entry, new: &Entry, c: &Correspondence) -> bool {
+fn matches(table: &SideTable, old: &TableEntry, new: &TableEntry, c: &Correspondence) -> bool {
     (0..table.fields.len()).all(|field| {
         let (a, b) = (old.values[field], new.values[field]);
         a.1 == b.1
@@ -377,7 +397,12 @@ fn matches(table: &Table, old: &Entry, new: &Entry, c: &Correspondence) -> bool 
     })
 }
 
-fn difference(table: &Table, old: &Entry, new: Option<&Entry>, c: &Correspondence) -> String {
+fn difference(
+    table: &SideTable,
+    old: &TableEntry,
+    new: Option<&TableEntry>,
+    c: &Correspondence,
+) -> String {
     let Some(new) = new else {
         return format!("{}: no new entry for {}", table.name, c.old.describe(old.values[0].0));
     };
@@ -404,9 +429,14 @@ fn difference(table: &Table, old: &Entry, new: Option<&Entry>, c: &Correspondenc
     format!("{}: {}", table.name, words.join("; "))
 }
 
-/// The bytes that an alternative replaces keep their length and stay together: the kernel writes
-/// over exactly that many.
-fn alternatives_whole(old: &[Entry], new: &[Entry], c: &Correspondence, findings: &mut Findings) {
+/// Checks that the bytes that an alternative replaces keep their length and stay together, because
+/// the kernel overwrites exactly these bytes.
+fn alternatives_whole(
+    old: &[TableEntry],
+    new: &[TableEntry],
+    c: &Correspondence,
+    findings: &mut Findings,
+) {
     for (a, b) in old.iter().zip(new) {
         let length = (a.values[2].1 >> 32 & 0xff) as u64;
         let (site, place) = (a.values[0].0, b.values[0].0);
@@ -422,14 +452,13 @@ fn alternatives_whole(old: &[Entry], new: &[Entry], c: &Correspondence, findings
                 _ => break false,
             }
         };
-        let what =
-            || format!("the {length} bytes that an alternative replaces are no longer together");
+        let what = || format!("the {length} bytes that an alternative replaces were separated");
         findings.expect(whole, "alternatives in one piece", site, place, what);
     }
 }
 
-/// One byte of each field of the middle entry of each table, for wrong kernels: (table, address).
-pub fn one_byte_of_each_field(kernel: &Kernel) -> Vec<(&'static str, u64)> {
+/// For wrong kernels: (table, address) of one byte of each field in the middle entry of each table.
+pub fn one_byte_of_each_field(kernel: &KernelFile) -> Vec<(&'static str, u64)> {
     let mut bytes = Vec::new();
     for table in TABLES {
         let Some(found) = table.find(kernel) else { continue };
@@ -437,11 +466,11 @@ pub fn one_byte_of_each_field(kernel: &Kernel) -> Vec<(&'static str, u64)> {
         let Some(entry) = entries.get(entries.len() / 2) else { continue };
         for field in table.fields {
             let offset = match *field {
-                Field::Near(at)
-                | Field::NearFlags(at)
-                | Field::FarFlags(at)
-                | Field::Address(at)
-                | Field::Plain(at, _) => at,
+                TableField::Near(at)
+                | TableField::NearFlags(at)
+                | TableField::FarFlags(at)
+                | TableField::Address(at)
+                | TableField::Plain(at, _) => at,
             };
             bytes.push((table.name, entry.addr + offset as u64));
         }

@@ -1,30 +1,29 @@
-//! The checker on kernels of a few dozen bytes: a right rearrangement, every wrong one, and damaged
-//! files.
+//! Checks kernels of a few dozen bytes: a correct rearrangement, wrong ones, and damaged files.
 
-use super::{Side, check, kallsyms, kernel::Kernel, relocs::Relocs};
+use super::{CheckedKernel, check, kallsyms, kernel::KernelFile, relocs::Relocs};
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 const DATA: u64 = 0xffff_ffff_8200_0000;
 
-struct Symbol(&'static str, u64, u64);
+struct TestSymbol(&'static str, u64, u64);
 
 /// A linked kernel: code, data with a pointer to `value`, an exception table, unwinder states.
-struct Image {
+struct TestKernel {
     text: Vec<u8>,
-    /// Distance of the data from where the old kernel has it.
+    /// The distance of the data from its place in the old kernel.
     shift: u64,
     exceptions: Vec<(u64, u64, u32)>,
     unwinder: Vec<(u64, u8)>,
-    symbols: Vec<Symbol>,
+    symbols: Vec<TestSymbol>,
 }
 
 const EXCEPTIONS: u64 = DATA + 0x1000;
 const ORC_IP: u64 = DATA + 0x2000;
 const ORC: u64 = DATA + 0x3000;
 
-impl Image {
+impl TestKernel {
     fn data(&self) -> Vec<u8> {
         let mut data = (DATA + self.shift + 8).to_le_bytes().to_vec();
         data.extend_from_slice(b"constant");
@@ -58,9 +57,9 @@ impl Image {
     }
 }
 
-/// An executable of these sections (name, address, flags, bytes), each with a segment, and symbols;
-/// symbols at or above `DATA` lie `shift` higher.
-fn elf(sections: &[(&str, u64, u64, Vec<u8>)], symbols: &[Symbol], shift: u64) -> Vec<u8> {
+/// An executable with these sections (name, address, flags, bytes), each in a segment, and these
+/// symbols. Symbols at or above `DATA` lie `shift` higher.
+fn elf(sections: &[(&str, u64, u64, Vec<u8>)], symbols: &[TestSymbol], shift: u64) -> Vec<u8> {
     let mut file = vec![0; 64 + 56 * sections.len()];
     let mut names = vec![0u8];
     let mut headers = vec![[0u8; 64]];
@@ -91,7 +90,7 @@ fn elf(sections: &[(&str, u64, u64, Vec<u8>)], symbols: &[Symbol], shift: u64) -
     }
     let mut strings = vec![0u8];
     let mut table = vec![0u8; 24];
-    for Symbol(name, addr, size) in symbols {
+    for TestSymbol(name, addr, size) in symbols {
         let addr = if *addr >= DATA { addr + shift } else { *addr };
         let section =
             sections.iter().position(|s| (s.1..s.1 + s.3.len() as u64).contains(&addr)).unwrap()
@@ -154,10 +153,10 @@ fn code(parts: &[(usize, &[u8])], size: usize) -> Vec<u8> {
 ///   05: call g                  │          30: ret; int3
 ///   0a: xor %eax,%eax; ret; int3◄          g 10: mov DATA(%rip),%rax; ret; int3
 /// ```
-fn old() -> Image {
+fn old() -> TestKernel {
     let operand = (DATA as u32).wrapping_sub(TEXT as u32 + 0x17).to_le_bytes();
     let g = [&[0x48, 0x8b, 0x05], &operand[..], &[0xc3, 0xcc]].concat();
-    Image {
+    TestKernel {
         text: code(
             &[
                 (
@@ -174,22 +173,22 @@ fn old() -> Image {
         exceptions: vec![(TEXT + 0x10, TEXT + 0x30, 3)],
         unwinder: vec![(TEXT, 8), (TEXT + 0x0a, 16), (TEXT + 0x10, 8), (TEXT + 0x40, 0)],
         symbols: vec![
-            Symbol("f", TEXT, 0x0e),
-            Symbol("g", TEXT + 0x10, 9),
-            Symbol("h", TEXT + 0x20, 0x12),
-            Symbol("pointer", DATA, 8),
-            Symbol("value", DATA + 8, 8),
+            TestSymbol("f", TEXT, 0x0e),
+            TestSymbol("g", TEXT + 0x10, 9),
+            TestSymbol("h", TEXT + 0x20, 0x12),
+            TestSymbol("pointer", DATA, 8),
+            TestSymbol("value", DATA + 8, 8),
         ],
     }
 }
 
-/// The same program: g first, then f with its condition inverted and the call far behind, h without
-/// its jump, data a page higher.
-fn new() -> Image {
+/// The same program: g comes first. Then comes f with its condition inverted and the call far
+/// behind. h has lost its jump. The data lies a page higher.
+fn new() -> TestKernel {
     let shift = 0x1000_0000;
     let operand = ((DATA + shift) as u32).wrapping_sub(TEXT as u32 + 0x07).to_le_bytes();
     let g = [&[0x48, 0x8b, 0x05], &operand[..], &[0xc3, 0xcc]].concat();
-    Image {
+    TestKernel {
         text: code(
             &[
                 (0x00, &g),
@@ -212,18 +211,18 @@ fn new() -> Image {
             (TEXT + 0x47, 0),
         ],
         symbols: vec![
-            Symbol("g", TEXT, 9),
-            Symbol("f", TEXT + 0x10, 9),
-            Symbol("h", TEXT + 0x20, 4),
-            Symbol("f.cold", TEXT + 0x40, 7),
-            Symbol("pointer", DATA, 8),
-            Symbol("value", DATA + 8, 8),
+            TestSymbol("g", TEXT, 9),
+            TestSymbol("f", TEXT + 0x10, 9),
+            TestSymbol("h", TEXT + 0x20, 4),
+            TestSymbol("f.cold", TEXT + 0x40, 7),
+            TestSymbol("pointer", DATA, 8),
+            TestSymbol("value", DATA + 8, 8),
         ],
     }
 }
 
 fn map() -> Placement {
-    let block = |old, old_size, new, new_size, appended, ending| Placed {
+    let block = |old, old_size, new, new_size, appended, ending| PlacedBlock {
         old: LinkAddr(TEXT + old),
         old_size,
         new: LinkAddr(TEXT + new),
@@ -243,19 +242,19 @@ fn map() -> Placement {
     }
 }
 
-/// The kinds of difference found between the old kernel and `new`.
-fn kinds(new: &Image, map: &Placement) -> Vec<&'static str> {
+/// The kinds of difference between the old kernel and `new`.
+fn kinds(new: &TestKernel, map: &Placement) -> Vec<&'static str> {
     kinds_between(&old(), new, map)
 }
 
-fn kinds_between(old: &Image, new: &Image, map: &Placement) -> Vec<&'static str> {
+fn kinds_between(old: &TestKernel, new: &TestKernel, map: &Placement) -> Vec<&'static str> {
     let (old, new) = (old.elf(), new.elf());
-    let side = |file| Side { kernel: Kernel::parse(file).unwrap(), relocs: None };
+    let side = |file| CheckedKernel { kernel: KernelFile::parse(file).unwrap(), relocs: None };
     let findings = check(&side(&old), &side(&new), map).unwrap();
     findings.differing.into_keys().collect()
 }
 
-fn changed(change: impl FnOnce(&mut Image)) -> Vec<&'static str> {
+fn changed(change: impl FnOnce(&mut TestKernel)) -> Vec<&'static str> {
     let mut image = new();
     change(&mut image);
     kinds(&image, &map())
@@ -267,12 +266,12 @@ fn a_kernel_is_equal_to_itself() {
 }
 
 #[test]
-fn a_right_rearrangement_is_proved() {
+fn a_correct_rearrangement_is_proved() {
     assert_eq!(kinds(&new(), &map()), Vec::<&str>::new());
 }
 
 #[test]
-fn code_that_moved_without_a_map_is_found() {
+fn code_that_moved_without_a_map_is_a_difference() {
     assert!(!kinds(&new(), &Placement::default()).is_empty());
 }
 
@@ -297,7 +296,10 @@ fn wrong_code_is_found() {
         changed(|k| k.text[0x03] ^= 8).contains(&"RIP-relative operands"),
         "an operand elsewhere"
     );
-    assert!(changed(|k| k.text[0x30] = 0xc3).contains(&"coverage"), "code from nowhere");
+    assert!(
+        changed(|k| k.text[0x30] = 0xc3).contains(&"coverage"),
+        "code that the old kernel does not have"
+    );
     assert!(changed(|k| k.text[0x24] = 0xc3).contains(&"coverage"), "code behind a function");
     assert!(
         changed(|k| k.text[0x08] = 0x90).contains(&"instructions"),
@@ -305,10 +307,10 @@ fn wrong_code_is_found() {
     );
 }
 
-/// g's return, with something else behind it than in the old kernel: that is wrong if the int3
-/// there was a part of g, and right if it was the linker's filling behind g.
+/// The byte behind g's return differs from the old kernel. This is wrong if the int3 there belonged
+/// to g. It is right if the int3 was the linker's padding behind g.
 #[test]
-fn an_int3_behind_a_return_is_kept_if_it_is_the_functions_own() {
+fn an_int3_behind_a_return_must_stay_if_it_belongs_to_the_function() {
     let kinds = |size_of_g| {
         let (mut old, mut new, mut map) = (old(), new(), map());
         old.symbols[1].2 = size_of_g;
@@ -363,26 +365,26 @@ fn wrong_maps_are_found() {
 }
 
 #[test]
-fn a_map_out_of_order_cannot_be_checked() {
+fn a_map_that_is_not_ascending_is_refused() {
     let mut map = map();
     map.blocks.swap(0, 1);
     let file = old().elf();
-    let side = || Side { kernel: Kernel::parse(&file).unwrap(), relocs: None };
+    let side = || CheckedKernel { kernel: KernelFile::parse(&file).unwrap(), relocs: None };
     assert!(check(&side(), &side(), &map).is_err());
 }
 
 #[test]
-fn what_is_no_kernel_is_refused() {
+fn files_that_are_not_kernels_are_refused() {
     for file in [
         &b""[..],
         b"\x7fELF",
-        b"no kernel at all, but long enough to hold a header of sixty-four bytes and more",
+        b"not a kernel, but long enough to hold a header of sixty-four bytes and more",
     ] {
-        assert!(Kernel::parse(file).is_err());
+        assert!(KernelFile::parse(file).is_err());
     }
     let mut object = old().elf();
     object[16] = 1;
-    let refusal = Kernel::parse(&object).err().unwrap().to_string();
+    let refusal = KernelFile::parse(&object).err().unwrap().to_string();
     assert!(refusal.contains("object file"), "{refusal}");
 }
 
@@ -401,10 +403,10 @@ fn the_build_id_is_found_among_other_notes() {
     let found = |notes: Vec<u8>| {
         let file = elf(
             &[(".text", TEXT, 0x6, vec![0xc3]), (".notes", DATA, 0x2, notes)],
-            &[Symbol("f", TEXT, 1)],
+            &[TestSymbol("f", TEXT, 1)],
             0,
         );
-        Kernel::parse(&file).unwrap().build_id()
+        KernelFile::parse(&file).unwrap().build_id()
     };
     let other = note(1, &[1, 2, 3, 4, 5, 0, 0, 0]);
     assert_eq!(found([&other[..], &note(3, &[0xab, 0x0c])].concat()), Some("ab0c".into()));
@@ -413,9 +415,9 @@ fn the_build_id_is_found_among_other_notes() {
     assert_eq!(found(vec![0xff; 40]), None);
 }
 
-/// A damaged file is refused or differs; whatever it is, nothing panics.
+/// A damaged file is refused or differs. Nothing panics.
 #[test]
-fn damage_never_panics() {
+fn damaged_files_never_panic() {
     let (old, good) = (old().elf(), new().elf());
     let mut state = 1u64;
     let mut random = move |below: usize| {
@@ -423,7 +425,7 @@ fn damage_never_panics() {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
-    let reference = Side { kernel: Kernel::parse(&old).unwrap(), relocs: None };
+    let reference = CheckedKernel { kernel: KernelFile::parse(&old).unwrap(), relocs: None };
     let map = map();
     for round in 0..30_000 {
         let mut file = good.clone();
@@ -432,10 +434,10 @@ fn damage_never_panics() {
             file[at] = if round % 3 == 0 { 0xff } else { random(256) as u8 };
         }
         file.truncate(if round % 5 == 0 { random(file.len()) } else { file.len() });
-        let Ok(kernel) = Kernel::parse(&file) else { continue };
+        let Ok(kernel) = KernelFile::parse(&file) else { continue };
         let _ = kallsyms::read(&kernel);
         let _ = Relocs::parse(&file[..file.len() / 4 * 4], &kernel);
-        let damaged = Side { kernel, relocs: None };
+        let damaged = CheckedKernel { kernel, relocs: None };
         let _ = check(&reference, &damaged, &map);
         let _ = check(&damaged, &reference, &map);
     }

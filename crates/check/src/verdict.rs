@@ -1,42 +1,48 @@
-//! What the checker found: how much was proved, by kind, and every difference.
+//! The checker's result: how much was proved, by kind, and every difference.
 //!
-//! Takes counts and differences from the stages; gives them sorted and bounded, for a person or as
-//! JSON. Judges nothing.
+//! Input: counts and differences from the stages. Output: the same, sorted and limited in number,
+//! as text or JSON. This module decides nothing.
 
-use super::kernel::Kernel;
+use super::kernel::KernelFile;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// More than this many differences of a kind are counted, not kept: a wrong map gives one a block.
+/// How many differences of a kind are kept. Further ones are only counted: a wrong map may give one
+/// for each block.
 const KEPT: u64 = 1000;
 
-/// One thing in which the new kernel is not the old one.
+/// One thing in which the new kernel differs from the old program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Difference {
+pub struct KernelDifference {
     /// The kind of proof that failed, as in `Findings::proved`.
     pub kind: &'static str,
+    /// The address in the old kernel.
     pub old: Option<u64>,
+    /// The address in the new kernel.
     pub new: Option<u64>,
+    /// What differs.
     pub what: String,
 }
 
-/// The result of one stage, or of all.
+/// The result of one stage, or of all stages.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// What was compared and found equal, by kind.
     pub proved: BTreeMap<&'static str, u64>,
     /// How many differences each kind has.
     pub differing: BTreeMap<&'static str, u64>,
-    /// The first ones of each kind.
-    pub differences: Vec<Difference>,
+    /// The first differences of each kind.
+    pub differences: Vec<KernelDifference>,
 }
 
 impl Findings {
+    /// Counts `count` proofs of a kind.
     pub fn prove(&mut self, kind: &'static str, count: u64) {
         *self.proved.entry(kind).or_default() += count;
     }
 
+    /// Adds a difference.
     pub fn differ(
         &mut self,
         kind: &'static str,
@@ -48,11 +54,11 @@ impl Findings {
         *count += 1;
         if *count <= KEPT {
             let what = what.into();
-            self.differences.push(Difference { kind, old, new, what });
+            self.differences.push(KernelDifference { kind, old, new, what });
         }
     }
 
-    /// Proved if `equal`, else a difference that `what` words.
+    /// Counts a proof if `equal`; otherwise adds the difference that `what` describes.
     pub fn expect(
         &mut self,
         equal: bool,
@@ -68,6 +74,7 @@ impl Findings {
         }
     }
 
+    /// Adds the findings of another stage.
     pub fn absorb(&mut self, other: Findings) {
         for (kind, count) in other.proved {
             self.prove(kind, count);
@@ -80,23 +87,25 @@ impl Findings {
             }
         }
         for (kind, count) in other.differing {
-            // Those that `other` did not keep.
+            // These are the differences that `other` only counted.
             if count > KEPT {
                 *self.differing.entry(kind).or_default() += count - KEPT;
             }
         }
     }
 
+    /// Whether no difference was found.
     pub fn equal(&self) -> bool {
         self.differing.is_empty()
     }
 
+    /// The number of differences.
     pub fn total(&self) -> u64 {
         self.differing.values().sum()
     }
 
     /// Text for a terminal, with the first `shown` differences of each kind.
-    pub fn text(&self, old: &Kernel, new: &Kernel, shown: usize) -> String {
+    pub fn text(&self, old: &KernelFile, new: &KernelFile, shown: usize) -> String {
         let mut out = String::new();
         for (kind, count) in &self.proved {
             let _ = writeln!(out, "{count:>10}  {kind}");
@@ -116,18 +125,18 @@ impl Findings {
         out
     }
 
-    /// The same for programs.
-    pub fn json(&self, old: &Kernel, new: &Kernel, shown: usize) -> String {
+    /// The same content as JSON.
+    pub fn json(&self, old: &KernelFile, new: &KernelFile, shown: usize) -> String {
         #[derive(Serialize)]
-        struct Report<'a> {
+        struct JsonReport<'a> {
             equal: bool,
             proved: &'a BTreeMap<&'static str, u64>,
             differing: &'a BTreeMap<&'static str, u64>,
             total_differences: u64,
-            differences: Vec<Entry<'a>>,
+            differences: Vec<JsonDifference<'a>>,
         }
         #[derive(Serialize)]
-        struct Entry<'a> {
+        struct JsonDifference<'a> {
             kind: &'a str,
             old: Option<String>,
             old_symbol: Option<String>,
@@ -135,7 +144,7 @@ impl Findings {
             new_symbol: Option<String>,
             what: &'a str,
         }
-        let report = Report {
+        let report = JsonReport {
             equal: self.equal(),
             proved: &self.proved,
             differing: &self.differing,
@@ -144,7 +153,7 @@ impl Findings {
                 .differences
                 .iter()
                 .take(shown)
-                .map(|d| Entry {
+                .map(|d| JsonDifference {
                     kind: d.kind,
                     old: d.old.map(|a| format!("{a:#x}")),
                     old_symbol: d.old.map(|a| old.describe(a)),
@@ -158,8 +167,8 @@ impl Findings {
     }
 }
 
-fn line(d: &Difference, old: &Kernel, new: &Kernel) -> String {
-    let place = |kernel: &Kernel, addr: Option<u64>| match addr {
+fn line(d: &KernelDifference, old: &KernelFile, new: &KernelFile) -> String {
+    let place = |kernel: &KernelFile, addr: Option<u64>| match addr {
         Some(addr) => format!("{addr:016x} {}", kernel.describe(addr)),
         None => "(none)".to_owned(),
     };

@@ -1,5 +1,6 @@
-//! Direct jumps and conditional branches in their two lengths, as bytes. Takes offsets in one
-//! stretch of code; never chooses a length.
+//! Writes direct jumps and conditional branches in their two lengths.
+//!
+//! Input: offsets in one stretch of code. The caller chooses the length.
 
 use anyhow::{Context, Result};
 

@@ -1,9 +1,9 @@
-//! The results of a relink, put where they belong.
+//! Installs the results of a relink.
 //!
-//! Takes the scratch tree of a finished link; gives a directory of their own, or puts them into the
-//! tree itself after keeping a copy of what was there, which `restore` puts back byte for byte.
-//! Every file appears under its name whole or not at all. A tree in which this was cut short at any
-//! point still has its original kept, or is still as it was.
+//! Input: the scratch tree of a finished link. The results go to a directory of their own, or into
+//! the build tree. In the build tree the old files are kept first, and `restore` puts them back
+//! byte for byte. Every file appears under its name only when it is complete. If installing is
+//! interrupted at any point, the tree has its old files or their copies.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
@@ -11,58 +11,64 @@ use image::BuildId;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the link of a kernel that a machine boots makes, by where it lies in a tree; `vmlinux`
+/// The results of linking a kernel that a machine boots, by their paths in a tree. `vmlinux` comes
 /// first.
 pub const BOOTABLE: [&str; 4] =
     ["vmlinux", "System.map", "arch/x86/boot/bzImage", "arch/x86/boot/compressed/vmlinux.relocs"];
-/// The same of a kernel that is a program (User Mode Linux).
+/// The results of linking a kernel that is a program (User Mode Linux).
 pub const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
-/// The last link but one, which has kept its relocations: `check` learns from it what is an
-/// address. Not every kernel has it.
+/// The last but one link, which keeps its relocations. `check` uses it to find the words that are
+/// addresses. Some kernels do not have it.
 const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
-/// The names of the results of one kind of kernel.
-pub type Results = &'static [&'static str];
-/// Where the map lies beside the results.
+/// The paths of the results of one kind of kernel.
+pub type ResultFiles = &'static [&'static str];
+/// The name of the map beside the results.
 pub const MAP: &str = "vmlinux.klm";
-/// In a tree: everything that is Kernlane's.
+/// The directory in a tree that holds Kernlane's files.
 const HOME: &str = ".kernlane";
 const ORIGINAL: &str = "original";
 const RELINKED: &str = "relinked";
 
-/// Moves the results from `scratch` into `directory`, in the places they have in a tree.
-pub fn into_directory(scratch: &Path, directory: &Path, results: Results, map: &str) -> Result<()> {
+/// Moves the results from `scratch` into `directory`, to the same paths as in a tree.
+pub fn into_directory(
+    scratch: &Path,
+    directory: &Path,
+    results: ResultFiles,
+    map: &str,
+) -> Result<()> {
     for name in existing(scratch, results) {
         move_file(&scratch.join(name), &directory.join(name))?;
     }
     output::write(&directory.join(MAP), map.as_bytes())
 }
 
-/// The results, with the optional one if it is there.
-fn existing(root: &Path, results: Results) -> impl Iterator<Item = &'static str> + use<> {
+/// The results that exist. The link with relocations is included if it exists.
+fn existing(root: &Path, results: ResultFiles) -> impl Iterator<Item = &'static str> + use<> {
     let optional = Some(LINK_WITH_RELOCATIONS).filter(|name| root.join(name).exists());
     results.iter().copied().chain(optional)
 }
 
-/// Moves a file to another name in the same file system, making the directory.
+/// Moves a file within one file system, and creates the directory.
 fn move_file(from: &Path, to: &Path) -> Result<()> {
     let named = || format!("{}: cannot be written", to.display());
     fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).with_context(named)?;
     fs::rename(from, to).with_context(named)
 }
 
-/// A tree's own link, kept while a relinked kernel lies in its place.
-pub struct Kept {
+/// The original link of a tree, which is kept while a relinked kernel is in its place.
+pub struct OriginalLink {
     tree: PathBuf,
-    results: Results,
+    results: ResultFiles,
 }
 
-impl Kept {
-    pub fn of(tree: &Path, results: Results) -> Kept {
+impl OriginalLink {
+    /// The original link of the tree at `tree`, whose results are `results`.
+    pub fn of(tree: &Path, results: ResultFiles) -> OriginalLink {
         let tree = tree.to_owned();
-        Kept { tree, results }
+        OriginalLink { tree, results }
     }
 
-    /// The directory in the tree that is Kernlane's.
+    /// The directory in the tree that holds Kernlane's files.
     pub fn home(&self) -> PathBuf {
         self.tree.join(HOME)
     }
@@ -71,24 +77,25 @@ impl Kept {
         self.home().join(ORIGINAL)
     }
 
-    /// The original of a result: the tree's own file, or the kept one when a relinked kernel lies
-    /// in its place.
+    /// The path of an original result: the tree's own file, or the kept file if a relinked kernel
+    /// is in its place.
     ///
-    /// `build_id` is that of the tree's vmlinux as it is now.
+    /// `build_id` is the build id of the vmlinux that is in the tree now.
     pub fn original_of(&self, name: &str, build_id: &BuildId) -> PathBuf {
         if self.is_relinked(build_id) { self.original().join(name) } else { self.tree.join(name) }
     }
 
-    /// Whether the kernel of that build id is one that `install` put there.
+    /// Whether `install` put the kernel with this build id into the tree.
     pub fn is_relinked(&self, build_id: &BuildId) -> bool {
         let id = fs::read_to_string(self.home().join(RELINKED)).unwrap_or_default();
         id.trim() == build_id.0 && self.original().is_dir()
     }
 
-    /// Puts the results from `scratch`, which must lie in the tree's file system, into the tree; on
-    /// failure the tree is as it was.
+    /// Puts the results from `scratch`, which must be in the tree's file system, into the tree. If
+    /// this fails, the tree is unchanged.
     ///
-    /// `present` is the build id of the tree's vmlinux as it is now, `new` that of the new one.
+    /// `present` is the build id of the vmlinux that is in the tree now; `new` is the build id of
+    /// the new one.
     pub fn install(
         &self,
         scratch: &Path,
@@ -112,7 +119,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Copies what the tree's own link made.
+    /// Copies the original results.
     fn keep_original(&self) -> Result<()> {
         let partial = self.home().join("original.partial");
         remove_directory(&partial)?;
@@ -124,15 +131,15 @@ impl Kept {
             .with_context(|| format!("{}: cannot be made", self.original().display()))
     }
 
-    /// Puts the tree's own link back, and removes everything of ours. `present` is the build id of
-    /// the tree's vmlinux as it is now.
+    /// Puts the original link back and removes Kernlane's files. `present` is the build id of the
+    /// vmlinux that is in the tree now.
     ///
-    /// Gives whether there was anything to put back: a tree that was built anew since has its own
-    /// link already.
+    /// Returns whether files were put back. A tree that was built again since has its own link
+    /// already.
     pub fn restore(&self, present: Option<&BuildId>) -> Result<bool> {
         ensure!(
             self.original().is_dir(),
-            "{}: nothing to restore, no relinked kernel was put there",
+            "{}: there is nothing to restore, because no relinked kernel was installed",
             self.tree.display()
         );
         let interrupted = present.is_none();
@@ -148,7 +155,7 @@ impl Kept {
 
     fn original_id(&self) -> Option<BuildId> {
         let bytes = fs::read(self.original().join("vmlinux")).ok()?;
-        image::object::linked::Linked::read(&bytes).ok().map(|linked| linked.build_id)
+        image::object::linked::LinkAddresses::read(&bytes).ok().map(|linked| linked.build_id)
     }
 
     fn put_back(&self) -> Result<()> {
@@ -185,7 +192,8 @@ fn remove_directory(path: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A tree whose results hold `content`, and a scratch tree inside it whose results hold `new`.
+    /// A tree whose results contain `content`, and a scratch tree inside it whose results contain
+    /// `new`.
     fn tree(content: &str, new: &str) -> (tempfile::TempDir, PathBuf) {
         let tree = tempfile::tempdir().unwrap();
         let scratch = tree.path().join(HOME).join("scratch");
@@ -198,7 +206,7 @@ mod tests {
         (tree, scratch)
     }
 
-    fn holds(tree: &Path, content: &str) -> bool {
+    fn has_content(tree: &Path, content: &str) -> bool {
         BOOTABLE
             .iter()
             .all(|name| fs::read_to_string(tree.join(name)).unwrap() == format!("{content} {name}"))
@@ -209,33 +217,33 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_into_a_tree_is_taken_out_again() {
+    fn restoring_removes_an_installed_kernel() {
         let (tree, scratch) = tree("old", "new");
-        let kept = Kept::of(tree.path(), &BOOTABLE);
+        let kept = OriginalLink::of(tree.path(), &BOOTABLE);
         let time = |name: &str| fs::metadata(tree.path().join(name)).unwrap().modified().unwrap();
         let before = time("vmlinux");
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
-        assert!(holds(tree.path(), "new"));
+        assert!(has_content(tree.path(), "new"));
         assert!(kept.is_relinked(&id("bb")) && !kept.is_relinked(&id("aa")));
         assert_eq!(
             fs::read_to_string(kept.original_of("vmlinux", &id("bb"))).unwrap(),
             "old vmlinux"
         );
         assert!(kept.restore(Some(&id("bb"))).unwrap());
-        assert!(holds(tree.path(), "old"));
+        assert!(has_content(tree.path(), "old"));
         assert_eq!(time("vmlinux"), before);
         assert!(!kept.home().exists());
         assert!(kept.restore(Some(&id("aa"))).is_err());
     }
 
     #[test]
-    fn a_program_is_put_into_a_tree_and_taken_out_without_a_boot_image() {
+    fn a_program_without_a_boot_image_is_installed_and_restored() {
         let (tree, scratch) = tree("old", "new");
         for name in BOOTABLE.into_iter().filter(|name| !PROGRAM.contains(name)) {
             fs::remove_file(tree.path().join(name)).unwrap();
             fs::remove_file(scratch.join(name)).unwrap();
         }
-        let kept = Kept::of(tree.path(), &PROGRAM);
+        let kept = OriginalLink::of(tree.path(), &PROGRAM);
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
         assert_eq!(fs::read_to_string(tree.path().join("vmlinux")).unwrap(), "new vmlinux");
         assert!(kept.restore(Some(&id("bb"))).unwrap());
@@ -245,36 +253,36 @@ mod tests {
     #[test]
     fn a_second_relink_keeps_the_first_original() {
         let (tree, scratch) = tree("old", "new");
-        let kept = Kept::of(tree.path(), &BOOTABLE);
+        let kept = OriginalLink::of(tree.path(), &BOOTABLE);
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
         for name in BOOTABLE {
             fs::write(scratch.join(name), format!("newer {name}")).unwrap();
         }
         kept.install(&scratch, &id("bb"), &id("cc"), "map").unwrap();
-        assert!(holds(tree.path(), "newer"));
+        assert!(has_content(tree.path(), "newer"));
         assert!(kept.restore(Some(&id("cc"))).unwrap());
-        assert!(holds(tree.path(), "old"));
+        assert!(has_content(tree.path(), "old"));
     }
 
     #[test]
-    fn a_failure_midway_leaves_the_tree_as_it_was() {
+    fn a_failure_midway_leaves_the_tree_unchanged() {
         let (tree, scratch) = tree("old", "new");
         fs::remove_file(scratch.join(BOOTABLE[2])).unwrap();
-        let kept = Kept::of(tree.path(), &BOOTABLE);
+        let kept = OriginalLink::of(tree.path(), &BOOTABLE);
         assert!(kept.install(&scratch, &id("aa"), &id("bb"), "map").is_err());
-        assert!(holds(tree.path(), "old"));
+        assert!(has_content(tree.path(), "old"));
     }
 
     #[test]
-    fn a_tree_that_was_built_anew_keeps_its_own_link() {
+    fn a_tree_that_was_built_again_keeps_its_own_link() {
         let (tree, scratch) = tree("old", "new");
-        let kept = Kept::of(tree.path(), &BOOTABLE);
+        let kept = OriginalLink::of(tree.path(), &BOOTABLE);
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
         for name in BOOTABLE {
             fs::write(tree.path().join(name), format!("rebuilt {name}")).unwrap();
         }
         assert!(!kept.restore(Some(&id("dd"))).unwrap());
-        assert!(holds(tree.path(), "rebuilt"));
+        assert!(has_content(tree.path(), "rebuilt"));
         assert!(!kept.home().exists());
     }
 }

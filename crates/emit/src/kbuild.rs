@@ -1,10 +1,10 @@
-//! The kernel's own final link, over a rewritten object.
+//! Runs the kernel's own final link with a rewritten object.
 //!
-//! Takes a built kernel tree and a `vmlinux.o`; gives `vmlinux`, `System.map` and `bzImage` as
-//! kbuild makes them from it: kallsyms, sorted tables, KASLR relocations and all. A kernel for User
-//! Mode Linux is its `vmlinux`, a program: it has no `bzImage`. The link runs in a scratch tree
-//! made of symbolic links to the tree, in which only what kbuild writes is real: the tree itself is
-//! never written to, whatever happens.
+//! Input: a built kernel tree, and a `vmlinux.o`. Output: `vmlinux`, `System.map` and `bzImage` as
+//! kbuild makes them, with kallsyms, sorted tables and KASLR relocations. A kernel for User Mode
+//! Linux is a program: its `vmlinux`, without a `bzImage`. The link runs in a scratch tree of
+//! symbolic links to the build tree. Only what kbuild writes is a real file there, so the build
+//! tree itself is never written to.
 
 use crate::install;
 use anyhow::{Context, Result, bail, ensure};
@@ -15,45 +15,47 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-/// A kernel tree that has been built.
-pub struct Tree {
+/// A kernel tree that was built.
+pub struct BuildTree {
+    /// The directory of the tree.
     pub path: PathBuf,
-    /// Arguments for make that the tree was built with (`LLVM=1`), and the user's.
+    /// The arguments for make with which the tree was built (`LLVM=1`), and those of the user.
     make_arguments: Vec<String>,
-    machine: Machine,
-    /// When vmlinux.o and vmlinux were made.
+    machine: KernelTarget,
+    /// The times of vmlinux.o and vmlinux.
     times: [SystemTime; 2],
 }
 
-/// What a kernel is built for (`ARCH=`).
+/// The target of a kernel (`ARCH=`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub enum KernelTarget {
+    /// A PC (arch/x86).
     X86,
     /// A process of another Linux (arch/um).
     UserMode,
 }
 
-impl Machine {
-    /// What the kernel's own link makes, by where it lies in a tree; `vmlinux` first.
+impl KernelTarget {
+    /// The results of linking such a kernel, by their paths in a tree. `vmlinux` comes first.
     pub fn results(self) -> &'static [&'static str] {
         match self {
-            Machine::X86 => &install::BOOTABLE,
-            Machine::UserMode => &install::PROGRAM,
+            KernelTarget::X86 => &install::BOOTABLE,
+            KernelTarget::UserMode => &install::PROGRAM,
         }
     }
 
-    /// What the kernel in a tree is built for.
-    pub fn of(tree: &Path) -> Machine {
+    /// The target of the kernel in a tree.
+    pub fn of(tree: &Path) -> KernelTarget {
         match has_option(tree, "CONFIG_UML=y") {
-            true => Machine::UserMode,
-            false => Machine::X86,
+            true => KernelTarget::UserMode,
+            false => KernelTarget::X86,
         }
     }
 }
 
-/// Directories that kbuild writes to while it links; copied, while all others are linked to.
+/// Directories that kbuild writes to while it links. They are copied; all others become links.
 const WRITTEN: [&str; 4] = ["init", "include/generated", "include/config", "arch/x86/boot"];
-/// Files too large to copy that kbuild makes anew; not taken into the scratch tree.
+/// Large files that kbuild makes again. They are not copied.
 const REMADE: [&str; 9] = [
     "vmlinux",
     "vmlinux.bin",
@@ -66,9 +68,9 @@ const REMADE: [&str; 9] = [
     "bzImage",
 ];
 
-/// What is put before kbuild's own makefiles: a goal that is its final link and nothing else. The
-/// two recipes are those of the top-level Makefile's `vmlinux` and of arch/x86/Makefile's
-/// `bzImage`, which User Mode Linux has not.
+/// A goal, put in front of kbuild's own makefiles, that is the final link and nothing else. Its two
+/// recipes are those of `vmlinux` in the top-level Makefile, and of `bzImage` in arch/x86/Makefile.
+/// User Mode Linux lacks the second.
 const GOAL: &str = "\
 ifdef sub_make_done
 .PHONY: kernlane-link
@@ -78,9 +80,12 @@ kernlane-link:
 endif
 ";
 
-impl Tree {
-    /// Makes sure that there is a built tree, and that nobody is building it right now.
-    pub fn open(path: &Path, make_arguments: &[String]) -> Result<Tree> {
+impl BuildTree {
+    /// Opens a built tree that is not being built right now.
+    ///
+    /// # Errors
+    /// The tree is not built, is too old, or is being built.
+    pub fn open(path: &Path, make_arguments: &[String]) -> Result<BuildTree> {
         let path =
             fs::canonicalize(path).with_context(|| format!("{}: no such tree", path.display()))?;
         let is_kernel = path.join("Makefile").exists() && path.join("include/config").exists();
@@ -89,13 +94,13 @@ impl Tree {
             "{}: not a Linux kernel tree; give the directory in which the kernel was built",
             path.display()
         );
-        let machine = Machine::of(&path);
-        let image = (machine == Machine::X86).then_some("arch/x86/boot/bzImage");
+        let machine = KernelTarget::of(&path);
+        let image = (machine == KernelTarget::X86).then_some("arch/x86/boot/bzImage");
         let needed = ["vmlinux", "vmlinux.o", ".vmlinux.cmd", "include/config/auto.conf"];
         for file in needed.into_iter().chain(image) {
             ensure!(
                 path.join(file).exists(),
-                "{}: the kernel is not built ({file} is missing); build it with make, or point --tree to where it was built",
+                "{}: the kernel is not built ({file} is missing); build it with make, or give the directory of the build with --tree",
                 path.display()
             );
         }
@@ -103,18 +108,19 @@ impl Tree {
             || path.join("source/scripts/Makefile.vmlinux").exists();
         ensure!(
             link,
-            "{}: no scripts/Makefile.vmlinux; kernels from 6.1 on have it, older ones cannot be relinked",
+            "{}: no scripts/Makefile.vmlinux; Linux 6.1 or later is needed to relink",
             path.display()
         );
-        let architecture = (machine == Machine::UserMode).then(|| "ARCH=um".to_owned());
+        let architecture = (machine == KernelTarget::UserMode).then(|| "ARCH=um".to_owned());
         let found_out = toolchain_of(&path)?.into_iter().chain(architecture);
         let make_arguments = found_out.chain(make_arguments.iter().cloned()).collect();
         let times = times_of(&path)?;
-        let tree = Tree { path, make_arguments, machine, times };
+        let tree = BuildTree { path, make_arguments, machine, times };
         tree.refuse_while_built()?;
         Ok(tree)
     }
 
+    /// The path of a file in the tree.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -128,7 +134,7 @@ impl Tree {
                     .is_ok_and(|cwd| cwd.starts_with(&self.path))
             {
                 bail!(
-                    "{}: is being built now (make, process {}); try again when it is done",
+                    "{}: make is building it now (process {}); try again when make has ended",
                     self.path.display(),
                     entry.file_name().display()
                 );
@@ -137,7 +143,7 @@ impl Tree {
         let time = |name: &str| time_of(&self.file(name));
         ensure!(
             self.times[0] <= self.times[1],
-            "{}: vmlinux.o is newer than vmlinux: a build was cut short; run make in the tree",
+            "{}: vmlinux.o is newer than vmlinux: a build was interrupted; run make in the tree",
             self.path.display()
         );
         ensure!(
@@ -148,35 +154,41 @@ impl Tree {
         Ok(())
     }
 
-    /// An error if the tree was built again since it was opened.
+    /// Checks that the tree was not built again since it was opened.
+    ///
+    /// # Errors
+    /// The tree was built again.
     pub fn ensure_unchanged(&self) -> Result<()> {
         ensure!(
             times_of(&self.path)? == self.times,
-            "{}: was built while it was being relinked; try again",
+            "{}: was built during the relink; try again",
             self.path.display()
         );
         self.refuse_while_built()
     }
 
-    /// What the kernel is built for.
-    pub fn machine(&self) -> Machine {
+    /// The target of the kernel.
+    pub fn machine(&self) -> KernelTarget {
         self.machine
     }
 
-    /// Whether the final link takes `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
+    /// Whether the final link uses `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
     fn links_archive(&self) -> bool {
         !["CONFIG_LTO_CLANG=y", "CONFIG_X86_KERNEL_IBT=y"]
             .iter()
             .any(|option| has_option(&self.path, option))
     }
 
-    /// Whether the kernel has its own types with it (BTF).
+    /// Whether the kernel contains its own types (BTF).
     pub fn has_types(&self) -> bool {
         has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
     }
 
     /// Links the kernel from `object` in the empty directory `scratch`, with these types (BTF). The
-    /// results lie in it as they would in the tree.
+    /// results lie in `scratch` at the same paths as in the tree.
+    ///
+    /// # Errors
+    /// A program of the build fails, or a file cannot be written.
     pub fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
         self.fill(scratch)?;
         fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
@@ -191,8 +203,11 @@ impl Tree {
         self.final_link(scratch, pahole.as_deref())
     }
 
-    /// Runs kbuild's rules for the final link in `directory`: this tree, or what stands in for it.
-    /// `pahole` is to make the BTF instead of the tree's own.
+    /// Runs kbuild's rules for the final link in `directory`, which is this tree or its scratch
+    /// tree. If `pahole` is given, it makes the BTF instead of the tree's own pahole.
+    ///
+    /// # Errors
+    /// The link fails.
     pub fn final_link(&self, directory: &Path, pahole: Option<&Path>) -> Result<()> {
         let goal = directory.join(".kernlane.mk");
         fs::write(&goal, GOAL).context("the goal for make cannot be written")?;
@@ -229,19 +244,19 @@ impl Tree {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
             ensure!(
                 has_room(directory),
-                "the kernel's own link failed: the disk that {} is on is full",
+                "the kernel's own link failed because the disk of {} is full; free some space and try again",
                 directory.display()
             );
             let lines: Vec<&str> = text.lines().collect();
             bail!(
-                "the kernel's own link failed ({status}); its last words:\n{}",
+                "the kernel's own link failed ({status}); its last lines:\n{}",
                 lines[lines.len().saturating_sub(20)..].join("\n")
             );
         }
         Ok(())
     }
 
-    /// The variables with which kbuild writes the same version, date and builder again.
+    /// The variables that make kbuild write the same version, date and builder again.
     fn build_identity(&self) -> Result<Vec<(&'static str, String)>> {
         let quoted = |file: &str, key: &str| -> Option<String> {
             let text = fs::read_to_string(self.file(file)).ok()?;
@@ -304,7 +319,7 @@ impl Tree {
     }
 }
 
-/// Whether a line of the configuration that the tree was built with is `option`.
+/// Whether the configuration with which the tree was built has the line `option`.
 fn has_option(tree: &Path, option: &str) -> bool {
     let config = fs::read_to_string(tree.join("include/config/auto.conf")).unwrap_or_default();
     config.lines().any(|line| line == option)
@@ -316,10 +331,10 @@ fn time_of(path: &Path) -> Result<SystemTime> {
         .with_context(|| format!("{}: cannot be read", path.display()))
 }
 
-/// A program that gives the kernel these types (BTF), as pahole does: `pahole -J FLAGS… FILE`, with
-/// objcopy in `LLVM_OBJCOPY` (scripts/link-vmlinux.sh). Types do not change when code moves, but
-/// their numbers do whenever pahole runs in parallel (scripts/Makefile.btf), and modules know them
-/// by number.
+/// Makes a program that gives the kernel these types (BTF) instead of pahole. Its command line is
+/// `pahole -J FLAGS… FILE`, with objcopy in `LLVM_OBJCOPY` (scripts/link-vmlinux.sh). Moving code
+/// does not change types. But whenever pahole runs in parallel (scripts/Makefile.btf) it numbers
+/// them differently, and modules refer to types by number.
 fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
     let (section, program) = (scratch.join(".kernlane.btf"), scratch.join(".kernlane-pahole"));
     fs::write(&section, types).context("the types (BTF) cannot be written")?;
@@ -330,23 +345,23 @@ fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Whether a file can grow in the directory. Not all of kbuild's programs say so when it cannot;
-/// what they cut short is then a riddle.
+/// Whether a file in the directory can grow. Some of kbuild's programs do not report a full disk,
+/// and the truncated files cause misleading errors.
 fn has_room(directory: &Path) -> bool {
     const SOME: usize = 1 << 20;
     let probe = directory.join(".kernlane-probe");
     let written = fs::write(&probe, vec![0; SOME]).is_ok();
-    // Removed here, or with the scratch tree.
+    // This function or the removal of the scratch tree removes the file.
     let _ = fs::remove_file(probe);
     written
 }
 
-/// When the object and the kernel in a tree were made.
+/// The times of the object and the kernel in a tree.
 fn times_of(tree: &Path) -> Result<[SystemTime; 2]> {
     Ok([time_of(&tree.join("vmlinux.o"))?, time_of(&tree.join("vmlinux"))?])
 }
 
-/// Files at the tree's top that kbuild writes while it links.
+/// The files at the top of the tree that kbuild writes while it links.
 fn is_written_at_top(relative: &Path, name: &str) -> bool {
     relative.as_os_str().is_empty()
         && (name.starts_with(".tmp_")
@@ -362,11 +377,11 @@ fn is_result(name: &str) -> bool {
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("{}: cannot be copied", from.display()))?;
-    // kbuild decides by time stamps what to make anew.
+    // kbuild decides by the time stamps what to make again.
     let time = fs::metadata(from).and_then(|m| m.modified());
     let set = time.and_then(|t| fs::File::options().write(true).open(to)?.set_modified(t));
-    // A file that may not be written to (a read-only source) keeps the new time, which only makes
-    // kbuild do more.
+    // A file without write permission (a read-only source) keeps the new time. kbuild then only
+    // does more work.
     match set {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         other => other.with_context(|| format!("{}: its time cannot be set", to.display())),
@@ -395,7 +410,7 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What make has to be told so that it takes the linker that the tree was linked with.
+/// The arguments that make needs to use the linker with which the tree was linked.
 fn toolchain_of(path: &Path) -> Result<Vec<String>> {
     let command =
         fs::read_to_string(path.join(".vmlinux.cmd")).context(".vmlinux.cmd: cannot be read")?;
@@ -403,8 +418,8 @@ fn toolchain_of(path: &Path) -> Result<Vec<String>> {
         .split_once("link-vmlinux.sh \"")
         .and_then(|(_, rest)| rest.split_once('"'))
         .map(|(linker, _)| linker);
-    let linker =
-        linker.context(".vmlinux.cmd: the command that linked vmlinux is not understood")?;
+    let linker = linker
+        .context(".vmlinux.cmd: Kernlane does not understand the command that linked vmlinux")?;
     let (directory, name) = linker.rsplit_once('/').map_or(("", linker), |(d, n)| (d, n));
     Ok(match name.strip_prefix("ld.lld") {
         Some("") if directory.is_empty() => vec!["LLVM=1".to_owned()],
@@ -424,7 +439,7 @@ mod tests {
     use super::*;
     use object::{Object, ObjectSection};
 
-    /// A tree that looks built, with this configuration; no bzImage.
+    /// A directory that looks like a tree built with this configuration, without a bzImage.
     fn built(config: &str) -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();
         for directory in ["include/config", "scripts"] {
@@ -447,30 +462,30 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_for_user_mode_linux_is_a_program() {
+    fn a_kernel_for_user_mode_linux_needs_no_boot_image() {
         let tree = built("CONFIG_UML=y\n");
-        let opened = Tree::open(tree.path(), &["KBUILD_VERBOSE=1".to_owned()]).unwrap();
-        assert_eq!(opened.machine(), Machine::UserMode);
+        let opened = BuildTree::open(tree.path(), &["KBUILD_VERBOSE=1".to_owned()]).unwrap();
+        assert_eq!(opened.machine(), KernelTarget::UserMode);
         assert_eq!(opened.make_arguments, ["ARCH=um", "KBUILD_VERBOSE=1"]);
         assert_eq!(opened.machine().results(), ["vmlinux", "System.map"]);
         assert!(opened.links_archive());
     }
 
     #[test]
-    fn another_kernel_needs_its_boot_image() {
+    fn a_kernel_for_x86_needs_its_boot_image() {
         let tree = built("CONFIG_X86_KERNEL_IBT=y\n");
-        let error = Tree::open(tree.path(), &[]).err().unwrap().to_string();
+        let error = BuildTree::open(tree.path(), &[]).err().unwrap().to_string();
         assert!(error.contains("arch/x86/boot/bzImage is missing"), "{error}");
         let boot = tree.path().join("arch/x86/boot");
         fs::create_dir_all(&boot).unwrap();
         fs::write(boot.join("bzImage"), "").unwrap();
-        let opened = Tree::open(tree.path(), &[]).unwrap();
-        assert_eq!(opened.machine(), Machine::X86);
+        let opened = BuildTree::open(tree.path(), &[]).unwrap();
+        assert_eq!(opened.machine(), KernelTarget::X86);
         assert!(opened.make_arguments.is_empty() && !opened.links_archive());
     }
 
     #[test]
-    fn a_kernel_is_given_the_types_that_it_had() {
+    fn the_new_kernel_gets_the_types_of_the_old_one() {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join(".tmp_vmlinux1");
         let mut object = object::write::Object::new(

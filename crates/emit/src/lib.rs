@@ -1,11 +1,21 @@
-//! From a placement to something that runs. One backend a room; `check` may not use it.
+//! Turns a placement into code that runs: a rewritten `vmlinux.o` that the kernel's build links, or
+//! a module. `check` may not use this crate.
+//!
+//! ```
+//! // What a relink of a bootable kernel produces.
+//! assert_eq!(kernlane_emit::kbuild::KernelTarget::X86.results()[0], "vmlinux");
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod branch;
+// Some public fields of `counting` and `module` are not documented yet.
+#[allow(missing_docs)]
 pub mod counting;
 mod install;
 pub mod kbuild;
+#[allow(missing_docs)]
 pub mod module;
 pub mod object;
 pub mod relink;

@@ -1,14 +1,15 @@
-//! A layout and a built tree become a kernel.
+//! Makes a kernel from a layout and a built tree.
 //!
-//! Takes the tree's `vmlinux.o`; rewrites it, and has the kernel's own build link it. What is there
-//! already, made from the same, is used again. Prints nothing.
+//! Input: the tree's `vmlinux.o`, which this module rewrites. The kernel's own build links it. An
+//! existing result that was made from the same input is used again. This module prints nothing.
 
 use crate::counting::plan::ObjectFlow;
 use crate::counting::{self, Counters};
-use crate::install::{self, Kept};
-use crate::kbuild::{Machine, Tree};
+use crate::install::{self, OriginalLink};
+use crate::kbuild::{BuildTree, KernelTarget};
 use crate::object::{
-    Counter, Debug, PartNames, Plan, Rewritten, Summary, cuts_of, order_of, rewrite,
+    Counter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, cuts_of,
+    order_of, rewrite,
 };
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
@@ -16,96 +17,116 @@ use image::BuildId;
 use image::address::LinkAddr;
 use image::map::Map;
 use image::object::elf::SectionId;
-use image::object::linked::Linked;
-use image::object::{Hints, KernelObject};
+use image::object::linked::LinkAddresses;
+use image::object::{KernelObject, ObjectHints};
 use image::order::Layout;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What is to become of the code.
-pub enum Work {
+/// What to do with the code.
+pub enum RelinkWork {
+    /// Put the code in this layout's order.
     Order(Layout),
-    /// The order stays; counters are put in.
+    /// Keep the order, and add counters.
     Count,
 }
 
-/// Where the new kernel is to lie.
+/// Where to put the new kernel.
 pub enum Destination<'a> {
+    /// Nowhere: only rewrite and link.
     Nowhere,
+    /// Into this directory.
     Directory(&'a Path),
+    /// Into the build tree.
     Tree,
 }
 
 /// What a relink did.
 #[derive(serde::Serialize, serde::Deserialize)]
-pub struct Report {
-    /// What it was made from, as a hash: the kernel, the layout, this program.
+pub struct RelinkReport {
+    /// A hash of the input: the kernel, the layout and this program.
     pub key: String,
-    pub summary: Summary,
+    /// What the rewrite did.
+    pub summary: RewriteSummary,
+    /// The functions that stayed whole.
     pub whole: Vec<WholeCount>,
-    /// The counters that were put in.
+    /// The counters that were added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<CounterCount>,
-    /// What became of debugging information.
-    pub debug: Debug,
+    /// What happened to debugging information.
+    pub debug: DebugInformation,
+    /// The time of the rewrite, in seconds.
     pub rewrite_seconds: f64,
+    /// The time of the link, in seconds, if the kernel was linked.
     pub link_seconds: Option<f64>,
+    /// The build id of the original kernel.
     pub old_build_id: BuildId,
+    /// The build id of the new kernel, if it was linked.
     pub new_build_id: Option<BuildId>,
 }
 
-/// Functions that were kept whole for one reason.
+/// The functions that stayed whole for one reason.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub struct WholeCount {
+    /// The reason in words.
     pub reason: String,
+    /// Their number.
     pub functions: usize,
+    /// Their bytes.
     pub bytes: u64,
 }
 
-/// How many counters there are.
+/// The number of counters.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub struct CounterCount {
+    /// All counters.
     pub all: usize,
-    /// Those that save the flags.
+    /// The counters that save the flags.
     pub saving_flags: usize,
 }
 
-/// Puts a tree's own link back, byte for byte. `false`: the tree was built anew since it was
-/// relinked, and keeps that link.
+/// Puts the original link of a tree back, byte for byte. Returns false if the tree was built again
+/// after the relink; then it keeps the new link.
 ///
 /// # Errors
 /// There is no such tree, or nothing to put back.
 pub fn restore(tree: &Path) -> Result<bool> {
-    let results = Machine::of(tree).results();
+    let results = KernelTarget::of(tree).results();
     let present = fs::read(tree.join("vmlinux"))
         .ok()
-        .and_then(|bytes| Linked::read(&bytes).ok().map(|l| l.build_id));
-    Kept::of(tree, results).restore(present.as_ref())
+        .and_then(|bytes| LinkAddresses::read(&bytes).ok().map(|l| l.build_id));
+    OriginalLink::of(tree, results).restore(present.as_ref())
 }
 
-/// The tree's object and kernel, as its own link made them.
+/// The tree's original object and kernel.
 pub struct Originals {
+    /// The bytes of the original vmlinux.o.
     pub object: Vec<u8>,
+    /// The bytes of the original vmlinux.
     pub vmlinux: Vec<u8>,
-    /// The build id of the vmlinux that lies in the tree now: another one when it was relinked in
-    /// place.
+    /// The build id of the vmlinux that is in the tree now. It differs from the original's if the
+    /// tree was relinked in place.
     present: BuildId,
 }
 
 impl Originals {
-    pub fn read(tree: &Tree) -> Result<Originals> {
+    /// Reads the files of a tree.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn read(tree: &BuildTree) -> Result<Originals> {
         let read = |path: PathBuf| {
             fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))
         };
         let now = read(tree.file("vmlinux"))?;
-        let present = Linked::read(&now)
+        let present = LinkAddresses::read(&now)
             .with_context(|| tree.file("vmlinux").display().to_string())?
             .build_id;
-        let kept = Kept::of(&tree.path, tree.machine().results());
+        let kept = OriginalLink::of(&tree.path, tree.machine().results());
         let vmlinux = if kept.is_relinked(&present) {
             read(kept.original_of("vmlinux", &present))?
         } else {
@@ -115,61 +136,69 @@ impl Originals {
     }
 }
 
-/// A tree's object rewritten as a layout says, not linked yet.
-struct Ready<'a> {
+/// A tree's object after rewriting, before linking.
+struct RewrittenTree<'a> {
     object: KernelObject<'a>,
-    linked: Linked<'a>,
-    /// Where the old `.text` lies.
+    linked: LinkAddresses<'a>,
+    /// The address of the old `.text`.
     base: LinkAddr,
     rewritten: Rewritten,
-    /// With the pieces that they count.
+    /// The counters, each with the piece that it counts.
     counters: Vec<(Counter, u32)>,
 }
 
-impl<'a> Ready<'a> {
-    fn new(tree: &Tree, work: &Work, originals: &'a Originals) -> Result<Ready<'a>> {
-        let linked = Linked::read(&originals.vmlinux)
+impl<'a> RewrittenTree<'a> {
+    fn new(
+        tree: &BuildTree,
+        work: &RelinkWork,
+        originals: &'a Originals,
+    ) -> Result<RewrittenTree<'a>> {
+        let linked = LinkAddresses::read(&originals.vmlinux)
             .with_context(|| tree.file("vmlinux").display().to_string())?;
         let in_order;
         let layout = match work {
-            Work::Order(layout) => layout,
-            Work::Count => {
+            RelinkWork::Order(layout) => layout,
+            RelinkWork::Count => {
                 in_order = Layout::original(linked.build_id.clone());
                 &in_order
             }
         };
         ensure!(
             linked.build_id == layout.build_id,
-            "the layout is for the kernel {}, but {} is {}: the tree was built anew since it was recorded, or is another; record it again",
+            "the layout is for the kernel {}, but {} is {}: the tree was built again after the recording, or it is another tree; record it again",
             layout.build_id.0,
             tree.file("vmlinux").display(),
             linked.build_id.0
         );
         let name = || tree.file("vmlinux.o").display().to_string();
-        let mut hints = Hints { noreturn: noreturns(tree), cuts: Vec::new() };
+        let mut hints = ObjectHints { noreturn: noreturns(tree), cuts: Vec::new() };
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let base = linked.text_base(&object).with_context(name)?;
         hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let (order, hot) = order_of(layout, &object, base);
         let counters = match work {
-            Work::Order(_) => Vec::new(),
-            Work::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
+            RelinkWork::Order(_) => Vec::new(),
+            RelinkWork::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
         };
         let places: Vec<Counter> = counters.iter().map(|&(counter, _)| counter).collect();
-        let plan = Plan { order: &order, hot, base, names: PartNames::Readable, counters: &places };
+        let plan =
+            RewritePlan { order: &order, hot, base, names: PartNames::Readable, counters: &places };
         let rewritten = rewrite(&object, &plan).with_context(name)?;
-        Ok(Ready { object, linked, base, rewritten, counters })
+        Ok(RewrittenTree { object, linked, base, rewritten, counters })
     }
 }
 
-/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with
-/// its end.
-pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
+/// Where the layout's blocks would lie after a relink, computed without linking. Code behind
+/// `.text` moves with the end of `.text`.
+///
+/// # Errors
+/// The tree is not built, is of another kernel, or cannot be rewritten.
+pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placement> {
     let originals = Originals::read(tree)?;
-    let Ready { object, linked, base, rewritten, .. } =
-        Ready::new(tree, &Work::Order(layout.clone()), &originals)?;
-    let Summary { text_before, text_after, .. } = rewritten.summary;
+    let RewrittenTree { object, linked, base, rewritten, .. } =
+        RewrittenTree::new(tree, &RelinkWork::Order(layout.clone()), &originals)?;
+    let RewriteSummary { text_before, text_after, .. } = rewritten.summary;
     let mut blocks = rewritten.placement.blocks;
     for id in object.elf.ids() {
         let section = object.elf.section(id);
@@ -188,54 +217,58 @@ pub fn predicted_placement(tree: &Tree, layout: &Layout) -> Result<Placement> {
     Ok(Placement { blocks })
 }
 
-/// Rewrites the tree's object as `layout` says and links it. What is there already, made from the
-/// same, is used again. `told` hears of each step.
-pub fn relink(
-    tree: &Tree,
-    layout: &Layout,
-    destination: &Destination<'_>,
-    told: &dyn Fn(&str),
-) -> Result<Report> {
-    carry_out(tree, &Work::Order(layout.clone()), destination, told)
-}
-
-/// Does the work and puts the kernel where it is to lie. What is there already, made from the same,
-/// is used again. `told` hears of each step.
+/// Rewrites the tree's object as `layout` says and links it. An existing result that was made from
+/// the same input is used again. `progress` is called with each step.
 ///
 /// # Errors
-/// The tree is not built, or of another kernel than the layout; it cannot be rewritten, linked or
-/// written.
-pub fn carry_out(
-    tree: &Tree,
-    work: &Work,
+/// The same errors as `carry_out`.
+pub fn relink(
+    tree: &BuildTree,
+    layout: &Layout,
     destination: &Destination<'_>,
-    told: &dyn Fn(&str),
-) -> Result<Report> {
-    let kept = Kept::of(&tree.path, tree.machine().results()).home();
+    progress: &dyn Fn(&str),
+) -> Result<RelinkReport> {
+    carry_out(tree, &RelinkWork::Order(layout.clone()), destination, progress)
+}
+
+/// Does the work and puts the kernel at its destination. An existing result that was made from the
+/// same input is used again. `progress` is called with each step.
+///
+/// # Errors
+/// The tree is not built, or belongs to another kernel than the layout. The kernel cannot be
+/// rewritten, linked or written.
+pub fn carry_out(
+    tree: &BuildTree,
+    work: &RelinkWork,
+    destination: &Destination<'_>,
+    progress: &dyn Fn(&str),
+) -> Result<RelinkReport> {
+    let kept = OriginalLink::of(&tree.path, tree.machine().results()).home();
     let directory = match destination {
-        Destination::Nowhere => return relink_in(tree, work, destination, None, told),
+        Destination::Nowhere => return relink_in(tree, work, destination, None, progress),
         Destination::Directory(directory) => *directory,
         Destination::Tree => &kept,
     };
-    output::in_directory(directory, |home| relink_in(tree, work, destination, Some(home), told))
+    output::in_directory(directory, |home| relink_in(tree, work, destination, Some(home), progress))
 }
 
-/// As `carry_out`, with the directory that is Kernlane's.
+/// The same as `carry_out`, with Kernlane's directory given.
 fn relink_in(
-    tree: &Tree,
-    work: &Work,
+    tree: &BuildTree,
+    work: &RelinkWork,
     destination: &Destination<'_>,
     home: Option<&Path>,
-    told: &dyn Fn(&str),
-) -> Result<Report> {
+    progress: &dyn Fn(&str),
+) -> Result<RelinkReport> {
     let begun = Instant::now();
     let originals = Originals::read(tree)?;
     let key = key(work)?;
     if let Some(report) = home.and_then(|home| made_before(tree, home, destination, &key)) {
         return Ok(report);
     }
-    told("rewriting vmlinux.o");
-    let Ready { object, linked, base, rewritten, counters } = Ready::new(tree, work, &originals)?;
+    progress("rewriting vmlinux.o");
+    let RewrittenTree { object, linked, base, rewritten, counters } =
+        RewrittenTree::new(tree, work, &originals)?;
     let types = match tree.has_types() {
         true => Some(linked.types()?.context(
             "vmlinux: has no .BTF, although CONFIG_DEBUG_INFO_BTF is set; run make in the tree",
@@ -243,11 +276,11 @@ fn relink_in(
         false => None,
     };
     interrupt::check()?;
-    let mut report = Report {
+    let mut report = RelinkReport {
         key,
         summary: rewritten.summary.clone(),
         whole: whole_counts(&object),
-        counters: matches!(work, Work::Count).then(|| CounterCount {
+        counters: matches!(work, RelinkWork::Count).then(|| CounterCount {
             all: counters.len(),
             saving_flags: counters.iter().filter(|(counter, _)| counter.keeps_flags).count(),
         }),
@@ -260,19 +293,19 @@ fn relink_in(
     let Some(home) = home else { return Ok(report) };
     let begun = Instant::now();
     let scratch = scratch::directory(home, SCRATCH)?;
-    told("the kernel's own build links vmlinux");
+    progress("the kernel's own build links vmlinux");
     tree.link(&rewritten.bytes, scratch.path(), types)?;
     report.link_seconds = Some(begun.elapsed().as_secs_f64());
 
-    told("reading the new kernel");
+    progress("reading the new kernel");
     let bytes =
         fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
-    let new = Linked::read(&bytes).context("the new vmlinux")?;
+    let new = LinkAddresses::read(&bytes).context("the new vmlinux")?;
     let placement = with_other_sections(&object, &linked, &new, rewritten.placement, base)?;
     let map = Map { build_id: linked.build_id.clone(), placement }.to_text();
     tree.ensure_unchanged()?;
     match destination {
-        Destination::Tree => Kept::of(&tree.path, tree.machine().results()).install(
+        Destination::Tree => OriginalLink::of(&tree.path, tree.machine().results()).install(
             scratch.path(),
             &originals.present,
             &new.build_id,
@@ -280,7 +313,7 @@ fn relink_in(
         )?,
         _ => install::into_directory(scratch.path(), home, tree.machine().results(), &map)?,
     }
-    if let Work::Count = work {
+    if let RelinkWork::Count = work {
         let block = |&(_, piece): &(Counter, u32)| {
             LinkAddr(base.0 + u64::from(object.pieces[piece as usize].at))
         };
@@ -295,49 +328,48 @@ fn relink_in(
     Ok(report)
 }
 
-/// In this directory the kernel is linked.
+/// The prefix of the directory in which the kernel is linked.
 const SCRATCH: &str = ".relink-";
 /// What the last relink into a directory did.
 const REPORT: &str = "relink.json";
-/// The list of counters of a counting kernel.
+/// The list of the counters of a counting kernel.
 pub const COUNTERS: &str = "vmlinux.klc";
 
-/// A hash of what a relink is made from: the work, whose layout names the kernel, and this program.
-fn key(work: &Work) -> Result<String> {
+/// A hash of the input of a relink: the work, whose layout names the kernel, and this program.
+fn key(work: &RelinkWork) -> Result<String> {
     let program = std::env::current_exe()
         .and_then(fs::read)
         .context("this program's own file cannot be read")?;
     let mut hash = Sha256::new();
     hash.update(&program);
     match work {
-        Work::Order(layout) => hash.update(layout.to_text()),
-        Work::Count => hash.update("count"),
+        RelinkWork::Order(layout) => hash.update(layout.to_text()),
+        RelinkWork::Count => hash.update("count"),
     }
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The report of an earlier relink from the same, whose kernel is still there.
+/// The report of an earlier relink with the same input, if its kernel still exists.
 fn made_before(
-    tree: &Tree,
+    tree: &BuildTree,
     home: &Path,
     destination: &Destination<'_>,
     key: &str,
-) -> Option<Report> {
-    let report: Report = serde_json::from_slice(&fs::read(home.join(REPORT)).ok()?).ok()?;
+) -> Option<RelinkReport> {
+    let report: RelinkReport = serde_json::from_slice(&fs::read(home.join(REPORT)).ok()?).ok()?;
     let root = if matches!(destination, Destination::Tree) { &tree.path } else { home };
     let there = tree.machine().results().iter().all(|name| root.join(name).is_file())
         && home.join(install::MAP).is_file();
     let vmlinux = fs::read(root.join("vmlinux")).ok()?;
-    let id = Linked::read(&vmlinux).ok()?.build_id;
+    let id = LinkAddresses::read(&vmlinux).ok()?.build_id;
     (report.key == key && there && report.new_build_id.as_ref() == Some(&id)).then_some(report)
 }
 
-/// Adds to the map the sections of code that were moved by the growth of `.text`, each as one
-/// block.
+/// Adds to the map the code sections that moved because `.text` grew, each as one block.
 fn with_other_sections(
     object: &KernelObject<'_>,
-    old: &Linked<'_>,
-    new: &Linked<'_>,
+    old: &LinkAddresses<'_>,
+    new: &LinkAddresses<'_>,
     placement: Placement,
     base: LinkAddr,
 ) -> Result<Placement> {
@@ -357,21 +389,22 @@ fn with_other_sections(
     Ok(Placement { blocks })
 }
 
-/// A section of code that moved as a whole.
+/// A code section that moved as a whole.
 fn whole_section(
     object: &KernelObject<'_>,
     id: SectionId,
     old: LinkAddr,
     new: LinkAddr,
-) -> Result<Placed> {
+) -> Result<PlacedBlock> {
     let section = object.elf.section(id);
     let size = u32::try_from(section.size)
         .with_context(|| format!("{}: larger than 4 GB", section.name))?;
-    Ok(Placed { old, old_size: size, new, new_size: size, appended: 0, ending: Ending::Same })
+    Ok(PlacedBlock { old, old_size: size, new, new_size: size, appended: 0, ending: Ending::Same })
 }
 
-/// The functions that objtool takes for not returning. A tree without the list only costs jumps.
-pub fn noreturns(tree: &Tree) -> HashSet<String> {
+/// The functions that objtool treats as never returning. Without the list, the only cost is more
+/// jumps.
+pub fn noreturns(tree: &BuildTree) -> HashSet<String> {
     let list = ["tools/objtool/noreturns.h", "source/tools/objtool/noreturns.h"]
         .map(|name| fs::read_to_string(tree.file(name)));
     let text = list.into_iter().flatten().next().unwrap_or_default();

@@ -2,21 +2,21 @@
 //! `parsePreAggregated`): lines
 //!
 //! ```text
-//! B FROM TO COUNT MISPREDICTED      a branch or call that was taken, by the address of the instruction
-//! F FROM TO COUNT                   straight on from one instruction to another
+//! B FROM TO COUNT MISPREDICTED      a taken branch or call, by the address of the instruction
+//! F FROM TO COUNT                   straight execution from one instruction to another
 //! ```
 
-use super::{Code, Subject};
+use super::{ExportSubject, ImageCode};
 use anyhow::Result;
 use layout::graph::EdgeKind;
 use std::fmt::Write;
 
-/// The profile as text. Returns are left out: BOLT counts what is behind a call by the call.
+/// The profile as text. Returns are left out: BOLT takes the count behind a call from the call.
 ///
 /// # Errors
-/// The profile is not of this image.
-pub fn pre_aggregated(subject: &Subject) -> Result<String> {
-    let code = Code::read(subject.path)?;
+/// The profile belongs to another image.
+pub fn pre_aggregated(subject: &ExportSubject) -> Result<String> {
+    let code = ImageCode::read(subject.path)?;
     let image = subject.image;
     let mut text = String::new();
     for (&(from, to), &(kind, count)) in

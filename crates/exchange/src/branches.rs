@@ -1,11 +1,12 @@
-//! Sampled branch stacks become a profile.
+//! Makes a profile from sampled branch stacks.
 //!
-//! Takes taken branches, and the stretches between one and the next that ran straight on; gives
-//! counts of blocks, edges and calls. What does not fit the image (another kernel's branches,
-//! modules, user programs, a stretch that the image's code leaves earlier) is counted and left out.
+//! Input: taken branches, and the straight stretches between one branch and the next. Output:
+//! counts of blocks, edges and calls. Branches that do not fit the image are counted and left out:
+//! those of another kernel, of modules, of user programs, and stretches that the image's code
+//! leaves earlier.
 
 use image::address::LinkAddr;
-use image::{Block, BlockIndex, End, Image};
+use image::{Block, BlockEnd, BlockIndex, Image};
 use layout::graph::EdgeKind;
 use profile::{Process, Profile, ProfileSource};
 use std::collections::BTreeMap;
@@ -15,13 +16,13 @@ use std::collections::BTreeMap;
 pub struct Branches {
     /// From the branch's own address to its target.
     pub taken: BTreeMap<(u64, u64), u64>,
-    /// From a target to the address of the next branch taken.
+    /// From a target to the address of the next taken branch.
     pub straight: BTreeMap<(u64, u64), u64>,
 }
 
 impl Branches {
-    /// Adds one sample's branch stack, the latest branch first, each from its own address to its
-    /// target.
+    /// Adds the branch stack of one sample. The latest branch comes first. Each branch goes from
+    /// its own address to its target.
     pub fn add_stack(&mut self, latest_first: &[(u64, u64)]) {
         for &branch in latest_first {
             *self.taken.entry(branch).or_insert(0) += 1;
@@ -31,24 +32,26 @@ impl Branches {
         }
     }
 
-    /// Branches over all stacks.
+    /// The number of branches in all stacks.
     pub fn total(&self) -> u64 {
         self.taken.values().sum()
     }
 }
 
-/// A profile from branches, and how much of them it has.
+/// A profile from branches, and how many of the branches it contains.
 #[derive(Debug)]
-pub struct Imported {
+pub struct ImportedBranches {
+    /// The profile.
     pub profile: Profile,
-    /// Taken branches from and to blocks of the image, as far as its code can take them.
+    /// Taken branches between blocks of the image that the image's code can take.
     pub branches_used: u64,
+    /// All branches.
     pub branches: u64,
 }
 
-/// The profile of branches whose addresses are `slide` above the image's (KASLR).
-pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Imported {
-    let mut import = Import { image, profile: Profile::empty(image.build_id.clone()) };
+/// The profile of branches whose addresses are the image's addresses plus `slide` (KASLR).
+pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> ImportedBranches {
+    let mut import = BranchImporter { image, profile: Profile::empty(image.build_id.clone()) };
     let link = |addr: u64| LinkAddr(addr.wrapping_sub(slide));
     let mut branches_used = 0;
     for (&(from, to), &count) in &branches.taken {
@@ -59,12 +62,16 @@ pub fn profile(branches: &Branches, image: &Image, slide: u64, name: &str) -> Im
     for (&(from, to), &count) in &branches.straight {
         import.straight(link(from), link(to), count);
     }
-    Imported { profile: sampled(import.profile, name), branches_used, branches: branches.total() }
+    ImportedBranches {
+        profile: sampled(import.profile, name),
+        branches_used,
+        branches: branches.total(),
+    }
 }
 
-/// The profile with its counts told as those of one sampled run.
+/// The profile with its counts as those of one sampled run.
 pub(super) fn sampled(mut profile: Profile, name: &str) -> Profile {
-    // Samples have no instructions; blocks stand for them.
+    // Samples do not count instructions, so the number of blocks is used.
     let blocks = profile.blocks.values().fold(0, |sum: u64, &count| sum.saturating_add(count));
     profile.sources.push(ProfileSource {
         workload: name.to_owned(),
@@ -82,27 +89,27 @@ pub(super) fn sampled(mut profile: Profile, name: &str) -> Profile {
     profile
 }
 
-struct Import<'a> {
+struct BranchImporter<'a> {
     image: &'a Image,
     profile: Profile,
 }
 
-impl Import<'_> {
-    /// Counts a taken branch; whether the image's code can take it.
+impl BranchImporter<'_> {
+    /// Counts a taken branch. Returns whether the image's code can take it.
     fn taken(&mut self, from: LinkAddr, to: LinkAddr, count: u64) -> bool {
         let (Some(source), Some(target)) = (self.image.block_at(from), self.starts(to)) else {
             return false;
         };
         let entry = self.image.function_of(target).addr == to;
         match self.image.block(source).end {
-            End::Branch(at) if at == to => self.edge(source, target, EdgeKind::Branch, count),
-            End::Jump(at) if at == to => self.edge(source, target, EdgeKind::Jump, count),
-            End::Call(callee) if entry && callee.is_none_or(|callee| callee == to) => {
+            BlockEnd::Branch(at) if at == to => self.edge(source, target, EdgeKind::Branch, count),
+            BlockEnd::Jump(at) if at == to => self.edge(source, target, EdgeKind::Jump, count),
+            BlockEnd::Call(callee) if entry && callee.is_none_or(|callee| callee == to) => {
                 let ends = (self.addr(source), to);
                 add(self.profile.calls.entry(ends).or_insert(0), count);
             }
-            End::Stop if entry => self.edge(source, target, EdgeKind::Indirect, count),
-            End::Stop => match self.call_before(target) {
+            BlockEnd::Stop if entry => self.edge(source, target, EdgeKind::Indirect, count),
+            BlockEnd::Stop => match self.call_before(target) {
                 Some(call) => self.edge(call, target, EdgeKind::FallThrough, count),
                 None => self.edge(source, target, EdgeKind::Indirect, count),
             },
@@ -111,13 +118,14 @@ impl Import<'_> {
         true
     }
 
-    /// Counts the blocks from one address to another, and the edges between them, as far as the
-    /// code runs straight on.
+    /// Counts the blocks from one address to another and the edges between them, as far as the code
+    /// is straight.
     fn straight(&mut self, from: LinkAddr, to: LinkAddr, count: u64) {
         let (Some(first), Some(last)) = (self.image.block_at(from), self.image.block_at(to)) else {
             return;
         };
-        let runs_on = |block: &Block| matches!(block.end, End::FallThrough | End::Branch(_));
+        let runs_on =
+            |block: &Block| matches!(block.end, BlockEnd::FallThrough | BlockEnd::Branch(_));
         let inside = (first.0..last.0).map(BlockIndex);
         let adjoining = |block: BlockIndex| {
             self.image.block(block).end_addr() == self.image.block(BlockIndex(block.0 + 1)).addr
@@ -150,11 +158,11 @@ impl Import<'_> {
         self.image.block_at(addr).filter(|&block| self.addr(block) == addr)
     }
 
-    /// The block before one, if it ends in a call that returns there.
+    /// The block in front of this one, if it ends with a call that returns here.
     fn call_before(&self, block: BlockIndex) -> Option<BlockIndex> {
         let before = BlockIndex(block.0.checked_sub(1)?);
         let found = self.image.block(before);
-        (matches!(found.end, End::Call(_)) && found.end_addr() == self.addr(block))
+        (matches!(found.end, BlockEnd::Call(_)) && found.end_addr() == self.addr(block))
             .then_some(before)
     }
 }
@@ -178,8 +186,7 @@ mod tests {
         let slide = 0x1200_0000;
         let at = |offset: u64| BASE + slide + offset;
         let mut branches = Branches::default();
-        // g is called, returns, and f is entered again from g's place in another way: the latest
-        // first.
+        // g is called and returns; then f is entered again from g. The latest branch comes first.
         branches.add_stack(&[(at(0x21), at(9)), (at(4), at(0x20)), (at(0x21), at(0))]);
         let imported = profile(&branches, &image(), slide, "perf.data");
         let link = |offset: u64| LinkAddr(BASE + offset);

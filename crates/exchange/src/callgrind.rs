@@ -1,9 +1,9 @@
 //! The format of valgrind's callgrind (its manual, "Callgrind Format Specification"), which
 //! KCachegrind and `callgrind_annotate` open.
 //!
-//! A service is a function that calls the functions with which its chains begin; user mode has no
-//! functions. An arc's inclusive cost is that of all chains that go over it, each counted once,
-//! however often it goes over it (recursion).
+//! A service appears as a function that calls the first functions of its chains. User mode has no
+//! functions. An arc's inclusive cost is the cost of all chains that contain the arc. Each chain
+//! counts once, even if it contains the arc several times (recursion).
 
 use crate::folded::{frame, title};
 use attribution::services::calls::{CallCost, CallNode, CallTree, NodeId, ROOT};
@@ -11,23 +11,24 @@ use attribution::services::table::ServiceTable;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
-/// Which misses a recording on a machine has.
+/// The misses that a recording on a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Events {
+pub enum CallgrindEvents {
+    /// None: instructions only.
     Instructions,
-    /// And misses of the L1I.
+    /// Misses of the L1I, too.
     Fetches,
-    /// And of the L1D and the L2.
+    /// Misses of the L1D and the L2, too.
     Memory,
 }
 
-impl Events {
-    /// What a table of services has been counted with.
-    pub fn of(table: &ServiceTable) -> Events {
+impl CallgrindEvents {
+    /// The events with which a table of services was counted.
+    pub fn of(table: &ServiceTable) -> CallgrindEvents {
         match table.machines.first() {
-            None => Events::Instructions,
-            Some(machine) if machine.kernel_stalls.is_none() => Events::Fetches,
-            Some(_) => Events::Memory,
+            None => CallgrindEvents::Instructions,
+            Some(machine) if machine.kernel_stalls.is_none() => CallgrindEvents::Fetches,
+            Some(_) => CallgrindEvents::Memory,
         }
     }
 
@@ -39,9 +40,9 @@ impl Events {
             ("L2m", "L2 misses, of instructions and data"),
         ];
         &ALL[..match self {
-            Events::Instructions => 1,
-            Events::Fetches => 2,
-            Events::Memory => 4,
+            CallgrindEvents::Instructions => 1,
+            CallgrindEvents::Fetches => 2,
+            CallgrindEvents::Memory => 4,
         }]
     }
 
@@ -52,16 +53,16 @@ impl Events {
     }
 }
 
-/// A function's own cost, and what it called.
+/// A function's own cost, and the functions that it called.
 #[derive(Default)]
-struct Entry {
+struct FunctionCosts {
     own: CallCost,
-    /// By name: calls, and all that was executed in them.
+    /// By the callee's name: the number of calls, and everything that was executed in them.
     called: BTreeMap<String, CallCost>,
 }
 
-/// `command`: what was recorded, for people.
-pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
+/// The file's text. `command` tells people what was recorded.
+pub fn callgrind(tree: &CallTree, events: CallgrindEvents, command: &str) -> String {
     let entries = entries(tree);
     let mut total = CallCost::default();
     entries.values().for_each(|entry| total += entry.own);
@@ -78,7 +79,7 @@ pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
     let names: Vec<&str> = events.names().iter().map(|(name, _)| *name).collect();
     let _ = writeln!(text, "events: {}\nsummary: {}\n", names.join(" "), events.values(&total));
     let mut known = HashSet::new();
-    // A name is written out where it comes first.
+    // The format writes a name in full where it occurs first.
     let mut named = |name: &str| {
         let number = numbers.get(name).copied().unwrap_or(0);
         match known.insert(number) {
@@ -90,8 +91,8 @@ pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
     for (name, entry) in &entries {
         let _ = writeln!(text, "fn={}\n0 {}", named(name), events.values(&entry.own));
         for (callee, cost) in &entry.called {
-            // What is entered by a jump into its middle was not called, but readers drop an arc
-            // without calls.
+            // Code that was entered by a jump into its middle was not called. But readers ignore an
+            // arc without calls.
             let _ = writeln!(
                 text,
                 "cfn={}\ncalls={} 0\n0 {}",
@@ -105,8 +106,8 @@ pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {
     text
 }
 
-fn entries(tree: &CallTree) -> BTreeMap<String, Entry> {
-    let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
+fn entries(tree: &CallTree) -> BTreeMap<String, FunctionCosts> {
+    let mut entries: BTreeMap<String, FunctionCosts> = BTreeMap::new();
     let mut own = vec![CallCost::default(); tree.nodes.len()];
     let name = |node: NodeId| frame(&tree.functions[tree.nodes[node.0 as usize].function as usize]);
     let outermost = outermost(tree);
@@ -145,7 +146,7 @@ fn entries(tree: &CallTree) -> BTreeMap<String, Entry> {
     entries
 }
 
-/// The cost, with its calls or without.
+/// The cost, with or without its calls.
 fn counted(cost: CallCost, with_calls: bool) -> CallCost {
     CallCost { calls: if with_calls { cost.calls } else { 0 }, ..cost }
 }
@@ -162,7 +163,7 @@ fn outermost(tree: &CallTree) -> Vec<NodeId> {
     first
 }
 
-/// Whether the arc to this node is in the chain above it, too.
+/// Whether the chain above this node already contains the arc to it.
 fn is_again(tree: &CallTree, node: CallNode) -> bool {
     let function = |node: NodeId| tree.nodes[node.0 as usize].function;
     let caller = function(node.parent);

@@ -1,12 +1,12 @@
-//! Folded stacks: what `flamegraph.pl`, inferno, speedscope and the Firefox profiler take: a line a
-//! chain of calls, `frame;frame;… count`.
+//! Folded stacks for `flamegraph.pl`, inferno, speedscope and the Firefox profiler: one line for
+//! each chain of calls, `frame;frame;… count`.
 
 use attribution::services::annotations::ServiceKind;
 use attribution::services::calls::{CallTree, ServiceCalls};
 use std::fmt::Write;
 
-/// Instructions of each chain itself; lines ascending. The first frame is user, kernel or idle, the
-/// second the service, then come functions.
+/// The instructions that each chain executed itself, as ascending lines. The first frame is user,
+/// kernel or idle, the second is the service, and functions follow.
 pub fn folded(tree: &CallTree) -> String {
     let mut lines: Vec<String> = Vec::new();
     for service in &tree.services {
@@ -25,7 +25,7 @@ pub fn folded(tree: &CallTree) -> String {
     lines.join("\n")
 }
 
-/// The two outermost frames.
+/// The two outermost frames of a service.
 pub fn frames(service: &ServiceCalls) -> [String; 2] {
     let mode = match service.kind {
         ServiceKind::User => "user",
@@ -35,10 +35,12 @@ pub fn frames(service: &ServiceCalls) -> [String; 2] {
     [mode.to_owned(), frame(&title(service))]
 }
 
+/// The name of a service for people.
 pub fn title(service: &ServiceCalls) -> String {
     service_title(service.kind, &service.name)
 }
 
+/// The name, for people, of a service of this kind.
 pub fn service_title(kind: ServiceKind, name: &str) -> String {
     match kind {
         ServiceKind::Idle => name.to_owned(),
@@ -46,7 +48,8 @@ pub fn service_title(kind: ServiceKind, name: &str) -> String {
     }
 }
 
-/// A name that neither ends its frame nor its line: names of processes are anything.
+/// A name with characters replaced that would end the frame or the line. Names of processes may
+/// contain any character.
 pub fn frame(name: &str) -> String {
     let safe = |character: char| match character {
         ';' => ':',

@@ -1,9 +1,9 @@
-//! What went on in a recording over time, written as it is read: Chrome's trace events, and the
-//! table of all invocations.
+//! What happened in a recording over time: Chrome's trace events, and the table of all invocations.
 //!
-//! Takes a recording and its attribution; gives files. Holds only what is open in memory.
+//! Input: a recording and its attribution. Output: files, written while the recording is read.
+//! Memory holds only invocations that have not ended.
 
-use crate::parquet::Invocations;
+use crate::parquet::InvocationTable;
 use crate::perfetto::TraceEvents;
 use anyhow::Result;
 use attribution::{Attribution, conditions_by_name, read, services};
@@ -11,11 +11,11 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-/// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds
-/// of the guest's clock); how many events.
+/// Writes Chrome's trace events that touch the window, which is in nanoseconds of the guest's
+/// clock. Returns their number.
 ///
 /// # Errors
-/// The recording is damaged or of another kernel; `out` cannot be written.
+/// The recording is damaged or of another kernel, or `out` cannot be written.
 pub fn trace_events(
     attribution: &Attribution,
     recording: &Path,
@@ -33,10 +33,11 @@ pub fn trace_events(
     })
 }
 
-/// Writes every invocation of a service as a Parquet table; the bytes of the table of tasks.
+/// Writes every invocation of a service as a Parquet table. Returns the bytes of the table of
+/// tasks.
 ///
 /// # Errors
-/// As [`trace_events`].
+/// The same errors as [`trace_events`].
 pub fn invocations(
     attribution: &Attribution,
     recording: &Path,
@@ -45,7 +46,7 @@ pub fn invocations(
 ) -> Result<Vec<u8>> {
     let Attribution { symbols, binding, .. } = attribution;
     read(recording, "invocations", |reader| {
-        let invocations = Invocations::new(out, conditions)?;
+        let invocations = InvocationTable::new(out, conditions)?;
         services::attribute_in_time(reader, symbols, binding, &[], invocations)?.1.finish()
     })
 }

@@ -1,12 +1,22 @@
-//! Profiles for the tools of others, and theirs for Kernlane: one format a file.
+//! Converts profiles to files of other tools, and back. Each format has its own file.
 //!
-//! Takes a profile with its image; gives the bytes of a file that another tool takes, or the other
-//! way round. Measures nothing and changes no count.
+//! Input: a profile with its image. Output: the bytes of a file for another tool, or the reverse.
+//! This crate measures nothing and changes no count.
+//!
+//! ```
+//! use kernlane_exchange::branches::Branches;
+//! // Two samples of one branch stack.
+//! let mut branches = Branches::default();
+//! branches.add_stack(&[(0x30, 0x40), (0x10, 0x20)]);
+//! branches.add_stack(&[(0x30, 0x40), (0x10, 0x20)]);
+//! assert_eq!((branches.total(), branches.straight[&(0x20, 0x30)]), (4, 2));
+//! ```
 //!
 //! To add a format: a file with a function, a line in `Format`, and a check with the tool itself in
 //! `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod bolt;
 pub mod branches;
@@ -60,24 +70,27 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether it is made of a recording's services and chains of calls, not of counts.
+    /// Whether the format needs a recording's services and chains of calls instead of counts.
     pub fn is_of_calls(self) -> bool {
         matches!(self, Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet)
     }
 }
 
-/// What is exported: a profile, the image that ran, and the file that the image is of.
-pub struct Subject<'a> {
+/// What is exported: a profile, the image that ran, and the image's file.
+pub struct ExportSubject<'a> {
+    /// The image.
     pub image: &'a Image,
+    /// The profile.
     pub profile: &'a Profile,
+    /// The image's file.
     pub path: &'a Path,
 }
 
-impl Subject<'_> {
-    /// The blocks that ran, with their counts, ascending.
+impl ExportSubject<'_> {
+    /// The executed blocks with their counts, ascending.
     ///
     /// # Errors
-    /// The profile names an address at which the image has no block.
+    /// The profile contains an address at which the image has no block.
     pub fn blocks(&self) -> Result<Vec<(BlockIndex, u64)>> {
         let ran = self.profile.blocks.iter().filter(|&(_, &count)| count > 0);
         ran.map(|(&addr, &count)| Ok((self.block(addr)?, count))).collect()
@@ -86,20 +99,22 @@ impl Subject<'_> {
     /// The block that starts at an address of the profile.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such block.
     pub fn block(&self, addr: LinkAddr) -> Result<BlockIndex> {
         let block = self.image.block_at(addr).filter(|&block| self.image.block(block).addr == addr);
-        block.with_context(|| format!("the profile names a block at {addr}, where the image has none: is it of another build?"))
+        block.with_context(|| format!("the profile has a block at {addr}, but the image has none: is the profile from another build?"))
     }
 }
 
-/// The code of an image, to look at single instructions.
-pub struct Code {
-    /// Address and bytes of each section, ascending.
+/// The code of an image, for access to single instructions.
+pub struct ImageCode {
+    /// The address and the bytes of each section, ascending.
     sections: Vec<(u64, Vec<u8>)>,
 }
 
-impl Code {
+impl ImageCode {
+    /// Reads the sections of a file.
+    ///
     /// # Errors
     /// The file cannot be read, or is not ELF.
     pub fn read(path: &Path) -> Result<Self> {
@@ -115,7 +130,7 @@ impl Code {
         Ok(Self { sections })
     }
 
-    /// The addresses of a block's instructions, ascending; at least one.
+    /// The addresses of a block's instructions, ascending. There is at least one.
     ///
     /// # Errors
     /// The file has no code there.
@@ -143,20 +158,20 @@ impl Code {
     }
 }
 
-/// What one of LLVM's tools says about a file.
+/// What one of LLVM's tools prints about a file.
 fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &str) -> Result<String> {
-    let mut asked = Command::new(format!("{tool}-22"));
-    asked.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut command = Command::new(format!("{tool}-22"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     match tool {
-        "llvm-symbolizer" => asked.arg(format!("--obj={}", path.display())),
-        _ => asked.arg(path),
+        "llvm-symbolizer" => command.arg(format!("--obj={}", path.display())),
+        _ => command.arg(path),
     };
-    let mut running = asked
+    let mut running = command
         .spawn()
         .with_context(|| format!("{tool}-22 cannot be run: install the package llvm-22"))?;
     let mut stdin = running.stdin.take();
     let output = std::thread::scope(|scope| {
-        // Written beside the reading, or two full pipes would wait for each other.
+        // A separate thread writes. Otherwise two full pipes would block each other.
         scope.spawn(move || {
             use std::io::Write;
             stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()))
@@ -166,5 +181,6 @@ fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &str) -> Result<
     if !output.status.success() {
         bail!("{tool}-22 could not read {}: {}", path.display(), output.status);
     }
-    String::from_utf8(output.stdout).with_context(|| format!("{tool}-22 wrote no text"))
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("{tool}-22 printed something that is not text"))
 }

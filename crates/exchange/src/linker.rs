@@ -1,18 +1,18 @@
-//! What lld takes: how often functions call each other, and an order of functions.
+//! Files for lld: how often functions call each other, and an order of functions.
 
-use super::Subject;
+use super::ExportSubject;
 use anyhow::Result;
 use image::BlockIndex;
 use image::order::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions are calls,
-/// too.
+/// The file for `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions
+/// count as calls.
 ///
 /// # Errors
-/// The profile is not of this image.
-pub fn call_graph(subject: &Subject) -> Result<String> {
+/// The profile belongs to another image.
+pub fn call_graph(subject: &ExportSubject) -> Result<String> {
     let name = |block: BlockIndex| subject.image.function_of(block).name.as_str();
     let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let calls = subject.profile.calls.iter().map(|(&ends, &count)| (ends, count));
@@ -31,9 +31,9 @@ pub fn call_graph(subject: &Subject) -> Result<String> {
     Ok(text)
 }
 
-/// `--symbol-ordering-file`: the functions whose blocks are hot, each where its first hot block
-/// stands in the layout.
-pub fn symbol_order(subject: &Subject, layout: &Layout) -> String {
+/// The file for `--symbol-ordering-file`: the functions with hot blocks, in the order of their
+/// first hot blocks in the layout.
+pub fn symbol_order(subject: &ExportSubject, layout: &Layout) -> String {
     let mut named = BTreeSet::new();
     let mut text = String::new();
     for run in &layout.runs[..layout.hot] {

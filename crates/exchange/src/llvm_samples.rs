@@ -1,5 +1,5 @@
 //! LLVM's sample profile as text (`llvm/include/llvm/ProfileData/SampleProfReader.h`): counts by
-//! source line, inlined functions nested.
+//! source line, with nested inlined functions.
 //!
 //! ```text
 //! function:TOTAL:HEAD
@@ -8,10 +8,10 @@
 //!   OFFSET: COUNT
 //! ```
 //!
-//! Offsets are lines from the start of the function. A line's count is that of its most executed
-//! instruction. Lines come from the image's DWARF by `llvm-symbolizer`.
+//! Offsets are lines from the start of the function. A line's count is the count of its most
+//! executed instruction. `llvm-symbolizer` finds the lines in the image's DWARF.
 
-use super::{Code, Subject, ask_llvm};
+use super::{ExportSubject, ImageCode, ask_llvm};
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use serde::Deserialize;
@@ -19,14 +19,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 #[derive(Deserialize)]
-struct Answer {
+struct SymbolizerAnswer {
     #[serde(rename = "Symbol", default)]
-    frames: Vec<Frame>,
+    frames: Vec<SourceFrame>,
 }
 
-/// Where an instruction comes from: the innermost inlined function first.
+/// One source position of an instruction. The innermost inlined function comes first.
 #[derive(Deserialize)]
-pub(super) struct Frame {
+pub(super) struct SourceFrame {
     #[serde(rename = "FunctionName")]
     pub function: String,
     #[serde(rename = "Line", default)]
@@ -37,23 +37,24 @@ pub(super) struct Frame {
     discriminator: u32,
 }
 
-/// Lines from the start of a function, and which of several blocks on a line.
-pub(super) type Place = (u64, u32);
+/// The line, counted from the start of its function, and the discriminator of the block on that
+/// line.
+pub(super) type LineOffset = (u64, u32);
 
-/// The counts of a function, or of one place where it was inlined.
+/// The counts of a function, or of one place into which it was inlined.
 #[derive(Default)]
-struct Body {
-    lines: BTreeMap<Place, u64>,
-    calls: BTreeMap<(Place, String), u64>,
-    inlined: BTreeMap<(Place, String), Body>,
+struct SampledBody {
+    lines: BTreeMap<LineOffset, u64>,
+    calls: BTreeMap<(LineOffset, String), u64>,
+    inlined: BTreeMap<(LineOffset, String), SampledBody>,
 }
 
 /// The profile as text.
 ///
 /// # Errors
 /// The image has no DWARF, or `llvm-symbolizer` cannot be run.
-pub fn sample_profile(subject: &Subject) -> Result<String> {
-    let code = Code::read(subject.path)?;
+pub fn sample_profile(subject: &ExportSubject) -> Result<String> {
+    let code = ImageCode::read(subject.path)?;
     let mut addresses: Vec<(LinkAddr, u64)> = Vec::new();
     let mut callees: BTreeMap<LinkAddr, Vec<(&str, u64)>> = BTreeMap::new();
     let mut heads: BTreeMap<&str, u64> = BTreeMap::new();
@@ -70,9 +71,9 @@ pub fn sample_profile(subject: &Subject) -> Result<String> {
         let callee = &subject.image.function_of(subject.block(to)?).name;
         callees.entry(leaves).or_default().push((callee, count));
     }
-    let asked: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
-    let frames = frames(subject.path, &asked)?;
-    let mut functions: BTreeMap<String, Body> = BTreeMap::new();
+    let instruction_addresses: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
+    let frames = frames(subject.path, &instruction_addresses)?;
+    let mut functions: BTreeMap<String, SampledBody> = BTreeMap::new();
     for ((addr, count), mut frames) in addresses.into_iter().zip(frames) {
         let Some(outermost) = frames.pop() else { continue };
         let mut body = functions.entry(outermost.function.clone()).or_default();
@@ -97,40 +98,41 @@ pub fn sample_profile(subject: &Subject) -> Result<String> {
     Ok(text)
 }
 
-/// Where each instruction comes from, outermost last; empty where the DWARF does not say.
-pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<Frame>>> {
+/// The source positions of each instruction, outermost last. Empty if the DWARF does not say.
+pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<SourceFrame>>> {
     let input: String = addresses.iter().map(|addr| format!("0x{addr}\n")).collect();
     let arguments = ["--output-style=JSON", "--functions=linkage", "--inlines"];
-    let said = ask_llvm("llvm-symbolizer", &arguments, path, &input)?;
-    let answers: Result<Vec<Answer>, _> = said.lines().map(serde_json::from_str).collect();
-    let answers = answers.context("llvm-symbolizer-22 wrote something else than expected")?;
+    let output_text = ask_llvm("llvm-symbolizer", &arguments, path, &input)?;
+    let answers: Result<Vec<SymbolizerAnswer>, _> =
+        output_text.lines().map(serde_json::from_str).collect();
+    let answers = answers.context("the output of llvm-symbolizer-22 cannot be read")?;
     if answers.len() != addresses.len() {
         bail!("llvm-symbolizer-22 gave {} answers to {} questions", answers.len(), addresses.len());
     }
-    let known = |frame: &Frame| frame.line > 0 && frame.start_line > 0;
+    let known = |frame: &SourceFrame| frame.line > 0 && frame.start_line > 0;
     if !answers.iter().flat_map(|answer| &answer.frames).any(known) {
         bail!(
-            "{}: has no DWARF, so that no address has a line: build it with CONFIG_DEBUG_INFO_DWARF5=y",
+            "{}: has no DWARF, so no address has a source line: build it with CONFIG_DEBUG_INFO_DWARF5=y",
             path.display()
         );
     }
-    let lines = |answer: Answer| match answer.frames.iter().all(known) {
+    let lines = |answer: SymbolizerAnswer| match answer.frames.iter().all(known) {
         true => answer.frames,
         false => Vec::new(),
     };
     Ok(answers.into_iter().map(lines).collect())
 }
 
-impl Frame {
-    /// LLVM keeps 16 bits of an offset.
-    pub fn place(&self) -> Place {
+impl SourceFrame {
+    /// The position in the profile. LLVM keeps 16 bits of an offset.
+    pub fn place(&self) -> LineOffset {
         (self.line.wrapping_sub(self.start_line) & 0xffff, base_discriminator(self.discriminator))
     }
 }
 
-/// The part of a discriminator that tells blocks on one line apart
-/// (`DILocation::getBaseDiscriminatorFromDiscriminator`): prefix-encoded, 5 bits, or 12 when the
-/// sixth says so.
+/// The part of a discriminator that distinguishes blocks on one line
+/// (`DILocation::getBaseDiscriminatorFromDiscriminator`). It is prefix-encoded in 5 bits, or in 12
+/// bits if the sixth bit is set.
 fn base_discriminator(discriminator: u32) -> u32 {
     if discriminator & 1 != 0 {
         return 0;
@@ -142,15 +144,15 @@ fn base_discriminator(discriminator: u32) -> u32 {
     }
 }
 
-impl Body {
+impl SampledBody {
     fn total(&self) -> u64 {
-        let inlined: u64 = self.inlined.values().map(Body::total).sum();
+        let inlined: u64 = self.inlined.values().map(SampledBody::total).sum();
         self.lines.values().sum::<u64>().saturating_add(inlined)
     }
 
     fn append(&self, depth: usize, text: &mut String) {
         let indent = " ".repeat(depth);
-        let named = |&(offset, discriminator): &Place| match discriminator {
+        let named = |&(offset, discriminator): &LineOffset| match discriminator {
             0 => offset.to_string(),
             _ => format!("{offset}.{discriminator}"),
         };
@@ -177,13 +179,13 @@ mod tests {
     #[test]
     fn discriminators_are_decoded_as_llvm_encodes_them() {
         assert_eq!([0, 2, 4, 62, 1].map(base_discriminator), [0, 1, 2, 31, 0]);
-        // 32 is 0b1_00000: its low five bits, the bit that says there are more, the rest.
+        // 32 is 0b1_00000: its low five bits, the bit that announces more, and the rest.
         assert_eq!(base_discriminator((0x20 | (1 << 6)) << 1), 32);
     }
 
     #[test]
     fn inlined_functions_are_nested() {
-        let mut body = Body::default();
+        let mut body = SampledBody::default();
         body.lines.insert((1, 0), 10);
         body.lines.insert((2, 3), 7);
         body.calls.insert(((2, 3), "callee".to_owned()), 7);

@@ -1,11 +1,11 @@
-//! Parquet, the tables that pandas, Polars, DuckDB and Spark read: services, functions, chains of
-//! calls and invocations of a recording.
+//! Parquet tables for pandas, Polars, DuckDB and Spark: the services, functions, chains of calls
+//! and invocations of a recording.
 //!
-//! Takes what was observed; gives one file a table. Every column may be null; the conditions are
-//! the file's key-value metadata. `docs/reference/exports.md` says what the columns are. Computes
-//! nothing but sums.
+//! Input: what was observed. Output: one file for each table. Every column may be null. The file's
+//! key-value metadata contains the conditions. `docs/reference/exports.md` describes the columns.
+//! This module computes only sums.
 
-use crate::callgrind::Events;
+use crate::callgrind::CallgrindEvents;
 use anyhow::{Context, Result, bail};
 use attribution::services::LevelMisses;
 use attribution::services::annotations::ServiceKind;
@@ -21,25 +21,27 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
-/// Rows that are held until they are written together.
+/// The number of rows that are collected and then written together.
 const GROUP: usize = 1 << 16;
 
 /// A table's name and columns.
-pub struct Schema {
+pub struct TableSchema {
+    /// The name of the table.
     pub name: &'static str,
-    columns: &'static [(&'static str, Type)],
+    columns: &'static [(&'static str, ColumnType)],
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Type {
+enum ColumnType {
     Text,
     Count,
     Real,
 }
 
-use Type::{Count, Real, Text};
+use ColumnType::{Count, Real, Text};
 
-pub const SERVICES: Schema = Schema {
+/// The services.
+pub const SERVICES: TableSchema = TableSchema {
     name: "services",
     columns: &[
         ("kind", Text),
@@ -59,7 +61,8 @@ pub const SERVICES: Schema = Schema {
     ],
 };
 
-pub const FUNCTIONS: Schema = Schema {
+/// The functions of each service.
+pub const FUNCTIONS: TableSchema = TableSchema {
     name: "functions",
     columns: &[
         ("kind", Text),
@@ -73,7 +76,8 @@ pub const FUNCTIONS: Schema = Schema {
     ],
 };
 
-pub const CHAINS: Schema = Schema {
+/// The chains of calls of each service.
+pub const CHAINS: TableSchema = TableSchema {
     name: "chains",
     columns: &[
         ("kind", Text),
@@ -88,7 +92,8 @@ pub const CHAINS: Schema = Schema {
     ],
 };
 
-pub const INVOCATIONS: Schema = Schema {
+/// The invocations of services.
+pub const INVOCATIONS: TableSchema = TableSchema {
     name: "invocations",
     columns: &[
         ("task", Count),
@@ -102,51 +107,52 @@ pub const INVOCATIONS: Schema = Schema {
     ],
 };
 
-pub const TASKS: Schema =
-    Schema { name: "tasks", columns: &[("task", Count), ("name", Text), ("pid", Count)] };
+/// The tasks.
+pub const TASKS: TableSchema =
+    TableSchema { name: "tasks", columns: &[("task", Count), ("name", Text), ("pid", Count)] };
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
-enum Cell {
+enum TableCell {
     Null,
     Text(ByteArray),
     Count(u64),
     Real(f64),
 }
 
-impl From<&str> for Cell {
-    fn from(text: &str) -> Cell {
-        Cell::Text(text.into())
+impl From<&str> for TableCell {
+    fn from(text: &str) -> TableCell {
+        TableCell::Text(text.into())
     }
 }
 
-impl From<u64> for Cell {
-    fn from(count: u64) -> Cell {
-        Cell::Count(count)
+impl From<u64> for TableCell {
+    fn from(count: u64) -> TableCell {
+        TableCell::Count(count)
     }
 }
 
-impl From<f64> for Cell {
-    fn from(number: f64) -> Cell {
-        Cell::Real(number)
+impl From<f64> for TableCell {
+    fn from(number: f64) -> TableCell {
+        TableCell::Real(number)
     }
 }
 
-impl<T: Into<Cell>> From<Option<T>> for Cell {
-    fn from(value: Option<T>) -> Cell {
-        value.map_or(Cell::Null, T::into)
+impl<T: Into<TableCell>> From<Option<T>> for TableCell {
+    fn from(value: Option<T>) -> TableCell {
+        value.map_or(TableCell::Null, T::into)
     }
 }
 
-/// Writes one table, a group of rows at a time.
+/// Writes one table, in groups of rows.
 struct TableWriter<W: Write + Send> {
     file: SerializedFileWriter<W>,
-    columns: &'static [(&'static str, Type)],
-    rows: Vec<Vec<Cell>>,
+    columns: &'static [(&'static str, ColumnType)],
+    rows: Vec<Vec<TableCell>>,
 }
 
 impl<W: Write + Send> TableWriter<W> {
-    fn new(out: W, schema: &Schema, conditions: &[(&str, String)]) -> Result<Self> {
+    fn new(out: W, schema: &TableSchema, conditions: &[(&str, String)]) -> Result<Self> {
         let columns: String = schema
             .columns
             .iter()
@@ -165,7 +171,7 @@ impl<W: Write + Send> TableWriter<W> {
         })
     }
 
-    fn push(&mut self, row: Vec<Cell>) -> Result<()> {
+    fn push(&mut self, row: Vec<TableCell>) -> Result<()> {
         self.rows.push(row);
         match self.rows.len() < GROUP {
             true => Ok(()),
@@ -177,18 +183,18 @@ impl<W: Write + Send> TableWriter<W> {
         let rows = std::mem::take(&mut self.rows);
         let mut group = self.file.next_row_group()?;
         for (at, (name, of)) in self.columns.iter().enumerate() {
-            let cells = rows.iter().map(|row| row.get(at).unwrap_or(&Cell::Null));
+            let cells = rows.iter().map(|row| row.get(at).unwrap_or(&TableCell::Null));
             match of {
                 Text => column::<W, ByteArrayType>(&mut group, cells, |cell| match cell {
-                    Cell::Text(text) => Some(text.clone()),
+                    TableCell::Text(text) => Some(text.clone()),
                     _ => None,
                 }),
                 Count => column::<W, Int64Type>(&mut group, cells, |cell| match cell {
-                    Cell::Count(count) => i64::try_from(*count).ok(),
+                    TableCell::Count(count) => i64::try_from(*count).ok(),
                     _ => None,
                 }),
                 Real => column::<W, DoubleType>(&mut group, cells, |cell| match cell {
-                    Cell::Real(number) => Some(*number),
+                    TableCell::Real(number) => Some(*number),
                     _ => None,
                 }),
             }
@@ -207,8 +213,8 @@ impl<W: Write + Send> TableWriter<W> {
     }
 }
 
-impl Type {
-    /// In the language of Parquet's schemas.
+impl ColumnType {
+    /// The type in the language of Parquet's schemas.
     fn field(self, name: &str) -> String {
         match self {
             Text => format!("binary {name} (UTF8)"),
@@ -220,13 +226,13 @@ impl Type {
 
 fn column<'a, W: Write + Send, T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, W>,
-    cells: impl Iterator<Item = &'a Cell>,
-    value: impl Fn(&Cell) -> Option<T::T>,
+    cells: impl Iterator<Item = &'a TableCell>,
+    value: impl Fn(&TableCell) -> Option<T::T>,
 ) -> Result<()> {
     let (mut values, mut present) = (Vec::new(), Vec::new());
     for cell in cells {
         let value = value(cell);
-        if value.is_none() && *cell != Cell::Null {
+        if value.is_none() && *cell != TableCell::Null {
             bail!("{cell:?} does not fit");
         }
         present.push(i16::from(value.is_some()));
@@ -238,9 +244,9 @@ fn column<'a, W: Write + Send, T: DataType>(
 }
 
 fn table(
-    schema: &Schema,
+    schema: &TableSchema,
     conditions: &[(&str, String)],
-    rows: impl Iterator<Item = Vec<Cell>>,
+    rows: impl Iterator<Item = Vec<TableCell>>,
 ) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut table = TableWriter::new(&mut bytes, schema, conditions)?;
@@ -251,19 +257,23 @@ fn table(
     Ok(bytes)
 }
 
-/// What a row has of a cost: calls, instructions, and the misses that were counted.
-fn counts(calls: u64, cost: &CallCost, events: Events) -> [Cell; 5] {
+/// The values of a row from a cost: calls, instructions, and the misses that were counted.
+fn counts(calls: u64, cost: &CallCost, events: CallgrindEvents) -> [TableCell; 5] {
     let LevelMisses { l1i, l1d, l2 } = cost.misses;
-    let of_memory = |misses: u64| Cell::from((events == Events::Memory).then_some(misses));
-    let fetches = (events != Events::Instructions).then_some(l1i);
+    let of_memory =
+        |misses: u64| TableCell::from((events == CallgrindEvents::Memory).then_some(misses));
+    let fetches = (events != CallgrindEvents::Instructions).then_some(l1i);
     [calls.into(), cost.instructions.into(), fetches.into(), of_memory(l1d), of_memory(l2)]
 }
 
-/// A row for each service of the table and of the chains, ascending by kind and name.
+/// A row for each service in the table and in the chains, ascending by kind and name.
+///
+/// # Errors
+/// The table cannot be written.
 pub fn services(
     services: &ServiceTable,
     tree: &CallTree,
-    events: Events,
+    events: CallgrindEvents,
     conditions: &[(&str, String)],
 ) -> Result<Vec<u8>> {
     let mut all: BTreeMap<(ServiceKind, &str), (CallCost, Option<&ServiceRow>)> = BTreeMap::new();
@@ -277,7 +287,7 @@ pub fn services(
     let rows = all.into_iter().map(|((kind, name), (cost, row))| {
         let latency = row.map(|row| row.latency);
         let cycles = row.and_then(|row| row.machines.first()).map(|machine| machine.cycles);
-        let mut cells: Vec<Cell> = vec![kind.title().into(), name.into()];
+        let mut cells: Vec<TableCell> = vec![kind.title().into(), name.into()];
         cells.extend(counts(row.map_or(0, |row| row.calls), &cost, events));
         cells.extend([
             cycles.into(),
@@ -293,11 +303,14 @@ pub fn services(
     table(&SERVICES, conditions, rows)
 }
 
-/// A row for each function in each service, ascending by kind, service and function; null is user
-/// mode and what a service executes in no function.
+/// A row for each function in each service, ascending by kind, service and function. The function
+/// is null for user mode, and for what a service executes in no function.
+///
+/// # Errors
+/// The table cannot be written.
 pub fn functions(
     tree: &CallTree,
-    events: Events,
+    events: CallgrindEvents,
     conditions: &[(&str, String)],
 ) -> Result<Vec<u8>> {
     let rows = tree.services.iter().flat_map(|service| {
@@ -308,7 +321,7 @@ pub fn functions(
             *by_name.entry(name).or_default() += *cost;
         }
         by_name.into_iter().map(move |(name, cost)| {
-            let mut cells: Vec<Cell> =
+            let mut cells: Vec<TableCell> =
                 vec![service.kind.title().into(), service.name.as_str().into(), name.into()];
             cells.extend(counts(cost.calls, &cost, events));
             cells
@@ -317,15 +330,22 @@ pub fn functions(
     table(&FUNCTIONS, conditions, rows)
 }
 
-/// A row for each chain of calls in each service, ascending by kind and service; what a chain
-/// executed itself.
-pub fn chains(tree: &CallTree, events: Events, conditions: &[(&str, String)]) -> Result<Vec<u8>> {
+/// A row for each chain of calls in each service, ascending by kind and service, with what the
+/// chain executed itself.
+///
+/// # Errors
+/// The table cannot be written.
+pub fn chains(
+    tree: &CallTree,
+    events: CallgrindEvents,
+    conditions: &[(&str, String)],
+) -> Result<Vec<u8>> {
     let rows = tree.services.iter().flat_map(|service| {
         service.costs.iter().map(|(node, cost)| {
             let chain = tree.chain(*node);
-            let mut cells: Vec<Cell> =
+            let mut cells: Vec<TableCell> =
                 vec![service.kind.title().into(), service.name.as_str().into()];
-            cells.extend([Cell::from(chain.join(";").as_str()), (chain.len() as u64).into()]);
+            cells.extend([TableCell::from(chain.join(";").as_str()), (chain.len() as u64).into()]);
             cells.extend(counts(cost.calls, cost, events));
             cells
         })
@@ -333,15 +353,19 @@ pub fn chains(tree: &CallTree, events: Events, conditions: &[(&str, String)]) ->
     table(&CHAINS, conditions, rows)
 }
 
-/// Writes the table of invocations as they end; holds the tasks.
-pub struct Invocations<'a, W: Write + Send> {
+/// Writes the table of invocations when they end, and collects the tasks.
+pub struct InvocationTable<'a, W: Write + Send> {
     table: TableWriter<W>,
-    tasks: Vec<Vec<Cell>>,
+    tasks: Vec<Vec<TableCell>>,
     conditions: &'a [(&'a str, String)],
     error: Option<anyhow::Error>,
 }
 
-impl<'a, W: Write + Send> Invocations<'a, W> {
+impl<'a, W: Write + Send> InvocationTable<'a, W> {
+    /// Starts the table of invocations in `out`.
+    ///
+    /// # Errors
+    /// `out` cannot be written.
     pub fn new(out: W, conditions: &'a [(&'a str, String)]) -> Result<Self> {
         Ok(Self {
             table: TableWriter::new(out, &INVOCATIONS, conditions)?,
@@ -351,7 +375,7 @@ impl<'a, W: Write + Send> Invocations<'a, W> {
         })
     }
 
-    /// The bytes of the table of tasks.
+    /// Ends the table. Returns the bytes of the table of tasks.
     ///
     /// # Errors
     /// An invocation could not be written.
@@ -362,7 +386,7 @@ impl<'a, W: Write + Send> Invocations<'a, W> {
     }
 }
 
-impl<W: Write + Send> SpanTrack for Invocations<'_, W> {
+impl<W: Write + Send> SpanTrack for InvocationTable<'_, W> {
     fn span(&mut self, task: usize, span: &ServiceSpan) {
         if self.error.is_some() {
             return;

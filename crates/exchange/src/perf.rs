@@ -1,8 +1,8 @@
-//! Branch stacks from perf: `perf.data` of `perf record -b`, or the text of
+//! Reads branch stacks of perf: `perf.data` of `perf record -b`, or the text of
 //! `perf script -F brstack`.
 //!
-//! Takes their bytes; gives branches by run-time addresses, and where the kernel ran. The layout of
-//! a sample is that of `include/uapi/linux/perf_event.h`, `PERF_RECORD_SAMPLE`.
+//! Output: branches by run-time addresses, and the address at which the kernel ran.
+//! `include/uapi/linux/perf_event.h`, `PERF_RECORD_SAMPLE`, defines the format of a sample.
 
 use super::branches::Branches;
 use anyhow::{Context, Result, bail};
@@ -12,25 +12,25 @@ use linux_perf_data::linux_perf_event_reader::{
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
 use std::io::Cursor;
 
-/// What a `perf.data` file says.
+/// The contents of a `perf.data` file.
 #[derive(Debug, Default)]
-pub struct Samples {
+pub struct PerfSamples {
+    /// The branches.
     pub branches: Branches,
-    /// Name and run-time address of the symbol by which perf tells where the kernel's text lies, if
-    /// it does.
+    /// The name and run-time address of the symbol by which perf records where the kernel's text
+    /// lies, if the file has it.
     pub kernel: Option<(String, u64)>,
 }
 
 /// Reads `perf.data`.
 ///
 /// # Errors
-/// It is damaged, or its samples have no branch stacks.
-pub fn data(file: &[u8]) -> Result<Samples> {
+/// The file is damaged, or its samples have no branch stacks.
+pub fn data(file: &[u8]) -> Result<PerfSamples> {
     sections_are_inside(file)?;
     let PerfFileReader { mut perf_file, mut record_iter } =
-        PerfFileReader::parse_file(Cursor::new(file))
-            .context("not a perf.data file that can be read")?;
-    let mut samples = Samples::default();
+        PerfFileReader::parse_file(Cursor::new(file)).context("not a readable perf.data file")?;
+    let mut samples = PerfSamples::default();
     let (mut all, mut with_stack) = (0u64, 0u64);
     while let Some(record) =
         record_iter.next_record(&mut perf_file).context("the file is damaged or cut off")?
@@ -56,8 +56,8 @@ pub fn data(file: &[u8]) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Whether the sections that the header names lie in the file: the reader makes room for as much as
-/// they say.
+/// Checks that the sections in the header lie in the file, because the reader allocates as much
+/// memory as the header says.
 fn sections_are_inside(file: &[u8]) -> Result<()> {
     let number = |at: usize| {
         file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
@@ -67,13 +67,13 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
             number(at).zip(number(at + 8)).and_then(|(offset, size)| offset.checked_add(size));
         end.is_some_and(|end| end <= file.len() as u64)
     };
-    // struct perf_file_header: magic, size, attr_size, then attrs, data and event_types as offset
-    // and size, then bits of features.
+    // struct perf_file_header has magic, size and attr_size. The offsets and sizes of attrs, data
+    // and event_types follow, and then the bits of features.
     let (attributes, data, event_types, features) = (24, 40, 56, 72);
     if ![attributes, data, event_types].into_iter().all(inside) {
-        bail!("a section that the header names lies outside of the file: it is damaged or cut off");
+        bail!("a section lies outside of the file: it is damaged or cut off");
     }
-    // Behind the data stand offset and size of each feature's section.
+    // Behind the data stand the offset and the size of each feature's section.
     let table = number(data)
         .zip(number(data + 8))
         .and_then(|(offset, size)| usize::try_from(offset + size).ok());
@@ -85,7 +85,7 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
     }
 }
 
-/// The mapping `[kernel.kallsyms]_text`: the page offset is the symbol's run-time address
+/// The mapping `[kernel.kallsyms]_text`. Its page offset is the symbol's run-time address
 /// (tools/perf/util/machine.c).
 fn kernel(record: &RawEventRecord) -> Option<(String, u64)> {
     let Ok(EventRecord::Mmap(mapping)) = record.parse() else {
@@ -96,7 +96,7 @@ fn kernel(record: &RawEventRecord) -> Option<(String, u64)> {
     (!symbol.is_empty()).then(|| (symbol.to_owned(), mapping.page_offset))
 }
 
-/// A sample's branch stack, the latest branch first; `None` when its event has none.
+/// A sample's branch stack, the latest branch first. `None` if its event has none.
 fn stack(record: &RawEventRecord) -> Result<Option<Vec<(u64, u64)>>> {
     let format = record.parse_info.sample_format;
     if !format.contains(SampleFormat::BRANCH_STACK) {
@@ -104,11 +104,11 @@ fn stack(record: &RawEventRecord) -> Result<Option<Vec<(u64, u64)>>> {
     }
     if format.contains(SampleFormat::READ) {
         bail!(
-            "samples that carry counters (`perf record` with groups read at once) cannot be read"
+            "Kernlane does not support samples with counters; record without reading groups of counters"
         );
     }
     let bytes = record.data.as_slice();
-    let mut fields = Fields(&bytes);
+    let mut fields = SampleFields(&bytes);
     let before = [
         SampleFormat::IDENTIFIER,
         SampleFormat::IP,
@@ -145,12 +145,12 @@ fn stack(record: &RawEventRecord) -> Result<Option<Vec<(u64, u64)>>> {
     Ok(Some(stack))
 }
 
-/// Little-endian fields, taken from the front.
-struct Fields<'a>(&'a [u8]);
+/// Little-endian fields that are taken from the front.
+struct SampleFields<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl SampleFields<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk::<N>().context("it ends too early")?;
+        let (field, rest) = self.0.split_first_chunk::<N>().context("the sample ends too early")?;
         self.0 = rest;
         Ok(*field)
     }
@@ -165,16 +165,16 @@ impl Fields<'_> {
 
     fn skip(&mut self, bytes: u64) -> Result<()> {
         let rest = usize::try_from(bytes).ok().and_then(|bytes| self.0.get(bytes..));
-        self.0 = rest.context("it ends too early")?;
+        self.0 = rest.context("the sample ends too early")?;
         Ok(())
     }
 }
 
-/// Reads what `perf script -F brstack` prints: on each line a stack, the latest branch first, a
-/// branch as FROM/TO/FLAGS….
+/// Reads the output of `perf script -F brstack`. Each line is a stack, with the latest branch
+/// first. A branch is FROM/TO/FLAGS….
 ///
 /// # Errors
-/// A line has a word that is no branch, or no line has one.
+/// A line has a word that is not a branch, or no line has a branch.
 pub fn script(text: &str) -> Result<Branches> {
     let mut branches = Branches::default();
     for (number, line) in text.lines().enumerate() {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use layout::random::SplitMix64;
 
-    /// A perf.data file with one event (samples of IP and branch stack), a kernel mapping and one
+    /// A perf.data file with one event (samples of IP and branch stack), one kernel mapping and one
     /// sample.
     fn file(stack: &[(u64, u64)]) -> Vec<u8> {
         let words =
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn branch_stacks_of_a_perf_data_file() {
+    fn branch_stacks_are_read_from_perf_data() {
         let samples = data(&file(&[(0x30, 0x40), (0x10, 0x20)])).unwrap();
         assert_eq!(
             samples.branches.taken.keys().copied().collect::<Vec<_>>(),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn branch_stacks_of_perf_script() {
+    fn branch_stacks_are_read_from_the_output_of_perf_script() {
         let text = "  0x30/0x40/P/-/-/2/COND/-  0x10/0x20/P/-/-/0\n\n 0x10/0x20/M/-/-/0\n";
         let branches = script(text).unwrap();
         assert_eq!(branches.taken, [((0x10, 0x20), 2), ((0x30, 0x40), 1)].into());

@@ -1,10 +1,11 @@
 //! Chrome's trace events ("Trace Event Format"), which Perfetto's user interface and
 //! chrome://tracing open: services over time, and misses.
 //!
-//! A track a task, on which invocations of services lie in one another, and one of the processor
-//! with the tasks that had it. Times are of the guest's clock, of which an instruction takes a
-//! nanosecond. `args.instructions` are an event's own: their sum over a service's events is what
-//! the service table says. Written as it comes: nothing is held but what waits to be told.
+//! Each task has a track with nested invocations of services. The processor has a track with the
+//! tasks that ran. Times are of the guest's clock; an instruction takes a nanosecond.
+//! `args.instructions` is an event's own number: the sum over a service's events equals the number
+//! in the service table. Events are written immediately; memory holds only values that wait for the
+//! end of their interval.
 
 use crate::folded::service_title;
 use anyhow::{Context, Result};
@@ -16,10 +17,10 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::ops::Range;
 
-/// Nanoseconds between two values of a counter.
+/// The nanoseconds between two values of a counter.
 const INTERVAL: u64 = 100_000;
-/// The format's numbers of processes: the processor, and what has the tasks. Numbers of threads
-/// begin behind them.
+/// Process numbers in the format: one for the processor, one for the tasks. Thread numbers begin
+/// behind them.
 const PROCESSOR: usize = 1;
 const TASKS: usize = 2;
 const FIRST_TASK: usize = 10;
@@ -28,20 +29,23 @@ const LEVELS: [&str; 3] = ["L1I misses", "L1D misses", "L2 misses"];
 /// Writes the events as they come.
 pub struct TraceEvents<W> {
     out: W,
-    /// The events that touch this time are written.
+    /// Only events that touch this time are written.
     window: Range<u64>,
-    /// Of the current interval.
+    /// The misses in the current interval.
     misses: [u64; LEVELS.len()],
     interval: u64,
-    /// What was told of each level last.
-    told: [u64; LEVELS.len()],
+    /// The value of each level that was written last.
+    written_misses: [u64; LEVELS.len()],
     events: u64,
     error: Option<io::Error>,
 }
 
 impl<W: Write> TraceEvents<W> {
-    /// `conditions`: name and value of what the numbers depend on; `window`: what is written, in
-    /// nanoseconds since the recording began.
+    /// `conditions` are names and values of what the numbers depend on. `window` is the time to
+    /// write, in nanoseconds since the recording began.
+    ///
+    /// # Errors
+    /// `out` cannot be written.
     pub fn new(mut out: W, conditions: &[(&str, String)], window: Range<u64>) -> Result<Self> {
         let mut about = serde_json::Map::new();
         about.insert("producer".to_owned(), concat!("kernlane ", env!("CARGO_PKG_VERSION")).into());
@@ -66,7 +70,7 @@ impl<W: Write> TraceEvents<W> {
             window,
             misses: [0; LEVELS.len()],
             interval: 0,
-            told: [0; LEVELS.len()],
+            written_misses: [0; LEVELS.len()],
             events: 0,
             error: None,
         };
@@ -76,10 +80,10 @@ impl<W: Write> TraceEvents<W> {
         Ok(events)
     }
 
-    /// How many events were written.
+    /// Ends the file and returns the number of events.
     ///
     /// # Errors
-    /// Some could not be.
+    /// An event could not be written.
     pub fn finish(mut self) -> Result<u64> {
         self.count();
         let ended = writeln!(self.out, "\n]}}");
@@ -105,14 +109,16 @@ impl<W: Write> TraceEvents<W> {
         begin < self.window.end && end >= self.window.start
     }
 
-    /// The interval is over.
+    /// Ends the current interval.
     fn count(&mut self) {
         let begin = self.interval;
         for (at, level) in LEVELS.iter().enumerate() {
             let misses = std::mem::take(&mut self.misses[at]);
-            // A value holds until the next: of a long halt one zero is enough.
-            if (misses, self.told[at]) != (0, 0) && self.is_shown(begin, begin + INTERVAL - 1) {
-                self.told[at] = misses;
+            // A value holds until the next one, so a single zero is enough for a long halt.
+            if (misses, self.written_misses[at]) != (0, 0)
+                && self.is_shown(begin, begin + INTERVAL - 1)
+            {
+                self.written_misses[at] = misses;
                 let ts = Microseconds(begin);
                 self.write(format_args!(
                     r#"{{"ph":"C","name":"{level}","pid":{PROCESSOR},"ts":{ts},"args":{{"misses":{misses}}}}}"#
@@ -123,7 +129,7 @@ impl<W: Write> TraceEvents<W> {
     }
 }
 
-/// From nanoseconds, exact.
+/// A time in nanoseconds, printed exactly in microseconds.
 struct Microseconds(u64);
 
 impl Display for Microseconds {
@@ -160,12 +166,12 @@ impl<W: Write> SpanTrack for TraceEvents<W> {
         }
     }
 
-    /// Spread evenly over the intervals, none lost.
+    /// Spreads the misses evenly over the intervals, without losing any.
     fn missed(&mut self, begin: u64, end: u64, misses: LevelMisses) {
         let all = [misses.l1i, misses.l1d, misses.l2];
         let mut put = [0; LEVELS.len()];
         loop {
-            // Between two stretches the processor may have been halted: intervals without misses.
+            // Between two stretches the processor may have halted. Such intervals have no misses.
             let until = end.min(self.interval + INTERVAL);
             for ((sum, put), all) in self.misses.iter_mut().zip(&mut put).zip(all) {
                 let by_now = u128::from(all) * u128::from(until.saturating_sub(begin))

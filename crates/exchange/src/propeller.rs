@@ -1,11 +1,11 @@
-//! Propeller's profiles for a kernel (or program) built with `-fbasic-block-address-map`: clusters
-//! of blocks for clang, symbols for lld.
+//! Propeller's profiles for a kernel or program that was built with `-fbasic-block-address-map`:
+//! clusters of blocks for clang, symbols for lld.
 //!
-//! Takes clang's block ids from the image's `.llvm_bb_addr_map` sections, by `llvm-readobj`. A
-//! block of clang's is hot when a block of the layout that lies in it is.
-//! `llvm/lib/CodeGen/BasicBlockSectionsProfileReader.cpp` says what clang takes (version 1).
+//! `llvm-readobj` prints clang's block ids from the image's `.llvm_bb_addr_map` sections. A block
+//! of clang is hot if it contains a hot block of the layout.
+//! `llvm/lib/CodeGen/BasicBlockSectionsProfileReader.cpp` defines the format for clang (version 1).
 
-use super::{Subject, ask_llvm};
+use super::{ExportSubject, ask_llvm};
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::Layout;
@@ -14,35 +14,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 #[derive(Deserialize)]
-struct File {
+struct BlockMapFile {
     #[serde(rename = "BBAddrMap")]
-    functions: Vec<Entry>,
+    functions: Vec<BlockMapEntry>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct BlockMapEntry {
     #[serde(rename = "Function")]
-    function: Function,
+    function: BlockMapFunction,
 }
 
 #[derive(Deserialize)]
-struct Function {
+struct BlockMapFunction {
     #[serde(rename = "Name")]
     name: String,
     #[serde(rename = "BB Ranges")]
-    ranges: Vec<Range>,
+    ranges: Vec<BlockMapRange>,
 }
 
 #[derive(Deserialize)]
-struct Range {
+struct BlockMapRange {
     #[serde(rename = "Base Address")]
     base: u64,
     #[serde(rename = "BB Entries")]
-    blocks: Vec<Block>,
+    blocks: Vec<ClangBlock>,
 }
 
 #[derive(Deserialize)]
-struct Block {
+struct ClangBlock {
     #[serde(rename = "ID")]
     id: u32,
     #[serde(rename = "Offset")]
@@ -51,29 +51,30 @@ struct Block {
     size: u64,
 }
 
-/// What is hot: clusters of blocks in their new order.
+/// The hot code: clusters of blocks in their new order.
 pub struct Clusters {
-    /// By function: the ids of each cluster's blocks; the entry, id 0, begins the first.
+    /// For each function, the ids of the blocks of each cluster. The entry, with id 0, begins the
+    /// first cluster.
     functions: BTreeMap<String, Vec<Vec<u32>>>,
     /// Functions and clusters in their new order.
     order: Vec<(String, usize)>,
 }
 
-/// The clusters of a layout: blocks of one function that stand side by side.
+/// The clusters of a layout: blocks of one function that lie side by side.
 ///
 /// # Errors
 /// The image has no maps of blocks, or `llvm-readobj` cannot be run.
-pub fn clusters(subject: &Subject, layout: &Layout) -> Result<Clusters> {
-    let said =
+pub fn clusters(subject: &ExportSubject, layout: &Layout) -> Result<Clusters> {
+    let output_text =
         ask_llvm("llvm-readobj", &["--bb-addr-map", "--elf-output-style=JSON"], subject.path, "")?;
-    let files: Vec<File> = serde_json::from_str(&said)
-        .context("llvm-readobj-22 wrote something else than expected")?;
+    let files: Vec<BlockMapFile> = serde_json::from_str(&output_text)
+        .context("the output of llvm-readobj-22 cannot be read")?;
     let functions = files.into_iter().flat_map(|file| file.functions).map(|entry| entry.function);
     // (start, end, function, id), ascending.
     let mut blocks: Vec<(u64, u64, String, u32)> = Vec::new();
     for function in functions {
         for range in function.ranges {
-            let block = |b: &Block| {
+            let block = |b: &ClangBlock| {
                 (range.base + b.offset, range.base + b.offset + b.size, function.name.clone(), b.id)
             };
             blocks.extend(range.blocks.iter().map(block));
@@ -81,7 +82,7 @@ pub fn clusters(subject: &Subject, layout: &Layout) -> Result<Clusters> {
     }
     if blocks.is_empty() {
         bail!(
-            "{}: has no .llvm_bb_addr_map sections: build it by clang with -fbasic-block-address-map",
+            "{}: has no .llvm_bb_addr_map sections: build it with clang and -fbasic-block-address-map",
             subject.path.display()
         );
     }
@@ -89,11 +90,11 @@ pub fn clusters(subject: &Subject, layout: &Layout) -> Result<Clusters> {
     Ok(cut(hot_blocks(&blocks, subject, layout)))
 }
 
-/// The functions and ids of clang's blocks that ran and hold a byte of a hot run, in the layout's
-/// order, each once.
+/// The function and id of each executed block of clang that holds a byte of a hot run, in the
+/// layout's order, without repetition.
 fn hot_blocks(
     blocks: &[(u64, u64, String, u32)],
-    subject: &Subject,
+    subject: &ExportSubject,
     layout: &Layout,
 ) -> Vec<(String, u32)> {
     let mut seen = BTreeSet::new();
@@ -129,7 +130,8 @@ fn cut(hot: Vec<(String, u32)>) -> Clusters {
     clusters
 }
 
-/// The entry must begin the first cluster: clang names that by the function.
+/// Puts the entry at the front of the first cluster, because clang names that cluster after the
+/// function.
 fn entry_first(clusters: &mut [Vec<u32>]) {
     clusters.iter_mut().for_each(|cluster| cluster.retain(|&id| id != 0));
     if let Some(first) = clusters.first_mut() {
@@ -138,7 +140,7 @@ fn entry_first(clusters: &mut [Vec<u32>]) {
 }
 
 impl Clusters {
-    /// For `clang -fbasic-block-sections=list=FILE`.
+    /// The file for `clang -fbasic-block-sections=list=FILE`.
     pub fn cc_profile(&self) -> String {
         let mut text = "v1\n".to_owned();
         for (function, clusters) in &self.functions {
@@ -151,8 +153,8 @@ impl Clusters {
         text
     }
 
-    /// For `ld.lld --symbol-ordering-file=FILE`: clang calls a function's first cluster by its
-    /// name, the others NAME.__part.N.
+    /// The file for `ld.lld --symbol-ordering-file=FILE`. clang gives a function's first cluster
+    /// the function's name, and the others NAME.__part.N.
     pub fn ld_profile(&self) -> String {
         let mut text = String::new();
         for (function, number) in &self.order {
@@ -160,7 +162,7 @@ impl Clusters {
             if clusters[*number].is_empty() {
                 continue;
             }
-            // Empty ones have no number.
+            // Empty clusters have no number.
             let part = clusters[..*number].iter().filter(|cluster| !cluster.is_empty()).count();
             let _ = match part {
                 0 => writeln!(text, "{function}"),
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_side_by_side_are_a_cluster_and_the_entry_begins_the_first() {
+    fn neighbouring_blocks_form_a_cluster_and_the_entry_begins_the_first_one() {
         let hot = [("f", 2), ("f", 0), ("g", 0), ("f", 3), ("h", 4)];
         let clusters = cut(hot.map(|(function, id)| (function.to_owned(), id)).to_vec());
         assert_eq!(clusters.cc_profile(), "v1\nf f\nc 0 2\nc 3\nf g\nc 0\nf h\nc 0 4\n");

@@ -1,45 +1,48 @@
-//! LLVM's sample profile becomes a profile of blocks: the other way of `llvm_samples.rs`.
+//! Makes a profile of blocks from LLVM's sample profile; `llvm_samples.rs` does the reverse.
 //!
-//! Takes the text form (the binary ones go through `llvm-profdata`), the image and its DWARF; gives
-//! counts of blocks, and of the edges and calls that follow from them. A block has the highest
-//! count of its instructions' lines, as in LLVM. What the profile does not say is lost: which of
-//! several blocks on a line without discriminators ran, jumps through pointers, where the kernel
-//! was entered, what misses together.
+//! Input: the text form, the image and its DWARF. `llvm-profdata` converts the binary forms.
+//! Output: counts of blocks, and of the edges and calls that follow from them. As in LLVM, a block
+//! has the highest count of the lines of its instructions. The sample profile lacks some facts:
+//! which of several blocks on a line without discriminators ran, jumps through pointers, where the
+//! kernel was entered, and which blocks miss together.
 
 use super::branches::sampled;
-use super::llvm_samples::{Frame, Place, frames};
-use super::{Code, ask_llvm};
+use super::llvm_samples::{LineOffset, SourceFrame, frames};
+use super::{ImageCode, ask_llvm};
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
-use image::{BlockIndex, End, Image};
+use image::{BlockEnd, BlockIndex, Image};
 use profile::Profile;
 use profile::noise::blocks_only;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The function, and where in it the next one was inlined, from the outermost to the line itself.
-type Chain = Vec<(String, Place)>;
+/// The functions from the outermost to the innermost, each with the place where the next one was
+/// inlined. The last place is the line itself.
+type InlineChain = Vec<(String, LineOffset)>;
 
 /// Counts by source line.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Samples {
-    lines: BTreeMap<Chain, Line>,
-    /// By function, how often it was entered.
+pub struct SourceSamples {
+    lines: BTreeMap<InlineChain, SampledLine>,
+    /// How often each function was entered.
     heads: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Line {
+struct SampledLine {
     count: u64,
     /// Callees by name, with counts.
     callees: BTreeMap<String, u64>,
 }
 
-/// A profile from samples, and how much of them it has.
-pub struct Imported {
+/// A profile from samples, and how many of the samples it contains.
+pub struct ImportedSamples {
+    /// The profile.
     pub profile: Profile,
+    /// All lines with counts.
     pub lines: usize,
-    /// Lines that an instruction of the image comes from.
+    /// Lines from which an instruction of the image comes.
     pub lines_used: usize,
 }
 
@@ -52,12 +55,12 @@ pub fn is_sample_profile(file: &[u8]) -> bool {
         })
 }
 
-/// "SPROF42" and the form, as a number in LEB128 (`SPMagic` of LLVM's `SampleProf.h`), without the
-/// form.
+/// Whether a file begins with "SPROF42" and the number of a form, encoded in LEB128 (`SPMagic` of
+/// LLVM's `SampleProf.h`). Every form is accepted.
 fn is_binary(file: &[u8]) -> bool {
     let magic = u64::from_be_bytes(*b"SPROF42\0");
     let sevens = |at: u32| (magic >> (7 * at) & 0x7f) as u8;
-    // The form is in the lowest eight bits: all of the first byte, and one bit of the second.
+    // The form is in the lowest eight bits: all bits of the first byte, and one bit of the second.
     file.len() >= 9
         && (2..9).all(|at| file[at as usize] & 0x7f == sevens(at))
         && file[1] & 0x7e == sevens(1) & 0x7e
@@ -66,9 +69,9 @@ fn is_binary(file: &[u8]) -> bool {
 /// Reads a sample profile from a file.
 ///
 /// # Errors
-/// It is damaged, or of a kind that has no lines (pseudo probes, contexts); `llvm-profdata` is
-/// missing or refuses a binary one.
-pub fn read(path: &Path) -> Result<Samples> {
+/// The file is damaged, or is of a kind without lines (pseudo probes, contexts). `llvm-profdata` is
+/// missing, or refuses a binary file.
+pub fn read(path: &Path) -> Result<SourceSamples> {
     let bytes = std::fs::read(path)?;
     if is_binary(&bytes) {
         let arguments = ["merge", "--sample", "--text", "-o", "-"];
@@ -80,7 +83,7 @@ pub fn read(path: &Path) -> Result<Samples> {
     )
 }
 
-/// `function:TOTAL:HEAD`, at the beginning of a line.
+/// Parses `function:TOTAL:HEAD` at the beginning of a line.
 fn header(line: &str) -> Option<(&str, u64)> {
     let (rest, head) = line.rsplit_once(':')?;
     let (name, total) = rest.rsplit_once(':')?;
@@ -92,19 +95,19 @@ fn header(line: &str) -> Option<(&str, u64)> {
 /// Reads the text form.
 ///
 /// # Errors
-/// A line is none of the format's; it says which.
-pub fn parse(text: &str) -> Result<Samples> {
-    let mut samples = Samples::default();
-    // The chain above the next line, its last place not known yet.
+/// A line does not follow the format. The error names the line.
+pub fn parse(text: &str) -> Result<SourceSamples> {
+    let mut samples = SourceSamples::default();
+    // The chain above the next line. Its last place is not known yet.
     let mut names: Vec<String> = Vec::new();
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<LineOffset> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let at = || format!("line {}", number + 1);
         let depth = line.len() - line.trim_start_matches(' ').len();
         if depth == 0 {
             ensure!(
                 !line.starts_with('['),
-                "{}: a profile with contexts: convert it by `llvm-profdata-22 merge --sample --text --gen-cs-nested-profile`",
+                "{}: this is a profile with contexts: convert it with `llvm-profdata-22 merge --sample --text --gen-cs-nested-profile`",
                 at()
             );
             let (name, head) = header(line)
@@ -118,23 +121,23 @@ pub fn parse(text: &str) -> Result<Samples> {
         if let Some(metadata) = body.strip_prefix('!') {
             ensure!(
                 !metadata.starts_with("CFGChecksum"),
-                "{}: a profile of pseudo probes, which are no lines: make one without `-fpseudo-probe-for-profiling`",
+                "{}: this is a profile of pseudo probes, which have no lines: make one without `-fpseudo-probe-for-profiling`",
                 at()
             );
             continue;
         }
-        ensure!(depth <= names.len(), "{}: indented deeper than what it belongs to", at());
+        ensure!(depth <= names.len(), "{}: indented deeper than the line that it belongs to", at());
         names.truncate(depth);
         places.truncate(depth - 1);
         let entry = entry(body).with_context(|| {
             format!("{}: neither `OFFSET: COUNT` nor `OFFSET: function:TOTAL`", at())
         })?;
         match entry {
-            Entry::Inlined(place, name) => {
+            ProfileEntry::Inlined(place, name) => {
                 names.push(name.to_owned());
                 places.push(place);
             }
-            Entry::Line(place, line) => {
+            ProfileEntry::SampledLine(place, line) => {
                 let places = places.iter().copied().chain([place]);
                 let chain = names.iter().cloned().zip(places).collect();
                 samples.lines.entry(chain).or_default().add(line);
@@ -144,12 +147,12 @@ pub fn parse(text: &str) -> Result<Samples> {
     Ok(samples)
 }
 
-enum Entry<'a> {
-    Line(Place, Line),
-    Inlined(Place, &'a str),
+enum ProfileEntry<'a> {
+    SampledLine(LineOffset, SampledLine),
+    Inlined(LineOffset, &'a str),
 }
 
-fn entry(body: &str) -> Option<Entry<'_>> {
+fn entry(body: &str) -> Option<ProfileEntry<'_>> {
     let (place, rest) = body.split_once(": ")?;
     let (offset, discriminator) = place.split_once('.').unwrap_or((place, "0"));
     let place = (offset.parse().ok()?, discriminator.parse().ok()?);
@@ -158,18 +161,18 @@ fn entry(body: &str) -> Option<Entry<'_>> {
     let Ok(count) = first.parse() else {
         let (name, total) = rest.rsplit_once(':')?;
         let _: u64 = total.parse().ok()?;
-        return Some(Entry::Inlined(place, name));
+        return Some(ProfileEntry::Inlined(place, name));
     };
-    let mut line = Line { count, callees: BTreeMap::new() };
+    let mut line = SampledLine { count, callees: BTreeMap::new() };
     for word in words.filter(|word| !word.is_empty()) {
         let (callee, count) = word.rsplit_once(':')?;
         line.callees.insert(callee.to_owned(), count.parse().ok()?);
     }
-    Some(Entry::Line(place, line))
+    Some(ProfileEntry::SampledLine(place, line))
 }
 
-impl Line {
-    fn add(&mut self, other: Line) {
+impl SampledLine {
+    fn add(&mut self, other: SampledLine) {
         self.count = self.count.saturating_add(other.count);
         for (callee, count) in other.callees {
             let sum = self.callees.entry(callee).or_insert(0);
@@ -178,14 +181,18 @@ impl Line {
     }
 }
 
-/// The profile of an image by samples; `path`: the image's file, with DWARF.
+/// The profile of an image from samples. `path` is the image's file, with DWARF.
 ///
 /// # Errors
 /// The file has no DWARF, or `llvm-symbolizer` cannot be run.
-pub fn profile(samples: &Samples, image: &Image, path: &Path, name: &str) -> Result<Imported> {
-    let code = Code::read(path)?;
-    // A compiler's clones and parts of a function have its name in the profile, without what was
-    // put behind it.
+pub fn profile(
+    samples: &SourceSamples,
+    image: &Image,
+    path: &Path,
+    name: &str,
+) -> Result<ImportedSamples> {
+    let code = ImageCode::read(path)?;
+    // Clones and parts of a function have the function's name in the profile, without their suffix.
     let named = |function: &str| {
         samples.heads.contains_key(function)
             || function.split('.').next().is_some_and(|name| samples.heads.contains_key(name))
@@ -200,13 +207,13 @@ pub fn profile(samples: &Samples, image: &Image, path: &Path, name: &str) -> Res
     }
     if addresses.is_empty() {
         bail!(
-            "{}: has none of the functions that the samples name: is it another program's profile?",
+            "{}: has none of the functions of the samples: is the profile from another program?",
             path.display()
         );
     }
-    let asked: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
-    let mut placed = Placed::default();
-    for (&(_, block), frames) in addresses.iter().zip(frames(path, &asked)?) {
+    let instruction_addresses: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
+    let mut placed = PlacedSamples::default();
+    for (&(_, block), frames) in addresses.iter().zip(frames(path, &instruction_addresses)?) {
         placed.add(samples, image, block, &frames);
     }
     for function in &image.functions {
@@ -223,26 +230,32 @@ pub fn profile(samples: &Samples, image: &Image, path: &Path, name: &str) -> Res
             profile.calls.insert((from, function.addr), count);
         }
     }
-    Ok(Imported {
+    Ok(ImportedSamples {
         profile: sampled(profile, name),
         lines: samples.lines.len(),
         lines_used: placed.used.len(),
     })
 }
 
-/// What samples say of blocks.
+/// The counts that samples give to blocks.
 #[derive(Default)]
-struct Placed {
+struct PlacedSamples {
     blocks: BTreeMap<LinkAddr, u64>,
-    /// From blocks that end in a call through a pointer, by the callee's name.
+    /// Counts of blocks that end with a call through a pointer, by the callee's name.
     calls: BTreeMap<(LinkAddr, String), u64>,
-    used: BTreeSet<Chain>,
+    used: BTreeSet<InlineChain>,
 }
 
-impl Placed {
-    /// One instruction of a block, and where it comes from, outermost last.
-    fn add(&mut self, samples: &Samples, image: &Image, block: BlockIndex, frames: &[Frame]) {
-        let chain: Chain =
+impl PlacedSamples {
+    /// Adds one instruction of a block, with its source positions, outermost last.
+    fn add(
+        &mut self,
+        samples: &SourceSamples,
+        image: &Image,
+        block: BlockIndex,
+        frames: &[SourceFrame],
+    ) {
+        let chain: InlineChain =
             frames.iter().rev().map(|frame| (frame.function.clone(), frame.place())).collect();
         let block = image.block(block);
         let Some(line) = samples.lines.get(&chain) else { return };
@@ -250,7 +263,7 @@ impl Placed {
             let count = self.blocks.entry(block.addr).or_insert(0);
             *count = line.count.max(*count);
         }
-        if block.end == End::Call(None) {
+        if block.end == BlockEnd::Call(None) {
             let calls =
                 line.callees.iter().map(|(callee, &count)| ((block.addr, callee.clone()), count));
             self.calls.extend(calls);
@@ -266,14 +279,14 @@ mod tests {
 
     const TEXT: &str = "f:100:7\n 1: 10\n 2.3: 7 g:4 h.llvm.1:3\n 4: tiny:20\n  0: 5\n  1: less:15\n   2: 15\n 9: 1\n !Attributes: 1\ng:5:5\n 0: 5\n";
 
-    fn chain(chain: &[(&str, Place)]) -> Chain {
+    fn chain(chain: &[(&str, LineOffset)]) -> InlineChain {
         chain.iter().map(|&(name, place)| (name.to_owned(), place)).collect()
     }
 
     #[test]
     fn lines_callees_and_inlined_functions_are_read() {
         let samples = parse(TEXT).unwrap();
-        let count = |wanted: &[(&str, Place)]| samples.lines[&chain(wanted)].count;
+        let count = |wanted: &[(&str, LineOffset)]| samples.lines[&chain(wanted)].count;
         assert_eq!(samples.lines.len(), 6);
         assert_eq!(count(&[("f", (1, 0))]), 10);
         assert_eq!(count(&[("f", (4, 0)), ("tiny", (0, 0))]), 5);
@@ -285,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sample_profile_is_told_with_its_line() {
+    fn the_error_names_the_line_that_is_not_a_sample_profile() {
         let error = |text: &str| parse(text).unwrap_err().to_string();
         assert!(error("f:1:1\n   2: 3\n").contains("line 2: indented deeper"));
         assert!(error("f:1:1\n 2 3\n").contains("line 2: neither"));
@@ -293,7 +306,7 @@ mod tests {
         assert!(error("[main:3 @ f]:1:1\n").contains("contexts"));
         assert!(
             error("f:1:1\n 1: 1\n !CFGChecksum: 5\n")
-                .contains("line 3: a profile of pseudo probes")
+                .contains("line 3: this is a profile of pseudo probes")
         );
         assert!(
             is_sample_profile(b"\nf:1:1\n 1: 1\n")

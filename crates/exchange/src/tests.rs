@@ -1,4 +1,4 @@
-//! What other tools are given of executions that are written down by hand.
+//! Tests of the exports, with executions that are written down by hand.
 
 use crate::{callgrind, folded, parquet as tables, perfetto};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
@@ -9,19 +9,19 @@ use attribution::services::table::ServiceTable;
 use std::io::Write;
 use trace::{RecordingHeader, RecordingReader};
 
-/// A read in which a page fault comes upon its function, with a jump to another function and a call
-/// through a thunk.
+/// A read whose function has a page fault, jumps to another function, and calls a third one through
+/// a thunk.
 fn nested() -> ExampleRun {
     let mut run = ExampleRun::new();
     run.user(10).enter_read();
     run.plain(at("__x64_sys_read"), 2);
     run.call(at("asm_exc_page_fault"), 2, "handle_mm_fault");
-    // Calls into the function itself fill the return stack buffer: they are never returned from.
+    // Calls inside the function itself fill the return stack buffer. They never return.
     run.call(at("handle_mm_fault"), 1, "handle_mm_fault");
     run.call(at("handle_mm_fault") + 0x20, 1, "handle_mm_fault");
     run.ret(at("handle_mm_fault") + 0x30, 1);
     run.iret(at("asm_exc_page_fault") + 6, 1);
-    // A tail call: its callee returns to do_syscall_64.
+    // A tail call. Its callee returns to do_syscall_64.
     run.plain(at("__x64_sys_read") + 2, 1);
     run.call(at("handle_mm_fault"), 4, "__x86_indirect_thunk_rax");
     run.call(at("__x86_indirect_thunk_rax"), 1, "__x86_indirect_thunk_rax");
@@ -35,7 +35,7 @@ fn nested() -> ExampleRun {
 }
 
 #[test]
-fn chains_of_calls_are_those_of_their_service() {
+fn chains_of_calls_belong_to_their_service() {
     let text = folded::folded(&nested().calls());
     assert_eq!(
         text,
@@ -53,8 +53,9 @@ user;user sh 17
 }
 
 #[test]
-fn callgrinds_arcs_hold_what_is_below_them() {
-    let text = callgrind::callgrind(&nested().calls(), callgrind::Events::Instructions, "a\nb");
+fn callgrind_arcs_include_the_cost_below_them() {
+    let text =
+        callgrind::callgrind(&nested().calls(), callgrind::CallgrindEvents::Instructions, "a\nb");
     assert!(text.contains("cmd: a?b\n") && text.contains("summary: 55\n"), "{text}");
     let name = |wanted: &str| {
         let line = text.lines().find(|line| line.ends_with(&format!(" {wanted}"))).unwrap();
@@ -77,7 +78,7 @@ fn callgrinds_arcs_hold_what_is_below_them() {
     );
 }
 
-/// The events of a run as Perfetto takes them.
+/// The events of a run in the form for Perfetto.
 fn trace_events(
     run: &ExampleRun,
     machines: &[sim::MachineModel],
@@ -98,13 +99,13 @@ fn trace_events(
     events
 }
 
-/// Nanoseconds of a time in microseconds.
+/// The nanoseconds of a time in microseconds.
 fn nanoseconds(time: &serde_json::Value) -> u64 {
     (time.as_f64().unwrap() * 1000.0).round() as u64
 }
 
 #[test]
-fn perfettos_events_nest_and_add_up_to_the_services() {
+fn perfetto_events_nest_and_their_sums_equal_the_services() {
     let mut run = nested();
     run.enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(at("__schedule"), 4, "__switch_to").switch(2, "c\"at").ret(at("__switch_to"), 3);
@@ -139,7 +140,7 @@ fn perfettos_events_nest_and_add_up_to_the_services() {
             open.retain(|&end| end > begin);
             assert!(
                 open.iter().all(|&end| begin + length <= end),
-                "{span} goes on after what it is in"
+                "{span} ends after the event around it"
             );
             open.push(begin + length);
         }
@@ -170,7 +171,7 @@ fn perfettos_events_nest_and_add_up_to_the_services() {
     );
 }
 
-/// What a reader finds in a table: its rows, and its conditions.
+/// What a reader finds in a table: its rows and its conditions.
 fn read_back(bytes: &[u8]) -> (Vec<Row>, Vec<(String, Option<String>)>) {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
@@ -199,12 +200,12 @@ fn tables_of(run: &ExampleRun, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
         services::attribute_with_calls(&mut reader(), &symbols, &binding, machines).unwrap();
     let table = ServiceTable::new(&RecordingHeader::default(), &books, Vec::new(), machines);
     let events = match machines {
-        [] => callgrind::Events::Instructions,
-        _ => callgrind::Events::Fetches,
+        [] => callgrind::CallgrindEvents::Instructions,
+        _ => callgrind::CallgrindEvents::Fetches,
     };
     let facts = [("workload", "a\"b".to_owned())];
     let mut invocations = Vec::new();
-    let track = tables::Invocations::new(&mut invocations, &facts).unwrap();
+    let track = tables::InvocationTable::new(&mut invocations, &facts).unwrap();
     let (_, track) =
         services::attribute_in_time(&mut reader(), &symbols, &binding, &[], track).unwrap();
     let tasks = track.finish().unwrap();
@@ -218,7 +219,7 @@ fn tables_of(run: &ExampleRun, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
 }
 
 #[test]
-fn parquets_tables_hold_every_instruction_and_miss_once() {
+fn parquet_tables_contain_every_instruction_and_miss_once() {
     let run = nested();
     let mut machine = execution::machine::find("server-32k").unwrap();
     machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
@@ -237,7 +238,7 @@ fn parquets_tables_hold_every_instruction_and_miss_once() {
     let calls: u64 = accounts().map(|totals| totals.calls).sum();
     let rows = |file: usize| read_back(&files[file]).0;
     assert_eq!(total(&rows(0), "calls"), calls as i64);
-    assert_eq!(rows(3).len() as u64, calls, "an invocation a row");
+    assert_eq!(rows(3).len() as u64, calls, "one row for each invocation");
     let shown: Vec<String> = rows(2).iter().map(Row::to_string).collect();
     let chain = r#"{kind: "system call", service: "read", chain: "entry_SYSCALL_64;do_syscall_64;__x64_sys_read", depth: 3, calls: 1, instructions: 3,"#;
     assert!(shown.iter().any(|row| row.starts_with(chain)), "{shown:#?}");
@@ -254,10 +255,10 @@ fn parquets_tables_hold_every_instruction_and_miss_once() {
     assert_eq!(tasks.last().unwrap(), r#"{task: 1, name: "sh", pid: 1}"#, "{tasks:?}");
 }
 
-/// Without pids a task's address names it. `cat` blocks and dies; `wc` begins at the same address,
-/// and is another task.
+/// Without pids, a task's address identifies it. `cat` blocks and dies. `wc` begins at the same
+/// address, but is another task.
 #[test]
-fn two_tasks_that_used_one_address_are_two() {
+fn two_tasks_with_the_same_address_are_distinguished() {
     let schedule = at("__schedule");
     let mut run = ExampleRun::new();
     let block = |run: &mut ExampleRun| {
@@ -289,7 +290,7 @@ fn two_tasks_that_used_one_address_are_two() {
             .to_owned()
     };
     assert_ne!(number("cat"), number("wc"), "{tasks:?}");
-    // What each did is its own, from its first instruction on.
+    // Each task has its own events, from its first instruction on.
     let invocations = rows(&files[3]);
     for (name, user) in [("cat", 20), ("wc", 7)] {
         let of_task = format!("task: {},", number(name));
@@ -313,7 +314,7 @@ fn two_tasks_that_used_one_address_are_two() {
 }
 
 #[test]
-fn without_a_machine_parquets_misses_are_null() {
+fn parquet_misses_are_null_without_a_machine() {
     let rows = read_back(&tables_of(&nested(), &[])[0]).0;
     assert!(rows.iter().all(|row| {
         row.to_string()
@@ -322,7 +323,7 @@ fn without_a_machine_parquets_misses_are_null() {
 }
 
 #[test]
-fn perfettos_times_are_the_clocks() {
+fn perfetto_times_are_times_of_the_guests_clock() {
     let run = halted();
     let mut machine = execution::machine::find("server-32k").unwrap();
     machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();

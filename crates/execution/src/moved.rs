@@ -9,7 +9,7 @@
 use crate::code::{LastInstruction, TranslatedCode};
 use crate::flow::{Fragment, FragmentExit};
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use sim::{Branch, BranchKind, CodeAddr, TakenBranches};
 use trace::RunAddr;
 
@@ -88,7 +88,7 @@ pub fn run(code: &TranslatedCode, fragment: &Fragment, placement: &Placement) ->
 struct MovedWalk<'a> {
     placement: &'a Placement,
     moved: MovedFragment,
-    at: Option<&'a Placed>,
+    at: Option<&'a PlacedBlock>,
 }
 
 impl<'a> MovedWalk<'a> {
@@ -193,7 +193,12 @@ impl<'a> MovedWalk<'a> {
     }
 
     /// Runs the jump behind a block, to the code that was at `goes_to`. Returns the jump's address.
-    fn appended_jump(&mut self, block: &Placed, old_end: RunAddr, goes_to: RunAddr) -> RunAddr {
+    fn appended_jump(
+        &mut self,
+        block: &PlacedBlock,
+        old_end: RunAddr,
+        goes_to: RunAddr,
+    ) -> RunAddr {
         let start = behind(RunAddr(block.new.0), u64::from(block.new_size));
         self.fetch(start, block.appended.into(), RunAddr(old_end.0.wrapping_sub(1)));
         self.moved.instructions += 1;
@@ -245,7 +250,7 @@ impl<'a> MovedWalk<'a> {
     }
 
     /// The block of the last instruction, if the instruction is the last of the block.
-    fn block_that_ends_at(&self, end: RunAddr) -> Option<&'a Placed> {
+    fn block_that_ends_at(&self, end: RunAddr) -> Option<&'a PlacedBlock> {
         self.at.filter(|block| block.old_end().0 == end.0)
     }
 

@@ -1,106 +1,103 @@
-//! Boots a kernel under QEMU, waits until its guest has done its work, and gives back what it
-//! printed.
+//! Boots a kernel under QEMU, waits until the guest has done its work, and returns what it printed.
 //!
-//! Takes a boot image and a root file system made by `initramfs`; gives an `Outcome`. Prints
-//! nothing. QEMU never outlives the call, not even when the caller is killed.
+//! Input: a boot image, and a root file system made by `initramfs`. Output: a `GuestOutcome`. This
+//! module prints nothing. QEMU never outlives the call, even if the caller is killed.
 
 use crate::configuration::Boot;
 use crate::qemu::Qemu;
-use crate::state::Keeper;
+use crate::state::StateKeeper;
 use anyhow::{Context, Result, anyhow, bail};
 use host::interrupt;
 use host::recording::Recording;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// How a guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum GuestEnd {
     /// `/kernlane/main` ended with this status.
     Exited(i32),
-    /// The machine stopped before `/kernlane/main` ended: a panic, or a kernel that did not boot.
+    /// The machine stopped before `/kernlane/main` ended: by a panic, or because the kernel did not
+    /// boot.
     Stopped,
+    /// The time limit was reached.
     TimeLimit,
-    /// The guest stopped itself, and its state is where it was to be saved.
+    /// The guest stopped itself, and its state was saved.
     Saved,
 }
 
+/// What a guest did.
 #[derive(Clone, Debug)]
-pub struct Outcome {
-    pub end: End,
-    /// The kernel's log, carriage returns removed.
+pub struct GuestOutcome {
+    /// How it ended.
+    pub end: GuestEnd,
+    /// The kernel's log without carriage returns.
     pub console: String,
     /// What `/kernlane/main` printed.
     pub output: String,
     /// What QEMU and its plugin wrote to standard error.
     pub qemu: String,
+    /// How long the guest ran, by the host's clock.
     pub elapsed: Duration,
-    pub cost: Cost,
+    /// What QEMU used on the host.
+    pub cost: HostCost,
 }
 
-/// What QEMU took of the host.
+/// What QEMU used on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// User and system, of all threads, in steps of a clock tick (10 ms).
+pub struct HostCost {
+    /// User and system time of all threads, in steps of a clock tick (10 ms).
     pub cpu_time: Duration,
-    /// The most memory that was resident at once, the guest's included; looked at a few times a
-    /// second.
+    /// The largest resident memory, including the guest's. It is sampled a few times a second.
     pub peak_memory_kb: u64,
 }
 
 const POLL: Duration = Duration::from_millis(50);
-/// How long a QEMU may take to end that has closed its monitor.
+/// How long QEMU may take to end after it closed its monitor.
 const TO_END: Duration = Duration::from_secs(2);
 
 impl Boot {
-    /// Boots and waits. `directory` receives `console.log` and `output.log`. `watch` is told, a few
-    /// times a second, what the guest last said it was doing.
+    /// Boots and waits. `console.log` and `output.log` are written to `directory`. `watch` gets the
+    /// guest's last message about its phase a few times a second.
     ///
     /// # Errors
     /// QEMU cannot be started, rejects the command line, or is killed by a signal that the caller
-    /// did not send; the user interrupts. A guest that fails is no error but an `Outcome`.
+    /// did not send, or the user interrupts. A guest that fails is not an error; its `GuestOutcome`
+    /// says so.
     pub fn run(
         &self,
         qemu: &Qemu,
         directory: &Path,
         watch: &mut dyn FnMut(&str),
-    ) -> Result<Outcome> {
+    ) -> Result<GuestOutcome> {
         let (mut messages, writer) = std::io::pipe().context("making a pipe")?;
         let started = Instant::now();
         let mut command = qemu.command(self, directory)?;
-        let keeper =
-            self.state.clone().map(|state| Keeper::prepare(state, &mut command)).transpose()?;
+        let keeper = self
+            .state
+            .clone()
+            .map(|state| StateKeeper::prepare(state, &mut command))
+            .transpose()?;
         let (keeper, sockets) = keeper.unzip();
-        // In a group of its own, so that Ctrl-C on the terminal reaches only the tool, which then
-        // ends QEMU.
-        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-        // SAFETY: between fork and exec only system calls are made, which is safe there.
-        unsafe {
-            command.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(
-                    rustix::process::Signal::KILL,
-                ))?;
-                for socket in sockets.iter().flatten() {
-                    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
-                }
-                Ok(())
-            });
-        }
-        let child =
-            command.spawn().with_context(|| format!("running {}", qemu.program.display()))?;
-        // The pipe and the sockets end when only QEMU had their other ends, and QEMU ends.
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        inherit(&mut command, sockets);
+        let child = interrupt::spawn(&mut command)
+            .with_context(|| format!("running {}", qemu.program.display()))?;
+        // The pipe and the sockets end when QEMU ends, if only QEMU has their other ends.
         drop(command);
         let messages = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             messages.read_to_end(&mut bytes).map(|_| String::from_utf8_lossy(&bytes).into_owned())
         });
-        let mut running = Running {
+        let mut running = RunningGuest {
             child,
-            log: Log::new(directory.join(Recording::CONSOLE)),
-            cost: Cost::default(),
+            log: ConsoleLog::new(directory.join(Recording::CONSOLE)),
+            cost: HostCost::default(),
             keeper,
             is_saved: false,
         };
@@ -116,20 +113,34 @@ impl Boot {
         if let Some(status) = status.filter(|status| !status.success()) {
             bail!("QEMU ended with {status}: {}", last_lines(&qemu, 5));
         }
-        // Only a QEMU that has started has made these files.
+        // These files exist only if QEMU has started.
         let (console, output) = (console?, output?);
         let end = match (status, exit_status(&console)) {
-            _ if running.is_saved => End::Saved,
-            (_, Some(code)) => End::Exited(code),
-            (None, None) => End::TimeLimit,
-            (Some(_), None) => End::Stopped,
+            _ if running.is_saved => GuestEnd::Saved,
+            (_, Some(code)) => GuestEnd::Exited(code),
+            (None, None) => GuestEnd::TimeLimit,
+            (Some(_), None) => GuestEnd::Stopped,
         };
-        Ok(Outcome { end, console, output, qemu, elapsed, cost: running.cost })
+        Ok(GuestOutcome { end, console, output, qemu, elapsed, cost: running.cost })
     }
 }
 
-/// Whether the child has ended, without taking its exit status: until that is taken, `/proc` still
-/// knows its CPU time.
+/// Lets the program inherit the sockets.
+#[allow(unsafe_code)]
+fn inherit(command: &mut Command, sockets: Option<[OwnedFd; 2]>) {
+    // SAFETY: between fork and exec only system calls are made, which is safe there.
+    unsafe {
+        command.pre_exec(move || {
+            for socket in sockets.iter().flatten() {
+                rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Whether the child has ended. The exit status is not taken, because `/proc` has the child's CPU
+/// time until then.
 fn has_ended(child: &Child) -> Result<bool> {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
@@ -137,8 +148,8 @@ fn has_ended(child: &Child) -> Result<bool> {
     Ok(waitid(id, options).context("waiting for QEMU")?.is_some())
 }
 
-impl Cost {
-    /// Reads what the process has taken so far. One that is gone changes nothing.
+impl HostCost {
+    /// Reads what the process has used so far. If the process is gone, nothing changes.
     fn look(&mut self, id: u32) {
         let read =
             |name: &str| std::fs::read_to_string(format!("/proc/{id}/{name}")).unwrap_or_default();
@@ -153,7 +164,7 @@ impl Cost {
 }
 
 /// Fields 14 and 15 of `/proc/PID/stat`, proc(5). The second field, the name in parentheses, may
-/// contain anything.
+/// contain any character.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
     let (user, system) = (fields.next()?, fields.next()?);
@@ -165,17 +176,17 @@ fn peak_memory(status: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// QEMU while it runs; killed when this is dropped.
-struct Running {
+/// QEMU while it runs. Dropping this kills QEMU.
+struct RunningGuest {
     child: Child,
-    log: Log,
-    cost: Cost,
-    keeper: Option<Keeper>,
+    log: ConsoleLog,
+    cost: HostCost,
+    keeper: Option<StateKeeper>,
     is_saved: bool,
 }
 
-impl Running {
-    /// `None` when the deadline has been reached.
+impl RunningGuest {
+    /// Waits for QEMU to end; `None` if the deadline is reached.
     fn wait(
         &mut self,
         deadline: Instant,
@@ -191,7 +202,7 @@ impl Running {
             }
             self.log.follow()?;
             self.cost.look(id);
-            watch(&self.log.said);
+            watch(&self.log.phase);
             self.keep()?;
             std::thread::sleep(POLL);
         }
@@ -201,10 +212,10 @@ impl Running {
 
     fn keep(&mut self) -> Result<()> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        match keeper.step(&self.log.said) {
+        match keeper.step(&self.log.phase) {
             Ok(is_saved) => self.is_saved |= is_saved,
             Err(error) => {
-                // A QEMU that closes its monitor is ending, and has said why.
+                // A QEMU that closes its monitor is ending, and has printed the reason.
                 let ends = Instant::now() + TO_END;
                 while !has_ended(&self.child)? {
                     if Instant::now() >= ends {
@@ -218,27 +229,27 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningGuest {
     fn drop(&mut self) {
         interrupt::kill(&mut self.child);
     }
 }
 
-/// The console as it grows: what the guest last said about itself.
-struct Log {
+/// The console while it grows, and the guest's last message about its phase.
+struct ConsoleLog {
     path: PathBuf,
     position: u64,
     partial: Vec<u8>,
-    said: String,
+    phase: String,
 }
 
-impl Log {
-    fn new(path: PathBuf) -> Log {
-        Log { path, position: 0, partial: Vec::new(), said: "boot".into() }
+impl ConsoleLog {
+    fn new(path: PathBuf) -> ConsoleLog {
+        ConsoleLog { path, position: 0, partial: Vec::new(), phase: "boot".into() }
     }
 
     fn follow(&mut self) -> Result<()> {
-        // QEMU makes the file.
+        // QEMU creates the file.
         let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
         file.seek(SeekFrom::Start(self.position))?;
         self.position +=
@@ -246,23 +257,23 @@ impl Log {
         if let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') {
             let lines = String::from_utf8_lossy(&self.partial[..end]).into_owned();
             self.partial.drain(..=end);
-            if let Some(said) = lines.lines().rev().find_map(said) {
-                self.said = said.trim_start_matches("phase ").to_string();
+            if let Some(text) = lines.lines().rev().find_map(guest_message) {
+                self.phase = text.trim_start_matches("phase ").to_string();
             }
         }
         Ok(())
     }
 }
 
-/// The text of a line that the guest's own scripts have put into the kernel's log: `[    1.234567] kernlane: TEXT`, where a kernel
-/// that names callers has `[    T1]` behind the time.
-fn said(line: &str) -> Option<&str> {
+/// The text of a line that the guest's own scripts put into the kernel's log:
+/// `[    1.234567] kernlane: TEXT`. Some kernels print `[    T1]` behind the time.
+fn guest_message(line: &str) -> Option<&str> {
     let (stamp, text) = line.trim_end().split_once("] kernlane: ")?;
     stamp.starts_with('[').then_some(text)
 }
 
 fn exit_status(console: &str) -> Option<i32> {
-    console.lines().rev().find_map(said)?.strip_prefix("exit ")?.parse().ok()
+    console.lines().rev().find_map(guest_message)?.strip_prefix("exit ")?.parse().ok()
 }
 
 fn read_text(path: &Path) -> Result<String> {
@@ -281,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_status_is_the_guests_own_last_word() {
+    fn the_exit_status_is_in_the_last_message_of_the_guest() {
         let console = "[    0.1] Linux\n[    4.5] kernlane: booted\n[    9.0] kernlane: exit 3\n[    9.1] reboot: Restarting system\n";
         assert_eq!(exit_status(console), Some(3));
         assert_eq!(exit_status("[    4.5] kernlane: booted\n"), None);
@@ -291,26 +302,26 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_followed_across_partial_lines() {
+    fn a_log_that_grows_by_partial_lines_is_followed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("console.log");
-        let mut log = Log::new(path.clone());
+        let mut log = ConsoleLog::new(path.clone());
         log.follow().unwrap();
-        assert_eq!(log.said, "boot");
+        assert_eq!(log.phase, "boot");
         std::fs::write(&path, "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: pha").unwrap();
         log.follow().unwrap();
-        assert_eq!(log.said, "set-up");
+        assert_eq!(log.phase, "set-up");
         std::fs::write(
             &path,
             "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: phase counting\n[ 3.0] x\n",
         )
         .unwrap();
         log.follow().unwrap();
-        assert_eq!(log.said, "counting");
+        assert_eq!(log.phase, "counting");
     }
 
     #[test]
-    fn proc_files_are_read() {
+    fn cpu_time_and_memory_are_read_from_proc() {
         let stat = "42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 12 34 0 0 20 0 3 0 5 1 2";
         assert_eq!(cpu_ticks(stat), Some(46));
         assert_eq!(cpu_ticks("42 (a"), None);
@@ -319,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_of_short_and_long_texts() {
+    fn the_last_lines_of_short_and_long_texts_are_returned() {
         assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
         assert_eq!(last_lines("a", 5), "a");
         assert_eq!(last_lines("", 5), "");

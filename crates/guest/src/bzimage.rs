@@ -1,48 +1,49 @@
-//! The boot image of an x86 kernel (Documentation/arch/x86/boot.rst): which kernel is compressed
-//! inside it.
+//! Reads the boot image of an x86 kernel (Documentation/arch/x86/boot.rst): which kernel is
+//! compressed inside it.
 //!
-//! Takes the bytes of a bzImage (a distribution's `vmlinuz`); gives the kernel's release and the
-//! build id of the vmlinux in its payload. The build id of the bzImage's own ELF note is another
-//! one, that of the decompressor. Never boots anything.
+//! Input: the bytes of a bzImage (a distribution's `vmlinuz`). Output: the kernel's release, and
+//! the build id of the vmlinux in its payload. The bzImage's own ELF note has another build id,
+//! that of the decompressor. This module never boots anything.
 
 use anyhow::{Context, Result, bail, ensure};
 use object::Object;
 use std::io::Read;
 
-/// What a boot image says about the kernel in it.
+/// What a boot image says about its kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BzImage {
-    /// E.g. `6.12.117-kernlane`.
+    /// For example `6.12.117-kernlane`.
     pub release: String,
-    /// Of the vmlinux it was made from, lower-case hex.
+    /// The build id of the vmlinux that it was made from, lower-case hex.
     pub build_id: String,
 }
 
-/// Larger than any kernel; guards against a damaged size.
+/// A size larger than that of every kernel. It guards against a damaged size.
 const MAX_VMLINUX: u64 = 1 << 30;
 
 impl BzImage {
     pub fn parse(image: &[u8]) -> Result<BzImage> {
-        let header = Header { image };
+        let header = BootHeader { image };
         ensure!(
             image.get(0x202..0x206) == Some(b"HdrS".as_slice()),
             "not a boot image of an x86 kernel (no HdrS at 0x202)"
         );
         ensure!(
             header.u16(0x206)? >= 0x0208,
-            "boot protocol {:#06x}: older than 2.08, which brought the payload's place",
+            "boot protocol {:#06x}: boot images before 2.08 do not say where the kernel is",
             header.u16(0x206)?
         );
         Ok(BzImage { release: header.release()?, build_id: vmlinux_build_id(header.payload()?)? })
     }
 }
 
-struct Header<'a> {
+struct BootHeader<'a> {
     image: &'a [u8],
 }
 
-impl<'a> Header<'a> {
-    /// `kernel_version` (0x20e) points 0x200 bytes before a NUL-terminated "RELEASE (builder) #…".
+impl<'a> BootHeader<'a> {
+    /// `kernel_version` (0x20e) plus 0x200 is the offset of a NUL-terminated "RELEASE (builder)
+    /// #…".
     fn release(&self) -> Result<String> {
         let at = usize::from(self.u16(0x20e)?) + 0x200;
         let text = self.image.get(at..).context("the version string lies outside of the file")?;
@@ -54,8 +55,9 @@ impl<'a> Header<'a> {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The compressed kernel: `payload_offset` (0x248) counts from the protected-mode code, which
-    /// follows the `setup_sects` (0x1f1) sectors of real-mode code and the boot sector.
+    /// The compressed kernel. `payload_offset` (0x248) counts from the protected-mode code. In
+    /// front of that code lie the boot sector and the `setup_sects` (0x1f1) sectors of real-mode
+    /// code.
     fn payload(&self) -> Result<&'a [u8]> {
         let setup_sectors = match self.u8(0x1f1)? {
             0 => 4,
@@ -81,8 +83,8 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The payload is vmlinux without symbols (and its relocations behind it), compressed; four bytes
-/// of its size follow, which for gzip are part of the format.
+/// The payload is a compressed vmlinux without symbols, with its relocations behind it. Its size
+/// follows in four bytes, which for gzip are part of the format.
 fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
     let reader: Box<dyn Read + '_> = match payload {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::GzDecoder::new(payload)),
@@ -95,7 +97,7 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
         }
         [0x7f, b'E', b'L', b'F', ..] => Box::new(payload),
         _ => bail!(
-            "the kernel in the boot image is compressed in a way that Kernlane does not read (it reads gzip, zstd, xz and lz4)"
+            "the kernel in the boot image is compressed in a way that Kernlane does not support; it supports gzip, zstd, xz and lz4"
         ),
     };
     let mut vmlinux = Vec::new();
@@ -107,15 +109,15 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
         .context("the kernel in the boot image is not an ELF file")?;
     let id = elf.build_id().context("the notes of the kernel in the boot image cannot be read")?;
     let id = id.context("the kernel in the boot image has no build id")?;
-    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(image::BuildId::from_bytes(id).0)
 }
 
-/// LZ4's legacy frame (doc/lz4_Frame_format.md, "Legacy frame") behind its magic: blocks, each
-/// behind its packed size, of 8 MB but for the last.
+/// Unpacks LZ4's legacy frame (doc/lz4_Frame_format.md, "Legacy frame") without its magic. A block
+/// follows its packed size. All blocks but the last one have 8 MB.
 fn lz4_legacy(mut blocks: &[u8]) -> Result<Vec<u8>> {
     const BLOCK: usize = 8 << 20;
     let mut unpacked = Vec::new();
-    // What is shorter than a block's size and a byte is the size of the whole, or nothing.
+    // A rest shorter than a block's size and one byte is the size of the whole kernel, or nothing.
     while let Some((size, rest)) =
         blocks.split_first_chunk::<4>().filter(|(_, rest)| !rest.is_empty())
     {
@@ -140,7 +142,7 @@ fn lz4_legacy(mut blocks: &[u8]) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// An ELF file with one section, a build-id note.
+    /// An ELF file with one section: a build-id note.
     fn vmlinux(id: &[u8; 20]) -> Vec<u8> {
         use object::write::{Object as Writer, StandardSegment};
         let mut writer = Writer::new(
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_build_id_behind_each_compression() {
+    fn the_build_id_is_found_with_every_compression() {
         let expected = BzImage { release: "6.12-x".into(), build_id: "ab".repeat(20) };
         assert_eq!(BzImage::parse(&zstd_image()).unwrap(), expected);
         let mut gzip = Vec::new();
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_is_refused() {
+    fn files_that_are_not_boot_images_are_refused() {
         assert!(BzImage::parse(b"").is_err());
         assert!(BzImage::parse(&[0; 4096]).is_err());
         assert!(

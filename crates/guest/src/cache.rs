@@ -1,5 +1,5 @@
-//! Where what can be made again is kept: `$KERNLANE_CACHE`, else `$XDG_CACHE_HOME/kernlane`, else
-//! `~/.cache/kernlane`.
+//! The directory for files that can be made again: `$KERNLANE_CACHE`, or
+//! `$XDG_CACHE_HOME/kernlane`, or `~/.cache/kernlane`.
 
 use anyhow::{Context, Result};
 use std::path::PathBuf;

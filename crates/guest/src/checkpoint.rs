@@ -1,17 +1,17 @@
-//! A checkpoint: a guest that has booted, set up and warmed its workload, stopped where counting
-//! would start.
+//! Makes checkpoints: guests that have booted, set up and warmed their workload, and stopped where
+//! counting would start.
 //!
-//! Takes what a recording takes; gives a directory with the guest's whole state, from which any
-//! number of recordings start in seconds and all execute the same instructions. Belongs to one
-//! kernel, workload, seed and version of QEMU, and says so when it meets others.
+//! Input: the same as for a recording. Output: a directory with the guest's whole state. Any number
+//! of recordings start from it within seconds, and all execute the same instructions. A checkpoint
+//! belongs to one kernel, workload, seed and version of QEMU, and is refused with others.
 
-use crate::boot::End;
+use crate::boot::GuestEnd;
 use crate::draft::Draft;
 use crate::judge::{explain, judge};
 use crate::qemu::Qemu;
 use crate::request::{Conditions, Request};
 use crate::sha256_of;
-use crate::state::State;
+use crate::state::GuestState;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording;
 use serde::{Deserialize, Serialize};
@@ -23,40 +23,44 @@ const STATE: &str = "state";
 const SUMMARY: &str = "checkpoint.json";
 const FILES: &[&str] = &[STATE, SUMMARY, Recording::CONSOLE, Recording::OUTPUT];
 
-/// `checkpoint.json`: on what a checkpoint depends, and what its state is.
+/// `checkpoint.json`: the conditions of a checkpoint, and a description of its state.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Summary {
+pub struct CheckpointSummary {
+    /// The conditions.
     #[serde(flatten)]
     pub conditions: Conditions,
+    /// The bytes of the state.
     pub state_bytes: u64,
+    /// The SHA-256 of the state, hex.
     pub state_sha256: String,
 }
 
-/// A checkpoint that has been made.
-pub struct Made {
-    pub summary: Summary,
+/// A checkpoint that was just made.
+pub struct NewCheckpoint {
+    /// Its description.
+    pub summary: CheckpointSummary,
     /// How long the guest ran, by the host's clock.
     pub elapsed: Duration,
 }
 
-/// Boots, sets up, warms and saves. `progress` is told, a few times a second, what is being done.
+/// Boots, sets up, warms and saves. `progress` gets the current step a few times a second.
 ///
 /// # Errors
-/// Those of a recording; and the guest ran past the place where it should have stopped.
-pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<Made> {
+/// The errors of a recording. Also if the guest ran beyond the place where it should have stopped.
+pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<NewCheckpoint> {
     let qemu = Qemu::find()?;
     let draft = Draft::reserve(&request.output, request.force, FILES)?;
     progress("making the guest from Debian packages");
     let state = draft.work.join(STATE);
-    let (boot, conditions) = request.prepare(&qemu, Some(State::SavedTo(state.clone())))?;
+    let (boot, conditions) = request.prepare(&qemu, Some(GuestState::SavedTo(state.clone())))?;
     let outcome =
         boot.run(&qemu, &draft.work, &mut |phase| progress(&format!("guest: {phase}")))?;
     judge(&boot, &outcome)?;
     ensure!(
-        outcome.end == End::Saved,
-        explain("the guest ran on where its state was to be saved", &outcome)
+        outcome.end == GuestEnd::Saved,
+        explain("the guest did not stop where its state should have been saved", &outcome)
     );
-    let summary = Summary {
+    let summary = CheckpointSummary {
         conditions,
         state_bytes: std::fs::metadata(&state)?.len(),
         state_sha256: sha256_of(&state)?,
@@ -65,18 +69,21 @@ pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<M
     text.push('\n');
     std::fs::write(draft.work.join(SUMMARY), text).context("writing the conditions")?;
     draft.publish()?;
-    Ok(Made { summary, elapsed: outcome.elapsed })
+    Ok(NewCheckpoint { summary, elapsed: outcome.elapsed })
 }
 
-/// A checkpoint as it lies in its directory.
+/// A checkpoint in its directory.
 pub struct Checkpoint {
     directory: PathBuf,
-    pub summary: Summary,
+    /// Its description.
+    pub summary: CheckpointSummary,
 }
 
 impl Checkpoint {
+    /// Opens the checkpoint in `directory`.
+    ///
     /// # Errors
-    /// There is no checkpoint, or its state is not what was saved.
+    /// There is no checkpoint, or its state has changed since it was saved.
     pub fn open(directory: &Path) -> Result<Checkpoint> {
         let path = directory.join(SUMMARY);
         let named = || format!("{} is not a checkpoint: reading {SUMMARY}", directory.display());
@@ -87,21 +94,25 @@ impl Checkpoint {
         };
         ensure!(
             sha256_of(&checkpoint.path())? == checkpoint.summary.state_sha256,
-            "{} is not what was saved: make the checkpoint anew",
+            "{} was changed after it was saved: make the checkpoint again",
             checkpoint.path().display()
         );
         Ok(checkpoint)
     }
 
-    pub fn state(&self) -> State {
-        State::RestoredFrom(self.path())
+    /// The guest's state.
+    pub fn state(&self) -> GuestState {
+        GuestState::RestoredFrom(self.path())
     }
 
     fn path(&self) -> PathBuf {
         self.directory.join(STATE)
     }
 
-    /// An error that names every condition in which the checkpoint differs from what is to be run.
+    /// Checks the conditions of a recording.
+    ///
+    /// # Errors
+    /// Names every condition in which the checkpoint differs from the recording.
     pub fn fits(&self, wanted: &Conditions) -> Result<()> {
         let differences = differences(
             &serde_json::to_value(&self.summary.conditions)?,
@@ -109,7 +120,7 @@ impl Checkpoint {
         );
         ensure!(
             differences.is_empty(),
-            "{} was made on other conditions; make it anew with `kernlane checkpoint`\n{}",
+            "{} was made under other conditions: make it again with `kernlane checkpoint`\n{}",
             self.directory.display(),
             differences.join("\n")
         );
@@ -117,7 +128,7 @@ impl Checkpoint {
     }
 }
 
-/// A line for each field that differs.
+/// One line for each field that differs.
 fn differences(made: &Value, wanted: &Value) -> Vec<String> {
     let fields = made.as_object().into_iter().flatten();
     fields
@@ -150,7 +161,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert!(Checkpoint::open(directory.path()).is_err());
         std::fs::write(directory.path().join(STATE), "state").unwrap();
-        let summary = Summary {
+        let summary = CheckpointSummary {
             conditions: conditions(1),
             state_bytes: 5,
             state_sha256: sha256_of(&directory.path().join(STATE)).unwrap(),

@@ -1,53 +1,66 @@
-//! What a guest is made of: its kernel and files, its machine, its clock, QEMU's plugin.
+//! The parts of a guest: its kernel and files, its machine, its clock, QEMU's plugin.
 //!
-//! Only data. Starts nothing.
+//! This module holds only data and starts nothing.
 
-use crate::state::State;
+use crate::state::GuestState;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A guest to be booted.
 #[derive(Clone, Debug)]
 pub struct Boot {
+    /// The boot image (bzImage).
     pub kernel: PathBuf,
+    /// The root file system.
     pub initramfs: PathBuf,
-    /// More words for the kernel's command line.
+    /// Further words for the kernel's command line.
     pub command_line: Vec<String>,
+    /// The guest's memory in MB.
     pub memory_mb: u32,
-    /// More than one run in turns on one host thread.
+    /// The number of CPUs. QEMU runs several CPUs in turns on one host thread.
     pub cpus: u32,
-    /// As QEMU's `-cpu` takes it.
+    /// The value of QEMU's option `-cpu`.
     pub cpu_model: String,
+    /// Whether the kernel randomizes its address.
     pub kaslr: bool,
-    pub clock: Clock,
-    pub plugin: Option<Plugin>,
-    /// Whether the guest is saved where it stops itself, or runs on from there instead of booting.
-    pub state: Option<State>,
-    /// Of the host's clock; then QEMU is killed.
+    /// The guest's time.
+    pub clock: GuestClock,
+    /// A plugin for QEMU.
+    pub plugin: Option<QemuPlugin>,
+    /// Whether to save the guest where it stops itself, or to continue from a saved state instead
+    /// of booting.
+    pub state: Option<GuestState>,
+    /// By the host's clock. Afterwards QEMU is killed.
     pub time_limit: Duration,
 }
 
-/// What the guest's time is made of.
+/// The source of the guest's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// The host's: fast, never twice the same.
+pub enum GuestClock {
+    /// The host's clock: fast, but no two runs are equal.
     Host,
-    /// Executed instructions: the same guest does the same, instruction by instruction, every time.
-    Instructions { seed: u64 },
+    /// Executed instructions: equal guests execute equal instructions in every run.
+    Instructions {
+        /// The number from which all randomness of the guest comes.
+        seed: u64,
+    },
 }
 
-/// A plugin for QEMU. The library must understand the arguments; values may hold any character.
+/// A plugin for QEMU. The library must understand the arguments. Values may contain any character.
 #[derive(Clone, Debug)]
-pub struct Plugin {
+pub struct QemuPlugin {
+    /// The path of the library.
     pub library: PathBuf,
+    /// The arguments: name and value.
     pub arguments: Vec<(String, String)>,
 }
 
-/// The CPU of recordings: everything that QEMU emulates, but not the string operations that QEMU
+/// The CPU of recordings: everything that QEMU emulates, except the string operations that QEMU
 /// would emulate byte by byte.
 pub const CPU_OF_RECORDINGS: &str = "max,-erms,-fsrm";
 
 impl Boot {
-    /// One CPU, 512 MB, no KASLR, the host's clock, no plugin, ten minutes.
+    /// A guest with one CPU, 512 MB, no KASLR, the host's clock, no plugin, and ten minutes.
     pub fn new(kernel: PathBuf, initramfs: PathBuf) -> Boot {
         Boot {
             kernel,
@@ -57,7 +70,7 @@ impl Boot {
             cpus: 1,
             cpu_model: CPU_OF_RECORDINGS.into(),
             kaslr: false,
-            clock: Clock::Host,
+            clock: GuestClock::Host,
             plugin: None,
             state: None,
             time_limit: Duration::from_secs(600),

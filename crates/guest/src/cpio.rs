@@ -1,14 +1,13 @@
 //! Writes the archive that the kernel unpacks as its first root file system (cpio "newc",
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! Takes entries one by one in the order in which they are to be unpacked; gives bytes. Owner is
-//! always root, times are always `MTIME`, inode numbers count from 1: the same entries give the
-//! same bytes. Never compresses, never reads a file.
+//! Input: entries, one by one, in the order in which the kernel unpacks them. Output: bytes. The
+//! owner is always root, the time is always `MTIME`, and inode numbers count from 1. Equal entries
+//! give equal bytes. This module never compresses and never reads a file.
 
 use std::io::{self, Write};
 
-/// 2019-12-31T00:00:00Z: the day before the guest's clock starts, so that nothing lies in the
-/// guest's future.
+/// 2019-12-31T00:00:00Z, the day before the guest's clock starts. No file is in the guest's future.
 pub const MTIME: u32 = 1_577_750_400;
 
 /// `stat.st_mode` bits of a directory, a regular file and a symbolic link.
@@ -16,20 +15,20 @@ const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
-pub struct Writer<W: Write> {
+pub struct CpioWriter<W: Write> {
     out: W,
     entries: u32,
-    /// Bytes written so far; names and data are padded to multiples of four from the archive's
-    /// start.
+    /// The number of bytes written. Names and data are padded to multiples of four, counted from
+    /// the archive's start.
     position: u64,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> CpioWriter<W> {
     pub fn new(out: W) -> Self {
-        Writer { out, entries: 0, position: 0 }
+        CpioWriter { out, entries: 0, position: 0 }
     }
 
-    /// `path` without a leading slash; `permissions` are the lower twelve mode bits.
+    /// `path` has no leading slash. `permissions` are the lower twelve mode bits.
     pub fn directory(&mut self, path: &str, permissions: u32) -> io::Result<()> {
         self.entry(path, S_IFDIR | permissions & 0o7777, 2, &[])
     }
@@ -42,7 +41,7 @@ impl<W: Write> Writer<W> {
         self.entry(path, S_IFLNK | 0o777, 1, target.as_bytes())
     }
 
-    /// Writes the end marker and hands the output back. Without it the archive is cut off.
+    /// Writes the end marker and returns the output. Without the marker the archive is incomplete.
     pub fn finish(mut self) -> io::Result<W> {
         self.header("TRAILER!!!", 0, 0, 1, 0)?;
         self.out.flush()?;
@@ -107,16 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layout_of_one_file_is_the_documented_one() {
-        let mut writer = Writer::new(Vec::new());
+    fn an_archive_of_one_file_has_the_documented_bytes() {
+        let mut writer = CpioWriter::new(Vec::new());
         writer.file("a/bc", 0o755, b"hello").unwrap();
         let bytes = writer.finish().unwrap();
         let text = String::from_utf8_lossy(&bytes);
         assert!(text.starts_with("07070100000001000081ed00000000000000000000000\u{31}"));
         assert_eq!(&text[54..62], "00000005", "file size");
         assert_eq!(&text[94..102], "00000005", "name size counts the NUL");
-        // 110 bytes of header and 5 of name end at 115; data starts at 116, 5 bytes long; the
-        // trailer starts at 124.
+        // The header has 110 bytes and the name has 5, so both end at 115. The data has 5 bytes and
+        // starts at 116. The trailer starts at 124.
         assert_eq!(&bytes[110..116], b"a/bc\0\0");
         assert_eq!(&bytes[116..124], b"hello\0\0\0");
         assert_eq!(&bytes[124..130], b"070701");
@@ -125,9 +124,9 @@ mod tests {
     }
 
     #[test]
-    fn the_same_entries_give_the_same_bytes_and_inodes_differ() {
+    fn equal_entries_give_equal_bytes_and_different_inodes() {
         let write = || {
-            let mut writer = Writer::new(Vec::new());
+            let mut writer = CpioWriter::new(Vec::new());
             writer.directory("d", 0o755).unwrap();
             writer.symlink("d/l", "../x").unwrap();
             writer.finish().unwrap()
@@ -142,7 +141,7 @@ mod tests {
 
     #[test]
     fn names_that_cpio_cannot_hold_are_refused() {
-        assert!(Writer::new(Vec::new()).file("a\0b", 0o644, b"").is_err());
-        assert!(Writer::new(Vec::new()).file("", 0o644, b"").is_err());
+        assert!(CpioWriter::new(Vec::new()).file("a\0b", 0o644, b"").is_err());
+        assert!(CpioWriter::new(Vec::new()).file("", 0o644, b"").is_err());
     }
 }

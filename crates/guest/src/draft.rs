@@ -1,26 +1,28 @@
-//! A directory that is made beside its final place and renamed when it is whole.
+//! Makes a directory beside its final place and renames it when it is complete.
 //!
-//! Takes the final path and the names of its files; gives a directory to write them to. Whatever
-//! happens before `publish`, nothing stays under the final name, and what was there is as it was.
+//! Input: the final path, and the names of the files. Output: a directory to write the files to. If
+//! anything fails before `publish`, nothing has the final name, or the old directory is unchanged.
 
 use anyhow::{Context, Result, ensure};
 use host::scratch;
 use std::path::{Path, PathBuf};
 
-/// The directory that is being made, and where it will stand.
+/// A directory that is being made, and its final place.
 pub struct Draft {
-    /// Removed, with what is in it, when the command ends.
+    /// It is removed with its contents when the command ends.
     holder: tempfile::TempDir,
-    /// Where to put the files.
+    /// The directory for the files.
     pub work: PathBuf,
     output: PathBuf,
-    /// What such a directory consists of.
+    /// The files that such a directory contains.
     files: &'static [&'static str],
 }
 
 impl Draft {
+    /// Creates the directory for the files.
+    ///
     /// # Errors
-    /// `output` exists and may not be replaced, or nothing can be made beside it.
+    /// `output` exists and may not be replaced, or nothing can be created beside it.
     pub fn reserve(output: &Path, force: bool, files: &'static [&'static str]) -> Result<Draft> {
         if let Ok(metadata) = std::fs::symlink_metadata(output) {
             ensure!(metadata.is_dir(), "{} exists and is not a directory", output.display());
@@ -28,7 +30,7 @@ impl Draft {
                 .with_context(|| format!("reading {}", output.display()))?;
             for entry in entries {
                 let name = entry?.file_name();
-                ensure!(force, "{} is not empty: --force replaces it", output.display());
+                ensure!(force, "{} is not empty: give --force to replace it", output.display());
                 ensure!(
                     files.iter().any(|file| name == *file),
                     "{} holds {name:?}, which --force does not remove",
@@ -47,7 +49,7 @@ impl Draft {
         Ok(Draft { holder, work, output: output.into(), files })
     }
 
-    /// Gives the directory its name, when all its files are on the disk.
+    /// Gives the directory its final name, when all its files are on the disk.
     pub fn publish(&self) -> Result<()> {
         for file in self.files {
             let path = self.work.join(file);
@@ -64,7 +66,7 @@ impl Draft {
         std::fs::rename(&self.work, &self.output)
             .inspect_err(|_| {
                 if replaces {
-                    // If this fails, too, the error below tells of it all the same.
+                    // If this fails, too, the error below is still reported.
                     let _ = std::fs::rename(&old, &self.output);
                 }
             })
@@ -79,7 +81,7 @@ mod tests {
     const FILES: &[&str] = &["a", "b"];
 
     #[test]
-    fn existing_directories_are_respected() {
+    fn existing_directories_are_not_overwritten() {
         let parent = tempfile::tempdir().unwrap();
         let output = parent.path().join("r");
         drop(Draft::reserve(&output, false, FILES).unwrap());
@@ -93,6 +95,6 @@ mod tests {
         std::fs::write(parent.path().join("file"), "x").unwrap();
         assert!(Draft::reserve(&parent.path().join("file"), true, FILES).is_err());
         let left: Vec<_> = std::fs::read_dir(parent.path()).unwrap().collect();
-        assert_eq!(left.len(), 2, "nothing temporary stays: {left:?}");
+        assert_eq!(left.len(), 2, "no temporary file remains: {left:?}");
     }
 }

@@ -1,8 +1,9 @@
-//! Reads a recording back while it is being written: proof that it can be read, and how far it has
-//! come.
+//! Reads a recording while it is being written, to prove that it can be read and to show its
+//! progress.
 //!
-//! Takes the path of a `trace.klt` that another process writes or will write; gives the
-//! instructions so far, and at the end the totals or the first thing that is wrong. Never writes.
+//! Input: the path of a `trace.klt` that another process writes or will write. Output: the number
+//! of instructions so far, and at the end the totals or the first mistake. This module never
+//! writes.
 
 use anyhow::{Context, Result, anyhow};
 use std::fs::File;
@@ -16,7 +17,7 @@ use std::time::Duration;
 const POLL: Duration = Duration::from_millis(50);
 
 pub struct Follower {
-    shared: Arc<Shared>,
+    shared: Arc<FollowerState>,
     reader: Option<JoinHandle<Result<Followed>>>,
 }
 
@@ -29,17 +30,17 @@ pub struct Followed {
 }
 
 #[derive(Default)]
-struct Shared {
+struct FollowerState {
     instructions: AtomicU64,
-    /// The writer has ended: the end of the file is the end.
+    /// Whether the writer has ended, so that the end of the file is the end of the recording.
     ended: AtomicBool,
-    /// Nobody wants the result.
+    /// Whether the result is no longer needed.
     abandoned: AtomicBool,
 }
 
 impl Follower {
     pub fn start(path: PathBuf) -> Follower {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(FollowerState::default());
         let theirs = Arc::clone(&shared);
         Follower { shared, reader: Some(std::thread::spawn(move || follow(&path, &theirs))) }
     }
@@ -48,10 +49,10 @@ impl Follower {
         self.shared.instructions.load(Ordering::Relaxed)
     }
 
-    /// To be called when the writer has ended.
+    /// Waits for the reader. Call this when the writer has ended.
     ///
     /// # Errors
-    /// The recording has no clean end, or breaks a rule of the format.
+    /// The recording has no proper end, or breaks a rule of the format.
     pub fn finish(mut self) -> Result<Followed> {
         self.shared.ended.store(true, Ordering::Release);
         let reader = self.reader.take().context("finished twice")?;
@@ -66,14 +67,14 @@ impl Drop for Follower {
         self.shared.abandoned.store(true, Ordering::Release);
         self.shared.ended.store(true, Ordering::Release);
         if let Some(reader) = self.reader.take() {
-            // Its result is not wanted; its file may be about to be removed.
+            // The result is not needed. The file may be about to be removed.
             let _ = reader.join();
         }
     }
 }
 
-fn follow(path: &PathBuf, shared: &Shared) -> Result<Followed> {
-    let growing = Growing { file: None, path, shared };
+fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
+    let growing = GrowingFile { file: None, path, shared };
     let mut reader = trace::RecordingReader::new(growing)?;
     let (mut totals, mut ticks) = (None, 0);
     while let Some(chunk) = reader.next_chunk()? {
@@ -85,13 +86,13 @@ fn follow(path: &PathBuf, shared: &Shared) -> Result<Followed> {
         shared.instructions.store(reader.totals_so_far().instructions(), Ordering::Relaxed);
     }
     let totals: trace::RecordingTotals = totals.context("no clean end")?;
-    // An instruction takes a nanosecond of the guest's clock, which is read a little before the
-    // recording ends, or never.
+    // An instruction takes a nanosecond of the guest's clock. The clock's last reading is a little
+    // earlier than the end of the recording, or there is none.
     let guest_time = Duration::from_nanos(totals.instructions().max(ticks));
     Ok(Followed { totals, guest_time })
 }
 
-/// Nanoseconds by which the guest's clock went on.
+/// The nanoseconds that the guest's clock advanced.
 fn ticked(words: &[u32]) -> u64 {
     let ticks = |event| match event {
         trace::StreamEvent::Clock(ticks) => u64::from(ticks),
@@ -100,20 +101,21 @@ fn ticked(words: &[u32]) -> u64 {
     trace::events(words).map(ticks).sum()
 }
 
-/// A file whose end is waited for. It need not exist at first.
-struct Growing<'a> {
+/// A file that still grows. Reading it waits for more. At first the file may not exist.
+struct GrowingFile<'a> {
     file: Option<File>,
     path: &'a PathBuf,
-    shared: &'a Shared,
+    shared: &'a FollowerState,
 }
 
-impl Read for Growing<'_> {
+impl Read for GrowingFile<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             if self.shared.abandoned.load(Ordering::Acquire) {
                 return Err(std::io::Error::other("abandoned"));
             }
-            // Asked before reading: what was written before the writer ended is then seen.
+            // The flag is read first. Reading the file then sees everything that the writer wrote
+            // before it ended.
             let ended = self.shared.ended.load(Ordering::Acquire);
             if self.file.is_none() {
                 match File::open(self.path) {
@@ -153,7 +155,7 @@ mod tests {
         for _ in 0..5 {
             trace::StreamEvent::Executed(trace::TranslationId(0)).append_to(&mut words);
         }
-        // Halted for most of the time between two readings of the clock.
+        // The guest halts for most of the time between two readings of the clock.
         for ticks in [0, 4000] {
             trace::StreamEvent::Clock(ticks).append_to(&mut words);
         }
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_comes_in_pieces_is_read_whole() {
+    fn a_file_that_grows_in_pieces_is_read_completely() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace.klt");
         let follower = Follower::start(path.clone());
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_dropped_while_it_waits() {
+    fn a_waiting_follower_can_be_dropped() {
         let directory = tempfile::tempdir().unwrap();
         drop(Follower::start(directory.path().join("none")));
     }

@@ -1,9 +1,8 @@
-//! Where a kernel keeps what its page frames are used for: what the recording's plugin must know to
-//! tell it.
+//! Finds where a kernel keeps what its page frames are used for, for the plugin.
 //!
-//! Takes a kernel; gives addresses of variables, and offsets and numbers from the kernel's own
-//! description of its types: BTF, or, where it has none, the headers of its build tree
-//! (`headers.rs`). Never guesses one.
+//! Input: a kernel. Output: addresses of variables, and offsets and numbers from the kernel's
+//! types. The types come from BTF, or from the headers of the build tree (`headers.rs`) if the
+//! kernel has no BTF. This module never guesses.
 
 use crate::headers::Answers;
 use anyhow::{Context, Result, ensure};
@@ -11,21 +10,23 @@ use image::address::LinkAddr;
 use image::btf::Btf;
 use std::path::Path;
 
-/// The plugin reads so many bytes of each.
+/// The size of a struct page that the plugin expects.
 const PAGE_SIZE: u64 = 64;
 
-/// As the plugin's argument `frames=` has them.
+/// The facts in the plugin's argument `frames=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrameFacts {
-    /// `vmemmap_base`: where the array of `struct page` begins; `max_pfn`: how many there are.
+pub struct KernelFrameFacts {
+    /// The variable `vmemmap_base`: the address of the array of `struct page`.
     pub array: LinkAddr,
+    /// The variable `max_pfn`: the number of elements of that array.
     pub count: LinkAddr,
-    pub types: Types,
+    /// Offsets and numbers.
+    pub types: FrameTypes,
 }
 
-/// Of the kernel's types: offsets in bytes, numbers of an enum.
+/// Facts about the kernel's types: offsets in bytes, and numbers of an enum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Types {
+pub struct FrameTypes {
     compound_head: u64,
     mapping: u64,
     page_type: u64,
@@ -37,7 +38,7 @@ pub struct Types {
     cache_name: u64,
 }
 
-impl FrameFacts {
+impl KernelFrameFacts {
     pub fn argument(&self) -> String {
         let types = &self.types;
         let numbers = [
@@ -57,13 +58,14 @@ impl FrameFacts {
     }
 }
 
-/// Variables whose values a recording tells (`docs/reference/recording-format.md`): they say what
-/// an address of data belongs to. The first three are there only where the kernel can choose them.
+/// Variables whose values a recording contains (`docs/reference/recording-format.md`). They say
+/// what an address of data belongs to. The first three exist only in kernels that choose these
+/// addresses at boot.
 pub const VALUES: [&str; 5] =
     ["page_offset_base", "vmalloc_base", "vmemmap_base", "__per_cpu_offset", "pcpu_unit_pages"];
 
-impl Types {
-    pub fn of_btf(btf: &Btf<'_>) -> Result<Types> {
+impl FrameTypes {
+    pub fn of_btf(btf: &Btf<'_>) -> Result<FrameTypes> {
         let offset = |structure: &str, field: &str| {
             let found = btf.offset(structure, field)?;
             found.with_context(|| format!("BTF has no {field} in struct {structure}"))
@@ -77,7 +79,7 @@ impl Types {
             "a struct page has {} bytes, not {PAGE_SIZE}",
             btf.size("page")?
         );
-        Ok(Types {
+        Ok(FrameTypes {
             compound_head: offset("page", "compound_head")?,
             mapping: offset("page", "mapping")?,
             page_type: offset("page", "page_type")?,
@@ -91,14 +93,14 @@ impl Types {
     }
 
     /// From the headers of a build tree.
-    pub fn of_tree(tree: &Path) -> Result<Types> {
-        Types::of_answers(&Answers::of_tree(tree, QUESTIONS)?)
+    pub fn of_tree(tree: &Path) -> Result<FrameTypes> {
+        FrameTypes::of_answers(&Answers::of_tree(tree, QUESTIONS)?)
     }
 
-    fn of_answers(answers: &Answers) -> Result<Types> {
+    fn of_answers(answers: &Answers) -> Result<FrameTypes> {
         let size = answers.number("page")?;
         ensure!(size == PAGE_SIZE, "a struct page has {size} bytes, not {PAGE_SIZE}");
-        Ok(Types {
+        Ok(FrameTypes {
             compound_head: answers.number("compound_head")?,
             mapping: answers.number("mapping")?,
             page_type: answers.number("page_type")?,
@@ -136,7 +138,7 @@ mod tests {
             .map(|(at, (name, _))| format!("\t.ascii \"kernlane {name} {at}\"\n"))
             .collect();
         let text = "\t.ascii \"kernlane page 64\"\n#APP\n".to_owned() + &text;
-        let types = |text: &str| Types::of_answers(&Answers::of_assembly(text)?);
+        let types = |text: &str| FrameTypes::of_answers(&Answers::of_assembly(text)?);
         let read = types(&text).unwrap();
         assert_eq!((read.compound_head, read.refcount, read.cache_name), (0, 3, 8));
         assert!(types(&text.replace("page 64", "page 56")).is_err());

@@ -1,10 +1,10 @@
-//! A guest's root file system as a file that QEMU hands to the kernel.
+//! Makes a guest's root file system as a file that QEMU gives to the kernel.
 //!
-//! Takes what is to be in it (Debian packages, files, kernel modules, the program
-//! `/kernlane/main`); gives a cpio file, for workloads from the cache when nothing that goes into
-//! it has changed. The same packages and files give the same bytes.
+//! Input: Debian packages, files, kernel modules, and the program `/kernlane/main`. Output: a cpio
+//! file. For workloads it comes from the cache if nothing in it has changed. Equal packages and
+//! files give equal bytes.
 
-use crate::kernel::{Kernel, Module};
+use crate::kernel::{GuestKernel, KernelModule};
 use crate::marker::{self, Mark};
 use crate::packages::{self, Package};
 use crate::rootfs::RootFs;
@@ -21,11 +21,11 @@ use std::process::{Command, Stdio};
 const INIT: &str = include_str!("init.sh");
 const WORKLOAD_MAIN: &str = include_str!("workload.sh");
 
-/// The shell of the guest's own scripts, and the programs that no installed package has.
+/// The package with the shell of the guest's own scripts, and with the programs that no other
+/// package has.
 const BUSYBOX: &str = "busybox-static";
 
-/// Nothing that runs needs these; examples stay, since they are sources that a workload may
-/// compile.
+/// Files that no program needs. Examples stay, because a workload may compile them.
 const DOCUMENTATION: [&str; 6] = [
     "usr/share/doc/",
     "usr/share/info/",
@@ -35,33 +35,33 @@ const DOCUMENTATION: [&str; 6] = [
     "usr/share/bash-completion/",
 ];
 
-/// What is to be in the guest.
+/// What a guest contains.
 #[derive(Clone)]
-pub struct Contents {
+pub struct GuestContents {
     packages: Vec<String>,
     leave_out: Vec<String>,
-    /// Path → permissions and content; over what packages bring.
+    /// Files by path, with permissions and content. They replace files of packages.
     files: BTreeMap<String, (u32, Vec<u8>)>,
 }
 
-/// A root file system as it was made.
+/// A root file system that was made.
 pub struct Initramfs {
     pub path: PathBuf,
-    /// Of the file, hex.
+    /// The SHA-256 of the file, hex.
     pub sha256: String,
     pub packages: Vec<Package>,
 }
 
-impl Contents {
-    /// A guest that runs `script` (a shell script, or any text that begins with `#!`) and has
-    /// `/kernlane/modules/NAME.ko` for each module.
-    pub fn of_script(script: &str, modules: Vec<Module>) -> Contents {
+impl GuestContents {
+    /// A guest that runs `script`: a shell script, or any text that begins with `#!`. For each
+    /// module it has a file `/kernlane/modules/NAME.ko`.
+    pub fn of_script(script: &str, modules: Vec<KernelModule>) -> GuestContents {
         let script = if script.starts_with("#!") {
             script.to_string()
         } else {
             format!("#!/bin/sh\n{script}")
         };
-        let mut contents = Contents {
+        let mut contents = GuestContents {
             packages: vec![BUSYBOX.into()],
             leave_out: Vec::new(),
             files: BTreeMap::new(),
@@ -74,13 +74,16 @@ impl Contents {
     }
 
     /// A guest that runs a workload between the marks.
-    pub fn of_workload(workload: &Workload, kernel: &Kernel) -> Result<Contents> {
+    ///
+    /// # Errors
+    /// The kernel lacks a module of the workload.
+    pub fn of_workload(workload: &Workload, kernel: &GuestKernel) -> Result<GuestContents> {
         let modules = kernel.modules(&workload.modules)?;
         let order: String = modules
             .iter()
             .map(|module| format!("/kernlane/modules/{}.ko\n", module.name))
             .collect();
-        let mut contents = Contents::of_script(WORKLOAD_MAIN, modules);
+        let mut contents = GuestContents::of_script(WORKLOAD_MAIN, modules);
         contents.packages.extend(workload.packages.iter().cloned());
         contents.leave_out = workload.leave_out.clone();
         contents.file("/kernlane/modules/order", 0o644, order);
@@ -98,7 +101,7 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Adds a Debian package and what it depends on.
+    /// Adds a Debian package and the packages that it depends on.
     pub fn package(&mut self, name: &str) {
         self.packages.push(name.into());
     }
@@ -108,8 +111,12 @@ impl Contents {
         self.files.insert(path.into(), (permissions, content.into()));
     }
 
-    /// Writes the root file system into `directory` (made if needed) under a name that is a hash of
-    /// all that goes into it, or finds it there. Packages come from or go to `cache`.
+    /// Writes the root file system into `directory`, which is created if needed, or finds it there.
+    /// Its file name is a hash of everything in it. Packages are taken from `cache` or downloaded
+    /// into it.
+    ///
+    /// # Errors
+    /// A package cannot be downloaded or unpacked, or a file cannot be written.
     pub fn build(&self, cache: &Path, directory: &Path) -> Result<Initramfs> {
         let packages = packages::resolve(&self.packages)?;
         let debs = packages::fetch(&packages, &cache.join("debs"))?;
@@ -169,7 +176,7 @@ impl Contents {
     fn is_left_out(&self, path: &str) -> bool {
         let documentation = DOCUMENTATION.iter().any(|prefix| path.starts_with(prefix))
             && !path.contains("/examples");
-        // A directory that leads to examples comes back as their parent.
+        // A directory that leads to examples is created as their parent.
         documentation
             || self
                 .leave_out
@@ -177,14 +184,14 @@ impl Contents {
                 .any(|left_out| path.strip_prefix(left_out.as_str()).is_some_and(is_below))
     }
 
-    /// SHA-256 over everything that decides the bytes.
+    /// The SHA-256 of everything that decides the bytes.
     fn key(&self, packages: &[Package]) -> String {
         let mut hash = Sha256::new();
         let mut add = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(bytes);
         };
-        // Another version of the tool may unpack in another way.
+        // Another version of Kernlane may unpack packages differently.
         add(env!("CARGO_PKG_VERSION").as_bytes());
         add(INIT.as_bytes());
         for text in packages.iter().map(|package| &package.file).chain(&self.leave_out) {
@@ -208,8 +215,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_stay_and_documentation_goes() {
-        let mut contents = Contents::of_script("true", Vec::new());
+    fn documentation_is_left_out_except_examples() {
+        let mut contents = GuestContents::of_script("true", Vec::new());
         contents.leave_out.push("usr/lib/x".into());
         assert!(contents.is_left_out("usr/share/doc/zlib1g-dev/copyright"));
         assert!(!contents.is_left_out("usr/share/doc/zlib1g-dev/examples/gun.c"));
@@ -219,8 +226,8 @@ mod tests {
 
     #[test]
     fn the_key_depends_on_everything() {
-        let one = Contents::of_script("true", Vec::new());
-        let mut other = Contents::of_script("true", Vec::new());
+        let one = GuestContents::of_script("true", Vec::new());
+        let mut other = GuestContents::of_script("true", Vec::new());
         assert_eq!(one.key(&[]), other.key(&[]));
         other.file("/x", 0o644, "");
         assert_ne!(one.key(&[]), other.key(&[]));

@@ -1,21 +1,21 @@
-//! Whether a guest did all that it should, and if not, why.
+//! Decides whether a guest did its work, and if not, why.
 //!
-//! Takes an `Outcome`; gives an error that tells what failed, with the last lines of all that was
-//! printed.
+//! Input: a `GuestOutcome`. Output: an error that says what failed, with the last lines of
+//! everything that was printed.
 
-use crate::boot::{self, End, Outcome};
+use crate::boot::{self, GuestEnd, GuestOutcome};
 use crate::configuration::Boot;
 use anyhow::{Result, bail};
 
-/// An error unless the guest did all that it should.
-pub fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
+/// Returns an error unless the guest did its work.
+pub fn judge(boot: &Boot, outcome: &GuestOutcome) -> Result<()> {
     match outcome.end {
-        End::Exited(0) | End::Saved => Ok(()),
-        End::Exited(status) => {
+        GuestEnd::Exited(0) | GuestEnd::Saved => Ok(()),
+        GuestEnd::Exited(status) => {
             let what = failed_in(&outcome.console).unwrap_or("before it was set up");
             bail!(explain(&format!("the workload failed {what} (status {status})"), outcome))
         }
-        End::Stopped => match (plugin_failure(&outcome.qemu), panic(&outcome.console)) {
+        GuestEnd::Stopped => match (plugin_failure(&outcome.qemu), panic(&outcome.console)) {
             (Some(failure), _) => bail!(failure.to_string()),
             (None, Some(reason)) => {
                 bail!(explain(&format!("the kernel panicked: {reason}"), outcome))
@@ -24,9 +24,9 @@ pub fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
                 bail!(explain("the guest stopped before the workload had ended", outcome))
             }
         },
-        End::TimeLimit => bail!(explain(
+        GuestEnd::TimeLimit => bail!(explain(
             &format!(
-                "the guest was not done after {} seconds (--time-limit); it was ended",
+                "the guest had not finished after {} seconds and was ended; --time-limit sets the limit",
                 boot.time_limit.as_secs()
             ),
             outcome
@@ -34,13 +34,13 @@ pub fn judge(boot: &Boot, outcome: &Outcome) -> Result<()> {
     }
 }
 
-/// The plugin ends QEMU when it cannot write.
+/// The plugin's message, if it ended QEMU because it could not write.
 fn plugin_failure(messages: &str) -> Option<&str> {
     let mut said = messages.lines().filter_map(|line| line.strip_prefix("kernlane: "));
     said.find(|message| message.contains("failed"))
 }
 
-/// Why the kernel panicked, if it did (kernel/panic.c).
+/// The reason of the kernel's panic, if it panicked (kernel/panic.c).
 fn panic(console: &str) -> Option<&str> {
     console
         .lines()
@@ -48,7 +48,8 @@ fn panic(console: &str) -> Option<&str> {
         .map(|(_, reason)| reason)
 }
 
-/// "in run", from the line that `workload.sh` prints.
+/// The part of the workload that failed, for example "in run", from the line that `workload.sh`
+/// prints.
 fn failed_in(console: &str) -> Option<&str> {
     let line = console
         .lines()
@@ -58,8 +59,8 @@ fn failed_in(console: &str) -> Option<&str> {
     line.split(" with status").next()
 }
 
-/// The message, and the last lines of all that the guest and QEMU said.
-pub fn explain(message: &str, outcome: &Outcome) -> String {
+/// The message, with the last lines of everything that the guest and QEMU printed.
+pub fn explain(message: &str, outcome: &GuestOutcome) -> String {
     let mut text = message.to_string();
     for (name, lines) in [
         ("kernel's console", &outcome.console),
@@ -79,26 +80,26 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn outcome(end: End, console: &str) -> Outcome {
-        Outcome {
+    fn outcome(end: GuestEnd, console: &str) -> GuestOutcome {
+        GuestOutcome {
             end,
             console: console.into(),
             output: "said\n".into(),
             qemu: String::new(),
             elapsed: Duration::ZERO,
-            cost: boot::Cost::default(),
+            cost: boot::HostCost::default(),
         }
     }
 
-    fn judged(end: End, console: &str) -> String {
+    fn judged(end: GuestEnd, console: &str) -> String {
         let boot = Boot::new("k".into(), "i".into());
         format!("{:#}", judge(&boot, &outcome(end, console)).unwrap_err())
     }
 
     #[test]
-    fn what_went_wrong_is_said_with_the_last_lines() {
+    fn the_error_has_the_reason_and_the_last_lines() {
         let message = judged(
-            End::Exited(3),
+            GuestEnd::Exited(3),
             "[ 1.0] a\n[ 2.0] kernlane: failed in run with status 3\n[ 2.0] kernlane: exit 3\n",
         );
         assert!(
@@ -107,7 +108,7 @@ mod tests {
             "{message}"
         );
         assert!(
-            judged(End::Stopped, "[ 1.0] Kernel panic - not syncing: VFS\n[ 1.1] x")
+            judged(GuestEnd::Stopped, "[ 1.0] Kernel panic - not syncing: VFS\n[ 1.1] x")
                 .contains("panicked: VFS")
         );
         let full = "kernlane: writing the recording failed: No space left on device (os error 28)\nkernlane: stopping the guest\n";
@@ -116,8 +117,8 @@ mod tests {
             plugin_failure("kernlane: QEMU ends, and the workload has not executed marker 2\n"),
             None
         );
-        assert!(judged(End::TimeLimit, "").contains("--time-limit"));
+        assert!(judged(GuestEnd::TimeLimit, "").contains("--time-limit"));
         let boot = Boot::new("k".into(), "i".into());
-        assert!(judge(&boot, &outcome(End::Exited(0), "")).is_ok());
+        assert!(judge(&boot, &outcome(GuestEnd::Exited(0), "")).is_ok());
     }
 }

@@ -1,67 +1,77 @@
-//! A kernel that can be booted: its boot image, its vmlinux, its modules, and what the recording's
-//! plugin must know of it.
+//! Kernels that can be booted: boot image, vmlinux, modules, and what the plugin must know.
 //!
-//! Takes a build tree, or a boot image and its vmlinux; gives a `Kernel` whose two files are proven
-//! to be one kernel by the build id. Never changes either and never looks into code.
+//! Input: a build tree, or a boot image and its vmlinux. Output: a `GuestKernel`. Its two files are
+//! proven, by the build id, to be one kernel. This module never changes the files and never looks
+//! into code.
 
 use crate::bzimage::BzImage;
-use crate::frame_facts::{FrameFacts, Types, VALUES};
+use crate::frame_facts::{FrameTypes, KernelFrameFacts, VALUES};
 use crate::headers::Answers;
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
 use image::btf::Btf;
+use image::mapping::map_file;
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-pub struct Kernel {
+/// A kernel that can be booted.
+pub struct GuestKernel {
+    /// The path of the boot image.
     pub boot_image: PathBuf,
+    /// The path of the vmlinux.
     pub vmlinux: PathBuf,
+    /// The build id of both.
     pub build_id: BuildId,
-    /// What `uname -r` will say.
+    /// What `uname -r` prints.
     pub release: String,
-    /// Module name (with `_` for `-`) → its file.
+    /// The file of each module. Names have `_` for `-`.
     modules: BTreeMap<String, PathBuf>,
 }
 
-/// A module's bytes, decompressed, and the name under which it is known.
-pub struct Module {
+/// A module's bytes, decompressed, with its name.
+pub struct KernelModule {
+    /// Its name, with `_` for `-`.
     pub name: String,
+    /// Its bytes, decompressed.
     pub data: Vec<u8>,
 }
 
-/// What the plugin needs to tell tasks apart.
+/// What the plugin needs to distinguish tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFacts {
-    /// `__switch_to`, which has the next task in its second argument.
+    /// `__switch_to`, whose second argument is the next task.
     pub switch_to: LinkAddr,
-    /// `__set_task_comm`, which has the task and its new name; a kernel may lack it.
+    /// `__set_task_comm`, whose arguments are the task and its new name. Some kernels lack it.
     pub set_comm: Option<LinkAddr>,
-    /// Functions whose second argument is a task that becomes able to run: `enqueue_task_fair` and
-    /// its like.
+    /// Functions whose second argument is a task that becomes runnable: `enqueue_task_fair` and
+    /// similar ones.
     pub wakes: Vec<LinkAddr>,
-    /// Of `comm` in `struct task_struct`, in bytes.
+    /// The offset of `comm` in `struct task_struct`, in bytes.
     pub comm: u64,
-    /// Of `pid`, likewise; only a kernel with BTF tells.
+    /// The offset of `pid`, in bytes; known for a kernel with BTF or in its build tree.
     pub pid: Option<u64>,
-    /// The variable `page_offset_base`, which says where all of memory is mapped; a kernel may have
-    /// it as a constant.
+    /// The variable `page_offset_base`, which says where all memory is mapped. In some kernels it
+    /// is a constant.
     pub page_offset_base: Option<LinkAddr>,
 }
 
-impl Kernel {
-    /// `kernel` is a build tree, or a boot image; then `vmlinux`, if not given, is looked for where
-    /// distributions put it.
-    pub fn open(kernel: &Path, vmlinux: Option<&Path>) -> Result<Kernel> {
+impl GuestKernel {
+    /// Opens a kernel. `kernel` is a build tree or a boot image. For a boot image without
+    /// `vmlinux`, the vmlinux is searched where distributions install it.
+    ///
+    /// # Errors
+    /// A file is missing or cannot be read, or the two files are not one kernel.
+    pub fn open(kernel: &Path, vmlinux: Option<&Path>) -> Result<GuestKernel> {
         ensure!(kernel.exists(), "{}: there is no such file or directory", kernel.display());
         if kernel.is_dir() {
             ensure!(
                 vmlinux.is_none(),
-                "a build tree has its own vmlinux: leave out --vmlinux, or give a boot image as --kernel"
+                "a build tree contains its vmlinux: leave out --vmlinux, or give a boot image with --kernel"
             );
-            return Kernel::from_tree(kernel);
+            return GuestKernel::from_tree(kernel);
         }
         let image = read_boot_image(kernel)?;
         let vmlinux = match vmlinux {
@@ -71,17 +81,23 @@ impl Kernel {
         let build_id = read_build_id(&vmlinux)?;
         ensure!(
             build_id.0 == image.build_id,
-            "{} (build id {}) holds another kernel than {} (build id {}): take both from one build or one version of the packages",
+            "{} (build id {}) contains another kernel than {} (build id {}): use files of one build or of one version of the packages",
             kernel.display(),
             image.build_id,
             vmlinux.display(),
             build_id.0
         );
         let modules = installed_modules(kernel, &image.release)?;
-        Ok(Kernel { boot_image: kernel.into(), vmlinux, build_id, release: image.release, modules })
+        Ok(GuestKernel {
+            boot_image: kernel.into(),
+            vmlinux,
+            build_id,
+            release: image.release,
+            modules,
+        })
     }
 
-    fn from_tree(tree: &Path) -> Result<Kernel> {
+    fn from_tree(tree: &Path) -> Result<GuestKernel> {
         let (vmlinux, boot_image) = (tree.join("vmlinux"), tree.join("arch/x86/boot/bzImage"));
         for path in [&vmlinux, &boot_image] {
             ensure!(
@@ -95,23 +111,27 @@ impl Kernel {
         let image = read_boot_image(&boot_image)?;
         ensure!(
             build_id.0 == image.build_id,
-            "{}: vmlinux (build id {}) and bzImage (build id {}) are not of one build: a build is under way or was interrupted (run make in it)",
+            "{}: vmlinux (build id {}) and bzImage (build id {}) are from different builds: a build is running or was interrupted (run make in the tree)",
             tree.display(),
             build_id.0,
             image.build_id
         );
         let mut modules = BTreeMap::new();
-        // Names the object files of the modules; a tree without modules has no such file.
+        // The file names the objects of the modules. A tree without modules does not have it.
         for line in std::fs::read_to_string(tree.join("modules.order")).unwrap_or_default().lines()
         {
             let path = tree.join(line).with_extension("ko");
             modules.insert(module_name(&path), path);
         }
-        Ok(Kernel { boot_image, vmlinux, build_id, release: image.release, modules })
+        Ok(GuestKernel { boot_image, vmlinux, build_id, release: image.release, modules })
     }
 
-    /// The named modules and what they depend on, in an order in which they can be loaded.
-    pub fn modules(&self, names: &[String]) -> Result<Vec<Module>> {
+    /// The named modules and the modules that they depend on, in an order in which they can be
+    /// loaded.
+    ///
+    /// # Errors
+    /// The kernel has no such module, or a module cannot be read.
+    pub fn modules(&self, names: &[String]) -> Result<Vec<KernelModule>> {
         let mut loaded = Vec::new();
         for name in names {
             self.add_module(&name.replace('-', "_"), &mut loaded, 0)?;
@@ -119,7 +139,7 @@ impl Kernel {
         Ok(loaded)
     }
 
-    fn add_module(&self, name: &str, loaded: &mut Vec<Module>, depth: usize) -> Result<()> {
+    fn add_module(&self, name: &str, loaded: &mut Vec<KernelModule>, depth: usize) -> Result<()> {
         if loaded.iter().any(|module| module.name == name) {
             return Ok(());
         }
@@ -135,17 +155,20 @@ impl Kernel {
         {
             self.add_module(&dependency, loaded, depth + 1)?;
         }
-        loaded.push(Module { name: name.into(), data });
+        loaded.push(KernelModule { name: name.into(), data });
         Ok(())
     }
 
     /// Reads from the vmlinux where tasks are switched and where their names lie.
+    ///
+    /// # Errors
+    /// The vmlinux cannot be read or lacks a symbol.
     pub fn task_facts(&self) -> Result<TaskFacts> {
         with_elf(&self.vmlinux, |elf| {
             let symbol = |name: &str| {
                 let mut named = elf.symbols().filter(|symbol| symbol.name() == Ok(name));
                 let symbol = named.next().with_context(|| {
-                    format!("has no symbol {name} (stripped?): take the vmlinux of the build tree or of the -dbg package")
+                    format!("has no symbol {name} (was it stripped?): use the vmlinux of the build tree or of the -dbg package")
                 })?;
                 ensure!(named.next().is_none(), "has more than one symbol {name}");
                 Ok((symbol.address(), symbol.size(), symbol.section_index()))
@@ -174,12 +197,12 @@ impl Kernel {
     }
 }
 
-impl Kernel {
+impl GuestKernel {
     /// Where the kernel keeps what its page frames are used for.
     ///
     /// # Errors
-    /// It is not known: the kernel has neither BTF nor a build tree, or is none that says it.
-    pub fn frame_facts(&self) -> Result<FrameFacts> {
+    /// The kernel has neither BTF nor a build tree, or it is too old.
+    pub fn frame_facts(&self) -> Result<KernelFrameFacts> {
         with_elf(&self.vmlinux, |elf| {
             let symbol = |name: &str| {
                 let found = elf.symbols().find(|symbol| symbol.name() == Ok(name));
@@ -188,15 +211,22 @@ impl Kernel {
                 ))
             };
             let types = match (elf.section_by_name(".BTF"), self.vmlinux.parent()) {
-                (Some(section), _) => Types::of_btf(&Btf::parse(section.data()?)?)?,
-                (None, Some(tree)) if tree.join("mm").is_dir() => Types::of_tree(tree)?,
-                _ => bail!("has no BTF, and lies in no build tree"),
+                (Some(section), _) => FrameTypes::of_btf(&Btf::parse(section.data()?)?)?,
+                (None, Some(tree)) if tree.join("mm").is_dir() => FrameTypes::of_tree(tree)?,
+                _ => bail!("has no BTF and is not in a build tree"),
             };
-            Ok(FrameFacts { array: symbol("vmemmap_base")?, count: symbol("max_pfn")?, types })
+            Ok(KernelFrameFacts {
+                array: symbol("vmemmap_base")?,
+                count: symbol("max_pfn")?,
+                types,
+            })
         })
     }
 
-    /// The addresses of those of [`VALUES`] that the kernel has.
+    /// The addresses of the variables in [`VALUES`] that the kernel has.
+    ///
+    /// # Errors
+    /// The vmlinux cannot be read.
     pub fn values(&self) -> Result<Vec<(&'static str, LinkAddr)>> {
         with_elf(&self.vmlinux, |elf| {
             let found = elf.symbols().filter_map(|symbol| {
@@ -210,8 +240,8 @@ impl Kernel {
     }
 }
 
-/// `enqueue_task` of the scheduler's classes (struct sched_class, kernel/sched/sched.h): what makes
-/// a task able to run goes through one.
+/// The functions `enqueue_task` of the scheduler's classes (struct sched_class,
+/// kernel/sched/sched.h). Every task that becomes runnable passes through one of them.
 const WAKES: [&str; 4] =
     ["enqueue_task_fair", "enqueue_task_rt", "enqueue_task_dl", "enqueue_task_stop"];
 
@@ -253,15 +283,15 @@ fn pid_offset(
 const TASK_QUESTIONS: [(&str, &str); 2] =
     [("comm", "offsetof(struct task_struct, comm)"), ("pid", "offsetof(struct task_struct, pid)")];
 
-/// `init_task.comm` is "swapper" (INIT_TASK_COMM, include/linux/init_task.h) in an array of sixteen
-/// bytes; the only such one in it.
+/// The offset of `comm`. `init_task.comm` is "swapper" (INIT_TASK_COMM, include/linux/init_task.h)
+/// in an array of sixteen bytes. Exactly one place in `init_task` may have these bytes.
 fn comm_offset(init_task: &[u8]) -> Result<u64> {
     const COMM: &[u8; 16] = b"swapper\0\0\0\0\0\0\0\0\0";
     let mut places = init_task.windows(COMM.len()).enumerate().filter(|(_, bytes)| bytes == COMM);
-    let (offset, _) = places
-        .next()
-        .context("init_task holds no name \"swapper\": not a Linux kernel that Kernlane knows")?;
-    ensure!(places.next().is_none(), "init_task holds the name \"swapper\" more than once");
+    let (offset, _) = places.next().context(
+        "init_task does not contain the name \"swapper\": Kernlane does not support this kernel",
+    )?;
+    ensure!(places.next().is_none(), "init_task contains the name \"swapper\" more than once");
     Ok(offset as u64)
 }
 
@@ -279,24 +309,20 @@ fn read_build_id(path: &Path) -> Result<BuildId> {
         );
         let id = elf.build_id().context("its notes cannot be read")?;
         let id = id.context("has no build id: link the kernel with --build-id, as kbuild does")?;
-        Ok(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(BuildId::from_bytes(id))
     })
 }
 
 fn with_elf<T>(path: &Path, read: impl FnOnce(&object::File<'_>) -> Result<T>) -> Result<T> {
-    let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the
-    // process with SIGBUS, as for any reader.
-    let bytes = unsafe { memmap2::Mmap::map(&file) }
-        .with_context(|| format!("reading {}", path.display()))?;
+    let bytes = map_file(path)?;
     let elf = object::File::parse(&*bytes)
-        .with_context(|| format!("{}: not an ELF file that can be read", path.display()))?;
+        .with_context(|| format!("{}: not a readable ELF file", path.display()))?;
     read(&elf).with_context(|| path.display().to_string())
 }
 
-/// A build tree: `vmlinux` beside the `arch` of `arch/x86/boot/bzImage`. Debian:
-/// `usr/lib/debug/boot/vmlinux-R` of the root (`/`, or a directory into which packages were
-/// unpacked) that has `boot/vmlinuz-R`.
+/// The vmlinux of a boot image. In a build tree, `vmlinux` lies beside the directory `arch` of
+/// `arch/x86/boot/bzImage`. On Debian it is `usr/lib/debug/boot/vmlinux-R` below the root that
+/// contains `boot/vmlinuz-R`. The root is `/`, or a directory into which packages were unpacked.
 fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
     let name = format!("vmlinux-{}", image.release);
     let canonical =
@@ -321,7 +347,8 @@ fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
     }
 }
 
-/// Debian: `lib/modules/R/**/*.ko` of the same root. A kernel whose modules are not there has none.
+/// The modules of a Debian kernel: `lib/modules/R/**/*.ko` below the same root. If they are not
+/// there, the kernel has no modules.
 fn installed_modules(boot_image: &Path, release: &str) -> Result<BTreeMap<String, PathBuf>> {
     let mut modules = BTreeMap::new();
     let mut pending = vec![root_of(boot_image)?.join("lib/modules").join(release).join("kernel")];
@@ -340,14 +367,14 @@ fn installed_modules(boot_image: &Path, release: &str) -> Result<BTreeMap<String
     Ok(modules)
 }
 
-/// The directory that contains the `boot` directory of a boot image.
+/// The directory that contains the boot image's directory `boot`.
 fn root_of(boot_image: &Path) -> Result<PathBuf> {
     let image =
         boot_image.canonicalize().with_context(|| format!("reading {}", boot_image.display()))?;
     Ok(image.parent().and_then(Path::parent).unwrap_or(Path::new("/")).into())
 }
 
-/// `drivers/net/dummy.ko.xz` → `dummy`.
+/// The module's name, for example `dummy` for `drivers/net/dummy.ko.xz`.
 fn module_name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
@@ -365,9 +392,10 @@ fn read_module(path: &Path) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// `depends=a,b` of the section `.modinfo`, a sequence of NUL-terminated `key=value`.
+/// The names in `depends=a,b` of the section `.modinfo`, which is a sequence of NUL-terminated
+/// `key=value`.
 fn module_dependencies(module: &[u8]) -> Result<Vec<String>> {
-    let elf = object::File::parse(module).context("not an ELF file that can be read")?;
+    let elf = object::File::parse(module).context("not a readable ELF file")?;
     let section = elf.section_by_name(".modinfo").context("has no section .modinfo")?;
     let info = String::from_utf8_lossy(section.data()?);
     let depends =
@@ -384,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comm_is_found_once() {
+    fn comm_is_found_if_it_occurs_once() {
         let mut task = vec![0xffu8; 200];
         assert!(comm_offset(&task).is_err());
         task[96..112].copy_from_slice(b"swapper\0\0\0\0\0\0\0\0\0");
@@ -394,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn module_names() {
+    fn module_names_come_from_file_names() {
         assert_eq!(
             module_name(Path::new("samples/livepatch/livepatch-sample.ko")),
             "livepatch_sample"
@@ -403,13 +431,13 @@ mod tests {
     }
 
     #[test]
-    fn trees_that_are_not_built_say_what_is_missing() {
+    fn an_unbuilt_tree_gives_an_error_with_what_is_missing() {
         let tree = tempfile::tempdir().unwrap();
-        let message = format!("{:#}", Kernel::open(tree.path(), None).err().unwrap());
+        let message = format!("{:#}", GuestKernel::open(tree.path(), None).err().unwrap());
         assert!(message.contains("vmlinux is missing") && message.contains("make"), "{message}");
-        assert!(Kernel::open(&tree.path().join("nothing"), None).is_err());
+        assert!(GuestKernel::open(&tree.path().join("nothing"), None).is_err());
         let file = tree.path().join("vmlinuz");
         std::fs::write(&file, "no kernel").unwrap();
-        assert!(format!("{:#}", Kernel::open(&file, None).err().unwrap()).contains("HdrS"));
+        assert!(format!("{:#}", GuestKernel::open(&file, None).err().unwrap()).contains("HdrS"));
     }
 }

@@ -1,8 +1,17 @@
-//! What boots: kernels, root file systems, workloads, QEMU and its monitor, checkpoints.
+//! Boots guests: kernels, root file systems, workloads, QEMU and its monitor, checkpoints.
 //!
-//! `record` makes a recording; `run` runs a shell script under a kernel and gives back what it
-//! printed, which is how a changed kernel is tried. Takes a kernel as a file and never looks into
-//! its code.
+//! `record` makes a recording. `run` runs a shell script under a kernel and returns what the script
+//! printed, for example to try a changed kernel. Input: a kernel as a file. This crate never looks
+//! into the kernel's code.
+//!
+//! ```
+//! // A guest that runs a script and has one more file.
+//! let mut contents = kernlane_guest::GuestContents::of_script("cat /greeting", Vec::new());
+//! contents.file("/greeting", 0o644, "hello\n");
+//! ```
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
 
 mod boot;
 
@@ -29,13 +38,13 @@ mod rootfs;
 mod state;
 mod workload;
 
-pub use boot::{Cost, End, Outcome};
-pub use configuration::{Boot, Clock, Plugin};
-pub use initramfs::Contents;
-pub use kernel::{Kernel, Module};
+pub use boot::{GuestEnd, GuestOutcome, HostCost};
+pub use configuration::{Boot, GuestClock, QemuPlugin};
+pub use initramfs::GuestContents;
+pub use kernel::{GuestKernel, KernelModule};
 pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
-pub use record::Summary;
+pub use record::RecordingSummary;
 pub use request::{Conditions, Request};
 pub use workload::{MEMORY_MB, SHIPPED, Workload, argument_help};
 
@@ -44,13 +53,17 @@ use host::scratch;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// Boots `kernel` (a bzImage) with `contents`, after `set` has had its say about the machine.
+/// Boots `kernel` (a bzImage) with `contents`. `set` may change the machine before the boot.
 /// Nothing is left behind.
 ///
 /// # Errors
-/// The guest cannot be made or started. That its script failed, or that the kernel did, is in the
-/// `Outcome`.
-pub fn run(kernel: &Path, contents: &Contents, set: impl FnOnce(&mut Boot)) -> Result<Outcome> {
+/// The guest cannot be made or started. If the script or the kernel fails, the `GuestOutcome` says
+/// so.
+pub fn run(
+    kernel: &Path,
+    contents: &GuestContents,
+    set: impl FnOnce(&mut Boot),
+) -> Result<GuestOutcome> {
     let qemu = Qemu::find()?;
     let directory = scratch::directory(&std::env::temp_dir(), "kernlane-guest-")?;
     let initramfs = contents.build(&cache::directory()?, directory.path())?;
@@ -62,7 +75,7 @@ pub fn run(kernel: &Path, contents: &Contents, set: impl FnOnce(&mut Boot)) -> R
 /// The version of a Debian package that guests would get.
 ///
 /// # Errors
-/// There is no apt, it knows no such package, or its lists are missing.
+/// There is no apt, apt does not know the package, or its lists are missing.
 pub fn resolvable(package: &str) -> Result<String> {
     let packages = packages::resolve(&[package.to_string()])?;
     let found = packages.into_iter().find(|candidate| candidate.name == package);
@@ -70,6 +83,9 @@ pub fn resolvable(package: &str) -> Result<String> {
 }
 
 /// The cache directory, if it can be written to.
+///
+/// # Errors
+/// It cannot be written to.
 pub fn writable_cache() -> Result<PathBuf> {
     let directory = cache::directory()?;
     std::fs::create_dir_all(&directory)
@@ -79,7 +95,7 @@ pub fn writable_cache() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Of a file, hex.
+/// The SHA-256 of a file, in hex.
 fn sha256_of(path: &Path) -> Result<String> {
     let mut file =
         std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;

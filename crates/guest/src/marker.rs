@@ -1,31 +1,32 @@
-//! The marks by which a workload tells the recording's plugin where counting starts and ends.
+//! The marks by which a workload tells the plugin where counting starts and ends.
 //!
-//! A mark is one eight-byte no-operation, `nopl imm32(%rax,%rax,1)`, that no compiler emits with
-//! these immediates; it does nothing on any machine. Gives the bytes of a static ELF program that
-//! executes one mark and exits: so small that it needs no compiler on the host and no library in
-//! the guest. Another such program stops the guest where a checkpoint is to be made.
+//! A mark is an eight-byte no-operation, `nopl imm32(%rax,%rax,1)`. No compiler emits it with these
+//! immediates, and it does nothing on any machine. Output: the bytes of a static ELF program that
+//! executes one mark and exits. The program needs no compiler on the host and no library in the
+//! guest. Another such program stops the guest for a checkpoint.
 
-/// `0f 1f 84 00` and then this number plus the mark's, little endian.
+/// A mark is `0f 1f 84 00`, followed by the sum of this number and the mark's number, little
+/// endian.
 pub const MARK_BASE: u32 = 0x4b4c_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Counting starts with the instruction behind it.
+    /// Counting starts with the next instruction.
     Start = 1,
     /// Counting has ended.
-    End = 2,
-    /// The workload failed: the recording is void.
+    GuestEnd = 2,
+    /// The workload failed, so the recording is useless.
     Failed = 3,
 }
 
 impl Mark {
-    pub const ALL: [Mark; 3] = [Mark::Start, Mark::End, Mark::Failed];
+    pub const ALL: [Mark; 3] = [Mark::Start, Mark::GuestEnd, Mark::Failed];
 
     /// The program's path in the guest.
     pub fn program(self) -> &'static str {
         match self {
             Mark::Start => "kernlane/mark-start",
-            Mark::End => "kernlane/mark-end",
+            Mark::GuestEnd => "kernlane/mark-end",
             Mark::Failed => "kernlane/mark-failed",
         }
     }
@@ -35,24 +36,24 @@ impl Mark {
         [0x0f, 0x1f, 0x84, 0x00, a, b, c, d]
     }
 
-    /// A program that executes the mark.
+    /// A program that executes the mark and exits.
     pub fn elf(self) -> Vec<u8> {
         program(0x40_0000, &self.instruction())
     }
 }
 
-/// The path in the guest of the program at whose first instruction the guest is stopped when a
-/// checkpoint is made. Else it does nothing.
+/// The path in the guest of the program at whose first instruction the guest stops for a
+/// checkpoint. Without a checkpoint the program does nothing.
 pub const PAUSE: &str = "kernlane/pause";
 
-/// Where that instruction is; no other program of a guest has code there.
+/// The address of that instruction. No other program of a guest has code there.
 pub const PAUSE_ADDRESS: u64 = 0x4b4c_0000 + HEADERS;
 
 pub fn pause() -> Vec<u8> {
     program(PAUSE_ADDRESS - HEADERS, &[])
 }
 
-/// An ELF header and one program header.
+/// The bytes of an ELF header and one program header.
 const HEADERS: u64 = 64 + 56;
 
 /// A static ELF64 executable of one segment: the instructions, then `exit(0)`.
@@ -91,7 +92,7 @@ mod tests {
     use object::{Object, ObjectSegment};
 
     #[test]
-    fn the_mark_is_a_no_operation_of_eight_bytes() {
+    fn a_mark_is_a_no_operation_of_eight_bytes() {
         for mark in Mark::ALL {
             let bytes = mark.instruction();
             let instruction = Decoder::new(64, &bytes, DecoderOptions::NONE).decode();
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(entry, PAUSE_ADDRESS);
     }
 
-    /// The entry's address, and what stands from there.
+    /// The address of the entry, and the instructions from there.
     fn disassembled(elf: &[u8]) -> (u64, Vec<Mnemonic>) {
         let file = object::File::parse(elf).unwrap();
         let segment = file.segments().next().unwrap();

@@ -1,8 +1,8 @@
-//! QEMU's monitor: commands to a running QEMU and what it says of itself, in its machine protocol
-//! (QMP).
+//! QEMU's monitor: sends commands to a running QEMU and receives its events, in the machine
+//! protocol (QMP).
 //!
-//! Takes a socket whose other end QEMU has. Never waits longer than `PATIENCE` without asking
-//! whether the user has interrupted.
+//! Input: a socket that QEMU has the other end of. This module never waits longer than `PATIENCE`
+//! without checking for Ctrl-C.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::interrupt;
@@ -13,29 +13,29 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// An answer or event is a few hundred bytes; this much without an end of line is not QEMU.
+/// The longest line that is accepted. An answer or event has a few hundred bytes.
 const LONGEST_LINE: usize = 1 << 20;
 
 pub struct Monitor {
     stream: UnixStream,
     received: Vec<u8>,
-    /// Events that came while an answer was waited for.
+    /// Events that arrived during a wait for an answer.
     events: Vec<Value>,
     greeted: bool,
 }
 
 impl Monitor {
-    /// `stream` leads to QEMU's `-mon chardev=…,mode=control`.
+    /// `stream` is connected to QEMU's `-mon chardev=…,mode=control`.
     pub fn new(stream: UnixStream) -> Result<Monitor> {
         let limited = stream.set_read_timeout(Some(PATIENCE));
         limited.context("setting a time limit for QEMU's monitor")?;
         Ok(Monitor { stream, received: Vec::new(), events: Vec::new(), greeted: false })
     }
 
-    /// Executes a command and gives what it returns.
+    /// Executes a command and returns its result.
     ///
     /// # Errors
-    /// QEMU refuses the command or has ended; the user interrupts.
+    /// QEMU refuses the command or has ended, or the user interrupts.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         if !self.greeted {
             self.greeted = true;
@@ -44,7 +44,7 @@ impl Monitor {
         self.answer(command, arguments)
     }
 
-    /// Whether an event of that name has come since this was last asked. Waits at most `PATIENCE`.
+    /// Whether the event has happened since the last call. Waits at most `PATIENCE`.
     pub fn has_happened(&mut self, event: &str) -> Result<bool> {
         if !self.greeted {
             self.execute("query-status", json!({}))?;
@@ -80,19 +80,19 @@ impl Monitor {
         }
     }
 
-    /// The next message, if there is one by now.
+    /// The next message, if one has arrived.
     fn next(&mut self) -> Result<Option<Value>> {
         loop {
             if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.received.drain(..=end).collect();
                 return Ok(Some(
                     serde_json::from_slice(&line)
-                        .context("QEMU's monitor said something that is not JSON")?,
+                        .context("QEMU's monitor sent a line that is not JSON")?,
                 ));
             }
             ensure!(
                 self.received.len() < LONGEST_LINE,
-                "QEMU's monitor said a line without an end"
+                "QEMU's monitor sent a line that is too long"
             );
             let mut bytes = [0; 4096];
             match self.stream.read(&mut bytes) {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_from_events() {
+    fn answers_are_distinguished_from_events() {
         let said = b"{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"STOP\"}\n{\"return\": {\"status\": \"paused\"}}\n";
         let (mut monitor, _qemu) = with_qemu(said);
         assert_eq!(monitor.execute("query-status", json!({})).unwrap()["status"], "paused");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_ends_and_nonsense_are_errors() {
+    fn a_refusal_a_closed_monitor_and_nonsense_are_errors() {
         let refused = b"{\"return\": {}}\n{\"error\": {\"class\": \"GenericError\", \"desc\": \"no room\"}}\n";
         let error = |said: &[u8]| {
             let (mut monitor, qemu) = with_qemu(said);

@@ -1,8 +1,8 @@
-//! Debian packages for a guest, by the host's own apt: its suites, its trust, its mirrors.
+//! Gets Debian packages for a guest through the host's own apt, with its suites, keys and mirrors.
 //!
-//! Takes package names; gives the `.deb` files of these packages and of all they depend on,
-//! resolved as for an empty system, from the cache or downloaded into it. Never installs anything
-//! on the host and needs no privileges.
+//! Input: names of packages. Output: the `.deb` files of these packages and of everything that they
+//! depend on, resolved as for an empty system. The files come from the cache or are downloaded into
+//! it. This module installs nothing on the host and needs no privileges.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::interrupt;
@@ -10,25 +10,25 @@ use host::scratch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// One package as apt resolved it; `file` (name, version, architecture) says which.
+/// A package as apt resolved it. `file` contains its name, version and architecture.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Package {
     pub name: String,
     pub version: String,
-    /// Under which name it lies in the cache, e.g. `dash_0.5.12-2_amd64.deb`.
+    /// Its file name in the cache, for example `dash_0.5.12-2_amd64.deb`.
     pub file: String,
     pub bytes: u64,
 }
 
-/// Resolves `names` and their dependencies, without recommended packages, sorted by name. Needs
-/// apt's lists, no network.
+/// Resolves `names` and their dependencies, without recommended packages, sorted by name. This
+/// needs apt's lists, but no network.
 pub fn resolve(names: &[String]) -> Result<Vec<Package>> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let output = apt_get()
-        // An empty status file: nothing counts as installed, so everything that is needed is
-        // listed.
+        // With an empty status file no package counts as installed, so apt lists all that are
+        // needed.
         .args([
             "-o",
             "Dir::State::status=/dev/null",
@@ -43,18 +43,18 @@ pub fn resolve(names: &[String]) -> Result<Vec<Package>> {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
-        "apt cannot resolve {}: {}\n(`apt-get update` fetches the lists of packages)",
+        "apt cannot resolve {}: {}\n(run `apt-get update` to fetch the lists of packages)",
         names.join(" "),
         errors.trim()
     );
     let mut packages = parse_uris(&String::from_utf8_lossy(&output.stdout))?;
     packages.sort();
-    ensure!(!packages.is_empty(), "apt resolved {} to nothing", names.join(" "));
+    ensure!(!packages.is_empty(), "apt found no packages for {}", names.join(" "));
     Ok(packages)
 }
 
-/// Makes sure that every package lies in `cache` and gives the files in the order of `packages`.
-/// apt verifies what it downloads.
+/// Downloads the packages that are not in `cache`, and returns all files in the order of
+/// `packages`. apt verifies what it downloads.
 pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(cache).with_context(|| format!("making {}", cache.display()))?;
     let path = |package: &Package| cache.join(&package.file);
@@ -94,8 +94,8 @@ pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
 
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
-    // As the caller, not as `_apt`, who may not write into the caller's cache; no lock, since
-    // nothing of the system is changed.
+    // apt runs as the caller, because its user `_apt` may not write to the caller's cache. It takes
+    // no lock, because it changes nothing in the system.
     command
         .args(["-qq", "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1"])
         .env("LC_ALL", "C")
@@ -103,8 +103,8 @@ fn apt_get() -> Command {
     command
 }
 
-/// Lines of `'URI' FILE SIZE HASH`, as `apt-get --print-uris` prints them. In FILE, a colon is
-/// `%3a`.
+/// Reads lines of `'URI' FILE SIZE HASH`, which `apt-get --print-uris` prints. `%3a` stands for a
+/// colon in FILE.
 fn parse_uris(text: &str) -> Result<Vec<Package>> {
     let mut packages = Vec::new();
     for line in text.lines().filter(|line| line.starts_with('\'')) {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_lines_are_refused() {
+    fn unexpected_lines_are_refused() {
         for line in [
             "'x",
             "'x' a",

@@ -1,40 +1,44 @@
-//! Where the library is that QEMU loads to record, and what it is told to record data accesses.
+//! Finds the library that QEMU loads to record, and makes its arguments for recording data
+//! accesses.
 
-use crate::kernel::{Kernel, TaskFacts};
+use crate::kernel::{GuestKernel, TaskFacts};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
 pub const LIBRARY: &str = "libkernlane_plugin.so";
 
-/// The file that `KERNLANE_PLUGIN` names, else the one beside the tool's executable, else
-/// `../lib/kernlane/` from there.
+/// The library that `KERNLANE_PLUGIN` names, or the one beside the executable of Kernlane, or the
+/// one in `../lib/kernlane/` from there.
+///
+/// # Errors
+/// There is no such file.
 pub fn find() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("KERNLANE_PLUGIN") {
         let path = PathBuf::from(path);
-        return path
-            .canonicalize()
-            .with_context(|| format!("KERNLANE_PLUGIN is {}, which is not there", path.display()));
+        return path.canonicalize().with_context(|| {
+            format!("KERNLANE_PLUGIN is {}, which does not exist", path.display())
+        });
     }
     let executable = std::env::current_exe()
         .and_then(|path| path.canonicalize())
-        .context("where the tool itself lies is not known")?;
-    let directory = executable.parent().context("the tool lies in no directory")?;
+        .context("the path of this program is unknown")?;
+    let directory = executable.parent().context("this program is in no directory")?;
     let candidates = [directory.join(LIBRARY), directory.join("../lib/kernlane").join(LIBRARY)];
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
         None => bail!(
-            "{LIBRARY}, which records, is not beside {}: build it (cargo build --release), or name it in KERNLANE_PLUGIN",
+            "{LIBRARY}, the plugin for QEMU, is not beside {}: build it (cargo build --release), or give its path in KERNLANE_PLUGIN",
             executable.display()
         ),
     }
 }
 
-/// What the plugin is told so that it records data accesses, and what memory is used for.
+/// The plugin's arguments for recording data accesses and the use of memory.
 ///
 /// # Errors
-/// The kernel's vmlinux cannot be read. A kernel that does not say what its frames are used for is
-/// no error: the recording says why.
-pub fn data_arguments(kernel: &Kernel, task: &TaskFacts) -> Result<Vec<(String, String)>> {
+/// The kernel's vmlinux cannot be read. If the kernel does not say how its frames are used, that is
+/// not an error: the recording says why.
+pub fn data_arguments(kernel: &GuestKernel, task: &TaskFacts) -> Result<Vec<(String, String)>> {
     let mut arguments = vec![("data".to_owned(), "on".to_owned())];
     let mut add = |key: &str, value: String| arguments.push((key.into(), value));
     if let Some(page_offset_base) = task.page_offset_base {

@@ -1,44 +1,48 @@
-//! QEMU: where it is, which version it is, and the command line of a guest.
+//! Finds QEMU, reads its version, and makes the command line of a guest.
 //!
-//! Takes what a `Boot` asks for; gives a `Command`. Never runs a guest (`boot.rs` does).
+//! Input: a `Boot`. Output: a `Command`. This module never runs a guest; `boot.rs` does.
 
-use crate::configuration::{Boot, Clock};
+use crate::configuration::{Boot, GuestClock};
 use anyhow::{Context, Result, bail, ensure};
 use host::recording::Recording;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Conditional callbacks and reading the guest's memory from a plugin came with 9.1 and 9.2; 10.0
-/// is what has been tried.
-pub const OLDEST: Version = Version { major: 10, minor: 0, patch: 0 };
+/// The oldest version that is accepted. Conditional callbacks came with 9.1, and reading the
+/// guest's memory from a plugin came with 9.2. 10.0 is the oldest version that was tested.
+pub const OLDEST: QemuVersion = QemuVersion { major: 10, minor: 0, patch: 0 };
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
+/// A version of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct QemuVersion {
     pub major: u32,
     pub minor: u32,
     pub patch: u32,
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for QemuVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
     }
 }
 
+/// An installed QEMU.
 pub struct Qemu {
+    /// The path of the program.
     pub program: PathBuf,
-    pub version: Version,
+    /// Its version.
+    pub version: QemuVersion,
 }
 
 impl Qemu {
-    /// The program that `KERNLANE_QEMU` names, else the first in `PATH`.
+    /// The program that `KERNLANE_QEMU` names, or the first one in `PATH`.
     ///
     /// # Errors
-    /// There is none, it does not run, it is older than `OLDEST` or was built without plugins; the
-    /// message says how to get one.
+    /// There is none, it does not run, it is older than `OLDEST`, or it was built without plugins.
+    /// The message says how to get one.
     pub fn find() -> Result<Qemu> {
         let program = match std::env::var_os("KERNLANE_QEMU") {
             Some(program) => PathBuf::from(program),
@@ -64,12 +68,16 @@ impl Qemu {
         Ok(Qemu { program, version })
     }
 
-    /// The command line of a guest whose lines and messages go into `directory`.
+    /// The command line of a guest. The guest's serial lines are written to files in `directory`.
+    ///
+    /// # Errors
+    /// The guest's parts do not fit together: for example a plugin with several CPUs.
     pub fn command(&self, boot: &Boot, directory: &Path) -> Result<Command> {
         let mut command = Command::new(&self.program);
         command.args(arguments(boot)?);
         command.arg("-kernel").arg(&boot.kernel).arg("-initrd").arg(&boot.initramfs);
-        // The first serial line is the kernel's log, the second what the guest's program prints.
+        // The first serial line carries the kernel's log, the second one the output of the guest's
+        // program.
         for name in [Recording::CONSOLE, Recording::OUTPUT] {
             command.arg("-serial").arg(option_path("file:", &directory.join(name)));
         }
@@ -89,13 +97,13 @@ impl Qemu {
 
 pub const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then `apt-get install -t bookworm-backports qemu-system-x86`";
 
-/// What decides what the guest sees: everything on the command line but files, as a recording tells
-/// it.
+/// The arguments that decide what the guest sees: the command line without files, in the form that
+/// a recording contains.
 pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
     ensure!(boot.cpus >= 1, "a guest needs a CPU");
     // Measured: with several vCPUs QEMU gives plugins wrong indices, and runs without icount.
     ensure!(
-        boot.cpus == 1 || (boot.plugin.is_none() && boot.clock == Clock::Host),
+        boot.cpus == 1 || (boot.plugin.is_none() && boot.clock == GuestClock::Host),
         "a recording has one CPU"
     );
     let mut arguments: Vec<String> = Vec::new();
@@ -106,9 +114,9 @@ pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
     add("-cpu", boot.cpu_model.clone());
     add("-smp", boot.cpus.to_string());
     add("-m", format!("{}M", boot.memory_mb));
-    if let Clock::Instructions { seed } = boot.clock {
-        // One instruction is one nanosecond, idle time is skipped, randomness comes from the seed,
-        // the date never differs.
+    if let GuestClock::Instructions { seed } = boot.clock {
+        // One instruction takes one nanosecond, idle time is skipped, randomness comes from the
+        // seed, and the date is fixed.
         add("-icount", "shift=0,sleep=off".into());
         add("-seed", seed.to_string());
         add("-rtc", "base=2020-01-01T00:00:00,clock=vm".into());
@@ -120,8 +128,8 @@ pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
     Ok(arguments)
 }
 
-/// `panic=-1` reboots at once, which ends QEMU; `printk.time` is what `boot.rs` knows lines of the
-/// kernel's log by.
+/// The kernel's command line. `panic=-1` reboots at once, which ends QEMU. `boot.rs` recognizes
+/// lines of the kernel's log by their `printk.time`.
 pub fn kernel_command_line(boot: &Boot) -> String {
     let mut words = vec!["console=ttyS0", "panic=-1", "printk.time=1"];
     if !boot.kaslr {
@@ -131,7 +139,7 @@ pub fn kernel_command_line(boot: &Boot) -> String {
     words.join(" ")
 }
 
-/// In QEMU's option syntax, a comma within a value is doubled.
+/// A path as a value in QEMU's option syntax, where a comma is doubled.
 fn option_path(prefix: &str, path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut bytes = prefix.as_bytes().to_vec();
@@ -144,7 +152,7 @@ fn option_path(prefix: &str, path: &Path) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The first program of that name in `PATH`.
+/// The first program with this name in `PATH`.
 pub fn in_path(program: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::var_os("PATH")?;
@@ -154,12 +162,12 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
-/// `QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)` and the like.
-fn parse_version(text: &str) -> Option<Version> {
+/// Reads texts such as `QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)`.
+fn parse_version(text: &str) -> Option<QemuVersion> {
     let rest = text.lines().next()?.split("version ").nth(1)?;
     let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
     let (major, minor) = (numbers.next()??, numbers.next()??);
-    Some(Version { major, minor, patch: numbers.next().flatten().unwrap_or(0) })
+    Some(QemuVersion { major, minor, patch: numbers.next().flatten().unwrap_or(0) })
 }
 
 #[cfg(test)]
@@ -188,7 +196,7 @@ mod tests {
     #[test]
     fn a_deterministic_guest_has_all_three_flags() {
         let mut boot = boot();
-        boot.clock = Clock::Instructions { seed: 7 };
+        boot.clock = GuestClock::Instructions { seed: 7 };
         let line = arguments(&boot).unwrap().join(" ");
         for flag in [
             "-icount shift=0,sleep=off",
@@ -203,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn kaslr_and_several_cpus() {
+    fn kaslr_and_several_cpus_change_the_command_line() {
         let mut boot = boot();
         boot.kaslr = true;
         boot.cpus = 4;

@@ -1,13 +1,13 @@
-//! A kernel and a workload become a recording.
+//! Makes recordings.
 //!
-//! Takes a workload, a kernel, a seed; gives a directory with `trace.klt` (what ran,
-//! `docs/reference/recording-format.md`), `recording.json` (on what conditions), `console.log` and
-//! `output.log` (what the guest printed). The directory is made beside its final place and renamed
-//! when everything in it has been read back and found whole.
+//! Input: a workload, a kernel, a seed. Output: a directory with `trace.klt` (what ran,
+//! `docs/reference/recording-format.md`), `recording.json` (the conditions), and `console.log` and
+//! `output.log` (what the guest printed). The directory is made beside its final place. It is
+//! renamed when everything in it has been read back without an error.
 
-use crate::boot::Cost;
+use crate::boot::HostCost;
 use crate::checkpoint::Checkpoint;
-use crate::configuration::Plugin;
+use crate::configuration::QemuPlugin;
 use crate::draft::Draft;
 use crate::follow::{Followed, Follower};
 use crate::judge::{explain, judge};
@@ -20,59 +20,75 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A recording that has been made.
-pub struct Recording {
-    pub summary: Summary,
-    /// How long the guest ran, from its start, by the host's clock.
+/// A recording that was just made.
+pub struct FinishedRecording {
+    /// Its description.
+    pub summary: RecordingSummary,
+    /// How long the guest ran, by the host's clock, counted from its start.
     pub elapsed: Duration,
-    /// How long the recording lasts by the guest's clock: what was executed and what was waited
-    /// for, without the guest's boot.
+    /// How long the recording lasts by the guest's clock: executed and waited time, without the
+    /// boot.
     pub guest_time: Duration,
-    pub cost: Cost,
+    /// What QEMU used on the host.
+    pub cost: HostCost,
 }
 
-/// `recording.json`: on what a recording depends, and what it amounts to.
+/// `recording.json`: the conditions of a recording, and its totals.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Summary {
+pub struct RecordingSummary {
+    /// The version of the file's format.
     pub format: u32,
+    /// The conditions.
     #[serde(flatten)]
     pub conditions: Conditions,
-    /// Of the state that the guest ran on from; none when it was booted.
+    /// The SHA-256, in hex, of the checkpoint's state; `None` if the guest was booted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_sha256: Option<String>,
-    pub totals: Totals,
+    /// The totals.
+    pub totals: RecordingTotals,
 }
 
-/// What the data accesses of a recording amount to.
+/// The totals of the data accesses of a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DataTotals {
+pub struct DataAccessTotals {
+    /// Loads.
     pub loads: u64,
+    /// Stores.
     pub stores: u64,
+    /// Mappings.
     pub mappings: u64,
-    /// CRC-32, hex: equal checksums, equal accesses.
+    /// The CRC-32, in hex: equal accesses have equal checksums.
     pub checksum: String,
 }
 
+/// The totals of a recording.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Totals {
+pub struct RecordingTotals {
+    /// Instructions.
     pub instructions: u64,
+    /// Instructions of the kernel.
     pub kernel_instructions: u64,
+    /// Instructions of user programs.
     pub user_instructions: u64,
+    /// Executions of translation blocks.
     pub executions: u64,
+    /// Translation blocks.
     pub translations: u64,
+    /// Tasks.
     pub tasks: u64,
-    /// Of the order of everything that ran, hex: equal hashes, equal executions.
+    /// A hash, in hex, of the order of all executions: equal executions have equal hashes.
     pub hash: String,
+    /// The bytes of `trace.klt`.
     pub trace_bytes: u64,
-    /// Of a recording with data accesses.
+    /// The totals of data accesses, if they were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<DataTotals>,
+    pub data: Option<DataAccessTotals>,
 }
 
-/// Whether the request's output holds this recording already: the same workload, kernel and seed,
-/// from the guest's boot, ended cleanly.
+/// Whether the request's output already holds this recording: the same workload, kernel and seed,
+/// recorded from the guest's boot, with a proper end.
 pub fn is_made(request: &Request) -> bool {
-    let summary = || -> Option<Summary> {
+    let summary = || -> Option<RecordingSummary> {
         serde_json::from_slice(&std::fs::read(Files::at(&request.output).summary()).ok()?).ok()
     };
     summary().is_some_and(|made| {
@@ -85,18 +101,18 @@ pub fn is_made(request: &Request) -> bool {
     })
 }
 
-/// Records, from the start of the guest or from a checkpoint. `progress` is told, a few times a
-/// second, what is being done and how many instructions have been recorded.
+/// Records, from the guest's boot or from a checkpoint. `progress` gets the current step and the
+/// number of recorded instructions a few times a second.
 ///
 /// # Errors
-/// QEMU or the plugin is missing, the guest cannot be made, the checkpoint is of another guest, the
-/// workload fails or does not end, the disk is full, the user interrupts: then nothing is left
-/// behind, and an existing recording is as it was.
+/// QEMU or the plugin is missing. The guest cannot be made. The checkpoint belongs to another
+/// guest. The workload fails or does not end. The disk is full. The user interrupts. After an error
+/// nothing is left behind, and an existing recording is unchanged.
 pub fn record(
     request: &Request,
     from: Option<&Path>,
     progress: &mut dyn FnMut(&str, u64),
-) -> Result<Recording> {
+) -> Result<FinishedRecording> {
     let qemu = Qemu::find()?;
     let library = plugin::find()?;
     let draft = Draft::reserve(&request.output, request.force, Files::FILES)?;
@@ -110,31 +126,31 @@ pub fn record(
     }
     let files = Files::at(&draft.work);
     let trace = files.trace();
-    boot.plugin = Some(told(library, &trace, request, &conditions)?);
+    boot.plugin = Some(recording_plugin(library, &trace, request, &conditions)?);
     let follower = Follower::start(trace.clone());
     let outcome = boot.run(&qemu, &draft.work, &mut |phase| {
         progress(&format!("guest: {phase}"), follower.instructions())
     })?;
     judge(&boot, &outcome)?;
     let Followed { totals, guest_time } =
-        follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
-    ensure!(totals.instructions() > 0, "the workload executed nothing between its marks");
-    let summary = Summary {
+        follower.finish().with_context(|| explain("the recording is incomplete", &outcome))?;
+    ensure!(totals.instructions() > 0, "the workload executed no instruction between its marks");
+    let summary = RecordingSummary {
         format: 1,
         conditions,
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
-        totals: Totals::new(&totals, std::fs::metadata(&trace)?.len()),
+        totals: RecordingTotals::new(&totals, std::fs::metadata(&trace)?.len()),
     };
     let mut text = serde_json::to_string_pretty(&summary)?;
     text.push('\n');
     std::fs::write(files.summary(), text).context("writing the conditions")?;
     draft.publish()?;
-    Ok(Recording { summary, elapsed: outcome.elapsed, guest_time, cost: outcome.cost })
+    Ok(FinishedRecording { summary, elapsed: outcome.elapsed, guest_time, cost: outcome.cost })
 }
 
-impl Totals {
-    fn new(totals: &trace::RecordingTotals, trace_bytes: u64) -> Totals {
-        Totals {
+impl RecordingTotals {
+    fn new(totals: &trace::RecordingTotals, trace_bytes: u64) -> RecordingTotals {
+        RecordingTotals {
             instructions: totals.instructions(),
             kernel_instructions: totals.kernel_instructions,
             user_instructions: totals.user_instructions,
@@ -143,7 +159,7 @@ impl Totals {
             tasks: totals.tasks,
             hash: format!("{:016x}", totals.hash),
             trace_bytes,
-            data: totals.data.map(|data| DataTotals {
+            data: totals.data.map(|data| DataAccessTotals {
                 loads: data.loads,
                 stores: data.stores,
                 mappings: data.mappings,
@@ -153,12 +169,12 @@ impl Totals {
     }
 }
 
-fn told(
+fn recording_plugin(
     library: PathBuf,
     trace: &Path,
     request: &Request,
     conditions: &Conditions,
-) -> Result<Plugin> {
+) -> Result<QemuPlugin> {
     let task = request.kernel.task_facts()?;
     let mut arguments: Vec<(String, String)> = Vec::new();
     let mut add = |key: &str, value: String| arguments.push((key.into(), value));
@@ -190,5 +206,5 @@ fn told(
     add("condition.memory_mb", conditions.memory_mb.to_string());
     add("condition.qemu", conditions.qemu.clone());
     add("condition.qemu_arguments", conditions.qemu_arguments.join(" "));
-    Ok(Plugin { library, arguments })
+    Ok(QemuPlugin { library, arguments })
 }

@@ -1,64 +1,77 @@
-//! What is asked of a guest that runs a workload, and the conditions that decide what it does.
+//! A request to run a workload in a guest, and the conditions that decide what the guest does.
 //!
-//! Takes a workload, a kernel, a seed; gives what QEMU is to boot, and the conditions as they are
-//! written beside every result. Runs nothing.
+//! Input: a workload, a kernel, a seed. Output: what QEMU boots, and the conditions in the form
+//! that is written beside every result. This module runs nothing.
 
 use crate::cache;
-use crate::configuration::{Boot, Clock};
-use crate::initramfs::Contents;
-use crate::kernel::Kernel;
+use crate::configuration::{Boot, GuestClock};
+use crate::initramfs::GuestContents;
+use crate::kernel::GuestKernel;
 use crate::qemu::{self, Qemu};
-use crate::state::State;
+use crate::state::GuestState;
 use crate::workload::Workload;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A workload to be run on a kernel, and where the result goes to.
+/// A workload to run on a kernel, and where to write the result.
 pub struct Request {
+    /// The workload.
     pub workload: Workload,
-    pub kernel: Kernel,
-    /// What the guest has besides: path, permissions, content. Such a guest is not kept in the
+    /// The kernel.
+    pub kernel: GuestKernel,
+    /// Additional files of the guest: path, permissions, content. Such a guest is not kept in the
     /// cache, but made beside the output (`OUTPUT.guest`).
     pub files: Vec<(String, u32, Vec<u8>)>,
-    /// The directory to make. Its parents are made, too.
+    /// The directory to create, with its parents.
     pub output: PathBuf,
+    /// The number from which all randomness of the guest comes.
     pub seed: u64,
-    /// Data accesses are recorded, too.
+    /// Whether to record data accesses.
     pub data: bool,
-    /// Else what the workload says.
+    /// The guest's memory in MB; `None` for the workload's.
     pub memory_mb: Option<u32>,
+    /// By the host's clock. Afterwards the guest is ended.
     pub time_limit: Duration,
     /// Whether an existing result may be replaced.
     pub force: bool,
 }
 
-/// All that decides what the guest does. Holds no path and no time of the host.
+/// Everything that decides what the guest does. It contains no path and no time of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditions {
+    /// The kernel's release.
     pub kernel_release: String,
+    /// The kernel's build id, hex.
     pub kernel_build_id: String,
+    /// The workload's name.
     pub workload: String,
+    /// The SHA-256 of the workload's file, hex.
     pub workload_sha256: String,
-    /// `NAME_VERSION_ARCHITECTURE.deb`, sorted.
+    /// The guest's packages as `NAME_VERSION_ARCHITECTURE.deb`, sorted.
     pub packages: Vec<String>,
+    /// The SHA-256 of the root file system, hex.
     pub initramfs_sha256: String,
+    /// The number from which all randomness of the guest comes.
     pub seed: u64,
+    /// The guest's memory in MB.
     pub memory_mb: u32,
+    /// QEMU's version.
     pub qemu: String,
+    /// QEMU's arguments without files.
     pub qemu_arguments: Vec<String>,
 }
 
 impl Request {
-    /// Makes the guest, and says how it is to be booted and on what conditions it then runs.
+    /// Makes the guest. Returns how to boot it, and the conditions under which it then runs.
     ///
     /// # Errors
-    /// A package cannot be had or unpacked, the cache cannot be written to.
-    pub fn prepare(&self, qemu: &Qemu, state: Option<State>) -> Result<(Boot, Conditions)> {
+    /// A package cannot be downloaded or unpacked, or the cache cannot be written to.
+    pub fn prepare(&self, qemu: &Qemu, state: Option<GuestState>) -> Result<(Boot, Conditions)> {
         let (workload, kernel) = (&self.workload, &self.kernel);
         let cache = cache::directory()?;
-        let mut contents = Contents::of_workload(workload, kernel)?;
+        let mut contents = GuestContents::of_workload(workload, kernel)?;
         for (path, permissions, content) in &self.files {
             contents.file(path, *permissions, content.as_slice());
         }
@@ -68,12 +81,12 @@ impl Request {
         };
         let initramfs = contents.build(&cache, &place)?;
         let mut boot = Boot::new(kernel.boot_image.clone(), initramfs.path.clone());
-        boot.clock = Clock::Instructions { seed: self.seed };
+        boot.clock = GuestClock::Instructions { seed: self.seed };
         boot.memory_mb = self.memory_mb.unwrap_or(workload.memory_mb);
         boot.time_limit = self.time_limit;
         boot.state = state;
-        // Where user programs lie would differ with any change of the kernel that draws one random
-        // number more or less.
+        // With address randomization, a kernel that draws one random number more or fewer would
+        // move all user programs.
         boot.command_line.push("norandmaps".into());
         let conditions = Conditions {
             kernel_release: kernel.release.clone(),

@@ -1,9 +1,9 @@
-//! The guest's root file system, in memory until it is written as an archive.
+//! The guest's root file system in memory, until it is written as an archive.
 //!
-//! Takes Debian packages' contents (tar streams), files and links, later ones over earlier ones;
-//! gives cpio bytes, sorted by path. Packages are unpacked, not installed: no maintainer script
-//! runs, every file belongs to root. Never touches the host's file system, so it needs no
-//! privileges.
+//! Input: the contents of Debian packages (tar streams), files and links; later ones replace
+//! earlier ones. Output: cpio bytes, sorted by path. Packages are unpacked, not installed: no
+//! maintainer script runs, and every file belongs to root. This module never touches the host's
+//! file system, so it needs no privileges.
 
 use crate::cpio;
 use anyhow::{Context, Result, bail, ensure};
@@ -12,26 +12,26 @@ use std::io::{Read, Write};
 use std::rc::Rc;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
+enum FileNode {
     Directory { permissions: u32 },
     File { permissions: u32, data: Rc<[u8]> },
     Symlink { target: String },
 }
 
-/// Paths have no leading slash and no `.` or `..`; every parent of a path is a directory in the
-/// tree.
+/// A tree of files. Paths have no leading slash and no `.` or `..`. Every parent of a path is a
+/// directory in the tree.
 #[derive(Default)]
 pub struct RootFs {
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, FileNode>,
 }
 
-/// As many symbolic links as Linux follows in one path.
+/// The number of symbolic links that Linux follows in one path.
 const MAX_LINKS: u32 = 40;
 
 impl RootFs {
-    /// Debian's skeleton: merged `/usr` (the links exist before the packages, whose `/bin/x` so
-    /// becomes `/usr/bin/x`), mount points and the accounts of root, nobody and www-data, which
-    /// base-files and base-passwd would make when installed.
+    /// Debian's skeleton. It has a merged `/usr`: the links exist before packages are unpacked, so
+    /// that their `/bin/x` becomes `/usr/bin/x`. It also has the mount points, and the accounts
+    /// root, nobody and www-data, which installing base-files and base-passwd would create.
     pub fn debian() -> Self {
         let mut root = RootFs::default();
         let directories = [
@@ -59,7 +59,7 @@ impl RootFs {
         ];
         for directory in directories {
             let permissions = if directory.ends_with("tmp") { 0o1777 } else { 0o755 };
-            root.nodes.insert(directory.into(), Node::Directory { permissions });
+            root.nodes.insert(directory.into(), FileNode::Directory { permissions });
         }
         for (link, target) in [
             ("bin", "usr/bin"),
@@ -69,9 +69,9 @@ impl RootFs {
             ("var/run", "/run"),
             ("var/lock", "/run/lock"),
         ] {
-            root.nodes.insert(link.into(), Node::Symlink { target: target.into() });
+            root.nodes.insert(link.into(), FileNode::Symlink { target: target.into() });
         }
-        let file = |text: &str| Node::File { permissions: 0o644, data: text.as_bytes().into() };
+        let file = |text: &str| FileNode::File { permissions: 0o644, data: text.as_bytes().into() };
         root.nodes.insert(
             "etc/passwd".into(),
             file("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
@@ -85,23 +85,23 @@ impl RootFs {
         root
     }
 
-    /// Adds or replaces a regular file; missing parents are made. `path` may begin with a slash.
+    /// Adds or replaces a regular file and creates missing parents. `path` may begin with a slash.
     pub fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> Result<()> {
-        self.insert(path, Node::File { permissions, data: data.into() })
+        self.insert(path, FileNode::File { permissions, data: data.into() })
     }
 
     pub fn symlink(&mut self, path: &str, target: &str) -> Result<()> {
-        self.insert(path, Node::Symlink { target: target.into() })
+        self.insert(path, FileNode::Symlink { target: target.into() })
     }
 
-    /// Whether a file, directory or link is there; links in the parents are followed, the last
-    /// component is not.
+    /// Whether a file, directory or link exists. Links among the parents are followed, but not the
+    /// last component.
     pub fn contains(&self, path: &str) -> bool {
         self.resolve_parent(path).is_ok_and(|path| self.nodes.contains_key(&path))
     }
 
-    /// Unpacks a tar stream (what `dpkg-deb --fsys-tarfile` prints), without the paths for which
-    /// `leave_out` says true.
+    /// Unpacks a tar stream, which `dpkg-deb --fsys-tarfile` prints, without the paths for which
+    /// `leave_out` returns true.
     pub fn unpack(&mut self, tar: impl Read, leave_out: impl Fn(&str) -> bool) -> Result<()> {
         let mut archive = tar::Archive::new(tar);
         for entry in archive.entries().context("reading the package's tar stream")? {
@@ -114,16 +114,16 @@ impl RootFs {
             }
             let permissions = entry.header().mode()? & 0o7777;
             let node = match entry.header().entry_type() {
-                tar::EntryType::Directory => Node::Directory { permissions },
+                tar::EntryType::Directory => FileNode::Directory { permissions },
                 tar::EntryType::Regular => {
                     let mut data = Vec::with_capacity(entry.size().min(1 << 30) as usize);
                     entry.read_to_end(&mut data).with_context(|| format!("reading /{path}"))?;
-                    Node::File { permissions, data: data.into() }
+                    FileNode::File { permissions, data: data.into() }
                 }
-                tar::EntryType::Symlink => Node::Symlink { target: link_name(&entry, &path)? },
+                tar::EntryType::Symlink => FileNode::Symlink { target: link_name(&entry, &path)? },
                 tar::EntryType::Link => self.linked(&clean(&link_name(&entry, &path)?)?)?,
                 other => bail!(
-                    "/{path}: a tar entry of type {other:?}, which no package of a guest may hold"
+                    "/{path}: a tar entry of type {other:?}, which Kernlane does not support in a guest's package"
                 ),
             };
             self.insert(&path, node)?;
@@ -131,14 +131,15 @@ impl RootFs {
         Ok(())
     }
 
-    /// Writes the whole tree as an archive, parents before children, in byte order of the paths.
+    /// Writes the whole tree as an archive, with parents before children, in byte order of the
+    /// paths.
     pub fn write(&self, out: impl Write) -> Result<()> {
-        let mut cpio = cpio::Writer::new(out);
+        let mut cpio = cpio::CpioWriter::new(out);
         for (path, node) in &self.nodes {
             match node {
-                Node::Directory { permissions } => cpio.directory(path, *permissions),
-                Node::File { permissions, data } => cpio.file(path, *permissions, data),
-                Node::Symlink { target } => cpio.symlink(path, target),
+                FileNode::Directory { permissions } => cpio.directory(path, *permissions),
+                FileNode::File { permissions, data } => cpio.file(path, *permissions, data),
+                FileNode::Symlink { target } => cpio.symlink(path, target),
             }
             .with_context(|| format!("writing /{path} of the root file system"))?;
         }
@@ -146,31 +147,35 @@ impl RootFs {
         Ok(())
     }
 
-    /// A hard link shares the bytes; the guest sees two files.
-    fn linked(&self, path: &str) -> Result<Node> {
+    /// A hard link shares the bytes. The guest sees two files.
+    fn linked(&self, path: &str) -> Result<FileNode> {
         let path = self.resolve_parent(path)?;
         match self.nodes.get(&path) {
-            Some(node @ Node::File { .. }) => Ok(node.clone()),
+            Some(node @ FileNode::File { .. }) => Ok(node.clone()),
             _ => bail!("a hard link to /{path}, which is not a file of the package"),
         }
     }
 
-    fn insert(&mut self, path: &str, node: Node) -> Result<()> {
+    fn insert(&mut self, path: &str, node: FileNode) -> Result<()> {
         let path = self.resolve_parent(&clean(path)?)?;
         for (at, _) in path.match_indices('/') {
             match self.nodes.get(&path[..at]) {
                 None => drop(
-                    self.nodes.insert(path[..at].into(), Node::Directory { permissions: 0o755 }),
+                    self.nodes
+                        .insert(path[..at].into(), FileNode::Directory { permissions: 0o755 }),
                 ),
-                Some(Node::Directory { .. }) => {}
+                Some(FileNode::Directory { .. }) => {}
                 Some(_) => bail!("/{path}: /{} is not a directory", &path[..at]),
             }
         }
         match (self.nodes.get(&path), &node) {
-            // A package that ships the directory `/lib` means the directory behind the skeleton's
-            // link.
-            (Some(Node::Symlink { .. }), Node::Directory { .. }) => return Ok(()),
-            (Some(Node::Directory { .. }), Node::File { .. } | Node::Symlink { .. }) => {
+            // If a package contains the directory `/lib`, that means the directory that the
+            // skeleton's link refers to.
+            (Some(FileNode::Symlink { .. }), FileNode::Directory { .. }) => return Ok(()),
+            (
+                Some(FileNode::Directory { .. }),
+                FileNode::File { .. } | FileNode::Symlink { .. },
+            ) => {
                 bail!("/{path} is a directory and cannot become a file")
             }
             _ => {}
@@ -179,7 +184,7 @@ impl RootFs {
         Ok(())
     }
 
-    /// The path with every symbolic link among its parents followed.
+    /// The path after following every symbolic link among its parents.
     fn resolve_parent(&self, path: &str) -> Result<String> {
         let mut pending: Vec<String> = clean(path)?.split('/').rev().map(String::from).collect();
         let mut resolved: Vec<String> = Vec::new();
@@ -193,7 +198,7 @@ impl RootFs {
             if pending.is_empty() {
                 break;
             }
-            if let Some(Node::Symlink { target }) = self.nodes.get(&resolved.join("/")) {
+            if let Some(FileNode::Symlink { target }) = self.nodes.get(&resolved.join("/")) {
                 links += 1;
                 ensure!(links <= MAX_LINKS, "/{path}: too many symbolic links");
                 resolved.pop();
@@ -208,13 +213,14 @@ impl RootFs {
 }
 
 fn link_name(entry: &tar::Entry<'_, impl Read>, path: &str) -> Result<String> {
-    let name = entry.link_name_bytes().with_context(|| format!("/{path}: a link to nowhere"))?;
+    let name =
+        entry.link_name_bytes().with_context(|| format!("/{path}: a link without a target"))?;
     String::from_utf8(name.into_owned())
         .with_context(|| format!("/{path}: the link's target is not UTF-8"))
 }
 
-/// The path without leading `/` or `./` and trailing `/`; refuses `..`, which in a package can only
-/// be an attack or an accident.
+/// The path without a leading `/` or `./` and without a trailing `/`. Refuses `..`, which a package
+/// contains only by attack or accident.
 fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -260,14 +266,14 @@ mod tests {
             ("./usr/lib/c", Link, "./usr/lib/a/b"),
         ]);
         root.unpack(&deb[..], |_| false).unwrap();
-        assert_eq!(root.nodes["bin"], Node::Symlink { target: "usr/bin".into() });
-        assert!(matches!(root.nodes["usr/bin/true"], Node::File { .. }));
+        assert_eq!(root.nodes["bin"], FileNode::Symlink { target: "usr/bin".into() });
+        assert!(matches!(root.nodes["usr/bin/true"], FileNode::File { .. }));
         assert_eq!(root.nodes["usr/lib/c"], root.nodes["usr/lib/a/b"]);
         assert!(root.contains("/bin/sh") && root.contains("/lib/c") && !root.contains("/lib/d"));
     }
 
     #[test]
-    fn what_is_left_out_is_not_there() {
+    fn paths_that_are_left_out_do_not_exist() {
         let mut root = RootFs::debian();
         root.unpack(&tar(&[("./usr/share/doc/x", tar::EntryType::Regular, "x")])[..], |path| {
             path.starts_with("usr/share/doc")
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_of_links_and_a_way_out_are_refused() {
+    fn a_loop_of_links_and_a_path_to_the_outside_are_refused() {
         let mut root = RootFs::debian();
         root.symlink("a", "b").unwrap();
         root.symlink("b", "a").unwrap();

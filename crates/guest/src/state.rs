@@ -1,8 +1,8 @@
-//! A stopped guest's whole state, memory and devices, goes into a file, or comes from one.
+//! Saves the whole state of a stopped guest, memory and devices, to a file, or restores it.
 //!
-//! Takes QEMU's monitor and its debugger's socket; gives the file, or a guest that runs on from
-//! where it was stopped. A breakpoint stops the guest, at the first instruction of a program of its
-//! own, so that a checkpoint is always of the same point, whatever kernel runs.
+//! Input: the sockets of QEMU's monitor and debugger. Output: the file, or a guest that continues
+//! where it stopped. A breakpoint stops the guest at the first instruction of a special program. A
+//! checkpoint is therefore always at the same point, whatever kernel runs.
 
 use crate::marker;
 use crate::monitor::Monitor;
@@ -18,41 +18,44 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Where a guest's state goes to or comes from.
+/// Whether to save or to restore a guest's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// The guest stops itself; then it is saved, and QEMU ends.
+pub enum GuestState {
+    /// Save the guest into this file when it stops itself, and end QEMU.
     SavedTo(PathBuf),
-    /// The guest does not boot but runs on from there.
+    /// Do not boot, but continue from the state in this file.
     RestoredFrom(PathBuf),
 }
 
-/// How long QEMU may take to answer as a debugger does.
+/// How long QEMU may take to answer as a debugger.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Brings the running guest's state to where it belongs.
-pub struct Keeper {
-    state: State,
+/// Saves or restores the state of a running guest.
+pub struct StateKeeper {
+    state: GuestState,
     monitor: Monitor,
     debugger: UnixStream,
-    progress: Progress,
+    progress: KeeperProgress,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// QEMU has started, the guest has not.
+enum KeeperProgress {
+    /// QEMU has started, but not the guest.
     Begun,
-    /// The guest runs up to the breakpoint.
+    /// The guest runs to the breakpoint.
     Runs,
-    /// It has stopped; what it said last may not have been read yet.
+    /// The guest has stopped. Its last message may not have been read yet.
     Stopped,
     Done,
 }
 
-impl Keeper {
-    /// Adds to the command line what QEMU needs. It inherits the sockets that come back: no path of
-    /// theirs can be too long or be found by others.
-    pub fn prepare(state: State, command: &mut Command) -> Result<(Keeper, [OwnedFd; 2])> {
+impl StateKeeper {
+    /// Adds to the command line what QEMU needs. Returns the sockets that QEMU inherits. Sockets
+    /// without a path cannot have a path that is too long, and no other process can find them.
+    pub fn prepare(
+        state: GuestState,
+        command: &mut Command,
+    ) -> Result<(StateKeeper, [OwnedFd; 2])> {
         let pair = || UnixStream::pair().context("making a pair of sockets for QEMU");
         let ((monitor, theirs), (debugger, debugged)) = (pair()?, pair()?);
         debugger.set_read_timeout(Some(PATIENCE))?;
@@ -61,55 +64,59 @@ impl Keeper {
             command.arg("-chardev").arg(format!("socket,id={name},fd={}", socket.as_raw_fd()));
         }
         command.args(["-mon", "chardev=monitor,mode=control"]);
-        // That a breakpoint stopped it is not part of its state: QEMU knows no way from there into
-        // a run.
+        // The saved state does not contain that a breakpoint stopped the guest, because QEMU cannot
+        // continue from such a state.
         command.args(["-global", "migration.store-global-state=off"]);
         match state {
-            State::SavedTo(_) => command.args(["-gdb", "chardev:debugger", "-S"]),
-            State::RestoredFrom(_) => command.args(["-incoming", "defer"]),
+            GuestState::SavedTo(_) => command.args(["-gdb", "chardev:debugger", "-S"]),
+            GuestState::RestoredFrom(_) => command.args(["-incoming", "defer"]),
         };
-        let keeper =
-            Keeper { state, monitor: Monitor::new(monitor)?, debugger, progress: Progress::Begun };
+        let keeper = StateKeeper {
+            state,
+            monitor: Monitor::new(monitor)?,
+            debugger,
+            progress: KeeperProgress::Begun,
+        };
         Ok((keeper, sockets))
     }
 
-    /// Does what is to be done by now; to be called again and again. True when the state has been
-    /// saved and QEMU told to end.
+    /// Takes the next step, if it is time for it; call this repeatedly. Returns true when the state
+    /// is saved and QEMU was told to end.
     ///
     /// # Errors
-    /// The file cannot be written or read or is not such a state; the kernel panicked before the
-    /// guest stopped itself.
+    /// The file cannot be written or read, or contains no such state, or the kernel panicked before
+    /// the guest stopped itself.
     pub fn step(&mut self, phase: &str) -> Result<bool> {
         match (self.state.clone(), self.progress) {
-            (_, Progress::Done) => return Ok(false),
-            (State::RestoredFrom(path), _) => {
+            (_, KeeperProgress::Done) => return Ok(false),
+            (GuestState::RestoredFrom(path), _) => {
                 self.restore(&path).with_context(|| format!("restoring {}", path.display()))?;
-                self.progress = Progress::Done;
+                self.progress = KeeperProgress::Done;
                 return Ok(false);
             }
-            (State::SavedTo(_), Progress::Begun) => {
+            (GuestState::SavedTo(_), KeeperProgress::Begun) => {
                 self.set_breakpoint().context("setting a breakpoint in the guest")?;
                 self.monitor.execute("cont", json!({}))?;
-                // That it had not started, the monitor says, too.
+                // The monitor also reports that the guest had not started.
                 self.monitor.has_happened("STOP")?;
-                self.progress = Progress::Runs;
+                self.progress = KeeperProgress::Runs;
             }
-            (State::SavedTo(_), Progress::Runs) => {
+            (GuestState::SavedTo(_), KeeperProgress::Runs) => {
                 if self.monitor.has_happened("STOP")? {
-                    self.progress = Progress::Stopped;
+                    self.progress = KeeperProgress::Stopped;
                 }
             }
-            (State::SavedTo(path), Progress::Stopped) => {
+            (GuestState::SavedTo(path), KeeperProgress::Stopped) => {
                 ensure!(phase == "counting", "the guest stopped in the phase {phase}");
                 self.save(&path).with_context(|| format!("writing {}", path.display()))?;
-                self.progress = Progress::Done;
+                self.progress = KeeperProgress::Done;
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// By the remote protocol of gdb: a packet is acknowledged by `+` and answered by `OK`.
+    /// Uses gdb's remote protocol: `+` acknowledges a packet, and `OK` answers it.
     fn set_breakpoint(&mut self) -> Result<()> {
         let request = format!("Z0,{:x},1", marker::PAUSE_ADDRESS);
         let sum = request.bytes().fold(0u8, u8::wrapping_add);
@@ -121,7 +128,7 @@ impl Keeper {
     }
 
     fn save(&mut self, path: &Path) -> Result<()> {
-        // Its default would make a gigabyte take eight seconds.
+        // With the default, saving a gigabyte would take eight seconds.
         self.monitor.execute("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}))?;
         self.monitor.execute("migrate", json!({"uri": uri(path)?}))?;
         self.completed()?;
@@ -130,11 +137,12 @@ impl Keeper {
     }
 
     fn restore(&mut self, path: &Path) -> Result<()> {
-        // Announcing a guest to its network goes by timers of the host's clock, and QEMU ends a
-        // translation where such a timer may be due: where that is would differ from run to run.
+        // QEMU announces a guest to its network by timers of the host's clock, and ends a
+        // translation block where such a timer may be due. Without this parameter these places
+        // would differ between runs.
         self.monitor.execute("migrate-set-parameters", json!({"announce-rounds": 0}))?;
         self.monitor.execute("migrate-incoming", json!({"uri": uri(path)?}))?;
-        // Then the guest runs.
+        // Then the guest continues.
         self.completed()
     }
 

@@ -1,12 +1,12 @@
-//! A workload: what is installed in the guest, what runs there, what is counted, and how its output
+//! Workloads: what is installed in the guest, what runs there, what is counted, and how its output
 //! is checked.
 //!
 //! To add one: write a file `workloads/NAME.toml`, and, for a workload that ships with the tool,
 //! add its line to `SHIPPED`.
 //!
-//! Takes the name of a shipped workload or the path of a file; gives a `Workload` in which every
-//! field has been checked. All scripts run under `sh -e` in the directory `/guest`; they share it
-//! and nothing else. Debian's own programs come first in `PATH`, busybox fills gaps.
+//! Input: the name of a shipped workload, or the path of a file. Output: a `Workload` whose fields
+//! are all checked. All scripts run under `sh -e` in the directory `/guest`, and share nothing
+//! else. Debian's own programs come first in `PATH`; busybox supplies the others.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The workloads that are part of the tool.
+/// The workloads that are part of Kernlane.
 pub const SHIPPED: [(&str, &str); 7] = [
     ("compile", include_str!("../../../workloads/compile.toml")),
     ("database", include_str!("../../../workloads/database.toml")),
@@ -25,7 +25,7 @@ pub const SHIPPED: [(&str, &str); 7] = [
     ("web", include_str!("../../../workloads/web.toml")),
 ];
 
-/// What the argument of a command that takes a workload is.
+/// The help text of a command's argument that names a workload.
 pub fn argument_help() -> String {
     format!("A shipped workload ({}), or the path of a .toml file", names())
 }
@@ -36,7 +36,7 @@ fn names() -> String {
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Text {
+struct WorkloadFile {
     about: String,
     packages: Vec<String>,
     #[serde(default)]
@@ -51,36 +51,43 @@ struct Text {
     check: String,
 }
 
+/// A checked workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
+    /// Its name.
     pub name: String,
-    /// SHA-256 of the file, hex.
+    /// The SHA-256 of the file, hex.
     pub sha256: String,
     /// One sentence for people.
     pub about: String,
-    /// Debian packages; what they depend on comes along.
+    /// Debian packages. The packages that they depend on are installed, too.
     pub packages: Vec<String>,
-    /// Files and directories of the packages that the guest need not have, without leading slash.
+    /// Files and directories of the packages that the guest does not get, without leading slash.
     pub leave_out: Vec<String>,
-    /// Kernel modules by name, loaded before `set_up` with what they depend on.
+    /// Names of kernel modules. They and the modules that they depend on are loaded before
+    /// `set_up`.
     pub modules: Vec<String>,
-    /// Of the guest, in MB, where the command line does not say otherwise.
+    /// The guest's memory in MB, unless the command line gives another size.
     pub memory_mb: u32,
-    /// Path → content. A content that begins with `#!` becomes executable.
+    /// Files: path and content. A file whose content begins with `#!` becomes executable.
     pub files: BTreeMap<String, String>,
-    /// Runs before counting starts.
+    /// The script that runs before counting starts.
     pub set_up: String,
-    /// Is counted. What it prints is in `/run/output` when `check` runs.
+    /// The script that is counted. Its output is in `/run/output` when `check` runs.
     pub run: String,
-    /// Succeeds if the workload did what it should.
+    /// The script that succeeds if the workload did its work.
     pub check: String,
 }
 
-/// Less does not boot a distribution's kernel; more than the host will have is no guest.
+/// The sizes of memory that are accepted, in MB. A distribution's kernel does not boot with less;
+/// hosts do not have more.
 pub const MEMORY_MB: std::ops::RangeInclusive<u32> = 128..=65536;
 
 impl Workload {
-    /// `what` is a shipped workload's name, or the path of a `.toml` file.
+    /// Opens a workload. `what` is the name of a shipped workload, or the path of a `.toml` file.
+    ///
+    /// # Errors
+    /// There is no such workload, or a field breaks a rule.
     pub fn open(what: &str) -> Result<Workload> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == what) {
             return Workload::parse(name, text)
@@ -100,7 +107,7 @@ impl Workload {
     }
 
     fn parse(name: &str, text: &str) -> Result<Workload> {
-        let file: Text = toml::from_str(text)?;
+        let file: WorkloadFile = toml::from_str(text)?;
         ensure!(
             MEMORY_MB.contains(&file.memory),
             "memory = {}: give {} to {} (MB)",
@@ -155,7 +162,7 @@ impl Workload {
     }
 }
 
-/// Debian policy, section 5.6.1. Nothing that passes can be taken for an option.
+/// Whether a name follows Debian policy, section 5.6.1. No such name can be taken for an option.
 pub fn is_package_name(name: &str) -> bool {
     name.len() >= 2
         && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
@@ -177,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn shipped_workloads_are_good() {
+    fn shipped_workloads_are_valid() {
         for (name, _) in SHIPPED {
             assert_eq!(Workload::open(name).unwrap().name, name);
         }
     }
 
     #[test]
-    fn the_documented_example_is_good() {
+    fn the_documented_example_is_valid() {
         let document = include_str!("../../../docs/reference/workloads.md");
         let example = document.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         let workload = Workload::parse("example", example).unwrap();
@@ -204,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_rules_are_named() {
+    fn the_error_names_the_broken_rule() {
         assert!(error(&GOOD.replace("256", "1")).contains("memory = 1"));
         assert!(error(&GOOD.replace("dash", "--purge")).contains("--purge"));
         assert!(error(&GOOD.replace("run = 'true'", "run = ' '")).contains("run is empty"));

@@ -1,5 +1,5 @@
-//! The addresses of this tool, as types. `LinkAddr` is what the linker gave; `trace::RunAddr` is
-//! what the guest executed.
+//! The addresses of Kernlane as types. `LinkAddr` is an address that the linker gave.
+//! `trace::RunAddr` is an address that the guest executed.
 
 use std::fmt;
 

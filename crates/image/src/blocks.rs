@@ -1,22 +1,23 @@
 //! Cuts functions into blocks.
 //!
-//! Takes the bytes of a function and the addresses that side tables say control can reach; gives
-//! blocks. Decodes linearly: compilers for the kernel put no data between instructions.
+//! Input: the bytes of a function, and the addresses that side tables say control can reach.
+//! Output: blocks. The decoder goes through the bytes linearly, because compilers for the kernel
+//! put no data between instructions.
 
 use crate::address::LinkAddr;
-use crate::{Block, End};
+use crate::{Block, BlockEnd};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::ops::Range;
 
-/// Where control can enter, and which bytes are one piece, beyond what the instructions themselves
-/// say. Both ascending.
+/// What side tables say about a function beyond its instructions: where control can enter, and
+/// which bytes stay together. Every list is ascending.
 #[derive(Debug, Default)]
 pub(super) struct Landmarks {
-    /// Addresses at which a block begins: fixups of exceptions, targets of static keys.
+    /// Addresses at which a block begins: fixups of exceptions and targets of static keys.
     pub starts: Vec<u64>,
-    /// Addresses behind which a block begins, if an instruction begins there: static-key sites.
+    /// Static-key sites. A block begins behind a site if an instruction begins there.
     pub sites: Vec<u64>,
-    /// Alternatives: never cut inside.
+    /// Alternatives. A block never begins inside one.
     pub opaque: Vec<Range<u64>>,
 }
 
@@ -37,20 +38,22 @@ impl Landmarks {
         self.sites.binary_search(&addr).is_ok()
     }
 
-    /// The last alternative that begins at or before `addr` reaches over it.
+    /// Whether an alternative that begins in front of `addr` reaches beyond it.
     fn is_inside_opaque(&self, addr: u64) -> bool {
         let after = self.opaque.partition_point(|range| range.start < addr);
         self.opaque[..after].iter().rev().take(4).any(|range| addr < range.end)
     }
 }
 
-struct Step {
+/// Where an instruction lies, and how it ends a block if it does.
+struct InstructionExtent {
     addr: u64,
     next: u64,
-    end: Option<End>,
+    end: Option<BlockEnd>,
 }
 
-/// The blocks of the code at `addr`, ascending, covering it up to trailing padding (`int3`, `nop`).
+/// Cuts the code at `addr` into blocks. The blocks are ascending and cover the code up to trailing
+/// padding (`int3`, `nop`).
 pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
     let steps = decode(addr, code, landmarks);
     let Some(last) = steps.last() else {
@@ -63,7 +66,7 @@ pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
     for step in &steps {
         if let Some(end) = step.end {
             starts.push(step.next);
-            if let End::Jump(to) | End::Branch(to) = end {
+            if let BlockEnd::Jump(to) | BlockEnd::Branch(to) = end {
                 starts.push(to.0);
             }
         }
@@ -71,8 +74,8 @@ pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
     starts.retain(|start| range.contains(start));
     starts.sort_unstable();
     starts.dedup();
-    // Only instructions begin blocks: a jump into the middle of one (a LOCK prefix skipped, say)
-    // cuts nothing.
+    // Only an instruction begins a block. A jump into the middle of an instruction (for example
+    // behind a LOCK prefix) does not cut.
     starts.retain(|start| steps.binary_search_by_key(start, |step| step.addr).is_ok());
 
     let ends = starts.iter().skip(1).copied().chain([range.end]);
@@ -84,21 +87,21 @@ pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
             Block {
                 addr: LinkAddr(start),
                 size: (end - start) as u32,
-                end: steps[last].end.unwrap_or(End::FallThrough),
+                end: steps[last].end.unwrap_or(BlockEnd::FallThrough),
                 glued: landmarks.is_inside_opaque(start),
             }
         })
         .collect()
 }
 
-fn decode(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Step> {
+fn decode(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<InstructionExtent> {
     let mut decoder = Decoder::with_ip(64, code, addr, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     let mut steps = Vec::with_capacity(code.len() / 4);
     let mut behind_padding = 0;
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
-        steps.push(Step {
+        steps.push(InstructionExtent {
             addr: instruction.ip(),
             next: instruction.next_ip(),
             end: end_of(&instruction, landmarks),
@@ -107,27 +110,29 @@ fn decode(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Step> {
             behind_padding = steps.len();
         }
     }
-    // A function that is nothing but no-ops is code all the same.
+    // A function that consists only of no-ops is kept.
     if behind_padding > 0 && steps[behind_padding - 1].end.is_some() {
         steps.truncate(behind_padding);
     }
     steps
 }
 
-fn end_of(instruction: &Instruction, landmarks: &Landmarks) -> Option<End> {
+fn end_of(instruction: &Instruction, landmarks: &Landmarks) -> Option<BlockEnd> {
     let target = || LinkAddr(instruction.near_branch_target());
     match instruction.flow_control() {
-        FlowControl::Next if landmarks.is_site(instruction.ip()) => Some(End::FallThrough),
+        FlowControl::Next if landmarks.is_site(instruction.ip()) => Some(BlockEnd::FallThrough),
         FlowControl::Next | FlowControl::XbeginXabortXend => None,
-        FlowControl::UnconditionalBranch => Some(End::Jump(target())),
-        FlowControl::ConditionalBranch => Some(End::Branch(target())),
-        FlowControl::Call if instruction.is_call_near() => Some(End::Call(Some(target()))),
-        FlowControl::IndirectCall => Some(End::Call(None)),
-        // syscall, vmcall and the like come back behind themselves.
+        FlowControl::UnconditionalBranch => Some(BlockEnd::Jump(target())),
+        FlowControl::ConditionalBranch => Some(BlockEnd::Branch(target())),
+        FlowControl::Call if instruction.is_call_near() => Some(BlockEnd::Call(Some(target()))),
+        FlowControl::IndirectCall => Some(BlockEnd::Call(None)),
+        // After syscall, vmcall and the like control continues behind the instruction.
         FlowControl::Call => None,
-        FlowControl::IndirectBranch | FlowControl::Return => Some(End::Stop),
-        FlowControl::Interrupt => (instruction.code() != Code::Int3).then_some(End::FallThrough),
-        FlowControl::Exception => Some(End::Stop),
+        FlowControl::IndirectBranch | FlowControl::Return => Some(BlockEnd::Stop),
+        FlowControl::Interrupt => {
+            (instruction.code() != Code::Int3).then_some(BlockEnd::FallThrough)
+        }
+        FlowControl::Exception => Some(BlockEnd::Stop),
     }
 }
 
@@ -135,7 +140,7 @@ fn end_of(instruction: &Instruction, landmarks: &Landmarks) -> Option<End> {
 mod tests {
     use super::*;
 
-    fn shape(code: &[u8], landmarks: &Landmarks) -> Vec<(u64, u32, End)> {
+    fn shape(code: &[u8], landmarks: &Landmarks) -> Vec<(u64, u32, BlockEnd)> {
         let blocks = cut(0x1000, code, landmarks);
         blocks.iter().map(|block| (block.addr.0, block.size, block.end)).collect()
     }
@@ -148,12 +153,12 @@ mod tests {
     /// 100a  int3
     /// ```
     #[test]
-    fn a_call_under_a_condition() {
+    fn a_conditional_call_is_a_block_of_its_own() {
         let code = [0x85, 0xff, 0x74, 0x05, 0xe8, 0, 0, 0, 0, 0xc3, 0xcc];
         let expected = vec![
-            (0x1000, 4, End::Branch(LinkAddr(0x1009))),
-            (0x1004, 5, End::Call(Some(LinkAddr(0x1009)))),
-            (0x1009, 1, End::Stop),
+            (0x1000, 4, BlockEnd::Branch(LinkAddr(0x1009))),
+            (0x1004, 5, BlockEnd::Call(Some(LinkAddr(0x1009)))),
+            (0x1009, 1, BlockEnd::Stop),
         ];
         assert_eq!(shape(&code, &Landmarks::default()), expected);
     }
@@ -163,8 +168,11 @@ mod tests {
         // 1000 nop5 (a static key's site); 1005 ret; 1006 ret (the site's target)
         let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3, 0xc3];
         let landmarks = Landmarks { starts: vec![0x1006], sites: vec![0x1000], opaque: vec![] };
-        let expected =
-            vec![(0x1000, 5, End::FallThrough), (0x1005, 1, End::Stop), (0x1006, 1, End::Stop)];
+        let expected = vec![
+            (0x1000, 5, BlockEnd::FallThrough),
+            (0x1005, 1, BlockEnd::Stop),
+            (0x1006, 1, BlockEnd::Stop),
+        ];
         assert_eq!(shape(&code, &landmarks), expected);
     }
 

@@ -1,14 +1,15 @@
-//! The kernel's description of its own types (BTF, Documentation/bpf/btf.rst): where a field of a
-//! structure lies.
+//! The offsets of fields in the kernel's structures, from the kernel's own type description (BTF,
+//! Documentation/bpf/btf.rst).
 //!
-//! Takes the bytes of a `.BTF` section; gives byte offsets and sizes. Reads no more of it than that
-//! needs.
+//! Input: the bytes of a `.BTF` section. Output: byte offsets, sizes and values of enumerators.
+//! Types that these do not need are skipped.
 
 use anyhow::{Context, Result, bail, ensure};
 
 const MAGIC: u16 = 0xeb9f;
 
-/// `struct btf_type`: name_off, info, size or type; then, by kind, more.
+/// `struct btf_type` has the fields name_off, info, and size or type. More bytes follow, depending
+/// on the kind.
 const TYPE_SIZE: usize = 12;
 const MEMBER_SIZE: usize = 12;
 
@@ -17,10 +18,11 @@ const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const ENUMERATOR_SIZE: usize = 8;
 
-/// Structures within structures without a name: deeper ones than any that the kernel has are
-/// damage.
+/// The deepest nesting of unnamed structures that is read. The kernel nests less deeply; deeper
+/// nesting means that the section is damaged.
 const MAX_DEPTH: u32 = 16;
 
+/// The types of a `.BTF` section.
 pub struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
@@ -29,9 +31,11 @@ pub struct Btf<'a> {
 }
 
 impl<'a> Btf<'a> {
+    /// Finds the beginning of each type.
+    ///
     /// # Errors
-    /// The section is not BTF of a little-endian machine, or is damaged, or has a kind of type that
-    /// is not known here.
+    /// The section is not BTF of a little-endian machine, is damaged, or has a kind of type that
+    /// this parser does not know.
     pub fn parse(section: &'a [u8]) -> Result<Btf<'a>> {
         ensure!(u32_at(section, 0)? & 0xffff == u32::from(MAGIC), "not BTF");
         let header = u32_at(section, 4)? as usize;
@@ -52,8 +56,8 @@ impl<'a> Btf<'a> {
         Ok(Btf { types, strings, starts })
     }
 
-    /// The offset of a field in a structure, in bytes; fields of unnamed structures within it count
-    /// as its own. `None`: it has no such field.
+    /// The offset of a field in a structure, in bytes. Fields of unnamed inner structures count as
+    /// fields of the outer structure. `None` if the structure has no such field.
     ///
     /// # Errors
     /// There is no such structure, or the field is a bit field.
@@ -69,7 +73,10 @@ impl<'a> Btf<'a> {
         Ok(u64::from(u32_at(self.types, self.named(structure)? + 8)?))
     }
 
-    /// The value of an enumerator of any enum, if it is in one and not negative.
+    /// The value of an enumerator of any enum. `None` if no enum has it or if it is negative.
+    ///
+    /// # Errors
+    /// The section is damaged.
     pub fn enumerator(&self, name: &str) -> Result<Option<u64>> {
         for &start in &self.starts {
             let info = u32_at(self.types, start + 4)?;
@@ -88,7 +95,7 @@ impl<'a> Btf<'a> {
         Ok(None)
     }
 
-    /// Where the structure of that name begins in `types`.
+    /// Where the structure with that name begins in `types`.
     fn named(&self, structure: &str) -> Result<usize> {
         for &start in &self.starts {
             let (name, info) = (u32_at(self.types, start)?, u32_at(self.types, start + 4)?);
@@ -100,14 +107,15 @@ impl<'a> Btf<'a> {
     }
 
     fn field(&self, start: usize, field: &[u8], depth: u32) -> Result<Option<u64>> {
-        ensure!(depth < MAX_DEPTH, "BTF nests structures without end");
+        ensure!(depth < MAX_DEPTH, "BTF nests structures too deeply: the section is damaged");
         let info = u32_at(self.types, start + 4)?;
         let has_bit_fields = info >> 31 == 1;
         for member in 0..(info & 0xffff) as usize {
             let at = start + TYPE_SIZE + member * MEMBER_SIZE;
             let (name, kind, bits) =
                 (u32_at(self.types, at)?, u32_at(self.types, at + 4)?, u32_at(self.types, at + 8)?);
-            // With the flag, the upper byte is the size of a bit field, 0 for none.
+            // If the kind flag is set, the upper byte is the size of a bit field, or 0 for an
+            // ordinary field.
             let (width, bits) =
                 if has_bit_fields { (bits >> 24, bits & 0xff_ffff) } else { (0, bits) };
             let name = self.name(name)?;
@@ -129,12 +137,12 @@ impl<'a> Btf<'a> {
         Ok(None)
     }
 
-    /// Where the type of that number begins, if it is a structure or a union.
+    /// Where the type with that number begins, if it is a structure or a union.
     fn structure(&self, number: u32) -> Result<Option<usize>> {
         let Some(index) = (number as usize).checked_sub(1) else {
             return Ok(None);
         };
-        let start = *self.starts.get(index).context("BTF names a type that it does not have")?;
+        let start = *self.starts.get(index).context("BTF refers to a type that does not exist")?;
         let kind = u32_at(self.types, start + 4)? >> 24 & 31;
         Ok((kind == STRUCT || kind == UNION).then_some(start))
     }
@@ -143,12 +151,12 @@ impl<'a> Btf<'a> {
         let bytes = self
             .strings
             .get(offset as usize..)
-            .context("BTF names a string that it does not have")?;
+            .context("BTF refers to a string that does not exist")?;
         Ok(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
     }
 }
 
-/// Bytes behind `struct btf_type`, by kind (include/uapi/linux/btf.h).
+/// Bytes that follow `struct btf_type`, by kind (include/uapi/linux/btf.h).
 fn trailing(kind: u32, count: usize) -> Result<usize> {
     Ok(match kind {
         1 | 14 | 17 => 4, // INT, VAR, DECL_TAG
@@ -157,7 +165,7 @@ fn trailing(kind: u32, count: usize) -> Result<usize> {
         ENUM | 13 => count * ENUMERATOR_SIZE, // and FUNC_PROTO
         15 | 19 => count * 12,                // DATASEC, ENUM64
         2 | 7..=12 | 16 | 18 => 0, // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
-        _ => bail!("BTF has a type of kind {kind}, which is not known"),
+        _ => bail!("BTF has a type of kind {kind}, which Kernlane does not know"),
     })
 }
 
@@ -200,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_also_in_unnamed_structures() {
+    fn fields_of_unnamed_inner_structures_are_found() {
         let section = section();
         let btf = Btf::parse(&section).unwrap();
         assert_eq!(btf.offset("task", "a").unwrap(), Some(8));
@@ -211,7 +219,7 @@ mod tests {
         assert_eq!(btf.enumerator("a").unwrap(), None, "negative");
         assert_eq!(btf.enumerator("two").unwrap(), None);
         assert!(btf.offset("task", "c").is_err(), "a bit field");
-        assert!(btf.offset("int", "a").is_err(), "no structure");
+        assert!(btf.offset("int", "a").is_err(), "not a structure");
     }
 
     #[test]

@@ -1,19 +1,23 @@
-//! Where a layout's blocks would come to lie when only the linked kernel is at hand.
+//! Predicts the addresses of a layout's blocks from the linked kernel alone.
 //!
-//! Takes an [`Image`] and a layout; gives a [`Placement`] for `replay`. Without the relocatable
-//! object it is not known what must stay together for other reasons than control flow, so that a
-//! relink can place a little differently; with a build tree at hand, the rewriter itself is asked
-//! instead.
+//! Input: an [`Image`] and a layout. Output: a [`Placement`] for `replay`. Only the relocatable
+//! object shows what must stay together for reasons other than control flow. A relink can therefore
+//! place blocks a little differently. If a build tree is at hand, the rewriter computes the
+//! placement instead.
 
 use crate::address::LinkAddr;
 use crate::order::Layout;
-use crate::place::{self, Exit, Movable, Placed, Placement};
-use crate::{End, Function, Image};
+use crate::place::{self, MovableBlock, MovableExit, PlacedBlock, Placement};
+use crate::runs::LayoutRuns;
+use crate::{BlockEnd, Image, ImageFunction};
 use anyhow::{Result, ensure};
 use std::collections::HashMap;
 
-/// The placement of `image`'s movable blocks in the layout's order, the first where the first one
-/// lies now.
+/// Places `image`'s movable blocks in the layout's order, beginning at the address of the first
+/// movable block.
+///
+/// # Errors
+/// The layout is for another kernel, or the blocks cannot be placed.
 pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
     ensure!(
         image.build_id == layout.build_id,
@@ -27,7 +31,7 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
     };
     let start = LinkAddr(first.at.0 - u64::from(first.lead));
     let (order, hot) = order(&movables, layout);
-    // As the rewriter does: hot entries are not aligned.
+    // The rewriter does not align hot entries, either.
     for &index in &order[..hot] {
         movables[index as usize].align = 1;
     }
@@ -41,15 +45,15 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
     Ok(placement)
 }
 
-/// The blocks of functions that may move; glued ones are one.
-fn movables(image: &Image) -> Vec<Movable> {
-    let functions: Vec<&Function> = image
+/// The blocks of movable functions. Glued blocks become one.
+fn movables(image: &Image) -> Vec<MovableBlock> {
+    let functions: Vec<&ImageFunction> = image
         .functions
         .iter()
         .filter(|function| function.movable && !function.blocks.is_empty())
         .collect();
     let alignment = image.entry_alignment.max(1);
-    let mut movables: Vec<Movable> = Vec::new();
+    let mut movables: Vec<MovableBlock> = Vec::new();
     for function in &functions {
         let blocks = &image.blocks[function.blocks.start as usize..function.blocks.end as usize];
         for (index, block) in blocks.iter().enumerate() {
@@ -59,7 +63,7 @@ fn movables(image: &Image) -> Vec<Movable> {
                     glued.size = (block.end_addr().0 - glued.at.0) as u32;
                     (glued.exit, glued.tail) = (exit, tail);
                 }
-                None => movables.push(Movable {
+                None => movables.push(MovableBlock {
                     at: block.addr,
                     size: block.size,
                     lead: 0,
@@ -98,60 +102,50 @@ fn movables(image: &Image) -> Vec<Movable> {
     movables
 }
 
-/// How a block ends, and the bytes of the branch that it ends in: assemblers choose the shortest
+/// How a block ends, and the bytes of the branch at its end. Assemblers choose the shortest form
 /// that reaches.
-fn exit(end: End, at: LinkAddr, last: bool) -> (Exit, u8) {
+fn exit(end: BlockEnd, at: LinkAddr, last: bool) -> (MovableExit, u8) {
     let short = |target: LinkAddr| i8::try_from(target.0.wrapping_sub(at.0) as i64).is_ok();
     match end {
-        End::Jump(target) => (Exit::Jump(target), if short(target) { 2 } else { 5 }),
-        End::Branch(target) => (Exit::Branch(target), if short(target) { 2 } else { 6 }),
+        BlockEnd::Jump(target) => (MovableExit::Jump(target), if short(target) { 2 } else { 5 }),
+        BlockEnd::Branch(target) => {
+            (MovableExit::Branch(target), if short(target) { 2 } else { 6 })
+        }
         // A call at the end of a function does not return.
-        End::Call(_) if last => (Exit::Stop, 0),
-        End::Call(_) | End::FallThrough => (Exit::Runs, 0),
-        End::Stop => (Exit::Stop, 0),
+        BlockEnd::Call(_) if last => (MovableExit::Stop, 0),
+        BlockEnd::Call(_) | BlockEnd::FallThrough => (MovableExit::Runs, 0),
+        BlockEnd::Stop => (MovableExit::Stop, 0),
     }
 }
 
-/// Branches to code that does not move keep their length and their sense.
-fn stay_within(movables: &mut [Movable]) {
+/// Branches to code that does not move keep their length and their condition.
+fn stay_within(movables: &mut [MovableBlock]) {
     let starts: HashMap<LinkAddr, usize> =
         movables.iter().enumerate().map(|(index, movable)| (movable.at, index)).collect();
     let count = movables.len();
     for (index, movable) in movables.iter_mut().enumerate() {
         let last = index + 1 == count;
         (movable.exit, movable.tail) = match movable.exit {
-            Exit::Jump(target) if !starts.contains_key(&target) => (Exit::Stop, 0),
-            Exit::Branch(target) if !starts.contains_key(&target) => (Exit::Runs, 0),
+            MovableExit::Jump(target) if !starts.contains_key(&target) => (MovableExit::Stop, 0),
+            MovableExit::Branch(target) if !starts.contains_key(&target) => (MovableExit::Runs, 0),
             unchanged => (unchanged, movable.tail),
         };
-        if last && matches!(movable.exit, Exit::Runs | Exit::Branch(_)) {
-            (movable.exit, movable.tail) = (Exit::Stop, 0);
+        if last && matches!(movable.exit, MovableExit::Runs | MovableExit::Branch(_)) {
+            (movable.exit, movable.tail) = (MovableExit::Stop, 0);
         }
     }
 }
 
-/// A block goes where the layout's run goes that holds its first byte; those that no run names stay
-/// in their order behind. With how many of them are hot.
-fn order(movables: &[Movable], layout: &Layout) -> (Vec<u32>, usize) {
-    let mut runs: Vec<(LinkAddr, u64, usize)> =
-        layout.runs.iter().enumerate().map(|(n, run)| (run.start, run.size, n)).collect();
-    runs.sort_unstable();
-    let run_of = |at: LinkAddr| {
-        let index = runs.partition_point(|run| run.0 <= at).checked_sub(1);
-        index
-            .map(|index| runs[index])
-            .filter(|&(start, size, _)| at.0 - start.0 < size)
-            .map_or(usize::MAX, |(_, _, n)| n)
-    };
-    let mut keyed: Vec<(usize, u32)> =
-        movables.iter().zip(0..).map(|(movable, index)| (run_of(movable.at), index)).collect();
-    keyed.sort_unstable();
-    let hot = keyed.partition_point(|&(run, _)| run < layout.hot);
-    (keyed.into_iter().map(|(_, index)| index).collect(), hot)
+/// Orders the blocks. A block goes with the run that holds its first byte. Blocks without a run
+/// keep their order behind the others. The second value is the number of hot blocks.
+fn order(movables: &[MovableBlock], layout: &Layout) -> (Vec<u32>, usize) {
+    let runs = LayoutRuns::of(layout);
+    runs.order(movables.iter().map(|movable| runs.run_of(movable.at)))
 }
 
-/// Functions of the same section that lie behind what moves, moved by as much as that grew.
-fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<Placed> {
+/// Functions of the same section that lie behind the movable ones. They move by the growth of the
+/// movable code.
+fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<PlacedBlock> {
     let section =
         image.functions.iter().find(|function| function.movable).map(|function| &function.section);
     let align = u64::from(image.entry_alignment.max(1));
@@ -165,7 +159,7 @@ fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<Pl
                 && Some(&function.section) == section
                 && function.size > 0
         })
-        .map(|function| Placed {
+        .map(|function| PlacedBlock {
             old: function.addr,
             old_size: function.size as u32,
             new: LinkAddr(function.addr.0.wrapping_add(shift)),
@@ -185,21 +179,21 @@ mod tests {
 
     const K: u64 = 0xffff_ffff_8100_0000;
 
-    /// f: A (branch to C), B (jump to D), C, D (returns), all in 40 bytes; g: E (calls, ends), 24
-    /// bytes behind f's end.
+    /// Function f has the blocks A (branches to C), B (jumps to D), C and D (returns): 40 bytes.
+    /// Function g has the block E (calls, then ends), 24 bytes behind the end of f.
     fn image() -> Image {
         let ends = [
-            (0, 10, End::Branch(at(20))),
-            (10, 10, End::Jump(at(30))),
-            (20, 10, End::FallThrough),
-            (30, 10, End::Stop),
+            (0, 10, BlockEnd::Branch(at(20))),
+            (10, 10, BlockEnd::Jump(at(30))),
+            (20, 10, BlockEnd::FallThrough),
+            (30, 10, BlockEnd::Stop),
         ];
         let mut blocks: Vec<Block> = ends
             .into_iter()
             .map(|(addr, size, end)| Block { addr: at(addr), size, end, glued: false })
             .collect();
-        blocks.push(Block { addr: at(64), size: 8, end: End::Call(None), glued: false });
-        let function = |name: &str, start, size, blocks| Function {
+        blocks.push(Block { addr: at(64), size: 8, end: BlockEnd::Call(None), glued: false });
+        let function = |name: &str, start, size, blocks| ImageFunction {
             name: name.to_owned(),
             addr: at(start),
             size,
@@ -244,9 +238,9 @@ mod tests {
         assert_eq!(placement.blocks.len(), 5);
     }
 
-    /// A C D B E: A is inverted, B's jump stays and C still runs into D.
+    /// A C D B E: A is inverted. The jump of B stays. C still falls through to D.
     #[test]
-    fn a_block_moved_away_is_jumped_to() {
+    fn a_branch_to_a_block_that_moved_away_is_inverted() {
         let placement = placement(&image(), &layout(&[(0, 10), (20, 20), (10, 10)])).unwrap();
         let found: Vec<_> = placement
             .blocks

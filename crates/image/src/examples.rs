@@ -1,10 +1,10 @@
-//! Small images, for the tests of what reads images.
+//! Small images for the tests of code that reads images.
 
 use crate::address::LinkAddr;
-use crate::{Block, BuildId, End, Function, Image};
+use crate::{Block, BlockEnd, BuildId, Image, ImageFunction};
 use std::ops::Range;
 
-/// A small image, for the tests of what reads images:
+/// An image of two functions:
 ///
 /// ```text
 /// +00 f: … je +09 ─┐    +20 g: … ret
@@ -14,7 +14,7 @@ use std::ops::Range;
 pub fn caller_and_callee(base: LinkAddr) -> Image {
     let at = |offset: u64| LinkAddr(base.0 + offset);
     let block = |offset, size, end| Block { addr: at(offset), size, end, glued: false };
-    let function = |name: &str, offset, size, blocks| Function {
+    let function = |name: &str, offset, size, blocks| ImageFunction {
         name: name.to_owned(),
         addr: at(offset),
         size,
@@ -28,25 +28,25 @@ pub fn caller_and_callee(base: LinkAddr) -> Image {
         entry_alignment: 16,
         functions: vec![function("f", 0, 11, 0..3), function("g", 0x20, 2, 3..4)],
         blocks: vec![
-            block(0, 4, End::Branch(at(9))),
-            block(4, 5, End::Call(Some(at(0x20)))),
-            block(9, 2, End::Stop),
-            block(0x20, 2, End::Stop),
+            block(0, 4, BlockEnd::Branch(at(9))),
+            block(4, 5, BlockEnd::Call(Some(at(0x20)))),
+            block(9, 2, BlockEnd::Stop),
+            block(0x20, 2, BlockEnd::Stop),
         ],
     }
 }
 
-/// Blocks of these sizes, one behind the other from 0x1000, that all move; each a function of its
-/// own if `apart`, else all of one.
+/// Blocks of these sizes, one behind the other from 0x1000. All of them may move. If `apart` is
+/// true, each block is a function; otherwise one function has them all.
 pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
     let mut at = 0x1000;
     let block = |&size: &u32| {
         at += u64::from(size);
-        Block { addr: LinkAddr(at - u64::from(size)), size, end: End::Stop, glued: false }
+        Block { addr: LinkAddr(at - u64::from(size)), size, end: BlockEnd::Stop, glued: false }
     };
     let blocks: Vec<Block> = sizes.iter().map(block).collect();
     let all = 0..blocks.len() as u32;
-    let function = |range: Range<u32>| Function {
+    let function = |range: Range<u32>| ImageFunction {
         name: format!("f{}", range.start),
         addr: blocks[range.start as usize].addr,
         size: sizes[range.start as usize..range.end as usize]

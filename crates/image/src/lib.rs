@@ -1,8 +1,20 @@
-//! A kernel as functions, blocks and side tables, and where its code goes.
+//! A kernel as functions, blocks and side tables, and new addresses for its code.
 //!
-//! Takes ELF files; gives an [`Image`] of functions and blocks, or all that it takes to move the
-//! code ([`object`], [`linked`]). Takes an order of blocks ([`order`]); gives their new addresses
-//! ([`place`], [`map`]). Never changes a file, and needs no DWARF.
+//! Input: ELF files. Output: an [`Image`] of functions and blocks, or everything that moving the
+//! code requires ([`object`], [`linked`]). With an order of blocks ([`order`]) this crate also
+//! computes their new addresses ([`place`], [`map`]). It never changes a file and needs no DWARF.
+//!
+//! ```
+//! use kernlane_image::address::LinkAddr;
+//! use kernlane_image::place::{MovableBlock, MovableExit, place};
+//! // Two blocks of 16 bytes. Neither ends with a branch that placing could change.
+//! let block = |at| MovableBlock::alone(LinkAddr(at), 16, MovableExit::Stop, 0);
+//! let places = place(&[block(0x1000), block(0x1010)], &[], &[1, 0], LinkAddr(0x1000)).unwrap();
+//! assert_eq!(places.new, [LinkAddr(0x1010), LinkAddr(0x1000)]);
+//! ```
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
 
 pub mod address;
 mod blocks;
@@ -12,31 +24,41 @@ pub mod estimate;
 pub mod examples;
 pub mod linked;
 pub mod map;
+pub mod mapping;
 pub mod object;
 pub mod order;
 pub mod place;
+pub mod runs;
 mod symbols;
 pub mod vmlinux;
 
 use crate::address::LinkAddr;
 use std::ops::Range;
 
-/// The build id of a kernel: the GNU build-id note, as lower-case hex.
+/// The build id of a kernel: the GNU build-id note as lower-case hex.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct BuildId(pub String);
 
-/// What ends a block.
+impl BuildId {
+    /// The build id with these bytes, which a GNU build-id note contains.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// How a block ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Runs on into the next block.
+pub enum BlockEnd {
+    /// Control continues in the next block.
     FallThrough,
-    /// A call, of a known callee or through a pointer; runs on behind it when the callee returns.
+    /// A call of a known function, or of an unknown one through a pointer. When the callee returns,
+    /// control continues behind the call.
     Call(Option<LinkAddr>),
     /// An unconditional direct jump.
     Jump(LinkAddr),
-    /// A conditional jump: target, else the next block.
+    /// A conditional jump to this target, or else the next block.
     Branch(LinkAddr),
-    /// Return, indirect jump, or an instruction that never continues (`ud2`).
+    /// A return, an indirect jump, or an instruction behind which control never continues (`ud2`).
     Stop,
 }
 
@@ -44,47 +66,57 @@ pub enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockIndex(pub u32);
 
-/// Straight code, entered only at its start and left only at its end. A call ends a block.
+/// Straight code that is entered only at its start and left only at its end. A call ends a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
+    /// The link address of the first byte.
     pub addr: LinkAddr,
+    /// Bytes.
     pub size: u32,
-    pub end: End,
-    /// Must directly follow the block before it, wherever that goes.
+    /// How control leaves the block.
+    pub end: BlockEnd,
+    /// The block must directly follow the block before it, wherever that one goes.
     pub glued: bool,
 }
 
 impl Block {
+    /// The address behind the last byte.
     pub fn end_addr(&self) -> LinkAddr {
         LinkAddr(self.addr.0 + u64::from(self.size))
     }
 }
 
+/// A function of the image.
 #[derive(Clone, Debug)]
-pub struct Function {
+pub struct ImageFunction {
+    /// Its name in the symbol table.
     pub name: String,
+    /// The link address of its entry.
     pub addr: LinkAddr,
-    /// Bytes from `addr` to the end of its last block, padding excluded.
+    /// Bytes from `addr` to the end of the last block, without padding.
     pub size: u64,
     /// Indices into `Image::blocks`.
     pub blocks: Range<u32>,
-    /// The output section's name, e.g. ".text".
+    /// The name of its output section, e.g. ".text".
     pub section: String,
-    /// Lies in the part of the kernel's text that a layout may rearrange: not entry, noinstr,
+    /// Whether a layout may rearrange the function: false for entry code, noinstr code, the
     /// scheduler, init code and the like.
     pub movable: bool,
 }
 
-/// Functions and blocks, both ascending by address and disjoint.
+/// Functions and blocks. Both are ascending by address and disjoint.
 #[derive(Clone, Debug)]
 pub struct Image {
+    /// The kernel's build id.
     pub build_id: BuildId,
-    /// Bytes of padding in front of each function's entry that the kernel patches at run time, or
-    /// may; 0 for none.
+    /// Bytes of padding in front of each function's entry that the kernel patches, or may patch, at
+    /// run time; 0 if there are none.
     pub entry_padding: u32,
-    /// What the compiler aligned the entries of functions to, in bytes.
+    /// The alignment, in bytes, that the compiler gave the entries of functions.
     pub entry_alignment: u32,
-    pub functions: Vec<Function>,
+    /// The functions, ascending by address.
+    pub functions: Vec<ImageFunction>,
+    /// The blocks, ascending by address.
     pub blocks: Vec<Block>,
 }
 
@@ -97,11 +129,12 @@ impl Image {
     }
 
     /// The function that holds `block`.
-    pub fn function_of(&self, block: BlockIndex) -> &Function {
+    pub fn function_of(&self, block: BlockIndex) -> &ImageFunction {
         let after = self.functions.partition_point(|function| function.blocks.start <= block.0);
         &self.functions[after - 1]
     }
 
+    /// The block with this number.
     pub fn block(&self, block: BlockIndex) -> &Block {
         &self.blocks[block.0 as usize]
     }

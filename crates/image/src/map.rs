@@ -1,41 +1,55 @@
-//! The map file: where each block of a kernel went, as text. The format stands in
-//! `ARCHITECTURE.md`, "Files between the stages".
+//! The map file: where each block of a kernel went, as text. `ARCHITECTURE.md` specifies the format
+//! under "Files between the stages".
 //!
-//! Takes and gives bytes. Whatever it reads is ascending and disjoint by old address, as a
-//! `Placement` is: reading refuses anything else. Says nothing about whether the map is true; that
-//! is for `check`.
+//! Input and output: bytes. A file is accepted only if its blocks are ascending and disjoint by old
+//! address, as in a `Placement`. This module does not verify that the map is true; `check` does
+//! that.
 
 use crate::BuildId;
 use crate::address::LinkAddr;
-use crate::place::{Ending, Placed, Placement};
+use crate::place::{Ending, PlacedBlock, Placement};
 use std::fmt::Write as _;
 
-/// A placement and the kernel whose blocks it moved.
+/// A placement, and the kernel whose blocks it moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// The old kernel.
     pub build_id: BuildId,
+    /// Where the blocks went.
     pub placement: Placement,
 }
 
+/// Why a text is not a map. Numbers are lines.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
+    /// The first line is not a map's.
     #[error("not a map: the first line is not \"{MAGIC}\"")]
     Magic,
+    /// The second line does not name the kernel.
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
+    /// A line does not describe a block.
     #[error(
         "line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in hex"
     )]
     Block(usize),
+    /// A block is empty or ends beyond the address space.
     #[error("line {0}: the block is empty or ends beyond the address space")]
     Extent(usize),
-    #[error("line {0}: the block does not lie behind the one before it")]
+    /// A block overlaps the block before it, or they are not ascending.
+    #[error("line {0}: the block does not lie behind the block of the line before")]
     Order(usize),
+    /// The last line is missing.
     #[error("cut off: there is no \"end\" line")]
     CutOff,
-    #[error("the \"end\" line says {said} blocks, but {found} stand before it")]
-    Count { said: usize, found: usize },
+    /// The last line announces another number of blocks.
+    #[error("the \"end\" line announces {said} blocks, but the file has {found}")]
+    Count {
+        /// The announced number.
+        said: usize,
+        /// The number of blocks in the file.
+        found: usize,
+    },
 }
 
 /// A map's first line.
@@ -62,6 +76,9 @@ impl Map {
     }
 
     /// Reads what `to_text` wrote.
+    ///
+    /// # Errors
+    /// The first broken rule, with its line.
     pub fn from_text(text: &str) -> Result<Map, MapError> {
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
         if lines.next().is_none_or(|(_, line)| line != MAGIC) {
@@ -69,7 +86,7 @@ impl Map {
         }
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
         let build_id = BuildId(kernel.ok_or(MapError::Kernel)?.to_owned());
-        let mut blocks: Vec<Placed> = Vec::new();
+        let mut blocks: Vec<PlacedBlock> = Vec::new();
         for (number, line) in lines {
             if let Some(said) = line.strip_prefix("end ") {
                 let said = said.parse().map_err(|_| MapError::CutOff)?;
@@ -96,7 +113,7 @@ impl Map {
     }
 }
 
-fn parse_block(line: &str) -> Option<Placed> {
+fn parse_block(line: &str) -> Option<PlacedBlock> {
     let mut fields = line.split(' ');
     let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
     let (old, old_size, new, new_size, appended) = (hex()?, hex()?, hex()?, hex()?, hex()?);
@@ -109,7 +126,7 @@ fn parse_block(line: &str) -> Option<Placed> {
     if fields.next().is_some() {
         return None;
     }
-    Some(Placed {
+    Some(PlacedBlock {
         old: LinkAddr(old),
         old_size: old_size.try_into().ok()?,
         new: LinkAddr(new),
@@ -124,7 +141,7 @@ mod tests {
     use super::*;
 
     fn example() -> Map {
-        let block = |old, old_size, new, new_size, appended, ending| Placed {
+        let block = |old, old_size, new, new_size, appended, ending| PlacedBlock {
             old: LinkAddr(old),
             old_size,
             new: LinkAddr(new),
@@ -141,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reading_returns_what_was_written() {
         let map = example();
         assert_eq!(Map::from_text(&map.to_text()), Ok(map));
     }
 
     #[test]
-    fn the_text_is_as_documented() {
+    fn the_text_matches_its_documentation() {
         let wanted = "kernlane-map 1\nkernel 5f3c\n\
             ffffffff81000000 40 ffffffff81200000 43 0 inverted\n\
             ffffffff81000040 2 ffffffff81200100 0 5 dropped\n\
@@ -157,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn overlap_is_refused() {
+    fn overlapping_blocks_are_refused() {
         let text =
             "kernlane-map 1\nkernel 5f3c\n1000 10 2000 10 0 same\n100f 10 3000 10 0 same\nend 2\n";
         assert_eq!(Map::from_text(text), Err(MapError::Order(4)));
     }
 
     #[test]
-    fn every_cut_is_noticed() {
+    fn a_text_cut_off_anywhere_is_refused() {
         let text = example().to_text();
         for cut in 0..text.len() - 2 {
             assert!(Map::from_text(&text[..cut]).is_err(), "cut at {cut}");
@@ -172,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_never_panics() {
+    fn a_damaged_text_never_panics() {
         let text = example().to_text();
         let mut state = 1u64;
         for _ in 0..20_000 {

@@ -1,62 +1,90 @@
-//! The layout file: an order of a kernel's blocks, as text. The format stands in `ARCHITECTURE.md`,
-//! "Files between the stages".
+//! The layout file: an order of a kernel's blocks as text. `ARCHITECTURE.md` specifies the format
+//! under "Files between the stages".
 //!
-//! Takes and gives bytes; knows nothing of what the addresses mean. Runs never overlap and are
-//! never empty: reading refuses a file in which they do.
+//! Input and output: bytes. Runs are never empty and never overlap; a file in which they do is
+//! refused. This module does not know what the addresses mean.
 
 use crate::BuildId;
 use crate::address::LinkAddr;
 use std::fmt::Write as _;
 
-/// Blocks that stay together: consecutive in the old image and in the new order.
+/// Blocks that stay together: they are consecutive in the old image and in the new order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Old address of the first byte.
+    /// The old address of the first byte.
     pub start: LinkAddr,
     /// Bytes, at least 1.
     pub size: u64,
-    /// The function in which the run begins, for people.
+    /// The function in which the run begins. It only informs people.
     pub name: String,
 }
 
-/// The new order of a kernel's code. Code that no run names keeps its original order behind the
-/// last run.
+/// The new order of a kernel's code. Code that belongs to no run keeps its original order behind
+/// the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// The kernel that the order is for.
     pub build_id: BuildId,
+    /// The name of the layout algorithm.
     pub algorithm: String,
+    /// The seed that the algorithm used.
     pub seed: u64,
-    /// SHA-256 of the profile that the order was made from, or "none".
+    /// The SHA-256 of the profile that the order was made from, or "none".
     pub profile: String,
-    /// How many of `runs`, from the front, were executed in that profile.
+    /// How many of `runs`, counted from the front, were executed in that profile.
     pub hot: usize,
+    /// The runs in their new order.
     pub runs: Vec<Run>,
 }
 
+/// Why a text is not a layout.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
+    /// The first line is not a layout's.
     #[error("not a layout: the first line is not \"{MAGIC}\"")]
     Magic,
+    /// A header line is missing or has a bad value: its number and its key.
     #[error("line {0}: expected \"{1} …\"")]
     Field(usize, &'static str),
+    /// This line does not describe a run.
     #[error("line {0}: a run is \"START SIZE NAME\", both numbers in hex")]
     Run(usize),
+    /// The run on this line is empty or ends beyond the address space.
     #[error("line {0}: the run is empty or ends beyond the address space")]
     Extent(usize),
+    /// Two runs overlap.
     #[error("the run at {first} overlaps the run at {second}")]
-    Overlap { first: LinkAddr, second: LinkAddr },
+    Overlap {
+        /// Where the first run begins.
+        first: LinkAddr,
+        /// Where the second run begins.
+        second: LinkAddr,
+    },
+    /// The last line is missing.
     #[error("cut off: there is no \"end\" line")]
     CutOff,
-    #[error("the \"end\" line says {said} runs, but {found} stand before it")]
-    Count { said: usize, found: usize },
-    #[error("{hot} runs are said to be hot, but there are only {runs}")]
-    Hot { hot: usize, runs: usize },
+    /// The last line announces another number of runs.
+    #[error("the \"end\" line announces {said} runs, but the file has {found}")]
+    Count {
+        /// The announced number.
+        said: usize,
+        /// The number of runs in the file.
+        found: usize,
+    },
+    /// More runs are announced as hot than there are.
+    #[error("the \"hot\" line announces {hot} hot runs, but the file has only {runs} runs")]
+    Hot {
+        /// The announced number of hot runs.
+        hot: usize,
+        /// The number of runs in the file.
+        runs: usize,
+    },
 }
 
 const MAGIC: &str = "kernlane-layout 1";
 
 impl Layout {
-    /// The order that a kernel has.
+    /// A layout that keeps the original order.
     pub fn original(build_id: BuildId) -> Layout {
         Layout {
             build_id,
@@ -172,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn reading_returns_what_was_written() {
         let layout = example();
         assert_eq!(Layout::from_text(&layout.to_text()), Ok(layout));
     }
@@ -186,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_rules_are_named() {
+    fn the_error_names_the_broken_rule() {
         let broken = |from: &str, to: &str| {
             Layout::from_text(&example().to_text().replace(from, to)).unwrap_err()
         };

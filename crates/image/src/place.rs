@@ -1,74 +1,80 @@
-//! An order becomes addresses.
+//! Computes addresses from an order.
 //!
-//! Takes blocks as arrays and a permutation of them; gives each block's new address, the length of
-//! its branches (short where the target is near enough, to a fixpoint), which branches were
-//! inverted, dropped or added. Works for a rewritten object and, to predict what it would bring,
-//! for an image of which only the final addresses are known. Never reads a file, never looks at
-//! bytes.
+//! Input: blocks as arrays, and a permutation of them. Output: each block's new address, the length
+//! of its branches, and which branches were inverted, dropped or added. A branch is short if its
+//! target is near enough; lengths are computed to a fixpoint. This works for a rewritten object. It
+//! also works for an image of which only the final addresses are known, to predict what a rewrite
+//! would bring. This module never reads a file and never looks at bytes.
 
 use crate::address::LinkAddr;
 
 /// What happened to the branch at the end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The old terminator, aimed at the new place of its old target.
+    /// The old terminator. It goes to the new place of its old target.
     Same,
-    /// A conditional branch whose condition was inverted: it now jumps to where it used to fall
-    /// through.
+    /// A conditional branch whose condition was inverted: it now jumps to the block that it used to
+    /// fall through to.
     Inverted,
     /// An unconditional jump that became a fall-through.
     JumpDropped,
 }
 
-/// Where one block of the old image went.
+/// The new place of one block of the old image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedBlock {
+    /// The old address.
     pub old: LinkAddr,
+    /// Bytes at the old place.
     pub old_size: u32,
+    /// The new address.
     pub new: LinkAddr,
-    /// Bytes at the new place without `appended`.
+    /// Bytes at the new place, without `appended`.
     pub new_size: u32,
-    /// Bytes of the unconditional jump put behind the block because its successor by fall-through
-    /// lies elsewhere; 0 for none.
+    /// Bytes of the unconditional jump that was put behind the block because its fall-through
+    /// successor lies elsewhere; 0 if there is none.
     pub appended: u8,
+    /// What happened to the branch at the end.
     pub ending: Ending,
 }
 
-impl Placed {
+impl PlacedBlock {
     /// The old address behind the block.
     pub fn old_end(&self) -> LinkAddr {
         LinkAddr(self.old.0.wrapping_add(u64::from(self.old_size)))
     }
 }
 
-/// The one old → new map: every block that was placed, ascending and disjoint by `old`. Code that
-/// is not in it did not move.
+/// The one map from old to new addresses: every block that was placed, ascending and disjoint by
+/// `old`. Code that is not in the map did not move.
 ///
-/// Control that leaves block A for the old address N:
-/// * to A's old fall-through: directly behind A when `ending` is not `Inverted` and `appended` is
-///   0; through the appended jump when there is one; a taken branch when inverted.
-/// * to A's old branch target: a taken branch when `Same`; when `Inverted`, a fall-through (through
-///   the appended jump, if any).
-/// * by an old unconditional jump: taken when `Same`, nothing when `JumpDropped`.
+/// Control that leaves block A for the old address N takes one of these ways:
+/// * N is A's old fall-through: directly behind A if `ending` is not `Inverted` and `appended` is
+///   0; through the appended jump if there is one; by a taken branch if the branch was inverted.
+/// * N is A's old branch target: by a taken branch if `Same`; if `Inverted`, by fall-through
+///   (through the appended jump, if any).
+/// * N is the target of A's old unconditional jump: by a taken jump if `Same`, by fall-through if
+///   `JumpDropped`.
 ///
-/// The call padding in front of a function is an entry of its own. A block in which a static key's
-/// site grew from two bytes to five appears as two: the first ends with the site. So does one with
-/// a counter: the first ends with the first byte of the instruction that is counted. Within one
-/// entry an instruction keeps its distance from the start.
+/// The call padding in front of a function is an entry of its own. If the site of a static key grew
+/// from two bytes to five, its block has two entries; the first one ends with the site. A block
+/// with a counter has two entries, too; the first one ends with the first byte of the counted
+/// instruction. Within one entry an instruction keeps its distance from the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    pub blocks: Vec<Placed>,
+    /// The placed blocks, ascending by old address.
+    pub blocks: Vec<PlacedBlock>,
 }
 
 impl Placement {
     /// The block that held the old address `addr`.
-    pub fn block_at(&self, addr: LinkAddr) -> Option<&Placed> {
+    pub fn block_at(&self, addr: LinkAddr) -> Option<&PlacedBlock> {
         let after = self.blocks.partition_point(|block| block.old <= addr);
         let block = &self.blocks[after.checked_sub(1)?];
         (addr < block.old_end()).then_some(block)
     }
 
-    /// Where the instruction at `old` went; `None` for a place that is not in the map.
+    /// Where the instruction at `old` went; `None` if no block of the map holds `old`.
     pub fn new_address(&self, old: LinkAddr) -> Option<LinkAddr> {
         self.block_at(old).map(|block| LinkAddr(block.new.0 + (old.0 - block.old.0)))
     }
@@ -76,43 +82,46 @@ impl Placement {
 
 /// How control leaves a block at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// It does not, or in a way that placing does not touch.
+pub enum MovableExit {
+    /// Control does not leave at the end, or leaves in a way that placing does not change.
     Stop,
-    /// Runs on into the block that followed it in the old image.
+    /// Control continues in the block that followed in the old image.
     Runs,
     /// A direct jump.
     Jump(LinkAddr),
-    /// A conditional jump, else the block that followed in the old image.
+    /// A conditional jump to this target, or else the block that followed in the old image.
     Branch(LinkAddr),
 }
 
 /// A block to be placed.
 #[derive(Clone, Copy, Debug)]
-pub struct Movable {
+pub struct MovableBlock {
+    /// The old address.
     pub at: LinkAddr,
-    /// Bytes, its last branch included.
+    /// Bytes, including the branch at the end.
     pub size: u32,
     /// Bytes in front of `at` that move with it (call padding).
     pub lead: u32,
-    /// The lead has a symbol: the map names it, too.
+    /// The lead has a symbol, so the map has an entry for it.
     pub lead_named: bool,
-    /// Padding between its end and the next block's lead in the old image.
+    /// Bytes of padding between the end and the next block's lead in the old image.
     pub gap: u32,
-    /// Its new address modulo this power of two is to be `residue`.
+    /// The new address must equal `residue` modulo this power of two.
     pub align: u32,
+    /// See `align`.
     pub residue: u32,
-    pub exit: Exit,
-    /// Bytes of the branch at its end that `exit` speaks of; 0 for none.
+    /// How control leaves the block at its end.
+    pub exit: MovableExit,
+    /// Bytes of the branch at the end that `exit` describes; 0 if there is none.
     pub tail: u8,
-    /// That branch may be aimed anew, but neither dropped nor inverted.
+    /// The branch may get another target, but may be neither dropped nor inverted.
     pub pinned: bool,
 }
 
-impl Movable {
-    /// A block that nothing belongs to and that may lie anywhere.
-    pub fn alone(at: LinkAddr, size: u32, exit: Exit, tail: u8) -> Movable {
-        Movable {
+impl MovableBlock {
+    /// A block without lead and padding that may lie anywhere.
+    pub fn alone(at: LinkAddr, size: u32, exit: MovableExit, tail: u8) -> MovableBlock {
+        MovableBlock {
             at,
             size,
             lead: 0,
@@ -127,23 +136,26 @@ impl Movable {
     }
 }
 
-/// A place inside a block at which the block becomes longer.
+/// A place inside a block at which the block grows.
 #[derive(Clone, Copy, Debug)]
-pub struct Growing {
+pub struct GrowthSite {
+    /// The old address of the place.
     pub at: LinkAddr,
+    /// When the block grows there, and by how much.
     pub growth: Growth,
 }
 
+/// When and by how much a block grows.
 #[derive(Clone, Copy, Debug)]
 pub enum Growth {
-    /// A no-op or jump of two bytes, which has to have five when its target is far.
+    /// A two-byte no-op or jump. It needs five bytes if this target is far.
     WhenFar(LinkAddr),
-    /// So many bytes of new code in front of what stands there.
+    /// New code with this number of bytes is put in front of the place.
     Always(u8),
 }
 
-impl Growing {
-    /// Bytes that it gains.
+impl GrowthSite {
+    /// The bytes that the block gains if it grows here.
     pub fn bytes(&self) -> u32 {
         match self.growth {
             Growth::WhenFar(_) => 3,
@@ -151,8 +163,8 @@ impl Growing {
         }
     }
 
-    /// Bytes of old code from its place on that the map gives with those that it gains: where
-    /// control goes to is in front of them.
+    /// Bytes of old code from the place on that share an entry of the map with the gained bytes:
+    /// control that goes to the place enters in front of the gained bytes.
     fn with(&self) -> u32 {
         match self.growth {
             Growth::WhenFar(_) => u32::from(SHORT),
@@ -161,31 +173,39 @@ impl Growing {
     }
 }
 
-/// Every block's place, by the number of the block.
+/// The new place of every block, by the block's number.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct BlockPlaces {
+    /// The new addresses.
     pub new: Vec<LinkAddr>,
+    /// What happened to the branches.
     pub ending: Vec<Ending>,
-    /// Bytes of the branch at the end, and of the jump put behind it.
+    /// Bytes of the branch at the end.
     pub tail: Vec<u8>,
+    /// Bytes of the jump that was put behind the block.
     pub appended: Vec<u8>,
-    /// The padding behind it was kept as it was, because the same block follows.
+    /// The padding behind the block was kept because the same block follows.
     pub keeps_gap: Vec<bool>,
-    /// Which of the growing sites grew.
+    /// Which of the growth sites grew.
     pub grown: Vec<bool>,
     /// The first byte behind all blocks.
     pub end: LinkAddr,
 }
 
+/// Why blocks cannot be placed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlaceError {
+    /// The order lacks blocks or names one twice.
     #[error("the order is not a permutation of the {0} blocks")]
     NoPermutation(usize),
+    /// Two blocks of the old image overlap.
     #[error("the block at {0} overlaps the one behind it")]
     Overlap(LinkAddr),
-    #[error("a branch at the end of {0} goes to {1}, where no block is")]
+    /// A branch goes to an address outside the blocks.
+    #[error("the branch at the end of {0} goes to {1}, but no block is there")]
     NoTarget(LinkAddr, LinkAddr),
-    #[error("the last block, {0}, runs on into nothing")]
+    /// The last block needs a successor.
+    #[error("the last block, {0}, continues in a next block, but no block follows")]
     NoSuccessor(LinkAddr),
 }
 
@@ -194,18 +214,22 @@ const NEAR_JUMP: u8 = 5;
 const NEAR_BRANCH: u8 = 6;
 const NOWHERE: (u32, u32) = (u32::MAX, 0);
 
-/// Places `blocks` (ascending by `at`) in the given order, from `start` on.
+/// Places `blocks` (ascending by `at`) in the given order, beginning at `start`.
 ///
-/// Inside a run of blocks that stay together every branch keeps its length and padding stays, so
-/// that the old order gives the old addresses. `growing` is ascending, each inside a block that
-/// nothing jumps into the middle of.
+/// Inside a run of blocks that stay together, every branch keeps its length and padding stays. The
+/// old order therefore gives the old addresses. `growing` is ascending. No jump may go into the
+/// middle of a block that contains a growth site.
+///
+/// # Errors
+/// The order is not a permutation, blocks overlap, or control leaves a block for a place without
+/// one.
 pub fn place(
-    blocks: &[Movable],
-    growing: &[Growing],
+    blocks: &[MovableBlock],
+    growing: &[GrowthSite],
     order: &[u32],
     start: LinkAddr,
-) -> Result<Places, PlaceError> {
-    let mut work = Work::new(blocks, growing, order, start)?;
+) -> Result<BlockPlaces, PlaceError> {
+    let mut work = Placer::new(blocks, growing, order, start)?;
     work.choose_endings();
     loop {
         work.assign_addresses();
@@ -216,8 +240,12 @@ pub fn place(
     Ok(work.places)
 }
 
-/// The map that `places` amounts to.
-pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Placement {
+/// The map that describes `places`.
+pub fn placement(
+    blocks: &[MovableBlock],
+    growing: &[GrowthSite],
+    places: &BlockPlaces,
+) -> Placement {
     let mut found = Vec::with_capacity(blocks.len());
     let mut site = 0;
     for (i, block) in blocks.iter().enumerate() {
@@ -226,7 +254,7 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
         if block.lead_named {
             let (old, new) =
                 (LinkAddr(old.0 - u64::from(block.lead)), LinkAddr(new.0 - u64::from(block.lead)));
-            found.push(Placed {
+            found.push(PlacedBlock {
                 old,
                 old_size: block.lead,
                 new,
@@ -239,7 +267,7 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
         while site < growing.len() && growing[site].at < old_end {
             if places.grown[site] {
                 let len = (growing[site].at.0 + u64::from(growing[site].with()) - old.0) as u32;
-                let part = Placed {
+                let part = PlacedBlock {
                     old,
                     old_size: len,
                     new,
@@ -256,39 +284,39 @@ pub fn placement(blocks: &[Movable], growing: &[Growing], places: &Places) -> Pl
         let old_size = (old_end.0 - old.0) as u32;
         let (appended, ending) = (places.appended[i], places.ending[i]);
         match found.last_mut() {
-            // It ended with a site that grew: the jump stands behind that.
+            // The block ended with a site that grew. The appended jump stands behind that site.
             Some(last) if old_size == 0 && old > block.at => last.appended = appended,
             _ => {
                 let new_size =
                     (old_size + u32::from(places.tail[i])).saturating_sub(u32::from(block.tail));
-                found.push(Placed { old, old_size, new, new_size, appended, ending });
+                found.push(PlacedBlock { old, old_size, new, new_size, appended, ending });
             }
         }
     }
     Placement { blocks: found }
 }
 
-struct Work<'a> {
-    blocks: &'a [Movable],
-    growing: &'a [Growing],
+struct Placer<'a> {
+    blocks: &'a [MovableBlock],
+    growing: &'a [GrowthSite],
     order: &'a [u32],
     start: LinkAddr,
-    /// Per block: the number of the run of blocks that stay together.
+    /// Per block: the number of its run of blocks that stay together.
     run: Vec<u32>,
-    /// Per block: what follows it in the new order.
+    /// Per block: the next block in the new order.
     next: Vec<Option<u32>>,
-    /// Per block and per site: the block that the branch goes to, and how far into it.
+    /// Per block and per site: the block that the branch goes to, and the offset in that block.
     target: Vec<(u32, u32)>,
     site_target: Vec<(u32, u32)>,
-    /// Per block: its sites.
+    /// Per block: the range of its sites.
     sites: Vec<std::ops::Range<u32>>,
-    places: Places,
+    places: BlockPlaces,
 }
 
-impl<'a> Work<'a> {
+impl<'a> Placer<'a> {
     fn new(
-        blocks: &'a [Movable],
-        growing: &'a [Growing],
+        blocks: &'a [MovableBlock],
+        growing: &'a [GrowthSite],
         order: &'a [u32],
         start: LinkAddr,
     ) -> Result<Self, PlaceError> {
@@ -323,10 +351,12 @@ impl<'a> Work<'a> {
             hit.ok_or(PlaceError::NoTarget(from, at))
         };
         let target = blocks.iter().enumerate().map(|(i, b)| match b.exit {
-            Exit::Jump(to) => find(b.at, to),
-            Exit::Branch(_) | Exit::Runs if i + 1 == count => Err(PlaceError::NoSuccessor(b.at)),
-            Exit::Branch(to) => find(b.at, to),
-            Exit::Stop | Exit::Runs => Ok(NOWHERE),
+            MovableExit::Jump(to) => find(b.at, to),
+            MovableExit::Branch(_) | MovableExit::Runs if i + 1 == count => {
+                Err(PlaceError::NoSuccessor(b.at))
+            }
+            MovableExit::Branch(to) => find(b.at, to),
+            MovableExit::Stop | MovableExit::Runs => Ok(NOWHERE),
         });
         let target = target.collect::<Result<_, _>>()?;
         let site_target = growing.iter().map(|g| match g.growth {
@@ -342,7 +372,7 @@ impl<'a> Work<'a> {
                     ..growing.partition_point(|g| g.at < end) as u32
             })
             .collect();
-        let places = Places {
+        let places = BlockPlaces {
             new: vec![start; count],
             ending: vec![Ending::Same; count],
             tail: blocks.iter().map(|b| b.tail).collect(),
@@ -354,12 +384,12 @@ impl<'a> Work<'a> {
         Ok(Self { blocks, growing, order, start, run, next, target, site_target, sites, places })
     }
 
-    /// Decides, from the order alone, which branches stay, are inverted, dropped or added; lengths
-    /// begin short, except in runs.
+    /// Decides from the order alone which branches stay, are inverted, are dropped or are added.
+    /// Lengths begin short, except inside runs.
     fn choose_endings(&mut self) {
         for i in 0..self.blocks.len() {
             let block = &self.blocks[i];
-            // A block that wants padding in front of it cannot be run into.
+            // Control cannot fall through into a block with padding in front of it.
             let touching = self.next[i].filter(|&n| {
                 self.blocks[n as usize].lead == 0 && self.blocks[n as usize].align == 1
             });
@@ -367,21 +397,21 @@ impl<'a> Work<'a> {
             let reaches_target =
                 touching.is_some_and(|n| (n, 0) == self.target[i]) && !block.pinned && !same_next;
             match block.exit {
-                Exit::Stop => {}
-                Exit::Runs if same_next => {}
-                Exit::Runs => self.places.appended[i] = SHORT,
-                Exit::Jump(_) if reaches_target => {
+                MovableExit::Stop => {}
+                MovableExit::Runs if same_next => {}
+                MovableExit::Runs => self.places.appended[i] = SHORT,
+                MovableExit::Jump(_) if reaches_target => {
                     self.places.ending[i] = Ending::JumpDropped;
                     self.places.tail[i] = 0;
                 }
-                Exit::Branch(_) if reaches_target => {
+                MovableExit::Branch(_) if reaches_target => {
                     self.places.ending[i] = Ending::Inverted;
                     self.places.tail[i] = SHORT;
                 }
-                Exit::Jump(_) | Exit::Branch(_) => {
+                MovableExit::Jump(_) | MovableExit::Branch(_) => {
                     let together = self.run[self.target[i].0 as usize] == self.run[i];
                     self.places.tail[i] = if together { block.tail } else { SHORT };
-                    if matches!(block.exit, Exit::Branch(_)) && !same_next {
+                    if matches!(block.exit, MovableExit::Branch(_)) && !same_next {
                         self.places.appended[i] = SHORT;
                     }
                 }
@@ -397,7 +427,7 @@ impl<'a> Work<'a> {
             let aligned = |at: u64| {
                 (at + u64::from(block.lead)) % u64::from(block.align) == u64::from(block.residue)
             };
-            // Padding in front of the very first block of the old image belongs to no block.
+            // Padding in front of the first block of the old image belongs to no block.
             if let Some(p) = previous {
                 let with_gap = at + u64::from(self.blocks[p as usize].gap);
                 let keeps = p + 1 == i && aligned(with_gap);
@@ -417,7 +447,7 @@ impl<'a> Work<'a> {
             previous = Some(i);
         }
         if let Some(p) = previous {
-            // The padding at the section's end stays when the last block is the old last one.
+            // The padding at the section's end stays if the last block is the old last one.
             let keeps = p as usize + 1 == self.blocks.len();
             self.places.keeps_gap[p as usize] = keeps;
             at += if keeps { u64::from(self.blocks[p as usize].gap) } else { 0 };
@@ -443,7 +473,7 @@ impl<'a> Work<'a> {
         self.places.new[block as usize].0 + u64::from(distance)
     }
 
-    /// Makes every short branch near that does not reach its target. Says whether there was one.
+    /// Lengthens every short branch that does not reach its target. Returns whether there was one.
     fn grow(&mut self) -> bool {
         let mut any = false;
         let fits = |from: u64, to: u64| i8::try_from(to.wrapping_sub(from) as i64).is_ok();
@@ -452,12 +482,17 @@ impl<'a> Work<'a> {
             let body = u64::from(block.size) - u64::from(block.tail) + self.grown_in(i);
             let tail_end = self.places.new[i].0 + body + u64::from(self.places.tail[i]);
             let follower = (i as u32 + 1, 0);
-            if self.places.tail[i] == SHORT && !matches!(block.exit, Exit::Stop | Exit::Runs) {
+            if self.places.tail[i] == SHORT
+                && !matches!(block.exit, MovableExit::Stop | MovableExit::Runs)
+            {
                 let inverted = self.places.ending[i] == Ending::Inverted;
                 let to = self.address(if inverted { follower } else { self.target[i] });
                 if !fits(tail_end, to) {
-                    self.places.tail[i] =
-                        if matches!(block.exit, Exit::Jump(_)) { NEAR_JUMP } else { NEAR_BRANCH };
+                    self.places.tail[i] = if matches!(block.exit, MovableExit::Jump(_)) {
+                        NEAR_JUMP
+                    } else {
+                        NEAR_BRANCH
+                    };
                     any = true;
                 }
             }

@@ -1,5 +1,4 @@
-//! The tests of `place`: shapes drawn by hand, and random code against a naive reading of the
-//! result.
+//! Tests of `place`: shapes drawn by hand, and random code that a naive reader checks.
 
 use super::*;
 use layout::random::SplitMix64;
@@ -10,11 +9,11 @@ fn at(offset: u64) -> LinkAddr {
     LinkAddr(START.0 + offset)
 }
 
-fn block(offset: u64, size: u32, exit: Exit, tail: u8) -> Movable {
-    Movable::alone(at(offset), size, exit, tail)
+fn block(offset: u64, size: u32, exit: MovableExit, tail: u8) -> MovableBlock {
+    MovableBlock::alone(at(offset), size, exit, tail)
 }
 
-/// A diamond: 0 branches to 2, else runs into 1, which jumps to 3; 2 runs into 3.
+/// A diamond: 0 branches to 2 or falls through to 1; 1 jumps to 3; 2 falls through to 3.
 ///
 /// ```text
 ///   0 ──┐
@@ -22,16 +21,16 @@ fn block(offset: u64, size: u32, exit: Exit, tail: u8) -> Movable {
 ///   ┌┐  2
 ///   └→3 ┘
 /// ```
-fn diamond() -> Vec<Movable> {
+fn diamond() -> Vec<MovableBlock> {
     vec![
-        block(0, 8, Exit::Branch(at(20)), 2),
-        block(8, 12, Exit::Jump(at(30)), 2),
-        block(20, 10, Exit::Runs, 0),
-        block(30, 4, Exit::Stop, 0),
+        block(0, 8, MovableExit::Branch(at(20)), 2),
+        block(8, 12, MovableExit::Jump(at(30)), 2),
+        block(20, 10, MovableExit::Runs, 0),
+        block(30, 4, MovableExit::Stop, 0),
     ]
 }
 
-fn placed(blocks: &[Movable], order: &[u32]) -> Vec<(u64, Ending, u8, u8)> {
+fn placed(blocks: &[MovableBlock], order: &[u32]) -> Vec<(u64, Ending, u8, u8)> {
     let p = place(blocks, &[], order, START).unwrap();
     (0..blocks.len())
         .map(|i| (p.new[i].0 - START.0, p.ending[i], p.tail[i], p.appended[i]))
@@ -50,7 +49,7 @@ fn the_old_order_gives_the_old_addresses() {
 #[test]
 fn a_branch_whose_target_follows_is_inverted() {
     use Ending::{Inverted, Same};
-    // 2 stands behind 0; 1 is far behind and jumps back.
+    // Block 2 stands behind block 0. Block 1 is far behind and jumps back.
     assert_eq!(
         placed(&diamond(), &[0, 2, 3, 1]),
         [(0, Inverted, 2, 0), (22, Same, 2, 0), (8, Same, 0, 0), (18, Same, 0, 0)]
@@ -58,7 +57,7 @@ fn a_branch_whose_target_follows_is_inverted() {
 }
 
 #[test]
-fn a_jump_whose_target_follows_is_dropped_and_a_lost_successor_gets_a_jump() {
+fn a_jump_to_the_next_block_is_dropped_and_a_separated_successor_gets_a_jump() {
     use Ending::{JumpDropped, Same};
     assert_eq!(
         placed(&diamond(), &[0, 1, 3, 2]),
@@ -76,8 +75,8 @@ fn a_pinned_jump_stays() {
 #[test]
 fn branches_grow_when_their_target_is_far() {
     let mut blocks = diamond();
-    blocks.push(block(34, 200, Exit::Stop, 0));
-    // The long block between 0 and its two successors.
+    blocks.push(block(34, 200, MovableExit::Stop, 0));
+    // A long block lies between block 0 and its two successors.
     let result = placed(&blocks, &[0, 4, 1, 3, 2]);
     assert_eq!(result[0], (0, Ending::Same, 6, 5));
 }
@@ -85,61 +84,70 @@ fn branches_grow_when_their_target_is_far() {
 #[test]
 fn entries_are_aligned_with_their_padding_in_front() {
     let mut blocks = diamond();
-    blocks[3] =
-        Movable { align: 16, lead: 16, lead_named: true, gap: 0, ..block(64, 4, Exit::Stop, 0) };
-    blocks[1].exit = Exit::Jump(at(64));
-    blocks[2].exit = Exit::Stop;
+    blocks[3] = MovableBlock {
+        align: 16,
+        lead: 16,
+        lead_named: true,
+        gap: 0,
+        ..block(64, 4, MovableExit::Stop, 0)
+    };
+    blocks[1].exit = MovableExit::Jump(at(64));
+    blocks[2].exit = MovableExit::Stop;
     blocks[2].gap = 18;
     let result = place(&blocks, &[], &[1, 3, 0, 2], START).unwrap();
-    // 12 bytes of block 1, then at least 16 of padding, to the next multiple of 16; its jump is not
-    // dropped into padding.
+    // Block 1 has 12 bytes. At least 16 bytes of padding follow, to the next multiple of 16. The
+    // jump of block 1 stays because padding follows it.
     assert_eq!(result.new[3], at(32));
     assert_eq!(result.ending[1], Ending::Same);
     let map = placement(&blocks, &[], &result);
-    assert_eq!(map.new_address(at(48)), Some(at(16)), "the padding is in the map by its symbol");
+    assert_eq!(map.new_address(at(48)), Some(at(16)), "padding with a symbol has an entry");
     assert_eq!(map.new_address(at(64)), Some(at(32)));
 }
 
 #[test]
-fn a_static_key_grows_with_the_distance_and_parts_its_block_in_the_map() {
-    // A site at 4 of block 0, its target 300 bytes away.
+fn a_static_key_with_a_far_target_grows_and_splits_its_block_in_the_map() {
+    // The site is at offset 4 of block 0. Its target is 300 bytes away.
     let blocks = vec![
-        block(0, 10, Exit::Stop, 0),
-        block(10, 300, Exit::Stop, 0),
-        block(310, 4, Exit::Stop, 0),
+        block(0, 10, MovableExit::Stop, 0),
+        block(10, 300, MovableExit::Stop, 0),
+        block(310, 4, MovableExit::Stop, 0),
     ];
-    let site = [Growing { at: at(4), growth: Growth::WhenFar(at(310)) }];
+    let site = [GrowthSite { at: at(4), growth: Growth::WhenFar(at(310)) }];
     let result = place(&blocks, &site, &[0, 1, 2], START).unwrap();
     assert!(result.grown[0]);
     let map = placement(&blocks, &site, &result);
     assert_eq!(map.blocks.len(), 4);
     assert_eq!(map.new_address(at(4)), Some(at(4)));
-    assert_eq!(
-        map.new_address(at(6)),
-        Some(at(9)),
-        "what stands behind the site is three bytes farther"
-    );
+    assert_eq!(map.new_address(at(6)), Some(at(9)), "code behind the site moves by three bytes");
     let near = place(&blocks, &site, &[0, 2, 1], START).unwrap();
     assert!(!near.grown[0]);
 }
 
 #[test]
-fn a_counter_parts_its_block_and_pushes_branches_out_of_reach() {
-    // Block 0 branches 121 bytes on, over a counter in front of each of the two other blocks.
+fn a_counter_splits_its_block_and_makes_a_branch_too_short() {
+    // Block 0 branches 121 bytes ahead, over a counter in front of each of the two other blocks.
     let blocks = vec![
-        block(0, 8, Exit::Branch(at(129)), 2),
-        block(8, 121, Exit::Runs, 0),
-        block(129, 4, Exit::Stop, 0),
+        block(0, 8, MovableExit::Branch(at(129)), 2),
+        block(8, 121, MovableExit::Runs, 0),
+        block(129, 4, MovableExit::Stop, 0),
     ];
-    let counter = |offset| Growing { at: at(offset), growth: Growth::Always(7) };
+    let counter = |offset| GrowthSite { at: at(offset), growth: Growth::Always(7) };
     let counters = [counter(4), counter(8), counter(129)];
     let result = place(&blocks, &counters, &[0, 1, 2], START).unwrap();
-    assert_eq!(result.new, [at(0), at(19), at(147)], "the near branch has four bytes more");
+    assert_eq!(result.new, [at(0), at(19), at(147)], "the near branch is four bytes longer");
     assert_eq!(result.tail[0], 6);
     let map = placement(&blocks, &counters, &result);
     assert_eq!(map.new_address(at(3)), Some(at(3)));
-    assert_eq!(map.new_address(at(4)), Some(at(4)), "what is counted begins with its counter");
-    assert_eq!(map.new_address(at(5)), Some(at(12)), "and goes on behind it");
+    assert_eq!(
+        map.new_address(at(4)),
+        Some(at(4)),
+        "the counted instruction begins with its counter"
+    );
+    assert_eq!(
+        map.new_address(at(5)),
+        Some(at(12)),
+        "the rest of the instruction lies behind the counter"
+    );
     assert_eq!(map.new_address(at(8)), Some(at(19)));
     assert_eq!(map.new_address(at(9)), Some(at(27)));
     let sizes: Vec<u32> = map.blocks.iter().map(|b| b.new_size).collect();
@@ -147,7 +155,7 @@ fn a_counter_parts_its_block_and_pushes_branches_out_of_reach() {
 }
 
 #[test]
-fn broken_input_is_named() {
+fn the_error_names_the_broken_rule() {
     let blocks = diamond();
     assert_eq!(place(&blocks, &[], &[0, 1, 2], START).unwrap_err(), PlaceError::NoPermutation(4));
     assert_eq!(
@@ -155,13 +163,13 @@ fn broken_input_is_named() {
         PlaceError::NoPermutation(4)
     );
     let mut lost = diamond();
-    lost[0].exit = Exit::Branch(at(4000));
+    lost[0].exit = MovableExit::Branch(at(4000));
     assert_eq!(
         place(&lost, &[], &[0, 1, 2, 3], START).unwrap_err(),
         PlaceError::NoTarget(at(0), at(4000))
     );
     let mut endless = diamond();
-    endless[3].exit = Exit::Runs;
+    endless[3].exit = MovableExit::Runs;
     assert_eq!(
         place(&endless, &[], &[0, 1, 2, 3], START).unwrap_err(),
         PlaceError::NoSuccessor(at(30))
@@ -171,10 +179,10 @@ fn broken_input_is_named() {
     assert_eq!(place(&twice, &[], &[0, 1, 2, 3], START).unwrap_err(), PlaceError::Overlap(at(0)));
 }
 
-/// Random blocks, every length and alignment that occurs.
-fn random_blocks(random: &mut SplitMix64) -> Vec<Movable> {
+/// Random blocks with every length and alignment that occurs.
+fn random_blocks(random: &mut SplitMix64) -> Vec<MovableBlock> {
     let count = 2 + random.below(60) as usize;
-    let mut blocks: Vec<Movable> = Vec::new();
+    let mut blocks: Vec<MovableBlock> = Vec::new();
     let mut offset = 0u64;
     for i in 0..count {
         let entry = i == 0 || random.below(4) == 0;
@@ -185,11 +193,11 @@ fn random_blocks(random: &mut SplitMix64) -> Vec<Movable> {
             last.gap = (start - u64::from(lead) - offset) as u32;
         }
         let size = 8 + random.below(120) as u32;
-        blocks.push(Movable {
+        blocks.push(MovableBlock {
             align,
             lead,
             lead_named: lead > 0,
-            ..block(start, size, Exit::Stop, 0)
+            ..block(start, size, MovableExit::Stop, 0)
         });
         offset = start + u64::from(size);
     }
@@ -199,19 +207,23 @@ fn random_blocks(random: &mut SplitMix64) -> Vec<Movable> {
         let kinds =
             if i + 1 < count && blocks[i].gap == 0 && blocks[i + 1].align == 1 { 4 } else { 2 };
         (blocks[i].exit, blocks[i].tail) = match random.below(kinds) {
-            0 => (Exit::Stop, 0),
-            1 => (Exit::Jump(to), 5),
-            2 => (Exit::Branch(to), 6),
-            _ => (Exit::Runs, 0),
+            0 => (MovableExit::Stop, 0),
+            1 => (MovableExit::Jump(to), 5),
+            2 => (MovableExit::Branch(to), 6),
+            _ => (MovableExit::Runs, 0),
         };
         blocks[i].pinned = random.below(8) == 0;
     }
     blocks
 }
 
-/// Where control that leaves block `i` comes to, by the new addresses alone: by its branch, and
-/// over its end.
-fn ways_out(blocks: &[Movable], places: &Places, i: usize) -> (Option<LinkAddr>, Option<LinkAddr>) {
+/// The places that control reaches from block `i`, computed from the new addresses alone: by its
+/// branch, and by fall-through.
+fn ways_out(
+    blocks: &[MovableBlock],
+    places: &BlockPlaces,
+    i: usize,
+) -> (Option<LinkAddr>, Option<LinkAddr>) {
     let block = &blocks[i];
     let end =
         places.new[i].0 + u64::from(block.size) - u64::from(block.tail) + u64::from(places.tail[i]);
@@ -220,19 +232,19 @@ fn ways_out(blocks: &[Movable], places: &Places, i: usize) -> (Option<LinkAddr>,
     let target = |to| places.new[blocks.iter().position(|b| b.at == to).unwrap()];
     let over = if places.appended[i] > 0 { follower() } else { behind };
     match (block.exit, places.ending[i]) {
-        (Exit::Stop, _) => (None, None),
-        (Exit::Runs, _) => (None, Some(over)),
-        (Exit::Jump(_), Ending::JumpDropped) => (None, Some(behind)),
-        (Exit::Jump(to), _) => (Some(target(to)), None),
-        (Exit::Branch(_), Ending::Inverted) => (Some(follower()), Some(behind)),
-        (Exit::Branch(to), _) => (Some(target(to)), Some(over)),
+        (MovableExit::Stop, _) => (None, None),
+        (MovableExit::Runs, _) => (None, Some(over)),
+        (MovableExit::Jump(_), Ending::JumpDropped) => (None, Some(behind)),
+        (MovableExit::Jump(to), _) => (Some(target(to)), None),
+        (MovableExit::Branch(_), Ending::Inverted) => (Some(follower()), Some(behind)),
+        (MovableExit::Branch(to), _) => (Some(target(to)), Some(over)),
     }
 }
 
-/// A short branch or an added short jump must reach its target.
+/// A short branch or an appended short jump must reach its target.
 fn assert_reaches(
-    blocks: &[Movable],
-    places: &Places,
+    blocks: &[MovableBlock],
+    places: &BlockPlaces,
     i: usize,
     by_branch: Option<LinkAddr>,
     seed: u64,
@@ -255,7 +267,7 @@ fn assert_reaches(
 }
 
 #[test]
-fn random_code_in_random_order_goes_where_it_went() {
+fn random_code_keeps_its_control_flow_in_random_order() {
     for seed in 0..300 {
         let mut random = SplitMix64::new(seed);
         let blocks = random_blocks(&mut random);
@@ -278,10 +290,10 @@ fn random_code_in_random_order_goes_where_it_went() {
             let (by_branch, over_end) = ways_out(&blocks, &places, i);
             let reached: Vec<LinkAddr> = by_branch.into_iter().chain(over_end).collect();
             let wanted = match blocks[i].exit {
-                Exit::Stop => vec![],
-                Exit::Runs => vec![follower()],
-                Exit::Jump(to) => vec![new_of(to)],
-                Exit::Branch(to) => vec![new_of(to), follower()],
+                MovableExit::Stop => vec![],
+                MovableExit::Runs => vec![follower()],
+                MovableExit::Jump(to) => vec![new_of(to)],
+                MovableExit::Branch(to) => vec![new_of(to), follower()],
             };
             let inverted = places.ending[i] == Ending::Inverted;
             let wanted = if inverted { wanted.into_iter().rev().collect() } else { wanted };
@@ -295,7 +307,7 @@ fn random_code_in_random_order_goes_where_it_went() {
         if seed % 3 == 0 {
             assert!(
                 blocks.iter().zip(&places.new).all(|(b, new)| b.at == *new),
-                "seed {seed}: the old order moved something"
+                "seed {seed}: the old order moved a block"
             );
         }
     }

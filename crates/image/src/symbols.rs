@@ -1,34 +1,35 @@
-//! Which symbols of an ELF file are functions, and where each ends.
+//! Which symbols of an ELF file are functions, and where each function ends.
 //!
-//! One name is kept for an address that has several; `__pfx_` symbols (the padding in front of an
-//! entry) are no functions.
+//! If an address has several names, this module keeps one. A `__pfx_` symbol names the padding in
+//! front of an entry, not a function.
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolFlags, SymbolKind};
 
-/// A function as the symbol table tells it: `[addr, end)`.
+/// A function as the symbol table describes it: `[addr, end)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct FunctionExtent {
     pub addr: u64,
     pub end: u64,
     pub name: String,
     pub section: usize,
 }
 
-struct Candidate<'a> {
+/// A symbol that may name a function.
+struct SymbolCandidate<'a> {
     addr: u64,
     size: u64,
-    /// Smaller is the better name among several for one address.
+    /// Among several names for one address, the name with the smallest rank is kept.
     rank: (bool, u8, usize),
     name: &'a str,
     section: usize,
 }
 
-/// The functions in the executable sections, ascending, disjoint, none empty.
+/// The functions in the executable sections: ascending, disjoint, none empty.
 ///
-/// A symbol without a type or without a size (assembly) is a function where no sized one covers it;
-/// it ends where the next begins.
-pub(super) fn functions(elf: &object::File<'_>) -> Vec<Extent> {
-    let mut candidates: Vec<Candidate<'_>> =
+/// A symbol without a type or a size (assembly) is a function if no symbol with a size covers its
+/// address. Such a function ends where the next one begins.
+pub(super) fn functions(elf: &object::File<'_>) -> Vec<FunctionExtent> {
+    let mut candidates: Vec<SymbolCandidate<'_>> =
         elf.symbols().filter_map(|symbol| candidate(elf, &symbol)).collect();
     candidates.sort_by(|a, b| (a.addr, a.rank, a.name).cmp(&(b.addr, b.rank, b.name)));
     candidates.dedup_by(|later, first| {
@@ -56,7 +57,10 @@ pub(super) fn functions(elf: &object::File<'_>) -> Vec<Extent> {
         .collect()
 }
 
-fn candidate<'a>(elf: &object::File<'a>, symbol: &object::Symbol<'a, '_>) -> Option<Candidate<'a>> {
+fn candidate<'a>(
+    elf: &object::File<'a>,
+    symbol: &object::Symbol<'a, '_>,
+) -> Option<SymbolCandidate<'a>> {
     let section = symbol.section_index()?;
     let name = symbol.name().ok()?;
     let is_function = symbol.kind() == SymbolKind::Text;
@@ -76,7 +80,7 @@ fn candidate<'a>(elf: &object::File<'a>, symbol: &object::Symbol<'a, '_>) -> Opt
         object::elf::STB_WEAK => 1,
         _ => 2,
     };
-    Some(Candidate {
+    Some(SymbolCandidate {
         addr: symbol.address(),
         size: if is_function { symbol.size() } else { 0 },
         rank: (!is_function, binding_rank, name.len() - name.trim_start_matches('_').len()),
@@ -89,7 +93,11 @@ fn is_executable(elf: &object::File<'_>, section: object::SectionIndex) -> bool 
     elf.section_by_index(section).is_ok_and(|section| section.kind() == object::SectionKind::Text)
 }
 
-fn extent(elf: &object::File<'_>, candidate: Candidate<'_>, next: u64) -> Option<Extent> {
+fn extent(
+    elf: &object::File<'_>,
+    candidate: SymbolCandidate<'_>,
+    next: u64,
+) -> Option<FunctionExtent> {
     let section = elf.section_by_index(object::SectionIndex(candidate.section)).ok()?;
     let section_end = section.address().checked_add(section.size())?;
     let limit = next.min(section_end);
@@ -97,7 +105,7 @@ fn extent(elf: &object::File<'_>, candidate: Candidate<'_>, next: u64) -> Option
         0 => limit,
         size => candidate.addr.checked_add(size)?.min(limit),
     };
-    (candidate.addr >= section.address() && candidate.addr < end).then(|| Extent {
+    (candidate.addr >= section.address() && candidate.addr < end).then(|| FunctionExtent {
         addr: candidate.addr,
         end,
         name: candidate.name.to_owned(),

@@ -1,19 +1,19 @@
-//! Reads a final `vmlinux`: symbols, side tables, blocks. Relocations are not needed: every
-//! reference between code and side table is relative or already resolved.
+//! Reads a final `vmlinux`: symbols, side tables, blocks. This needs no relocations, because every
+//! reference between code and side tables is relative or already resolved.
 
 use crate::address::LinkAddr;
 use crate::blocks::{self, Landmarks};
-use crate::symbols::{self, Extent};
-use crate::{BuildId, Function, Image};
+use crate::mapping::map_file;
+use crate::symbols::{self, FunctionExtent};
+use crate::{BuildId, Image, ImageFunction};
 use anyhow::{Context, Result, bail};
 use object::{Object, ObjectSection, ObjectSymbol};
 use rayon::prelude::*;
 use std::collections::HashMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// A build tree stands for its vmlinux.
+/// The vmlinux of a kernel. `kernel` is the vmlinux itself, or a build tree that contains it.
 pub fn path(kernel: &Path) -> PathBuf {
     match kernel.is_dir() {
         true => kernel.join("vmlinux"),
@@ -21,8 +21,8 @@ pub fn path(kernel: &Path) -> PathBuf {
     }
 }
 
-/// Parts of `.text` that the kernel keeps apart, by the symbols around them: a layout leaves them
-/// alone.
+/// The parts of `.text` that the kernel keeps apart, by the symbols around them. A layout does not
+/// move them.
 const KEPT_APART: [(&str, &str); 9] = [
     ("__noinstr_text_start", "__noinstr_text_end"),
     ("__entry_text_start", "__entry_text_end"),
@@ -38,33 +38,29 @@ const KEPT_APART: [(&str, &str); 9] = [
 /// Reads the vmlinux at `path`.
 ///
 /// # Errors
-/// It cannot be read, is no x86-64 ELF file, has no symbols, or has no build id.
+/// The file cannot be read, is not an ELF file for x86-64, has no symbols, or has no build id.
 pub fn read(path: &Path) -> Result<Image> {
-    let file = File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
-    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the
-    // process with SIGBUS, as for any reader.
-    let bytes = unsafe { memmap2::Mmap::map(&file) }
-        .with_context(|| format!("{}: cannot be read", path.display()))?;
+    let bytes = map_file(path)?;
     parse(&bytes).with_context(|| path.display().to_string())
 }
 
 /// Reads the bytes of a vmlinux.
 ///
 /// # Errors
-/// As `read`.
+/// The same errors as `read`.
 pub fn parse(bytes: &[u8]) -> Result<Image> {
-    let elf = object::File::parse(bytes).context("not an ELF file that can be read")?;
+    let elf = object::File::parse(bytes).context("not a readable ELF file")?;
     if elf.architecture() != object::Architecture::X86_64 {
         bail!("made for {:?}; Kernlane reads kernels for x86-64", elf.architecture());
     }
     let build_id = match elf.build_id().context("its notes cannot be read")? {
-        Some(id) => BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect()),
+        Some(id) => BuildId::from_bytes(id),
         None => bail!("has no build id; link the kernel with --build-id, as kbuild does"),
     };
     let extents = symbols::functions(&elf);
     if extents.is_empty() {
         bail!(
-            "has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package"
+            "has no function symbols (was it stripped?): use the vmlinux of the build tree or of the -dbg package"
         );
     }
     let landmarks = landmarks(&elf);
@@ -78,25 +74,26 @@ pub fn parse(bytes: &[u8]) -> Result<Image> {
     Ok(assemble(build_id, entry_padding(&elf), extents, cut, &sections, &kept_apart))
 }
 
-struct Section<'a> {
+/// An executable section.
+struct CodeSection<'a> {
     name: String,
     addr: u64,
     data: &'a [u8],
 }
 
-fn executable_sections<'a>(elf: &object::File<'a>) -> Result<HashMap<usize, Section<'a>>> {
+fn executable_sections<'a>(elf: &object::File<'a>) -> Result<HashMap<usize, CodeSection<'a>>> {
     elf.sections()
         .filter(|section| section.kind() == object::SectionKind::Text)
         .map(|section| {
             let name = section.name().context("a section's name cannot be read")?.to_owned();
             let data = section.data().with_context(|| format!("section {name} cannot be read"))?;
             let addr = section.address();
-            Ok((section.index().0, Section { name, addr, data }))
+            Ok((section.index().0, CodeSection { name, addr, data }))
         })
         .collect()
 }
 
-fn code_of<'a>(sections: &HashMap<usize, Section<'a>>, extent: &Extent) -> &'a [u8] {
+fn code_of<'a>(sections: &HashMap<usize, CodeSection<'a>>, extent: &FunctionExtent) -> &'a [u8] {
     let Some(section) = sections.get(&extent.section) else {
         return &[];
     };
@@ -108,9 +105,9 @@ fn code_of<'a>(sections: &HashMap<usize, Section<'a>>, extent: &Extent) -> &'a [
 fn assemble(
     build_id: BuildId,
     entry_padding: u32,
-    extents: Vec<Extent>,
+    extents: Vec<FunctionExtent>,
     cut: Vec<Vec<crate::Block>>,
-    sections: &HashMap<usize, Section<'_>>,
+    sections: &HashMap<usize, CodeSection<'_>>,
     kept_apart: &[Range<u64>],
 ) -> Image {
     let mut image = Image {
@@ -127,7 +124,7 @@ fn assemble(
         let section = sections[&extent.section].name.clone();
         let apart = kept_apart.iter().any(|range| range.contains(&extent.addr));
         let first = image.blocks.len() as u32;
-        image.functions.push(Function {
+        image.functions.push(ImageFunction {
             addr: LinkAddr(extent.addr),
             size: last.end_addr().0 - extent.addr,
             blocks: first..first + blocks.len() as u32,
@@ -140,9 +137,10 @@ fn assemble(
     image
 }
 
-/// What of the padding in front of an entry has to stay there: the distance from the first `__pfx_`
-/// symbol to its function's entry, which is the same for all, or the part of it that the kernel
-/// patches, if it says how long that is (arch/x86/kernel/callthunks.c).
+/// How many bytes of the padding in front of an entry must stay there. The first `__pfx_` symbol's
+/// distance from its function's entry gives the padding, which is the same for all functions. If
+/// the kernel says how many of these bytes it patches, that number is used instead
+/// (arch/x86/kernel/callthunks.c).
 fn entry_padding(elf: &object::File<'_>) -> u32 {
     let [from, to] = ["skl_call_thunk_template", "skl_call_thunk_tail"]
         .map(|name| elf.symbol_by_name(name).map(|s| s.address()));
@@ -155,9 +153,9 @@ fn entry_padding(elf: &object::File<'_>) -> u32 {
     patched.map_or(named, |patched| named.min(patched)) as u32
 }
 
-/// The largest power of two up to 64 that nine in ten entries keep: assembly does not align,
-/// compilers do.
-fn alignment(extents: &[Extent]) -> u32 {
+/// The alignment of entries: the largest power of two up to 64 that nine in ten entries have. The
+/// tenth may be assembly, which is not aligned.
+fn alignment(extents: &[FunctionExtent]) -> u32 {
     let keeps = |alignment: &u32| {
         let aligned =
             extents.iter().filter(|extent| extent.addr % u64::from(*alignment) == 0).count();
@@ -184,8 +182,7 @@ fn named_addresses<'n>(
         .collect()
 }
 
-/// The side tables that say where control can enter a function. A table that is missing has no
-/// entries.
+/// The side tables that say where control can enter a function. A missing table has no entries.
 fn landmarks(elf: &object::File<'_>) -> Landmarks {
     let mut landmarks = Landmarks::default();
     // struct exception_table_entry { s32 insn, fixup, data; }, arch/x86/include/asm/extable.h
@@ -212,7 +209,7 @@ fn relative(addr: u64, field: &[u8]) -> u64 {
     addr.wrapping_add_signed(i64::from(offset))
 }
 
-/// The whole entries of the table between two symbols, with their addresses.
+/// The complete entries of the table between two symbols, with their addresses.
 fn table<'a>(
     elf: &object::File<'a>,
     start: &str,

@@ -7,7 +7,7 @@
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::tables::within;
-use image::object::instructions::{Instruction, Kind};
+use image::object::instructions::{DecodedInstruction, InstructionKind};
 use std::collections::HashMap;
 
 /// A call or jump that can be aimed anew.
@@ -38,7 +38,7 @@ pub fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) ->
             targets.insert(entry + patch_at + inside, (index, patch_at + inside));
         }
     }
-    let mut known: HashMap<usize, Vec<Instruction>> = HashMap::new();
+    let mut known: HashMap<usize, Vec<DecodedInstruction>> = HashMap::new();
     let mut found = Callers::default();
     for at in 0..live.len().saturating_sub(SIZE) {
         if !matches!(live[at], 0xe8 | 0xe9) {
@@ -57,7 +57,7 @@ pub fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) ->
         else {
             continue;
         };
-        let same = matches!(instruction.kind, Kind::Call | Kind::Jump)
+        let same = matches!(instruction.kind, InstructionKind::Call | InstructionKind::Jump)
             && usize::from(instruction.len) == SIZE
             && instruction.target == target;
         if !same {

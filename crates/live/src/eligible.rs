@@ -6,10 +6,10 @@
 use crate::explain::{Unexplained, explain};
 use image::address::LinkAddr;
 use image::linked::tables::within;
-use image::linked::{Apart, LinkedKernel};
-use image::object::functions::{Function, Whole};
-use image::object::instructions::Kind;
-use image::object::pieces::Cut;
+use image::linked::{LinkedKernel, ReservedCode};
+use image::object::functions::{TextFunction, WholeReason};
+use image::object::instructions::InstructionKind;
+use image::object::pieces::CutCode;
 use std::fmt;
 
 /// Bytes of the jump at the entry.
@@ -21,13 +21,13 @@ const ENDBR: u32 = 4;
 pub enum Unfit {
     /// The function tracer has no site at its entry.
     NoTracerSite,
-    Apart(Apart),
+    ReservedCode(ReservedCode),
     /// Text poking, stopping the machine and the like go through it.
     Poking,
     /// Every sleeper has it on its stack, so that no copy of it would ever be left.
     OnEveryStack,
     /// Its structure is not understood.
-    Whole(Whole),
+    Whole(WholeReason),
     /// Ends without leaving.
     RunsOn,
     TooShort,
@@ -43,7 +43,7 @@ impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unfit::NoTracerSite => f.write_str("the function tracer has no site at its entry"),
-            Unfit::Apart(apart) => write!(f, "{}", apart.words()),
+            Unfit::ReservedCode(apart) => write!(f, "{}", apart.words()),
             Unfit::Poking => f.write_str("patching code goes through it"),
             Unfit::OnEveryStack => f.write_str("every sleeping task has it on its stack"),
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
@@ -113,7 +113,7 @@ pub fn decide(
     let name = kernel.function_name(function);
     let patch_at = tracer_site(kernel, function).ok_or(Unfit::NoTracerSite)?;
     if let Some(apart) = kernel.apart(from) {
-        return Err(Unfit::Apart(apart));
+        return Err(Unfit::ReservedCode(apart));
     }
     if POKING.iter().any(|prefix| name.starts_with(prefix)) {
         return Err(Unfit::Poking);
@@ -146,7 +146,7 @@ pub fn decide(
 ///
 /// # Errors
 /// Why not.
-pub fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<Cut, Unfit> {
+pub fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutCode, Unfit> {
     let function = &kernel.functions[index];
     if let Some(reason) = function.whole {
         return Err(Unfit::Whole(reason));
@@ -158,13 +158,18 @@ pub fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<Cut, Unfit>
     let code = kernel.instructions(function);
     let last = code.iter().rev().find(|i| !i.is_padding());
     match last.map(|i| i.kind) {
-        Some(Kind::Jump | Kind::Stop | Kind::Call | Kind::Trap) => Ok(cut),
+        Some(
+            InstructionKind::Jump
+            | InstructionKind::Stop
+            | InstructionKind::Call
+            | InstructionKind::Trap,
+        ) => Ok(cut),
         _ => Err(Unfit::RunsOn),
     }
 }
 
 /// Bytes from the entry to behind the tracer's site; `None` without one.
-pub fn tracer_site(kernel: &LinkedKernel<'_>, function: &Function) -> Option<u32> {
+pub fn tracer_site(kernel: &LinkedKernel<'_>, function: &TextFunction) -> Option<u32> {
     let entry = kernel.link_address(function.at);
     let has = |at: u64| kernel.tables.tracer_sites.binary_search(&at).is_ok();
     [0, ENDBR].into_iter().find(|&skip| has(entry.0 + u64::from(skip))).map(|skip| skip + JUMP)
@@ -186,9 +191,9 @@ pub fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
     found
 }
 
-fn is_call(kernel: &LinkedKernel<'_>, at: u32, kind: Kind) -> bool {
+fn is_call(kernel: &LinkedKernel<'_>, at: u32, kind: InstructionKind) -> bool {
     let addr = kernel.link_address(at).0;
-    kind == Kind::Call
+    kind == InstructionKind::Call
         || kernel.tables.static_calls.binary_search_by_key(&addr, |e| e.site).is_ok()
         || is_indirect_call(kernel, at)
 }

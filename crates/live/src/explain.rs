@@ -7,9 +7,9 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use image::address::LinkAddr;
-use image::linked::tables::{Tables, within};
+use image::linked::tables::{LinkedTables, within};
 use image::linked::{LinkedKernel, fields};
-use image::object::functions::Function;
+use image::object::functions::TextFunction;
 
 /// A place in memory that nothing explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Unexplained(pub LinkAddr);
 /// The first instruction whose bytes in memory nothing explains.
 pub fn explain(
     kernel: &LinkedKernel<'_>,
-    function: &Function,
+    function: &TextFunction,
     live: &[u8],
     slide: u64,
 ) -> Result<Vec<u8>, Unexplained> {
@@ -125,7 +125,7 @@ fn number(field: &[u8]) -> u64 {
 }
 
 /// Which bytes of a stretch a side table lets the kernel patch.
-fn patched(tables: &Tables, from: LinkAddr, len: usize) -> Vec<bool> {
+fn patched(tables: &LinkedTables, from: LinkAddr, len: usize) -> Vec<bool> {
     let mut marks = vec![false; len];
     let to = LinkAddr(from.0 + len as u64);
     let early = LinkAddr(from.0.saturating_sub(255));

@@ -82,7 +82,7 @@ fn note_of_build_id(notes: &[u8]) -> Option<BuildId> {
         let at = 12usize.checked_add(name.checked_next_multiple_of(4)?)?;
         let bytes = rest.get(at..at.checked_add(description)?)?;
         if word(8) == NT_GNU_BUILD_ID && rest.get(12..12 + name) == Some(b"GNU\0") {
-            return Some(BuildId(bytes.iter().map(|byte| format!("{byte:02x}")).collect()));
+            return Some(BuildId::from_bytes(bytes));
         }
         rest = rest.get(at.checked_add(description.checked_next_multiple_of(4)?)?..)?;
     }

@@ -11,8 +11,8 @@ use anyhow::Result;
 use check::module::{Claim, check_module};
 use emit::module::{Loading, Plan, emit};
 use image::linked::LinkedKernel;
-use image::object::instructions::Kind;
-use image::object::pieces::Exit;
+use image::object::instructions::InstructionKind;
+use image::object::pieces::PieceExit;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ fn share(
     let mut share = Share::default();
     let function = &kernel.functions[index];
     let code = kernel.instructions(function);
-    share.direct_calls = code.iter().filter(|i| i.kind == Kind::Call).count();
+    share.direct_calls = code.iter().filter(|i| i.kind == InstructionKind::Call).count();
     let from = kernel.link_address(function.at).0;
     let to = kernel.link_address(function.end).0;
     let retpolines = &kernel.tables.retpolines;
@@ -99,9 +99,9 @@ fn share(
     share.blocks = cut.pieces.len();
     share.edges = (cut.pieces.iter())
         .map(|p| match p.exit {
-            Exit::Stop => 0,
-            Exit::Runs | Exit::Jump(_) => 1,
-            Exit::Branch(_) => 2,
+            PieceExit::Stop => 0,
+            PieceExit::Runs | PieceExit::Jump(_) => 1,
+            PieceExit::Branch(_) => 2,
         })
         .sum();
     match super::group::decide(kernel, memory, index)? {

@@ -15,7 +15,7 @@ use image::BuildId;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::flow;
-use image::object::instructions::{Kind, NOWHERE};
+use image::object::instructions::{InstructionKind, NOWHERE};
 use layout::graph::EdgeKind;
 use profile::edges::{CountedBlock, derive};
 use profile::{Profile, ProfileSource};
@@ -158,8 +158,9 @@ impl Watch<'_, '_> {
     /// now.
     fn called(&self, group: &Group<'_, '_>, profile: &Profile) -> Vec<usize> {
         let calls = group.original.functions.iter().flat_map(|f| self.kernel.instructions(f));
-        let branches =
-            calls.filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE);
+        let branches = calls.filter(|i| {
+            matches!(i.kind, InstructionKind::Call | InstructionKind::Jump) && i.target != NOWHERE
+        });
         let ran = branches.filter(|i| {
             let pieces = &group.original.pieces;
             let piece =
@@ -252,11 +253,9 @@ fn add_calls(group: &Group<'_, '_>, blocks: &[CountedBlock], profile: &mut Profi
     let kernel = group.original.kernel;
     let pieces = &group.original.pieces;
     for function in &group.original.functions {
-        for i in kernel
-            .instructions(function)
-            .iter()
-            .filter(|i| matches!(i.kind, Kind::Call | Kind::Jump) && i.target != NOWHERE)
-        {
+        for i in kernel.instructions(function).iter().filter(|i| {
+            matches!(i.kind, InstructionKind::Call | InstructionKind::Jump) && i.target != NOWHERE
+        }) {
             let to = kernel.link_address(i.target);
             let Some(callee) = kernel.function_at(to).map(|f| &kernel.functions[f]) else {
                 continue;
@@ -268,7 +267,7 @@ fn add_calls(group: &Group<'_, '_>, blocks: &[CountedBlock], profile: &mut Profi
                 continue;
             }
             let (from, count) = (kernel.link_address(pieces[n].at), blocks[n].count.unwrap_or(0));
-            if i.kind == Kind::Call {
+            if i.kind == InstructionKind::Call {
                 *profile.calls.entry((from, to)).or_default() += count;
             } else {
                 profile.edges.entry((from, to)).or_insert((EdgeKind::Jump, 0)).1 += count;

@@ -319,7 +319,7 @@ pub fn of_recording(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use image::{Block, End, Function};
+    use image::{Block, BlockEnd, ImageFunction};
     use layout::graph::EdgeKind;
     use trace::{RecordingHeader, RecordingWriter, RunAddr, TaskPointer};
 
@@ -334,7 +334,7 @@ mod tests {
     /// ```
     fn image() -> Image {
         let mut image = image::examples::caller_and_callee(LinkAddr(BASE));
-        image.functions.push(Function {
+        image.functions.push(ImageFunction {
             name: "asm_sysvec_x".to_owned(),
             addr: LinkAddr(BASE + 0x40),
             size: 3,
@@ -345,7 +345,7 @@ mod tests {
         image.blocks.push(Block {
             addr: LinkAddr(BASE + 0x40),
             size: 3,
-            end: End::Stop,
+            end: BlockEnd::Stop,
             glued: false,
         });
         image

@@ -5,7 +5,7 @@ use crate::Profile;
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::{Layout, Run};
-use image::{BlockIndex, Function, Image};
+use image::{BlockIndex, Image, ImageFunction};
 use layout::graph::{
     BlockEpochs, BlockId, Call, Edge, Graph, JointMiss, Order, Seed, TemporalEdge,
 };
@@ -37,7 +37,7 @@ pub fn whole(image: &Image, profile: &Profile) -> Result<LayoutInput> {
 fn arrays(
     image: &Image,
     profile: &Profile,
-    wanted: impl Fn(&Function) -> bool,
+    wanted: impl Fn(&ImageFunction) -> bool,
 ) -> Result<LayoutInput> {
     if image.build_id != profile.build_id {
         let (profile, image) = (&profile.build_id.0, &image.build_id.0);
@@ -97,7 +97,7 @@ fn arrays(
     Ok(movable)
 }
 
-fn without_counts(image: &Image, wanted: impl Fn(&Function) -> bool) -> LayoutInput {
+fn without_counts(image: &Image, wanted: impl Fn(&ImageFunction) -> bool) -> LayoutInput {
     let mut graph = Graph::default();
     let mut to_image = Vec::new();
     for function in image.functions.iter().filter(|function| wanted(function)) {

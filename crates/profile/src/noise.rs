@@ -7,7 +7,7 @@
 use crate::Profile;
 use crate::edges::{CountedBlock, derive};
 use image::address::LinkAddr;
-use image::{BlockIndex, End, Image};
+use image::{BlockEnd, BlockIndex, Image};
 use layout::graph::EdgeKind;
 use layout::random::SplitMix64;
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
         .map(|(block, &closed_in)| CountedBlock {
             count: Some(profile.blocks.get(&block.addr).copied().unwrap_or(0)),
             closed_in,
-            closed_out: block.end != End::Stop,
+            closed_out: block.end != BlockEnd::Stop,
         })
         .collect();
     let ends: Vec<(u32, u32)> = edges.iter().map(|&(from, to, _)| (from, to)).collect();
@@ -92,7 +92,7 @@ pub fn blocks_only(profile: &Profile, image: &Image) -> Profile {
         let ran = profile.blocks.get(&block.addr);
         // A call may go to code without a name, which has no blocks.
         let callee = match block.end {
-            End::Call(Some(callee)) => block_at(image, callee).map(|_| callee),
+            BlockEnd::Call(Some(callee)) => block_at(image, callee).map(|_| callee),
             _ => None,
         };
         if let (Some(callee), Some(&count)) = (callee, ran.filter(|&&count| count > 0)) {
@@ -107,10 +107,10 @@ fn static_edges(image: &Image) -> Vec<(u32, u32, EdgeKind)> {
     let mut edges = Vec::new();
     for (from, block) in image.blocks.iter().enumerate() {
         let (next, target) = match block.end {
-            End::FallThrough | End::Call(_) => (Some(block.end_addr()), None),
-            End::Jump(to) => (None, Some((to, EdgeKind::Jump))),
-            End::Branch(to) => (Some(block.end_addr()), Some((to, EdgeKind::Branch))),
-            End::Stop => (None, None),
+            BlockEnd::FallThrough | BlockEnd::Call(_) => (Some(block.end_addr()), None),
+            BlockEnd::Jump(to) => (None, Some((to, EdgeKind::Jump))),
+            BlockEnd::Branch(to) => (Some(block.end_addr()), Some((to, EdgeKind::Branch))),
+            BlockEnd::Stop => (None, None),
         };
         let next = next.map(|addr| (addr, EdgeKind::FallThrough));
         let known = next

@@ -8,7 +8,7 @@
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow::FragmentExit;
 use image::address::LinkAddr;
-use image::{BlockIndex, End, Image};
+use image::{BlockEnd, BlockIndex, Image};
 use layout::graph::{EdgeKind, SeedClass};
 use sim::BranchKind;
 
@@ -148,7 +148,7 @@ fn return_or_jump(image: &Image, from: BlockIndex, to: BlockIndex) -> Option<Blo
     }
     let call = BlockIndex(to.0.checked_sub(1)?);
     let block = image.block(call);
-    let returned = matches!(block.end, End::Call(_) | End::FallThrough)
+    let returned = matches!(block.end, BlockEnd::Call(_) | BlockEnd::FallThrough)
         && block.end_addr() == image.block(to).addr;
     returned.then_some(BlockTransfer::Edge(call, to, EdgeKind::FallThrough))
 }

@@ -7,7 +7,7 @@ use crate::{ReplayTrial, replay_trials};
 use execution::machine;
 use execution::part::PartFilter;
 use image::address::LinkAddr;
-use image::{Block, BuildId, End, Function, Image};
+use image::{Block, BlockEnd, BuildId, Image, ImageFunction};
 use profile::collect::{ExtraCounts, collect};
 use trace::RecordingReader;
 
@@ -22,9 +22,9 @@ const ROUNDS: u64 = 300;
 fn image() -> Image {
     let count = APART as u32 / BYTES + 1;
     let at = |number: u32| LinkAddr(K + u64::from(number * BYTES));
-    let end = |number| if number == 0 { End::Jump(at(count - 1)) } else { End::Stop };
+    let end = |number| if number == 0 { BlockEnd::Jump(at(count - 1)) } else { BlockEnd::Stop };
     let block = |number| Block { addr: at(number), size: BYTES, end: end(number), glued: false };
-    let function = |number| Function {
+    let function = |number| ImageFunction {
         name: format!("f{number}"),
         addr: at(number),
         size: BYTES.into(),

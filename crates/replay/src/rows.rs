@@ -7,7 +7,7 @@ use crate::results::{
 use crate::simulation::DataMissCounts;
 use crate::{ReplayLayout, Replayed};
 use image::address::LinkAddr;
-use image::{BuildId, Function, Image};
+use image::{BuildId, Image, ImageFunction};
 use sim::{MachineModel, PerMode};
 use std::collections::BTreeMap;
 use trace::RunAddr;
@@ -101,7 +101,7 @@ fn top_functions(
             *by_function.entry(index).or_insert(0) += misses;
         }
     }
-    let mut top: Vec<(&Function, u64)> =
+    let mut top: Vec<(&ImageFunction, u64)> =
         by_function.into_iter().map(|(index, misses)| (&image.functions[index], misses)).collect();
     top.sort_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.name.cmp(&b.name)));
     top.truncate(FUNCTIONS);
@@ -147,7 +147,7 @@ fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
 
 /// Bytes of the function's blocks that ran at least in part, and of its other blocks.
 fn hot_and_cold(
-    function: &Function,
+    function: &ImageFunction,
     image: &Image,
     kernel_code: &[(RunAddr, RunAddr)],
 ) -> (u64, u64) {

@@ -1,7 +1,7 @@
 //! Programs for the guest that need no library.
 //!
-//! Takes their C source, which may include `bare.h`; gives the program's bytes. What a guest runs
-//! between its marks is then known to the instruction.
+//! Input: C source, which may include `bare.h`. Output: the program's bytes. The instructions that
+//! a guest executes between its marks are then known exactly.
 
 use crate::run;
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const HEADER: &str = include_str!("bare.h");
 
-/// `name` is what an error calls it.
+/// Compiles `source`. Errors call the program `name`.
 pub fn compile(name: &str, source: &str) -> Result<Vec<u8>> {
     let directory = tempfile::Builder::new().prefix("kernlane-bare-").tempdir()?;
     let (file, program) = (directory.path().join("program.c"), directory.path().join("program"));

@@ -1,9 +1,10 @@
-//! `cargo xtask diff-test TREE SHUFFLED`: whether `kernlane diff` names what a small change to a
-//! kernel did, and why.
+//! `cargo xtask diff-test TREE SHUFFLED`: tests whether `kernlane diff` finds the effect of a small
+//! change to a kernel, and its reason.
 //!
-//! Takes the demo kernel's tree and the same kernel relinked in a random order. Records one small
-//! workload on the demo kernel, on the demo kernel with `slower-stat.patch`, on the shuffled one,
-//! and once more with more of the work: the change is then in instructions a call, in misses a
+//! Input: the demo kernel's tree, and the same kernel relinked in a random order. The test records
+//! one small workload on the demo kernel, on the demo kernel with `slower-stat.patch`, on the
+//! shuffled kernel, and once more with more work. The change is then in instructions per call, in
+//! misses per call, or in the number of calls, and in nothing else. Prints one line for each test.
 //! call, and in calls, and in nothing else. Prints a line a test.
 
 use crate::kernel::{self, Compiler};
@@ -12,17 +13,17 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// One function does more for each file that is looked at.
+/// The patch makes one function do more work for each file.
 const PATCH: &str = include_str!("slower-stat.patch");
 const CHANGED: &str = "vfs_getattr_nosec";
-/// What calls it, in this workload.
+/// The service that calls the function in this workload.
 const SERVICE: &str = "newfstatat";
 const MACHINE: &str = "server-32k";
 
 pub fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
     let patched = kernel::patched(Compiler::Gcc, "slower-stat", PATCH)?;
     let directory = tempfile::Builder::new().prefix("kernlane-diff-test-").tempdir()?;
-    let test = Test { program: crate::kernlane()?, directory: directory.path().to_owned() };
+    let test = DiffTest { program: crate::kernlane()?, directory: directory.path().to_owned() };
     let original = test.record("original", tree, 3)?;
     let slower = test.record("slower", &patched, 3)?;
     let busier = test.record("busier", tree, 4)?;
@@ -33,7 +34,7 @@ pub fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
 
     let nothing = test.diff(original, original, Some(MACHINE))?;
     says(
-        "a recording and itself: nothing",
+        "a recording does not differ from itself",
         nothing.why == "nothing changed" && nothing.functions.is_empty(),
     )?;
     test.exits(original, original, 0.0, None)?;
@@ -44,62 +45,74 @@ pub fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
         other => bail!("FAILED: fewer than two functions changed: {other:?}"),
     };
     println!("{first:?}; then {second:?}");
-    says("the patched function, for what it does", first.is(CHANGED, "more instructions a call"))?;
-    says("called as often as before", first.calls[0] == first.calls[1])?;
-    says("and next to nothing elsewhere", second.change.abs() < 0.01 * first.change)?;
-    says("the service that calls it", found.services[0].is(SERVICE, "more instructions a call"))?;
+    says(
+        "the patched function has more instructions per call",
+        first.is(CHANGED, "more instructions a call"),
+    )?;
+    says("its number of calls is unchanged", first.calls[0] == first.calls[1])?;
+    says(
+        "every other function changes by less than 1 % of that",
+        second.change.abs() < 0.01 * first.change,
+    )?;
+    says(
+        "the service that calls it has more instructions per call",
+        found.services[0].is(SERVICE, "more instructions a call"),
+    )?;
     test.exits(original, slower, 3.0, Some(SERVICE))?;
     test.exits(original, slower, 1000.0, None)?;
     test.exits(slower, original, 3.0, None)?;
 
     let found = test.diff(original, busier, None)?;
-    says("more of the work: more calls", found.services[0].is(SERVICE, "more calls"))?;
+    says("more work gives more calls of the service", found.services[0].is(SERVICE, "more calls"))?;
     says(
-        "of the function, too",
+        "more work gives more calls of the function",
         found.functions.iter().any(|change| change.is(CHANGED, "more calls")),
     )?;
 
     let found = test.diff(original, elsewhere, Some(MACHINE))?;
-    says("another order: more misses a call", found.why == "more misses a call")?;
-    says("of the service", found.services[0].is(SERVICE, "more misses a call"))?;
+    says("another order gives more misses per call", found.why == "more misses a call")?;
     says(
-        "and of its function",
+        "another order gives more misses per call of the service",
+        found.services[0].is(SERVICE, "more misses a call"),
+    )?;
+    says(
+        "another order gives more misses per call of the function",
         found.functions.iter().any(|change| change.is(CHANGED, "more misses a call")),
     )?;
-    says("and not one fork more", found.forks[0] == found.forks[1])
+    says("another order gives the same number of forks", found.forks[0] == found.forks[1])
 }
 
-fn says(what: &str, holds: bool) -> Result<()> {
-    ensure!(holds, "FAILED: {what}");
+fn says(what: &str, is_true: bool) -> Result<()> {
+    ensure!(is_true, "FAILED: {what}");
     println!("passed: {what}");
     Ok(())
 }
 
-struct Test {
+struct DiffTest {
     program: PathBuf,
     directory: PathBuf,
 }
 
-/// What a test looks at of a change.
+/// The parts of a change that the tests use.
 #[derive(Debug)]
-struct Change {
+struct CostChange {
     name: String,
     why: String,
     change: f64,
     calls: [u64; 2],
 }
 
-struct Difference {
-    /// Of the whole kernel.
+struct KernelDifferences {
+    /// The reason for the whole kernel.
     why: String,
-    /// Before and after.
+    /// Forks before and after.
     forks: [u64; 2],
-    services: Vec<Change>,
-    functions: Vec<Change>,
+    services: Vec<CostChange>,
+    functions: Vec<CostChange>,
 }
 
-impl Test {
-    /// `rounds`: how often every file is looked at.
+impl DiffTest {
+    /// `rounds` is how often the workload looks at every file.
     fn record(&self, name: &str, kernel: &Path, rounds: u32) -> Result<PathBuf> {
         let workload = self.directory.join(format!("{name}.toml"));
         std::fs::write(&workload, workload_of(rounds))?;
@@ -122,13 +135,13 @@ impl Test {
         Ok(command.output()?)
     }
 
-    /// `machine`: whose cycles are looked at, else instructions.
+    /// `machine` is the machine whose cycles are compared; without one, instructions are compared.
     fn diff(
         &self,
         before: (&Path, &Path),
         after: (&Path, &Path),
         machine: Option<&str>,
-    ) -> Result<Difference> {
+    ) -> Result<KernelDifferences> {
         let mut more = vec!["--json"];
         more.extend(machine.into_iter().flat_map(|name| ["--machine", name]));
         let output = self.command(before, after, &more)?;
@@ -138,20 +151,21 @@ impl Test {
             String::from_utf8_lossy(&output.stderr)
         );
         let all: Value = serde_json::from_slice(&output.stdout)?;
-        let changes = |of: &str| -> Result<Vec<Change>> {
+        let changes = |of: &str| -> Result<Vec<CostChange>> {
             let list = all[of].as_array().with_context(|| format!("the JSON has no {of}"))?;
-            list.iter().map(Change::read).collect()
+            list.iter().map(CostChange::read).collect()
         };
         let forks: [u64; 2] = serde_json::from_value(all["counters"]["forks"].clone())?;
-        Ok(Difference {
-            why: Change::read(&all["total"])?.why,
+        Ok(KernelDifferences {
+            why: CostChange::read(&all["total"])?.why,
             forks,
             services: changes("services")?,
             functions: changes("functions")?,
         })
     }
 
-    /// The exit status is 1 and the service named if one is over the limit, else 0.
+    /// Checks that the exit status is 1 and the service is named if one exceeds the limit, and that
+    /// the status is 0 otherwise.
     fn exits(
         &self,
         before: (&Path, &Path),
@@ -173,12 +187,12 @@ impl Test {
     }
 }
 
-impl Change {
+impl CostChange {
     fn is(&self, name: &str, why: &str) -> bool {
         (self.name.as_str(), self.why.as_str()) == (name, why)
     }
 
-    fn read(value: &Value) -> Result<Change> {
+    fn read(value: &Value) -> Result<CostChange> {
         let number =
             |name: &str| value[name].as_f64().with_context(|| format!("a change has no {name}"));
         let text =
@@ -186,7 +200,7 @@ impl Change {
         let calls = |when: &str| {
             value[when]["calls"].as_u64().with_context(|| format!("a change has no calls {when}"))
         };
-        Ok(Change {
+        Ok(CostChange {
             name: text("name")?.to_owned(),
             why: text("why")?.to_owned(),
             change: number("cost_after")? - number("cost_before")?,

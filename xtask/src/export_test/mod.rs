@@ -1,12 +1,12 @@
-//! Whether the tools that `kernlane export` writes for take what it writes: clang, lld and BOLT, on
-//! a small program.
+//! Tests whether other tools accept what `kernlane export` writes: clang, lld and BOLT, on a small
+//! program.
 //!
-//! Each tool says itself what it took: BOLT how many functions have a profile, clang by branch
-//! weights, lld by the addresses it gives. A warning is a failure.
+//! Each tool shows what it used: BOLT by the number of functions with a profile, clang by branch
+//! weights, lld by the addresses it assigns. A warning is a failure.
 
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
-use image::{Block, End, Image, vmlinux};
+use image::{Block, BlockEnd, Image, vmlinux};
 use kernlane_layout::EdgeKind;
 use profile::Profile;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const LINK: [&str; 5] =
 
 pub fn export_test() -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let test = Test { directory: directory.path().to_owned(), kernlane: crate::kernlane()? };
+    let test = ExportTest { directory: directory.path().to_owned(), kernlane: crate::kernlane()? };
     std::fs::write(test.path("work.c"), SOURCE)?;
     test.compile("work.o", &["-c", "-fbasic-block-address-map"])?;
     test.link("work", "work.o", &["-Wl,--emit-relocs"])?;
@@ -43,12 +43,12 @@ pub fn export_test() -> Result<()> {
     test.perf_script(&image)
 }
 
-struct Test {
+struct ExportTest {
     directory: PathBuf,
     kernlane: PathBuf,
 }
 
-impl Test {
+impl ExportTest {
     fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -94,14 +94,14 @@ impl Test {
         let expected = format!(
             "{functions} out of {functions} functions in the binary (100.0%) have non-empty execution profile"
         );
-        ensure!(said.contains(&expected), "llvm-bolt does not say \"{expected}\":\n{said}");
+        ensure!(said.contains(&expected), "llvm-bolt does not print \"{expected}\":\n{said}");
         for complaint in ["BOLT-ERROR", "stale", "mismatching", "out of range"] {
             let stale =
                 said.lines().find(|line| line.contains(complaint) && !line.contains("(0.0%)"));
             ensure!(stale.is_none(), "llvm-bolt complains:\n{said}");
         }
         crate::run(&mut Command::new(self.path("work.bolt")))?;
-        println!("passed: llvm-bolt takes the pre-aggregated profile of all {functions} functions");
+        println!("passed: llvm-bolt uses the pre-aggregated profile of all {functions} functions");
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Test {
             called != uncalled,
             "lld gives the same order with the call graph as without: {called:?}"
         );
-        println!("passed: lld takes the call graph");
+        println!("passed: lld uses the call graph");
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl Test {
             std::fs::read_to_string(&exported)?.lines().map(str::to_owned).collect();
         let found = self.functions("ordered")?;
         ensure!(found == expected, "lld's order is {found:?}, not {expected:?}");
-        println!("passed: lld takes the symbol order");
+        println!("passed: lld uses the symbol order");
         Ok(())
     }
 
@@ -143,14 +143,17 @@ impl Test {
         self.compile("work.ll", &["-S", "-emit-llvm", &option])?;
         let text = std::fs::read_to_string(self.path("work.ll"))?;
         for wanted in ["function_entry_count", "branch_weights", "SampleProfile"] {
-            ensure!(text.contains(wanted), "clang took nothing of the sample profile: no {wanted}");
+            ensure!(
+                text.contains(wanted),
+                "clang did not use the sample profile: there is no {wanted}"
+            );
         }
-        println!("passed: clang takes the sample profile");
+        println!("passed: clang uses the sample profile");
         Ok(())
     }
 
-    /// A sample profile that goes out comes back with the same counts of blocks, as text and as
-    /// what `llvm-profdata` makes of it.
+    /// Exports a sample profile and imports it again, as text and in the form that `llvm-profdata`
+    /// makes of it. The counts of blocks must not change.
     fn llvm_samples_back(&self, image: &Image) -> Result<()> {
         let mut sent = profile(image);
         for (number, function) in image.functions.iter().enumerate() {
@@ -163,7 +166,7 @@ impl Test {
         let mut profdata = Command::new("llvm-profdata-22");
         profdata.args(["merge", "--sample", "--extbinary"]).arg(&text);
         crate::run(profdata.arg("-o").arg(&binary))?;
-        // What clang sets up in front of a loop has no line, and is lost.
+        // Code that clang puts in front of a loop has no line, so its count is lost.
         let rows = self.rows_of_lines()?;
         let mut expected = sent.blocks.clone();
         expected.retain(|addr, _| {
@@ -180,7 +183,7 @@ impl Test {
             let back = self.import(file)?;
             ensure!(
                 back.blocks == expected,
-                "{}: other blocks or counts came back than have a line: {:x?}, not {expected:x?}",
+                "{}: the imported blocks with counts are {:x?}, but the blocks with lines are {expected:x?}",
                 file.display(),
                 back.blocks
             );
@@ -192,15 +195,15 @@ impl Test {
         }
         std::fs::write(self.path("work.klp"), profile(image).to_json())?;
         println!(
-            "passed: the {} blocks with a line, of {}, go out and come back as a sample profile, text and binary",
+            "passed: the {} of {} blocks with a line keep their counts in a sample profile, as text and as binary",
             expected.len(),
             sent.blocks.len()
         );
         Ok(())
     }
 
-    /// Addresses, ascending, and whether what lies from there to the next has a line, as LLVM reads
-    /// the program's table of lines.
+    /// Ascending addresses, each with whether the code up to the next address has a line, as LLVM
+    /// reads the program's line table.
     fn rows_of_lines(&self) -> Result<Vec<(u64, bool)>> {
         let output = Command::new("llvm-dwarfdump-22")
             .arg("--debug-line")
@@ -218,7 +221,7 @@ impl Test {
         }
         ensure!(
             rows.len() > 10 && rows.is_sorted_by_key(|row| row.0),
-            "llvm-dwarfdump shows no table of lines"
+            "llvm-dwarfdump shows no line table"
         );
         Ok(rows)
     }
@@ -234,8 +237,8 @@ impl Test {
         let (clusters, order) = (self.export("propeller-cc")?, self.export("propeller-ld")?);
         let list = format!("-fbasic-block-sections=list={}", clusters.display());
         self.compile("clusters.o", &["-c", &list])?;
-        // Not every cluster is a section of its own in what clang makes of it now; lld would warn
-        // of those.
+        // In the object that clang makes now, some clusters are not sections of their own. lld
+        // would warn about them.
         let option =
             format!("-Wl,--symbol-ordering-file={},--no-warn-symbol-ordering", order.display());
         self.link("clusters", "clusters.o", &[&option])?;
@@ -248,11 +251,12 @@ impl Test {
             hot == expected.iter().collect::<Vec<_>>(),
             "lld's order is {found:?}, not {expected:?}"
         );
-        println!("passed: clang and lld take Propeller's profiles");
+        println!("passed: clang and lld use Propeller's profiles");
         Ok(())
     }
 
-    /// A profile that goes out as perf's text and comes back has the same branches.
+    /// Exports a profile, converts it to perf's text, and imports it again. The branches must not
+    /// change.
     fn perf_script(&self, image: &Image) -> Result<()> {
         let exported = std::fs::read_to_string(self.export("bolt")?)?;
         let mut text = String::new();
@@ -269,13 +273,13 @@ impl Test {
         ensure!(back.build_id == image.build_id, "the import has build id {}", back.build_id.0);
         ensure!(
             back.edges.len() + back.calls.len() == branches,
-            "{branches} branches went out, others came back"
+            "{branches} branches were exported, but others were imported"
         );
-        println!("passed: {branches} branches go out and come back as perf's text");
+        println!("passed: {branches} branches are exported and imported again as perf's text");
         Ok(())
     }
 
-    /// The program's functions and parts by address.
+    /// The functions and parts of the program, by address.
     fn functions(&self, program: &str) -> Result<Vec<String>> {
         let output = Command::new("nm").arg("-n").arg(self.path(program)).output()?;
         ensure!(output.status.success(), "nm: {}", output.status);
@@ -295,28 +299,28 @@ fn has_line(rows: &[(u64, bool)], block: &Block) -> bool {
     spans.any(|(_, line)| line)
 }
 
-/// Counts that every edge of the program has its share of.
+/// A profile in which every edge of the program has a count.
 fn profile(image: &Image) -> Profile {
     let mut profile = Profile::empty(image.build_id.clone());
     for block in &image.blocks {
         profile.blocks.insert(block.addr, 100);
-        // The program ends in a system call that does not return.
+        // The program ends with a system call that does not return.
         let mut edge = |to: LinkAddr, kind, count| {
             let is_code = image.block_at(to).is_some();
             is_code.then(|| profile.edges.insert((block.addr, to), (kind, count)))
         };
         match block.end {
-            End::FallThrough => drop(edge(block.end_addr(), EdgeKind::FallThrough, 100)),
-            End::Jump(to) => drop(edge(to, EdgeKind::Jump, 100)),
-            End::Branch(to) => {
+            BlockEnd::FallThrough => drop(edge(block.end_addr(), EdgeKind::FallThrough, 100)),
+            BlockEnd::Jump(to) => drop(edge(to, EdgeKind::Jump, 100)),
+            BlockEnd::Branch(to) => {
                 edge(to, EdgeKind::Branch, 30);
                 edge(block.end_addr(), EdgeKind::FallThrough, 70);
             }
-            End::Call(Some(callee)) => {
+            BlockEnd::Call(Some(callee)) => {
                 edge(block.end_addr(), EdgeKind::FallThrough, 100);
                 profile.calls.insert((block.addr, callee), 100);
             }
-            End::Call(None) | End::Stop => {}
+            BlockEnd::Call(None) | BlockEnd::Stop => {}
         }
     }
     profile

@@ -1,5 +1,5 @@
-//! The graphs that layouts are compared on: generated ones, and functions and call graphs of a
-//! profiled kernel.
+//! The graphs for comparing layouts: generated ones, and functions and call graphs of a profiled
+//! kernel.
 
 #[path = "../../../crates/layout/tests/generator/mod.rs"]
 mod generator;
@@ -10,14 +10,14 @@ use kernlane_layout::random::SplitMix64;
 use kernlane_layout::{BlockId, Edge, EdgeKind, Graph};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A call graph, numbered in the order in which its functions are first named by an arc: that is
-/// how lld numbers them.
-pub struct Functions {
+/// A call graph whose functions are numbered in the order in which arcs mention them first, because
+/// lld numbers them so.
+pub struct LinkedCallGraph {
     pub calls: CallGraph,
 }
 
-/// Functions of generated kernels of which at least three blocks ran, and as many whose jumps go
-/// anywhere.
+/// Functions of generated kernels with at least three executed blocks, and equally many functions
+/// with arbitrary jumps.
 pub fn generated_blocks(least: usize) -> Vec<Graph> {
     let mut found: Vec<Graph> =
         (0..least as u64 / 2).flat_map(|seed| blocks_of(&tangled(seed))).collect();
@@ -30,8 +30,8 @@ pub fn generated_blocks(least: usize) -> Vec<Graph> {
     found
 }
 
-/// A function of up to eighty blocks, each of which falls through, jumps or branches to any other;
-/// counts come from walks.
+/// A function of up to eighty blocks. Each block falls through, jumps or branches to any other.
+/// Counts come from walks.
 fn tangled(seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let blocks = 4 + random.below(4 + seed % 80) as u32;
@@ -73,14 +73,14 @@ fn tangled(seed: u64) -> Graph {
     }
 }
 
-/// Each function of which at least three blocks ran, as a graph of its own: the blocks that ran,
-/// and the edges between them.
+/// Each function with at least three executed blocks, as its own graph of these blocks and the
+/// edges between them.
 pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
     let mut numbers = vec![None; graph.len()];
     let mut functions: Vec<Graph> = Vec::new();
     for function in &graph.functions {
         let ran: Vec<u32> = function.clone().filter(|&b| graph.counts[b as usize] > 0).collect();
-        // A reference that does not know glue would lay out something else.
+        // A reference that ignores glue would lay out something else.
         let glued = function.clone().any(|b| graph.glued[b as usize]);
         if ran.len() < 3 || ran[0] != function.start || glued {
             continue;
@@ -114,12 +114,12 @@ pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
     functions
 }
 
-pub fn generated_functions(count: usize) -> Vec<Functions> {
+pub fn generated_functions(count: usize) -> Vec<LinkedCallGraph> {
     let shape = |functions| KernelShape { functions, steps: 4000, seeds: 2, glued: 0 };
     let one = |seed: usize| {
         let graph = kernel(shape(12 + (seed % 80) as u32), seed as u64);
         let mut functions = whole(&graph, &(0..graph.functions.len()).collect());
-        // Calls of itself, which a walk never makes.
+        // Without calls of a function to itself, which a walk never makes.
         let mut random = SplitMix64::new(seed as u64);
         if !functions.calls.is_empty() {
             let function = random.below(functions.calls.len() as u64) as u32;
@@ -136,12 +136,12 @@ pub fn generated_functions(count: usize) -> Vec<Functions> {
     (0..count).map(one).collect()
 }
 
-/// More functions are in no part of the real call graph.
+/// The largest number of functions in a part of the real call graph.
 const LARGEST_PART: usize = 500;
 
-/// What each of the functions that make most calls reaches, as a call graph of its own, where that
-/// is not nearly all; and the whole.
-pub fn functions_of(graph: &Graph, count: usize) -> Vec<Functions> {
+/// For each of the functions with the most calls: everything that it reaches, as its own call
+/// graph, unless that is nearly everything. Also the whole call graph.
+pub fn functions_of(graph: &Graph, count: usize) -> Vec<LinkedCallGraph> {
     let function = |block: BlockId| graph.functions.partition_point(|f| f.end <= block.0);
     let mut callees: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     let mut calls: BTreeMap<usize, u64> = BTreeMap::new();
@@ -166,9 +166,9 @@ pub fn functions_of(graph: &Graph, count: usize) -> Vec<Functions> {
     parts.chain(std::iter::once_with(|| whole(graph, &everything))).collect()
 }
 
-/// The calls between some functions: sizes whole, every call in the middle of its caller, counts
-/// those of the calls. That is all that lld knows.
-fn whole(graph: &Graph, functions: &BTreeSet<usize>) -> Functions {
+/// The calls between some functions. Sizes are those of whole functions, every call is in the
+/// middle of its caller, and counts are those of the calls. lld knows no more.
+fn whole(graph: &Graph, functions: &BTreeSet<usize>) -> LinkedCallGraph {
     let function = |block: BlockId| graph.functions.partition_point(|f| f.end <= block.0);
     let mut sums: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     for call in graph.calls.iter().filter(|call| call.count > 0) {
@@ -195,5 +195,5 @@ fn whole(graph: &Graph, functions: &BTreeSet<usize>) -> Functions {
         calls.counts[to as usize] += count;
         calls.arcs.push(CallArc { from, to, count, offset });
     }
-    Functions { calls }
+    LinkedCallGraph { calls }
 }

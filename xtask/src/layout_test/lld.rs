@@ -1,15 +1,15 @@
-//! Lets lld order call graphs: an object with a section for each function, a call graph file, and
-//! the addresses in what was linked.
+//! Makes lld order call graphs: writes an object with a section for each function and a call graph
+//! file, and reads the addresses from the linked file.
 
-use super::graphs::Functions;
+use super::graphs::LinkedCallGraph;
 use anyhow::{Context, Result, ensure};
 use kernlane_layout::call_graph::CallGraph;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether lld's hfsort is our C3, and lld's cdsort our CDSort, on every one of the graphs.
-pub fn compare(directory: &Path, what: &str, graphs: &[&Functions]) -> Result<()> {
+/// Compares our C3 with lld's hfsort, and our CDSort with lld's cdsort, on every graph.
+pub fn compare(directory: &Path, what: &str, graphs: &[&LinkedCallGraph]) -> Result<()> {
     for (number, functions) in graphs.iter().enumerate() {
         let calls = &functions.calls;
         if calls.is_empty() {
@@ -26,7 +26,7 @@ pub fn compare(directory: &Path, what: &str, graphs: &[&Functions]) -> Result<()
             let theirs = link(directory, &object, sort, calls.len())?;
             ensure!(
                 ours == theirs,
-                "lld's {sort} orders {what} call graph {number} otherwise:\n{ours:?}\n{theirs:?}"
+                "lld's {sort} gives {what} call graph {number} another order:\n{ours:?}\n{theirs:?}"
             );
         }
     }
@@ -37,7 +37,7 @@ pub fn compare(directory: &Path, what: &str, graphs: &[&Functions]) -> Result<()
     Ok(())
 }
 
-/// C3 with the weights that lld has: the calls that enter a function, its own included.
+/// C3 with lld's weights: the calls that enter a function, including its calls of itself.
 fn c3(calls: &CallGraph) -> Vec<u32> {
     let mut weights = vec![0.0; calls.len()];
     for arc in &calls.arcs {
@@ -71,7 +71,7 @@ fn assemble(directory: &Path, calls: &CallGraph) -> Result<std::path::PathBuf> {
     Ok(object)
 }
 
-/// The functions by their addresses in what lld linked.
+/// The functions by their addresses in the linked file.
 fn link(directory: &Path, object: &Path, sort: &str, functions: usize) -> Result<Vec<u32>> {
     let linked = directory.join("linked");
     let mut lld = Command::new("ld.lld-22");

@@ -1,14 +1,15 @@
-//! Whether the layouts are as good as those they are taken from: ext-TSP and CDSort beside LLVM's
-//! own code, C3 and CDSort beside lld.
+//! Tests whether the layouts are as good as their models: ext-TSP and CDSort are compared with
+//! LLVM's own code, C3 and CDSort with lld.
 //!
-//! Takes a profile and its kernel for the real graphs; the others are generated. Blocks: LLVM
-//! scores both orders, and ours may not score less. Functions: the orders must be the same.
+//! Input: a profile and its kernel for the real graphs; the others are generated. For blocks, LLVM
+//! scores both orders, and ours may not have a lower score. For functions, the orders must be
+//! equal.
 
 mod graphs;
 mod lld;
 
 use anyhow::{Context, Result, bail, ensure};
-use graphs::Functions;
+use graphs::LinkedCallGraph;
 use image::vmlinux;
 use kernlane_layout::{Algorithm, Graph};
 use profile::Profile;
@@ -20,7 +21,7 @@ use std::process::{Command, Stdio};
 const REFERENCE: &str = include_str!("reference.cpp");
 const LLVM: &str = "/usr/lib/llvm-22";
 
-/// How many graphs of each kind at least.
+/// The least number of graphs of each kind.
 const GENERATED: usize = 1000;
 const REAL: usize = 100;
 
@@ -46,7 +47,7 @@ pub fn layout_test(tree: &Path, profile: &Path) -> Result<()> {
     for (what, graphs, least) in functions {
         ensure!(graphs.len() >= least, "only {} {what} call graphs", graphs.len());
         compare_cdsort(&reference, directory.path(), what, &graphs)?;
-        // A link takes its time: every fifth generated graph, and all the real ones.
+        // A link takes long, so only every fifth generated graph and all real graphs are linked.
         let linked = graphs.iter().step_by(if what == "real" { 1 } else { 5 });
         lld::compare(directory.path(), what, &linked.collect::<Vec<_>>())?;
     }
@@ -67,7 +68,8 @@ fn build(directory: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The first lines of a question: how much there is, then the size and count of each node.
+/// The first lines of a question: the numbers of nodes and edges, then the size and count of each
+/// node.
 fn question(what: &str, edges: usize, sizes: &[impl Display], counts: &[u64]) -> String {
     let mut question = format!("{what} {} {edges}\n", sizes.len());
     for (size, count) in sizes.iter().zip(counts) {
@@ -105,7 +107,7 @@ fn compare_blocks(reference: &Path, directory: &Path, what: &str, graphs: &[Grap
     for (number, answer) in answers.iter().enumerate() {
         let (their, our) = answer.split_once(' ').context("no two scores")?;
         let (their, our): (f64, f64) = (their.parse()?, our.parse()?);
-        // Scores are sums of the same terms in the same order: what differs by less is the same.
+        // Scores are sums of the same terms in the same order, so a smaller difference means equal.
         let tolerance = 1e-9 * their.max(1.0);
         better += usize::from(our > their + tolerance);
         if our < their - tolerance {
@@ -116,7 +118,7 @@ fn compare_blocks(reference: &Path, directory: &Path, what: &str, graphs: &[Grap
     }
     let share = 100.0 * (ours / theirs - 1.0);
     println!(
-        "ext-TSP, {} {what} functions: better than LLVM's on {better}, worse on {}, {share:+.4} % in all",
+        "ext-TSP, {} {what} functions: better than LLVM on {better}, worse on {}, {share:+.4} % in total",
         graphs.len(),
         worse.len()
     );
@@ -133,7 +135,7 @@ fn compare_cdsort(
     reference: &Path,
     directory: &Path,
     what: &str,
-    graphs: &[Functions],
+    graphs: &[LinkedCallGraph],
 ) -> Result<()> {
     let mut questions = String::new();
     for functions in graphs {
@@ -152,9 +154,9 @@ fn compare_cdsort(
         let ours = kernlane_layout::cdsort::arrange(&functions.calls, &Default::default());
         ensure!(
             ours == theirs,
-            "CDSort orders {what} call graph {number} otherwise than LLVM:\n{ours:?}\n{theirs:?}"
+            "CDSort and LLVM give {what} call graph {number} different orders:\n{ours:?}\n{theirs:?}"
         );
     }
-    println!("CDSort, {} {what} call graphs: LLVM's order", graphs.len());
+    println!("CDSort, {} {what} call graphs: the same order as LLVM", graphs.len());
     Ok(())
 }

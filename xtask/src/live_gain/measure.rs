@@ -1,5 +1,5 @@
-//! What a recording comes to on a machine: the kernel end to end, and the invocations of functions
-//! with all that they call.
+//! Measures a recording on a machine: the whole kernel, and the invocations of functions with
+//! everything that they call.
 
 use anyhow::{Context, Result};
 use attribution::read;
@@ -18,24 +18,24 @@ use std::io::BufReader;
 use std::path::Path;
 use trace::RecordingReader;
 
-/// One recording, machine by machine.
-pub type Side = Vec<OnMachine>;
+/// One recording, with an element for each machine.
+pub type MachineResults = Vec<OnMachine>;
 
-/// A benchmark before and after.
+/// A benchmark before and after the optimization.
 #[derive(Serialize)]
-pub struct Gain {
+pub struct BenchmarkGain {
     pub benchmark: String,
-    /// The guest's release.
+    /// The release of the guest's kernel.
     pub kernel: String,
     pub operation: String,
     pub operations: u64,
-    pub before: Side,
-    pub after: Side,
+    pub before: MachineResults,
+    pub after: MachineResults,
     /// The replaced functions.
     pub group: Vec<Chunks>,
 }
 
-/// The kernel's part of a recording. All but the instructions is simulated.
+/// The kernel's part of a recording. Everything except the instructions is simulated.
 #[derive(Serialize)]
 pub struct OnMachine {
     pub machine: String,
@@ -44,17 +44,17 @@ pub struct OnMachine {
     /// Direct jumps that were taken, conditional or not.
     pub jumps: u64,
     pub l1i_misses: u64,
-    /// Cycles for these misses, and all (Torrellas 1998, section 5.2).
+    /// Cycles for these misses, and all cycles (Torrellas 1998, section 5.2).
     pub stall: f64,
     pub cycles: f64,
-    /// The kernel's image lies in large pages, modules in pages of 4 KB.
+    /// Misses of the iTLB. The kernel's image lies in large pages, modules in pages of 4 KB.
     pub itlb_misses: u64,
-    pub functions: Vec<Invocations>,
+    pub functions: Vec<FunctionInvocations>,
 }
 
-/// A function with all that it calls, page faults and interrupts left out.
+/// A function with everything that it calls, without page faults and interrupts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Invocations {
+pub struct FunctionInvocations {
     pub function: String,
     pub calls: u64,
     pub instructions: u64,
@@ -80,7 +80,7 @@ pub fn on(
         &machines,
     )?;
     let rows = rows::rows(&replayed, &layouts, &machines, None);
-    let counters = &rows.first().context("replay gave nothing")?.counters;
+    let counters = &rows.first().context("replay gave no rows")?.counters;
     let binding = Binding::new(&Annotations::shipped()?, symbols);
     let (_, tree, _) = read(recording, "calls", |reader| {
         services::attribute_with_calls(reader, symbols, &binding, &machines)
@@ -90,7 +90,7 @@ pub fn on(
     let stall = |misses: u64| misses as f64 * machine.time.miss_penalty();
     let functions = functions.iter().map(|&function| {
         let cost = invocations(&tree, function);
-        Invocations {
+        FunctionInvocations {
             function: function.to_owned(),
             calls: cost.calls,
             instructions: cost.instructions,
@@ -112,7 +112,7 @@ pub fn on(
     })
 }
 
-/// What the outermost invocations of a function came to, callees included.
+/// The cost of the outermost invocations of a function, including callees.
 fn invocations(tree: &CallTree, function: &str) -> CallCost {
     let Some(wanted) = tree.functions.iter().position(|name| name == function) else {
         return CallCost::default();
@@ -143,9 +143,9 @@ mod tests {
     use attribution::services::calls::{CallNode, NodeId, ServiceCalls};
 
     #[test]
-    fn callees_belong_to_an_invocation_and_recursion_is_one() {
-        // f → g → f, and g alone.
-        let node = |parent, function| CallNode { parent: NodeId(parent), function };
+    fn an_invocation_includes_callees_and_recursion_counts_once() {
+        // f calls g, g calls f, and g also runs alone.
+        let node = |parent, function| Node { parent: NodeId(parent), function };
         let cost = |calls, instructions| CallCost { calls, instructions, ..CallCost::default() };
         let tree = CallTree {
             functions: vec!["f".into(), "g".into()],

@@ -1,13 +1,13 @@
-//! What `kernlane live auto` brings, seen from outside: each load on Debian's stock 6.12 kernel as
-//! it is and after its hot functions were replaced.
+//! Measures what `kernlane live auto` brings, from the outside: each load runs on Debian's stock
+//! 6.12 kernel before and after its hot functions are replaced.
 //!
-//! To add one: a workload beside this file that runs `/kl/load` and sources `/kl/optimize.sh` and
-//! `/kl/tell.sh`, and its line in `BENCHMARKS`.
+//! To add a benchmark: a workload beside this file that runs `/kl/load` and sources
+//! `/kl/optimize.sh` and `/kl/tell.sh`, and its line in `BENCHMARKS`.
 //!
-//! Takes a directory; makes there two recordings a benchmark and `gain.json`, and prints tables as
-//! the paper's (Tamches 2001, figures 3 and 4). Both guests do the same up to the installing: the
-//! one that is to stay as it is counts, too, and installs nothing (`--dry-run`). What is there is
-//! not recorded again.
+//! Input: a directory. Output: two recordings for each benchmark, `gain.json`, and printed tables
+//! like the paper's (Tamches 2001, figures 3 and 4). Both guests do the same up to the
+//! installation. The guest without replaced functions counts, too, but installs nothing
+//! (`--dry-run`). Recordings that exist are not made again.
 
 mod measure;
 mod names;
@@ -15,18 +15,18 @@ mod tables;
 
 use crate::live_test::{debian, make_tool};
 use anyhow::{Context, Result, ensure};
-use guest::{Kernel, Request, Workload, record};
-use measure::{Gain, Side};
-use names::Told;
+use guest::{GuestKernel, Request, Workload, record};
+use measure::{BenchmarkGain, MachineResults};
+use names::GuestReport;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub struct Benchmark {
     pub name: &'static str,
-    /// What the workload does so many times.
+    /// What the workload does `operations` times.
     pub operation: &'static str,
     pub operations: u64,
-    /// Functions whose invocations are told beside those of the roots.
+    /// Functions whose invocations are measured in addition to those of the roots.
     also: &'static [&'static str],
 }
 
@@ -35,29 +35,29 @@ const BENCHMARKS: &[Benchmark] = &[
         name: "tcp",
         operation: "file fetched",
         operations: 340,
-        // What the paper's tcp_rput_data is in Linux: the receiving side of TCP.
+        // The receiving side of TCP. It corresponds to tcp_rput_data in the paper.
         also: &["tcp_v4_rcv"],
     },
     Benchmark { name: "ping-pong", operation: "round trip", operations: 4000, also: &[] },
     Benchmark { name: "files", operation: "file stated and read", operations: 4000, also: &[] },
 ];
 
-/// What is simulated: a server of today, and the processor of the paper.
+/// The simulated machines: a server of today, and the processor of the paper.
 const MACHINES: [&str; 2] = ["server-32k", "ultrasparc-16k"];
 
 const OPTIMIZE: &str = include_str!("optimize.sh");
 const TELL: &str = include_str!("tell.sh");
 
-/// Of `kernlane live auto`, by the file that names it.
+/// The file names, with the option of `kernlane live auto` for each.
 const SIDES: [(&str, &str); 2] = [("before", "--dry-run"), ("after", "")];
 
-/// `names`: of benchmarks; all without one.
+/// `names` are the names of benchmarks. Without names, all run.
 pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         ensure!(BENCHMARKS.iter().any(|b| b.name == *name), "there is no benchmark {name}");
     }
     let kernel = debian::kernel(debian::Flavour::Cloud)?;
-    let tool = tool(&Kernel::open(&kernel, None)?)?;
+    let tool = tool(&GuestKernel::open(&kernel, None)?)?;
     std::fs::create_dir_all(directory)
         .with_context(|| format!("making {}", directory.display()))?;
     let mut gains = Vec::new();
@@ -74,7 +74,7 @@ pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
                 thread.join().map_err(|_| anyhow::anyhow!("a recording's thread has panicked"))?
             })
         })?;
-        let gain = measured(benchmark, &Kernel::open(&kernel, None)?, &recordings)?;
+        let gain = measured(benchmark, &GuestKernel::open(&kernel, None)?, &recordings)?;
         print!("{}", tables::tables(&gain));
         gains.push(gain);
     }
@@ -86,8 +86,8 @@ pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Files of the guest: path, permissions, content.
-fn tool(kernel: &Kernel) -> Result<Vec<(String, u32, Vec<u8>)>> {
+/// Additional files of the guest: path, permissions, content.
+fn tool(kernel: &GuestKernel) -> Result<Vec<(String, u32, Vec<u8>)>> {
     let directory = tempfile::Builder::new().prefix("kernlane-live-gain-").tempdir()?;
     let made = make_tool(kernel, directory.path())?;
     let read = |(name, permissions, path): &(&str, u32, PathBuf)| {
@@ -114,7 +114,7 @@ fn make(
     }
     let request = Request {
         workload: Workload::open(&format!("xtask/src/live_gain/{}.toml", benchmark.name))?,
-        kernel: Kernel::open(kernel, None)?,
+        kernel: GuestKernel::open(kernel, None)?,
         files,
         output: output.to_owned(),
         seed: 1,
@@ -131,24 +131,28 @@ fn make(
     made.map(drop).with_context(|| output.display().to_string())
 }
 
-fn measured(benchmark: &Benchmark, kernel: &Kernel, recordings: &[PathBuf; 2]) -> Result<Gain> {
+fn measured(
+    benchmark: &Benchmark,
+    kernel: &GuestKernel,
+    recordings: &[PathBuf; 2],
+) -> Result<BenchmarkGain> {
     let [before, after] = recordings;
-    let (told_before, told) = (Told::read(before)?, Told::read(after)?);
-    ensure!(told_before.copies.is_empty(), "{}: something is installed", before.display());
-    ensure!(!told.copies.is_empty(), "{}: nothing is installed", after.display());
-    let roots = told.report.roots.iter().map(|root| root.function.as_str());
+    let (report_before, guest_report) = (GuestReport::read(before)?, GuestReport::read(after)?);
+    ensure!(report_before.copies.is_empty(), "{}: something is installed", before.display());
+    ensure!(!guest_report.copies.is_empty(), "{}: nothing is installed", after.display());
+    let roots = guest_report.report.roots.iter().map(|root| root.function.as_str());
     let functions: Vec<&str> = roots.chain(benchmark.also.iter().copied()).collect();
-    let side = |recording: &Path, told: &Told| -> Result<Side> {
-        let symbols = names::symbols(kernel, told)?;
+    let side = |recording: &Path, guest_report: &GuestReport| -> Result<MachineResults> {
+        let symbols = names::symbols(kernel, guest_report)?;
         MACHINES.iter().map(|name| measure::on(recording, name, &symbols, &functions)).collect()
     };
-    Ok(Gain {
+    Ok(BenchmarkGain {
         benchmark: benchmark.name.into(),
         kernel: kernel.release.clone(),
         operation: benchmark.operation.into(),
         operations: benchmark.operations,
-        before: side(before, &told_before)?,
-        after: side(after, &told)?,
-        group: told.report.functions,
+        before: side(before, &report_before)?,
+        after: side(after, &guest_report)?,
+        group: guest_report.report.functions,
     })
 }

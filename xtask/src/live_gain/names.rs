@@ -1,12 +1,13 @@
-//! What a guest said after its run, and the names of its kernel's code, the copies' included.
+//! Reads what a guest printed after its run, and the names of its kernel's code, including the
+//! copies.
 //!
-//! Takes a recording; gives what `kernlane live auto` reported, and symbols in which a replaced
-//! function is entered at its copy: what is left of the original (a jump) is no entry, else a call
-//! would be counted twice.
+//! Input: a recording. Output: the report of `kernlane live auto`, and symbols in which a replaced
+//! function is entered at its copy. The rest of the original is a jump. The jump is not an entry,
+//! because otherwise a call would be counted twice.
 
 use anyhow::{Context, Result, ensure};
 use attribution::services::symbols::KernelSymbols;
-use guest::Kernel;
+use guest::GuestKernel;
 use host::recording::Recording;
 use live::chunks::Chunks;
 use serde::Deserialize;
@@ -15,52 +16,53 @@ use std::fmt::Write;
 use std::path::Path;
 
 #[derive(Deserialize)]
-pub struct Report {
-    pub roots: Vec<Root>,
+pub struct LiveReport {
+    pub roots: Vec<ReportedRoot>,
     pub functions: Vec<Chunks>,
 }
 
 #[derive(Deserialize)]
-pub struct Root {
+pub struct ReportedRoot {
     pub function: String,
 }
 
 #[derive(Deserialize)]
-struct Group {
-    functions: Vec<Copied>,
+struct InstalledGroup {
+    functions: Vec<CopiedFunction>,
 }
 
-/// A replaced function. Without KASLR the addresses are those of the link.
+/// A replaced function. Without KASLR the addresses are link addresses.
 #[derive(Clone, Copy, Deserialize)]
-pub struct Copied {
+pub struct CopiedFunction {
     entry: u64,
     copy: u64,
 }
 
-pub struct Told {
-    pub report: Report,
-    pub copies: Vec<Copied>,
+pub struct GuestReport {
+    pub report: LiveReport,
+    pub copies: Vec<CopiedFunction>,
     /// Lines of `/proc/kallsyms`.
     modules: String,
 }
 
-impl Told {
-    pub fn read(recording: &Path) -> Result<Told> {
+impl GuestReport {
+    pub fn read(recording: &Path) -> Result<GuestReport> {
         let path = Recording::at(recording).output();
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("reading {}", path.display()))?;
-        Told::parse(&text).with_context(|| path.display().to_string())
+        GuestReport::parse(&text).with_context(|| path.display().to_string())
     }
 
-    fn parse(text: &str) -> Result<Told> {
+    fn parse(text: &str) -> Result<GuestReport> {
         let part = |name: &str| {
             let begin = format!("-- {name}\n");
             let rest = text.split_once(&begin).map(|(_, rest)| rest);
             let part = rest.and_then(|rest| rest.split_once("\n-- "));
-            part.map(|(part, _)| part).with_context(|| format!("the guest told no {name}"))
+            part.map(|(part, _)| part).with_context(|| format!("the guest printed no {name}"))
         };
-        let groups: Vec<Group> = serde_json::from_str(part("status")?).context("the status")?;
-        Ok(Told {
+        let groups: Vec<InstalledGroup> =
+            serde_json::from_str(part("status")?).context("the status")?;
+        Ok(GuestReport {
             report: serde_json::from_str(part("report")?).context("the report")?,
             copies: groups.into_iter().flat_map(|group| group.functions).collect(),
             modules: part("modules")?.to_owned(),
@@ -68,21 +70,21 @@ impl Told {
     }
 }
 
-/// Behind the last symbol of the modules there is nothing of theirs for sure.
+/// This far behind the last symbol of the modules, no code of theirs can lie.
 const BEHIND: u64 = 1 << 20;
 
-pub fn symbols(kernel: &Kernel, told: &Told) -> Result<KernelSymbols> {
+pub fn symbols(kernel: &GuestKernel, guest_report: &GuestReport) -> Result<KernelSymbols> {
     let path = kernel.vmlinux.with_file_name(format!("System.map-{}", kernel.release));
     let map =
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), with_copies(&map, told)?)?;
+    std::fs::write(file.path(), with_copies(&map, guest_report)?)?;
     KernelSymbols::read(file.path())
 }
 
-fn with_copies(map: &str, told: &Told) -> Result<String> {
-    let copies: HashMap<u64, u64> = told.copies.iter().map(|f| (f.entry, f.copy)).collect();
-    let mut text = String::with_capacity(map.len() + told.modules.len());
+fn with_copies(map: &str, guest_report: &GuestReport) -> Result<String> {
+    let copies: HashMap<u64, u64> = guest_report.copies.iter().map(|f| (f.entry, f.copy)).collect();
+    let mut text = String::with_capacity(map.len() + guest_report.modules.len());
     let mut named = HashSet::new();
     for line in map.lines() {
         let mut words = line.split(' ');
@@ -91,8 +93,8 @@ fn with_copies(map: &str, told: &Told) -> Result<String> {
         };
         match u64::from_str_radix(at, 16).ok().and_then(|at| copies.get(&at)) {
             Some(copy) if matches!(kind, "t" | "T" | "w" | "W") => {
-                // A part of a function is no entry. A function that was a jump to the one that now
-                // follows it has no bytes left: both begin there.
+                // A part of a function is not an entry. If a function was a jump to the function
+                // that now follows it, it has no bytes left, and both begin there.
                 let _ = writeln!(text, "{at} t {name}.cold");
                 let _ = writeln!(text, "{copy:016x} t {name}");
                 named.insert(at);
@@ -104,7 +106,7 @@ fn with_copies(map: &str, told: &Told) -> Result<String> {
     }
     ensure!(named.len() == copies.len(), "not every replaced function is in the System.map");
     let mut last = 0;
-    for line in told.modules.lines() {
+    for line in guest_report.modules.lines() {
         let mut words = line.split_ascii_whitespace();
         let (Some(at), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
             continue;
@@ -128,7 +130,7 @@ mod tests {
         ffffffffc0000020 t f.kernlane.1\t[kernlane_1]\nffffffffc0000030 t f.kernlane\t[kernlane_1]\n-- auto\nx\n-- end\n";
     const MAP: &str = "ffffffff81000000 T _stext\nffffffff81000010 T f\nffffffff81000020 T g\nffffffff81000030 T h\n";
 
-    /// The symbol that holds an address, and whether it is entered there.
+    /// The symbol that holds an address, and whether it begins a function.
     fn name(symbols: &KernelSymbols, at: u64) -> (Option<&str>, bool) {
         let symbol = symbols.containing(LinkAddr(at));
         let is_entry = symbol.is_some_and(|s| s.base_name().is_some() && s.addr.0 == at);
@@ -137,10 +139,10 @@ mod tests {
 
     #[test]
     fn a_replaced_function_is_entered_at_its_copy() {
-        let told = Told::parse(OUTPUT).unwrap();
-        assert_eq!(told.report.roots[0].function, "f");
+        let guest_report = GuestReport::parse(OUTPUT).unwrap();
+        assert_eq!(guest_report.report.roots[0].function, "f");
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), with_copies(MAP, &told).unwrap()).unwrap();
+        std::fs::write(file.path(), with_copies(MAP, &guest_report).unwrap()).unwrap();
         let symbols = KernelSymbols::read(file.path()).unwrap();
         assert_eq!(name(&symbols, 0xffff_ffff_8100_0010), (Some("f.cold"), false));
         assert_eq!(name(&symbols, 0xffff_ffff_8100_0020), (Some("g"), true));
@@ -149,15 +151,16 @@ mod tests {
         assert_eq!(name(&symbols, 0xffff_ffff_c000_0100).0, Some("f"));
     }
 
-    /// f was a jump to g, which now follows it.
+    /// f was a jump to g, which now follows f.
     #[test]
     fn two_functions_may_begin_at_one_copy() {
         let copy = 0xffff_ffff_c000_0030_u64;
         let twice =
             format!("\"copy\": {copy}}}, {{\"entry\": 18446744071578845216, \"copy\": {copy}}}");
-        let told = Told::parse(&OUTPUT.replace("\"copy\": 18446744072635809840}", &twice)).unwrap();
-        assert_eq!(told.copies.len(), 2);
-        let text = with_copies(MAP, &told).unwrap();
+        let guest_report =
+            GuestReport::parse(&OUTPUT.replace("\"copy\": 18446744072635809840}", &twice)).unwrap();
+        assert_eq!(guest_report.copies.len(), 2);
+        let text = with_copies(MAP, &guest_report).unwrap();
         for line in [
             "ffffffffc0000030 t f",
             "ffffffffc0000030 t g",
@@ -166,18 +169,21 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}: {text}");
         }
-        // One of the two is not in the map.
-        assert!(with_copies(&MAP.replace("ffffffff81000020", "ffffffff81000028"), &told).is_err());
+        // One of the two functions is missing in the map.
+        assert!(
+            with_copies(&MAP.replace("ffffffff81000020", "ffffffff81000028"), &guest_report)
+                .is_err()
+        );
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn the_error_names_the_missing_part() {
         for part in ["report", "status", "modules"] {
             let damaged = OUTPUT.replace(&format!("-- {part}"), "-- other");
-            let error = Told::parse(&damaged).err().map(|error| error.to_string()).unwrap();
+            let error = GuestReport::parse(&damaged).err().map(|error| error.to_string()).unwrap();
             assert!(error.contains(part), "{error}");
         }
-        let told = Told::parse(OUTPUT).unwrap();
-        assert!(with_copies("ffffffff81000000 T _stext\n", &told).is_err());
+        let guest_report = GuestReport::parse(OUTPUT).unwrap();
+        assert!(with_copies("ffffffff81000000 T _stext\n", &guest_report).is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! Gains as text: the group as in Tamches 2001, figure 3, and what it brought as in figure 4.
+//! Gains as text: the group as in Tamches 2001, figure 3, and the gain as in figure 4.
 
-use crate::live_gain::measure::{Gain, Invocations, OnMachine};
+use crate::live_gain::measure::{BenchmarkGain, FunctionInvocations, OnMachine};
 use live::chunks;
 use std::fmt::Write;
 
-pub fn tables(gain: &Gain) -> String {
+pub fn tables(gain: &BenchmarkGain) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -21,7 +21,7 @@ pub fn tables(gain: &Gain) -> String {
     text
 }
 
-fn machine(text: &mut String, gain: &Gain, before: &OnMachine, after: &OnMachine) {
+fn machine(text: &mut String, gain: &BenchmarkGain, before: &OnMachine, after: &OnMachine) {
     let _ = writeln!(text, "\nthe kernel per {}, {} simulated", gain.operation, before.machine);
     let _ = writeln!(text, "{:32} {:>12} {:>12} {:>8}", "", "original", "optimized", "change");
     let per_operation = |value: f64| value / gain.operations as f64;
@@ -41,9 +41,9 @@ fn machine(text: &mut String, gain: &Gain, before: &OnMachine, after: &OnMachine
     }
 }
 
-fn function(text: &mut String, before: &Invocations, after: &Invocations) {
+fn function(text: &mut String, before: &FunctionInvocations, after: &FunctionInvocations) {
     if before.calls == 0 || after.calls == 0 {
-        // A tail call whose jump the layout dropped runs on into its callee.
+        // A tail call whose jump the layout dropped falls through into its callee.
         let _ = writeln!(
             text,
             "{}: entered by calls and jumps {} and {} times, so nothing can be compared",
@@ -56,14 +56,14 @@ fn function(text: &mut String, before: &Invocations, after: &Invocations) {
         "per invocation of {} ({} and {} calls)",
         before.function, before.calls, after.calls
     );
-    let rows: [(&str, fn(&Invocations) -> f64); 4] = [
+    let rows: [(&str, fn(&FunctionInvocations) -> f64); 4] = [
         ("  instructions (recorded)", |f| f.instructions as f64),
         ("  L1I misses", |f| f.l1i_misses as f64),
         ("  L1I stall, cycles", |f| f.stall),
         ("  cycles", |f| f.cycles),
     ];
     for (name, value) in rows {
-        let each = |f: &Invocations| value(f) / f.calls as f64;
+        let each = |f: &FunctionInvocations| value(f) / f.calls as f64;
         row(text, name, each(before), each(after));
     }
 }

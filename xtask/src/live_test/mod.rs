@@ -14,7 +14,7 @@ use crate::machine::{self, Machine, side_by_side};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
 use debian::Flavour;
-use guest::{self, Boot, Clock, Contents, End, Kernel, Outcome};
+use guest::{self, Boot, GuestClock, GuestContents, GuestEnd, GuestKernel, GuestOutcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -149,7 +149,7 @@ pub fn cost() -> Result<()> {
     for tried in &COUNTED {
         let outcome = guest.run_with(tried, |boot| {
             if tried.machine.cpus == 1 {
-                boot.clock = Clock::Instructions { seed: 1 };
+                boot.clock = GuestClock::Instructions { seed: 1 };
             }
         });
         judge(tried, &outcome?)?;
@@ -159,8 +159,8 @@ pub fn cost() -> Result<()> {
 
 /// The kernel, and everything that guests need.
 struct Guest {
-    kernel: Kernel,
-    contents: Contents,
+    kernel: GuestKernel,
+    contents: GuestContents,
     /// Without debug information.
     vmlinux: PathBuf,
     /// Holds it until the guests have run.
@@ -169,11 +169,11 @@ struct Guest {
 
 impl Guest {
     fn new(kernel: &Path) -> Result<Guest> {
-        let kernel = Kernel::open(kernel, None)?;
+        let kernel = GuestKernel::open(kernel, None)?;
         let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
         let tool = make_tool(&kernel, directory.path())?;
         let modules = kernel.modules(&["loop".to_owned()])?;
-        let mut contents = Contents::of_script("exec sh /kl/$(cat /kl/script)", modules);
+        let mut contents = GuestContents::of_script("exec sh /kl/$(cat /kl/script)", modules);
         contents.package("libc6");
         contents.package("libgcc-s1");
         let mut add = |name: &str, permissions: u32, path: &Path| -> Result<()> {
@@ -210,11 +210,11 @@ impl Guest {
         Ok(Guest { kernel, contents, vmlinux, _directory: directory })
     }
 
-    fn run(&self, tried: &Tried) -> Result<Outcome> {
+    fn run(&self, tried: &Tried) -> Result<GuestOutcome> {
         self.run_with(tried, |_| {})
     }
 
-    fn run_with(&self, tried: &Tried, set: impl FnOnce(&mut Boot)) -> Result<Outcome> {
+    fn run_with(&self, tried: &Tried, set: impl FnOnce(&mut Boot)) -> Result<GuestOutcome> {
         let mut contents = self.contents.clone();
         contents.file("/kl/script", 0o644, tried.script);
         contents.file("/kl/mitigation", 0o644, tried.mitigation);
@@ -227,11 +227,11 @@ impl Guest {
 }
 
 /// Every test passed, the guest came to its end, and its kernel complained of nothing.
-fn judge(tried: &Tried, outcome: &Outcome) -> Result<()> {
+fn judge(tried: &Tried, outcome: &GuestOutcome) -> Result<()> {
     let machine = tried.machine.name;
     println!("-- {machine}, {:.0} s", outcome.elapsed.as_secs_f64());
     print!("{}", outcome.output);
-    let ended = outcome.end == End::Exited(0);
+    let ended = outcome.end == GuestEnd::Exited(0);
     ensure!(
         ended && !outcome.output.contains("FAILED"),
         "{machine}: {:?}; the kernel's last words:\n{}",
@@ -246,7 +246,10 @@ fn judge(tried: &Tried, outcome: &Outcome) -> Result<()> {
 
 /// What a guest needs to replace functions of its kernel, made in `directory`: the name in `/kl`,
 /// the permissions, and where it lies. The vmlinux has no debug information.
-pub fn make_tool(kernel: &Kernel, directory: &Path) -> Result<[(&'static str, u32, PathBuf); 3]> {
+pub fn make_tool(
+    kernel: &GuestKernel,
+    directory: &Path,
+) -> Result<[(&'static str, u32, PathBuf); 3]> {
     let (vmlinux, stripped) = (directory.join("vmlinux"), directory.join("kernlane"));
     run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
     run(Command::new("strip").arg("-o").arg(&stripped).arg(crate::kernlane()?))?;

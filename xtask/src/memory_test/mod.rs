@@ -1,10 +1,12 @@
-//! `cargo xtask memory-test TREE`: whether simulated caches see what an independent judge sees.
+//! `cargo xtask memory-test TREE`: tests whether simulated caches agree with an independent
+//! simulator.
 //!
-//! A static program runs in a guest of the tree's kernel, recorded with its data accesses and
-//! replayed, and natively under valgrind's cachegrind with the same caches: references and misses
-//! must agree within one percent. The guest's kernel runs between the program's instructions, and
-//! takes lines away from it; that must be within the percent, too. `structures.rs`: whether misses
-//! are on the data that a program makes the kernel use.
+//! A static program runs in a guest of the tree's kernel, where it is recorded with its data
+//! accesses and replayed. It also runs natively under valgrind's cachegrind with the same caches.
+//! References and misses must agree within one percent. The guest's kernel runs between the
+//! program's instructions and evicts some of its lines; this must stay within the percent, too.
+//! `structures.rs` tests whether misses are attributed to the data that a program makes the kernel
+//! use.
 
 mod structures;
 
@@ -13,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::services;
 use execution::machine;
-use guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
+use guest::{self, Boot, GuestClock, GuestContents, GuestKernel, GuestOutcome, QemuPlugin};
 use host::recording::Recording;
 use replay::{self, ReplayLayout};
 use sim::MachineCounters;
@@ -26,7 +28,7 @@ use trace::RecordingReader;
 const PROGRAM: &str = include_str!("judged.c");
 const TOLERANCE: f64 = 0.01;
 
-/// Sets that are chosen within a page, so that it does not matter where pages lie.
+/// Addresses within a page choose the sets, so the places of pages do not matter.
 const MACHINE: &str = r#"
 name = "judged"
 summary = "the caches that cachegrind is given"
@@ -40,9 +42,9 @@ const L1: (u64, u64) = (32768, 8);
 const L2: (u64, u64) = (262_144, 64);
 const LINE: u64 = 64;
 
-/// What a program did, in cachegrind's words.
+/// What a program did, in cachegrind's terms.
 #[derive(Debug, PartialEq)]
-struct Counted {
+struct CacheCounts {
     instructions: u64,
     data_references: u64,
     i1_misses: u64,
@@ -81,12 +83,12 @@ pub fn memory_test(tree: &Path) -> Result<()> {
     structures::structures_test(tree, directory.path())
 }
 
-/// Services are told apart by a pass of its own, in which each cache and TLB runs ahead: no miss is
-/// lost there, and none is added.
+/// Checks the pass that distinguishes services, in which each cache and TLB runs ahead. It must
+/// neither lose nor add misses.
 fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> {
     let reader = || anyhow::Ok(RecordingReader::new(BufReader::new(File::open(trace)?))?);
     let names = ["server-32k", "small-core"].map(str::to_owned);
-    let attribution = Attribution::open(&Kernel::open(tree, None)?.vmlinux, None, &names)?;
+    let attribution = Attribution::open(&GuestKernel::open(tree, None)?.vmlinux, None, &names)?;
     let attributed = services::attribute(
         &mut reader()?,
         &attribution.symbols,
@@ -105,13 +107,13 @@ fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> 
             replayed.layouts[0].machines[at].memory.context("no data accesses were recorded")?;
         let mut expected = modes.kernel;
         expected += modes.user;
-        ensure!(all == expected, "{name}: services have {all:?}, replay {expected:?}");
+        ensure!(all == expected, "{name}: services have {all:?}, replay has {expected:?}");
         ensure!(
             all.itlb > 0 && all.dtlb > 0 && all.l3i.total() + all.l2i.total() > 0,
-            "{name}: {all:?} shows nothing"
+            "{name}: {all:?} is too little to prove anything"
         );
         println!(
-            "passed: {name}: misses of the services are replay's: L1I {}, L1D {}, L2 {}, iTLB {}, dTLB {}",
+            "passed: {name}: the misses of the services equal those of replay: L1I {}, L1D {}, L2 {}, iTLB {}, dTLB {}",
             all.l1i.total(),
             all.l1d.total(),
             all.l2i.total() + all.l2d.total(),
@@ -137,7 +139,7 @@ fn compile(directory: &Path, text: &str, program: &Path) -> Result<()> {
     run(Command::new("cc").args(flags).arg(program).arg(&source))
 }
 
-fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
+fn under_cachegrind(directory: &Path, program: &Path) -> Result<CacheCounts> {
     let cache = |(size, ways): (u64, u64)| format!("{size},{ways},{LINE}");
     let output = Command::new("valgrind")
         .args(["--tool=cachegrind", "--cache-sim=yes"])
@@ -154,7 +156,7 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
     ensure!(output.status.success(), "valgrind: {}\n{said}", output.status);
     let number = |name: &str| -> Result<u64> {
         let line = said.lines().find_map(|line| line.split_once("== ")?.1.strip_prefix(name));
-        let line = line.with_context(|| format!("cachegrind says nothing of {name:?}:\n{said}"))?;
+        let line = line.with_context(|| format!("cachegrind does not print {name:?}:\n{said}"))?;
         let digits: String = line
             .trim_start_matches([':', ' '])
             .chars()
@@ -162,7 +164,7 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
             .collect();
         digits.replace(',', "").parse().with_context(|| format!("{name}: {digits:?}"))
     };
-    Ok(Counted {
+    Ok(CacheCounts {
         instructions: number("I   refs")?,
         data_references: number("D   refs")?,
         i1_misses: number("I1  misses")?,
@@ -172,7 +174,7 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
     })
 }
 
-fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
+fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<CacheCounts> {
     let trace = Recording::at(directory).trace();
     let outcome = recorded(tree, "judged", program, &trace)?;
     let reader = RecordingReader::new(BufReader::new(File::open(&trace)?))
@@ -184,7 +186,7 @@ fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
     )?;
     let counters =
         replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?.user;
-    Ok(Counted {
+    Ok(CacheCounts {
         instructions: counters.instructions,
         data_references: counters.loads + counters.stores,
         i1_misses: counters.l1i.total(),
@@ -196,8 +198,8 @@ fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
 
 /// Runs a program in a guest of the tree's kernel and records it with its data accesses, from its
 /// first mark to its last.
-fn recorded(tree: &Path, name: &str, program: &[u8], trace: &Path) -> Result<Outcome> {
-    let kernel = Kernel::open(tree, None)?;
+fn recorded(tree: &Path, name: &str, program: &[u8], trace: &Path) -> Result<GuestOutcome> {
+    let kernel = GuestKernel::open(tree, None)?;
     let task = kernel.task_facts()?;
     ensure!(task.page_offset_base.is_some(), "the kernel has no page_offset_base");
     let mut arguments = vec![
@@ -211,17 +213,17 @@ fn recorded(tree: &Path, name: &str, program: &[u8], trace: &Path) -> Result<Out
         ("comm".to_owned(), task.comm.to_string()),
     ];
     arguments.extend(guest::data_arguments(&kernel, &task)?);
-    let plugin = Plugin { library: build_plugin()?, arguments };
+    let plugin = QemuPlugin { library: build_plugin()?, arguments };
     let path = format!("/kernlane/{name}");
-    let mut contents = Contents::of_script(&format!("sleep 5\n{path}\n"), Vec::new());
+    let mut contents = GuestContents::of_script(&format!("sleep 5\n{path}\n"), Vec::new());
     contents.file(&path, 0o755, program);
     guest::run(&kernel.boot_image, &contents, |boot: &mut Boot| {
-        boot.clock = Clock::Instructions { seed: 1 };
+        boot.clock = GuestClock::Instructions { seed: 1 };
         boot.plugin = Some(plugin);
     })
 }
 
-/// The machine that cachegrind is given, as a file; gives its path.
+/// Writes the machine for cachegrind to a file. Returns the file's path.
 fn machine_file(directory: &Path) -> Result<String> {
     let sourced = |value: String| format!("{{ value = {value}, source = \"this test\" }}");
     let mut text = MACHINE

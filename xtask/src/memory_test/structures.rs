@@ -1,12 +1,12 @@
-//! Whether misses are on the data that a program makes the kernel use, and add up to what the
-//! caches counted.
+//! Tests whether misses are attributed to the data that a program makes the kernel use, and whether
+//! they add up to the caches' counts.
 
 use super::recorded;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::misses::table::{MissTable, MissesByLevel};
 use execution::machine;
-use guest::End;
+use guest::GuestEnd;
 use host::recording::Recording;
 use replay::{self, ReplayLayout};
 use sim::{MachineCounters, MissCounts, PerMode};
@@ -17,12 +17,13 @@ use trace::RecordingReader;
 
 const PROGRAM: &str = include_str!("structures.c");
 const MACHINE: &str = "server-32k";
-/// So many files and pages `structures.c` makes.
+/// The numbers of files and pages that `structures.c` makes.
 const FILES: u64 = 1500;
 const PAGES: u64 = 1500;
-/// The largest share of the L1D's misses on data of unknown use: the pipe's page.
+/// The largest share of the L1D's misses that may be on data without a name, such as the pipe's
+/// page.
 const MOST_NAMELESS: f64 = 0.03;
-/// A line of `server-32k`.
+/// The lines of a page in `server-32k`.
 const LINES_OF_PAGE: u64 = 4096 / 64;
 
 pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
@@ -32,7 +33,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     let trace = Recording::at(&recording).trace();
     let outcome = recorded(tree, "structures", &program, &trace)?;
     ensure!(
-        outcome.end == End::Exited(0),
+        outcome.end == GuestEnd::Exited(0),
         "the guest ended with {:?}: {} {}",
         outcome.end,
         outcome.output,
@@ -58,8 +59,8 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
         let is = |row: &&_| of_class(row, class) && (name.is_empty() || row.name == name);
         table.structures.iter().filter(is).map(|row| row.l1d()).sum::<u64>()
     };
-    // Some lines of a page may still be there. Two rounds over more dentries than the cache holds:
-    // each is missed, the second time, too.
+    // Some lines of a page may still be in the cache. The second of two rounds over more dentries
+    // than the cache holds misses each dentry again.
     for (class, name, least) in [
         ("slab", "dentry", 2 * FILES),
         ("slab", "shmem_inode_cache", 2 * FILES),
@@ -83,7 +84,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
         &format!("on data of unknown use: {:.2} %", 100.0 * table.other_share),
         table.other_share <= MOST_NAMELESS,
     );
-    ensure!(failed == 0, "{failed} of the miss table's numbers are wrong");
+    ensure!(failed == 0, "{failed} numbers of the miss table are wrong");
     Ok(())
 }
 
@@ -91,7 +92,7 @@ fn of_class(row: &attribution::misses::table::StructureRow, class: &str) -> bool
     serde_json::to_value(row.class).is_ok_and(|value| value == class)
 }
 
-/// Functions, structures and ranges, each to the last miss.
+/// Checks that functions, structures and ranges contain every miss.
 fn adds_up(
     table: &MissTable,
     counted: &PerMode<MachineCounters>,
@@ -128,9 +129,9 @@ fn adds_up(
     );
 }
 
-type Of = fn(&MissesByLevel) -> MissCounts;
+type OfLevel = fn(&MissesByLevel) -> MissCounts;
 
-const LEVELS: [(&str, Of); 6] = [
+const LEVELS: [(&str, OfLevel); 6] = [
     ("L1I", |levels| levels.l1i),
     ("L1D", |levels| levels.l1d),
     ("L2I", |levels| levels.l2i),

@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// How WebDriver names an element in JSON.
+/// The key of an element in WebDriver's JSON.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// As root in a container: no sandbox; and nothing that calls home.
+/// No sandbox, because the test may run as root in a container. No connections to the vendor.
 const ARGUMENTS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -29,7 +29,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// `profile`: an empty directory.
+    /// `profile` is an empty directory.
     pub fn start(profile: &Path) -> Result<Browser> {
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
@@ -70,7 +70,7 @@ impl Browser {
         let mut size = None;
         loop {
             let mut line = String::new();
-            ensure!(reader.read_line(&mut line)? > 0, "chromedriver hung up");
+            ensure!(reader.read_line(&mut line)? > 0, "chromedriver closed the connection");
             let line = line.trim_end().to_ascii_lowercase();
             if let Some(length) = line.strip_prefix("content-length:") {
                 size = Some(length.trim().parse::<u64>()?);
@@ -79,7 +79,9 @@ impl Browser {
                 break;
             }
         }
-        reader.take(size.context("an answer without its length")?).read_to_end(&mut answer)?;
+        reader
+            .take(size.context("chromedriver's answer has no length")?)
+            .read_to_end(&mut answer)?;
         let value: Value = serde_json::from_slice(&answer)?;
         match value["value"]["error"].as_str() {
             Some(error) => bail!("{method} {path}: {error}: {}", value["value"]["message"]),
@@ -96,7 +98,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What a script returns.
+    /// Runs a script and returns its result.
     pub fn run(&self, script: &str) -> Result<Value> {
         self.tell("/execute/sync", &json!({"script": script, "args": []}))
     }
@@ -116,7 +118,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What the page complained of since the last time.
+    /// The messages of the page's console since the last call.
     pub fn complaints(&self) -> Result<Vec<Value>> {
         let log = self.tell("/se/log", &json!({"type": "browser"}))?;
         Ok(log.as_array().context("no log")?.clone())
@@ -126,7 +128,7 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() {
-            // Ends Chromium; that it is over is not worth a failure.
+            // Ends Chromium. A failure does not matter at this point.
             let _ = self.ask("DELETE", &self.session, None);
         }
         let _ = self.driver.kill();

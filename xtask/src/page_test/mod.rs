@@ -1,10 +1,11 @@
-//! `cargo xtask page-test RECORDING KERNEL`: tests the page of a recording in Chromium, and
-//! compares the files for other tools with the page.
+//! `cargo xtask page-test RECORDING KERNEL`: tests the page of a recording in Chromium, and whether
+//! the files for other tools agree with the page.
 //!
-//! The page must load without errors, sort, search, zoom and change its theme on a click, be
-//! readable in both themes, and show names that are HTML as text. `callgrind_annotate`, the sums of
-//! the folded stacks, those of the events over time and what pyarrow reads of the tables must give
-//! the page's number of instructions. Prints a line for each test.
+//! The page must load without a message on the console. It must sort, search, zoom and change its
+//! theme when it is clicked. It must be readable in both themes, and show names that are HTML as
+//! text. `callgrind_annotate`, the sums of the folded stacks and of the events over time, and the
+//! tables as pyarrow reads them must give the page's number of instructions. Prints one line for
+//! each test.
 
 mod browser;
 
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const EVIL: &str = "</script><img src=x onerror='window.hacked=1'>";
-/// Contrast of text that everyone can read (WCAG 2, level AA).
+/// The contrast of readable text (WCAG 2, level AA).
 const CONTRAST: f64 = 4.5;
 const SECTIONS: [&str; 8] = [
     "Execution over time",
@@ -64,7 +65,7 @@ fn data(html: &str) -> Result<Value> {
     Ok(serde_json::from_str(json)?)
 }
 
-/// callgrind_annotate's total and the sum of the folded stacks are the page's instructions.
+/// Checks that the exported files have the page's number of instructions.
 fn exports(
     kernlane: &Path,
     recording: &Path,
@@ -100,25 +101,34 @@ fn exports(
         .context("no total")?
         .replace(',', "")
         .parse()?;
-    ensure!(total == expected, "callgrind_annotate sees {total} instructions, the page {expected}");
-    println!("passed: callgrind_annotate sees the page's {expected} instructions");
+    ensure!(
+        total == expected,
+        "callgrind_annotate reads {total} instructions, but the page has {expected}"
+    );
+    println!("passed: callgrind_annotate reads the page's {expected} instructions");
     let folded = std::fs::read_to_string(export("folded")?)?;
     let counts = folded.lines().map(|line| {
         Ok(line.rsplit_once(' ').context("a line without a count")?.1.parse::<u64>()?)
     });
     let sum: u64 = counts.sum::<Result<u64>>()?;
-    ensure!(sum == expected, "the folded stacks hold {sum} instructions, the page {expected}");
-    println!("passed: the folded stacks hold as many");
+    ensure!(
+        sum == expected,
+        "the folded stacks have {sum} instructions, but the page has {expected}"
+    );
+    println!("passed: the folded stacks have the same number");
     let events: Value = serde_json::from_slice(&std::fs::read(export("perfetto")?)?)?;
     let events = events["traceEvents"].as_array().context("no events")?;
     let spans = events.iter().filter(|event| event["ph"] == "X");
     let sum: u64 = spans.filter_map(|span| span["args"]["instructions"].as_u64()).sum();
-    ensure!(sum == expected, "the events over time hold {sum} instructions, the page {expected}");
-    println!("passed: the events over time hold as many");
+    ensure!(
+        sum == expected,
+        "the events over time have {sum} instructions, but the page has {expected}"
+    );
+    println!("passed: the events over time have the same number");
     tables(&export("parquet")?, expected)
 }
 
-/// What a user's Python sees of the tables: pyarrow, Apache's own reader.
+/// Reads the tables as a user of Python does: with pyarrow, Apache's own reader.
 fn tables(directory: &Path, expected: u64) -> Result<()> {
     let output = Command::new("python3")
         .arg("-c")
@@ -135,7 +145,10 @@ fn tables(directory: &Path, expected: u64) -> Result<()> {
     let said: Value = serde_json::from_slice(&output.stdout).context("pyarrow's answer")?;
     for name in ["services", "functions", "chains", "invocations"] {
         let sum = &said[name]["instructions"];
-        ensure!(*sum == expected, "pyarrow sees {sum} instructions in {name}, the page {expected}");
+        ensure!(
+            *sum == expected,
+            "pyarrow reads {sum} instructions in {name}, but the page has {expected}"
+        );
         let machine = &said[name]["machine"];
         ensure!(machine == "server-32k", "the machine of {name} is {machine}");
     }
@@ -151,7 +164,7 @@ fn tables(directory: &Path, expected: u64) -> Result<()> {
         "{} tasks of invocations are not in the table of tasks",
         said["nameless"]
     );
-    println!("passed: pyarrow reads the tables, each with the page's instructions");
+    println!("passed: pyarrow reads the tables, and each has the page's instructions");
     Ok(())
 }
 
@@ -168,7 +181,7 @@ for name in ['services', 'functions', 'chains', 'invocations', 'tasks']:
 print(json.dumps(found))
 ";
 
-/// Where pyarrow is: from PyPI, once.
+/// The directory of pyarrow, which is installed from PyPI once.
 fn pyarrow() -> Result<PathBuf> {
     let directory = crate::kernel::cache()?.join("pyarrow-26");
     if !directory.exists() {
@@ -200,7 +213,7 @@ fn works(browser: &Browser) -> Result<()> {
     let titles = browser
         .run("return [...document.querySelectorAll('section h3')].map((h) => h.textContent)")?;
     ensure!(titles == json!(SECTIONS), "the sections are {titles}");
-    // Chromedriver finds by selectors: the parts that are clicked on get ids.
+    // Chromedriver finds elements by selectors, so elements that are clicked get ids.
     let column = browser.run(&format!(
         "{} section.id = 'services'; section.querySelector('input').id = 'search';
         const titles = [...section.querySelectorAll('th button')];
@@ -209,7 +222,7 @@ fn works(browser: &Browser) -> Result<()> {
         return column",
         table("Services")
     ))?;
-    ensure!(column.as_i64() > Some(0), "the services have no column of calls");
+    ensure!(column.as_i64() > Some(0), "the table of services has no column for calls");
     let calls = || -> Result<Vec<u64>> {
         let cells = browser.run(&format!(
             "return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[{column}].textContent)"
@@ -226,12 +239,12 @@ fn works(browser: &Browser) -> Result<()> {
     let down = calls()?;
     ensure!(
         down.len() > 5 && down.is_sorted_by(|a, b| a >= b) && down[0] > 1,
-        "not sorted down: {down:?}"
+        "not sorted in descending order: {down:?}"
     );
     browser.click("#by-calls")?;
     let up = calls()?;
-    ensure!(up.is_sorted() && up[0] < down[0], "not sorted up: {up:?}");
-    println!("passed: a click sorts");
+    ensure!(up.is_sorted() && up[0] < down[0], "not sorted in ascending order: {up:?}");
+    println!("passed: a click sorts the table");
     browser.keys("#search", "page fault")?;
     let found = browser.run("return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[0].textContent)")?;
     let found: Vec<&str> =
@@ -240,7 +253,7 @@ fn works(browser: &Browser) -> Result<()> {
         !found.is_empty() && found.iter().all(|name| name.contains("page fault")),
         "searched, found {found:?}"
     );
-    println!("passed: the search finds");
+    println!("passed: the search finds rows");
 
     let frames = || browser.run("return document.querySelectorAll('.flame g').length");
     let all = frames()?;
@@ -253,23 +266,23 @@ fn works(browser: &Browser) -> Result<()> {
         "{all} frames, {zoomed} after a click, then {}",
         frames()?
     );
-    println!("passed: the flame graph zooms and goes back");
+    println!("passed: the flame graph zooms in and out");
 
     for _ in 0..2 {
         browser.click("#theme")?;
         let worst = browser.run(CONTRASTS)?;
         let (ratio, what) = (worst[0].as_f64().context("no contrast")?, &worst[1]);
         ensure!(ratio >= CONTRAST, "contrast {ratio:.2} of {what}");
-        println!("passed: the least contrast is {ratio:.2}, of {what}");
+        println!("passed: the lowest contrast is {ratio:.2}, of {what}");
     }
     let complaints = browser.complaints()?;
-    ensure!(complaints.is_empty(), "the page complains: {complaints:?}");
-    println!("passed: no complaints");
+    ensure!(complaints.is_empty(), "the page's console has messages: {complaints:?}");
+    println!("passed: the page's console has no messages");
     Ok(())
 }
 
-/// The worst contrast of text against the page's ground and the panels, and where (WCAG 2, relative
-/// luminance).
+/// The lowest contrast of text against the background of the page and of the panels, and where it
+/// is (WCAG 2, relative luminance).
 const CONTRASTS: &str = "
 const rgb = (color) => color.match(/[\\d.]+/g).slice(0, 3).map(Number);
 const light = (color) => rgb(color).map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
@@ -308,8 +321,8 @@ fn hostile(html: &str, mut data: Value) -> Result<String> {
     Ok(format!("{before}{BEGIN}{json}</script>{behind}"))
 }
 
-/// Misses by data structure, as the recording would have them if it had been made with `--data`: 12
-/// of the L1D, and a row without a name.
+/// Misses by data structure, as in a recording with `--data`: 12 of the L1D, and one row without a
+/// name.
 fn data_misses() -> Value {
     let levels = |cold: u64, own: u64, other: u64| {
         let none = json!({"cold": 0, "self": 0, "other": 0});

@@ -1,12 +1,14 @@
-//! `cargo xtask record-test TREE`: whether a recording is exactly what ran, whether it is the same
-//! again, and whether one that could not be made says so.
+//! `cargo xtask record-test TREE`: tests whether a recording is exactly what ran, whether it can be
+//! repeated, and whether a failed recording is reported.
 //!
-//! Boots the tree's kernel with a program that does between the marks what is hard to record, and
-//! that knows by the guest's own clock how many instructions it took. Prints a line a test.
+//! The test boots the tree's kernel with a program that does, between the marks, what is hard to
+//! record. The program counts its instructions with the guest's own clock. Prints one line for each
+//! test.
 
 use crate::build_plugin;
+use crate::score::TestScore;
 use anyhow::{Context, Result, bail, ensure};
-use guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
+use guest::{self, Boot, GuestClock, GuestContents, GuestKernel, GuestOutcome, QemuPlugin};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,81 +19,60 @@ use trace::{
 
 const PROGRAM: &str = include_str!("counted.c");
 const SEED: u64 = 5;
-/// What `counted.c` does so often.
+/// Numbers of repetitions in `counted.c`.
 const FORKS: u64 = 20;
 const REPEATS: u64 = 50;
 const PATCHED_CALLS: u64 = 30;
 const ALIAS_CALLS: u64 = 40;
 
 pub fn record_test(tree: &Path) -> Result<()> {
-    let kernel = Kernel::open(tree, None)?;
+    let kernel = GuestKernel::open(tree, None)?;
     let directory = tempfile::tempdir().context("making a temporary directory")?;
-    let machine = Machine {
+    let machine = TestedMachine {
         plugin: build_plugin()?,
         program: crate::bare::compile("counted.c", PROGRAM)?,
         directory: directory.path().into(),
         kernel,
     };
-    let mut score = Score::default();
-    score.count("every instruction counted", machine.every_instruction());
-    score.count("the same again", machine.the_same_again());
-    score.count("what happened is in the recording", machine.what_happened());
+    let mut score = TestScore::default();
+    score.count("every instruction is counted", machine.every_instruction());
+    score.count("a second recording is equal", machine.the_same_again());
+    score.count("the events of the program are in the recording", machine.what_happened());
     score.count("every data access is recorded", machine.every_access());
-    score.count("the guest is not changed", machine.guest_unchanged());
-    score.count("cut off when the guest ends early", machine.cut_off());
-    score.count("cut off when the workload fails", machine.failed());
-    score.count("nothing marked, nothing recorded", machine.unmarked());
-    score.count("a full disk is said, and stops the guest", machine.full_disk());
+    score.count("recording does not change the guest", machine.guest_unchanged());
+    score.count("the recording is marked as incomplete if the guest ends early", machine.cut_off());
+    score.count("the recording is marked as incomplete if the workload fails", machine.failed());
+    score.count("nothing is recorded without a mark", machine.unmarked());
+    score.count("a full disk is reported, and stops the guest", machine.full_disk());
     score.count("wrong arguments are refused", machine.wrong_arguments());
-    println!("{} passed, {} failed", score.passed, score.failed);
-    ensure!(score.failed == 0, "recordings are not to be trusted");
-    Ok(())
+    score.finish("recordings are not exact")
 }
 
-#[derive(Default)]
-struct Score {
-    passed: usize,
-    failed: usize,
-}
-
-impl Score {
-    fn count(&mut self, name: &str, result: Result<()>) {
-        match result {
-            Ok(()) => {
-                self.passed += 1;
-                println!("passed: {name}");
-            }
-            Err(why) => {
-                self.failed += 1;
-                println!("FAILED: {name}: {why:#}");
-            }
-        }
-    }
-}
-
-struct Machine {
-    kernel: Kernel,
+struct TestedMachine {
+    kernel: GuestKernel,
     plugin: PathBuf,
     /// The compiled `counted.c`.
     program: Vec<u8>,
     directory: PathBuf,
 }
 
-impl Machine {
-    /// Boots and runs the program in one of its ways, with the plugin writing to `out`.
-    fn boot(&self, how: &str, out: Option<&Path>, more: &[(&str, &str)]) -> Result<Outcome> {
+impl TestedMachine {
+    /// Boots and runs the program in one of its modes. The plugin writes to `out`.
+    fn boot(&self, how: &str, out: Option<&Path>, more: &[(&str, &str)]) -> Result<GuestOutcome> {
         let end = if how == "unended" { "reboot -f" } else { "" };
-        let mut contents =
-            Contents::of_script(&format!("sleep 5\n/kernlane/counted {how}\n{end}\n"), Vec::new());
+        let mut contents = GuestContents::of_script(
+            &format!("sleep 5\n/kernlane/counted {how}\n{end}\n"),
+            Vec::new(),
+        );
         contents.file("/kernlane/counted", 0o755, self.program.as_slice());
         let plugin = out.map(|out| self.arguments(out, more)).transpose()?;
         guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
-            boot.clock = Clock::Instructions { seed: SEED };
+            boot.clock = GuestClock::Instructions { seed: SEED };
             boot.plugin = plugin;
         })
     }
 
-    fn arguments(&self, out: &Path, more: &[(&str, &str)]) -> Result<Plugin> {
+    fn arguments(&self, out: &Path, more: &[(&str, &str)]) -> Result<QemuPlugin> {
         let task = self.kernel.task_facts()?;
         let set_comm = task.set_comm.context("the kernel has no __set_task_comm")?;
         let out = out.to_str().context("the temporary directory's name is not UTF-8")?;
@@ -106,14 +87,14 @@ impl Machine {
             ("clock".to_owned(), "on".to_owned()),
         ];
         arguments.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-        Ok(Plugin { library: self.plugin.clone(), arguments })
+        Ok(QemuPlugin { library: self.plugin.clone(), arguments })
     }
 
     fn out(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The plugin's own audit, and the guest's count, which shares nothing with either.
+    /// Compares the plugin's own audit and the guest's count, which shares nothing with either.
     fn every_instruction(&self) -> Result<()> {
         let out = self.out("verified");
         let outcome = self.boot("whole", Some(&out), &[("verify", "on")])?;
@@ -124,15 +105,16 @@ impl Machine {
         ensure!(outcome.qemu.contains(", difference 0\n"), "{}", outcome.qemu);
         ensure!(said(" with a wrong count")? == 0, "{}", outcome.qemu);
         ensure!(said(" kernel and ")? == 0, "the kernel ran at other addresses: {}", outcome.qemu);
-        // The second mapping of the page is recorded at the first's address, and the audit sees it.
+        // The second mapping of the page is recorded at the address of the first one. The audit
+        // reports that.
         ensure!(said(" user executions at another address")? >= ALIAS_CALLS, "{}", outcome.qemu);
 
-        let recording = Recording::read(&out)?;
+        let recording = WholeRecording::read(&out)?;
         let retired: u64 = outcome.output.trim().parse().context("the program's count")?;
         let begun = recording.totals.instructions() + said(" repetitions folded")?;
-        // What raised an exception was begun and not retired. Most of these leave a translation
-        // midway; the rest raise it in a translation's last instruction. The few instructions
-        // between the clock's readings and the marks are within that.
+        // An instruction that raised an exception was begun, but not retired. Most of these leave a
+        // translation block midway; the others are the last instruction of a translation block. A
+        // few instructions lie between the clock's readings and the marks.
         let exceptions = begun.saturating_sub(retired);
         let most = 2 * recording.totals.left + 100;
         ensure!(
@@ -150,7 +132,7 @@ impl Machine {
         let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
         ensure!(read(&first)? == read(&second)?, "two recordings differ");
         let counted = |path: &Path| {
-            Recording::read(path)
+            WholeRecording::read(path)
                 .map(|it| (it.totals.kernel_instructions, it.totals.user_instructions))
         };
         let (plain, verified) = (counted(&first)?, counted(&self.out("verified"))?);
@@ -159,7 +141,7 @@ impl Machine {
     }
 
     fn what_happened(&self) -> Result<()> {
-        let recording = Recording::read(&self.out("first"))?;
+        let recording = WholeRecording::read(&self.out("first"))?;
         let header = &recording.header;
         ensure!(
             header.build_id == self.kernel.build_id.0
@@ -204,7 +186,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What the program is known to access, where, and that recording it changes nothing.
+    /// Checks what the program accesses, where, and that recording accesses changes nothing.
     fn every_access(&self) -> Result<()> {
         let (first, second) = (self.out("data"), self.out("data-again"));
         let page_offset_base = self.kernel.task_facts()?.page_offset_base;
@@ -217,8 +199,10 @@ impl Machine {
             std::fs::read(&first)? == std::fs::read(&second)?,
             "two recordings with data differ"
         );
-        let (with, without) = (Recording::read(&first)?, Recording::read(&self.out("first"))?);
-        let counted = |it: &Recording| (it.totals.kernel_instructions, it.totals.user_instructions);
+        let (with, without) =
+            (WholeRecording::read(&first)?, WholeRecording::read(&self.out("first"))?);
+        let counted =
+            |it: &WholeRecording| (it.totals.kernel_instructions, it.totals.user_instructions);
         ensure!(counted(&with) == counted(&without), "recording data changed the instructions");
 
         let stored = string_stores(&first)?;
@@ -277,9 +261,9 @@ impl Machine {
         let plugin = self.arguments(&out, &[])?;
         let outcome = guest::run(
             &self.kernel.boot_image,
-            &Contents::of_script("true", Vec::new()),
+            &GuestContents::of_script("true", Vec::new()),
             |boot| {
-                boot.clock = Clock::Instructions { seed: SEED };
+                boot.clock = GuestClock::Instructions { seed: SEED };
                 boot.plugin = Some(plugin);
             },
         )?;
@@ -294,11 +278,11 @@ impl Machine {
         let stopped = self.boot("whole", Some(Path::new("/dev/full")), &[])?;
         ensure!(stopped.qemu.contains("No space left on device"), "{}", stopped.qemu);
         ensure!(stopped.qemu.contains("stopping the guest"), "{}", stopped.qemu);
-        ensure!(stopped.end == guest::End::Stopped, "the guest ended with {:?}", stopped.end);
+        ensure!(stopped.end == guest::GuestEnd::Stopped, "the guest ended with {:?}", stopped.end);
         let ran_on =
             self.boot("whole", Some(Path::new("/dev/full")), &[("on_error", "continue")])?;
         ensure!(ran_on.qemu.contains("No space left on device"), "{}", ran_on.qemu);
-        ensure!(ran_on.end == guest::End::Exited(0), "the guest ended with {:?}", ran_on.end);
+        ensure!(ran_on.end == guest::GuestEnd::Exited(0), "the guest ended with {:?}", ran_on.end);
         Ok(())
     }
 
@@ -314,8 +298,8 @@ impl Machine {
     }
 }
 
-/// A whole recording, small enough to be kept.
-struct Recording {
+/// A complete recording that is small enough to be kept in memory.
+struct WholeRecording {
     header: RecordingHeader,
     translations: Vec<Translation>,
     names: BTreeSet<String>,
@@ -323,10 +307,10 @@ struct Recording {
     totals: RecordingTotals,
 }
 
-impl Recording {
-    fn read(path: &Path) -> Result<Recording> {
+impl WholeRecording {
+    fn read(path: &Path) -> Result<WholeRecording> {
         let mut reader = RecordingReader::new(File::open(path)?)?;
-        let mut recording = Recording {
+        let mut recording = WholeRecording {
             header: reader.header().clone(),
             translations: Vec::new(),
             names: BTreeSet::new(),
@@ -350,12 +334,12 @@ impl Recording {
         self.events.iter().filter(|event| wanted(event)).count() as u64
     }
 
-    /// Translations whose code ends with these bytes.
+    /// Translation blocks whose code ends with these bytes.
     fn with_code<'a>(&'a self, end: &'a [u8]) -> impl Iterator<Item = &'a Translation> {
         self.translations.iter().filter(move |translation| translation.code.ends_with(end))
     }
 
-    /// How often translations that end with these bytes came to their end.
+    /// How often translation blocks with this end were executed to their end.
     fn executions(&self, end: &[u8]) -> u64 {
         let ids: BTreeSet<TranslationId> =
             self.with_code(end).map(|translation| translation.id).collect();
@@ -364,9 +348,9 @@ impl Recording {
 }
 
 /// The addresses at which the program's string instruction stored:
-/// `mov $0x7e57c0de,%eax; rep stosb`, or what goes on with it alone.
+/// `mov $0x7e57c0de,%eax; rep stosb`, or a translation block that only continues it.
 fn string_stores(path: &Path) -> Result<Vec<u64>> {
-    let recording = Recording::read(path)?;
+    let recording = WholeRecording::read(path)?;
     let begins = recording.with_code(&[0xb8, 0xde, 0xc0, 0x57, 0x7e, 0xf3, 0xaa]);
     let places: BTreeSet<u64> = begins.map(|it| it.addr.0 + it.code.len() as u64 - 2).collect();
     let ids: BTreeSet<TranslationId> = recording
@@ -399,7 +383,7 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
     Ok(stored)
 }
 
-/// What is told of these pages.
+/// What the recording says about these pages.
 fn mapped(path: &Path, pages: &BTreeSet<u64>) -> Result<Vec<PageKind>> {
     let mut reader = RecordingReader::new(File::open(path)?)?;
     let mut kinds = Vec::new();
@@ -413,7 +397,7 @@ fn mapped(path: &Path, pages: &BTreeSet<u64>) -> Result<Vec<PageKind>> {
     Ok(kinds)
 }
 
-/// What a recording that is not whole amounts to, and what is wrong with it.
+/// The totals of an incomplete recording, and its mistake.
 fn read_as_far_as_good(path: &Path) -> Result<(RecordingTotals, Option<ReadError>)> {
     let mut reader = RecordingReader::new(File::open(path)?)?;
     loop {
@@ -425,7 +409,7 @@ fn read_as_far_as_good(path: &Path) -> Result<(RecordingTotals, Option<ReadError
     }
 }
 
-/// The number that stands directly before a text.
+/// The number that stands directly in front of a text.
 fn number_before(text: &str, what: &str) -> Option<u64> {
     let (before, _) = text.split_once(what)?;
     let digits = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);

@@ -1,40 +1,42 @@
-//! `cargo xtask services-test KERNEL`: whether services are counted as the guest itself counts
-//! them.
+//! `cargo xtask services-test KERNEL`: tests whether counts of services agree with the guest's own
+//! counts.
 //!
-//! Boots the kernel with a program that does known work between the marks and shows the kernel's
-//! own counters from before and behind it. The kernel counts what happens while the counters are
-//! read, too; so the program runs twice, with the marks directly around the work and with the marks
-//! around the readings. What the kernel counted lies between what the two recordings hold. Prints a
-//! line a test.
+//! The test boots the kernel with a program that does known work between the marks. The program
+//! prints the kernel's own counters from before and after the work. The kernel also counts what
+//! happens while the counters are read. The program therefore runs twice: with the marks directly
+//! around the work, and with the marks around the readings. The kernel's counts lie between those
+//! of the two recordings. Prints one line for each test.
 
 use crate::build_plugin;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::services::annotations::ServiceKind;
 use attribution::services::table::ServiceTable;
-use guest::{self, Boot, Clock, Contents, End, Kernel, Outcome, Plugin};
+use guest::{
+    self, Boot, GuestClock, GuestContents, GuestEnd, GuestKernel, GuestOutcome, QemuPlugin,
+};
 use host::recording::Recording;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const PROGRAM: &str = include_str!("known.c");
 const SEED: u64 = 3;
-/// What `known.c` does so often.
+/// Numbers of repetitions in `known.c`.
 const PAGES: u64 = 200;
 const FORKS: u64 = 31;
 const PAGES_OF_CHILDREN: u64 = 30 * 5;
 const SLEEPS: u64 = 10;
-/// Nanoseconds that each takes, and how much longer it may: the kernel joins timers that are 50 µs
-/// apart, and the rest is work.
+/// The time of a sleep in nanoseconds, and how much longer it may take. The kernel joins timers
+/// that are 50 µs apart; the rest is work.
 const SLEEP: f64 = 1e6;
 const SLEEP_MORE: f64 = 1e5;
-/// At most so much of the kernel's work may have no service.
+/// The largest share of the kernel's work that may have no service.
 const MOST_OTHER: f64 = 0.01;
 
 pub fn services_test(kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
-    let kernel = Kernel::open(kernel, None)?;
-    let machine = Machine {
+    let kernel = GuestKernel::open(kernel, None)?;
+    let machine = RecordedMachine {
         attribution: Attribution::open(&kernel.vmlinux, None, &[])?,
         plugin: build_plugin()?,
         program: crate::bare::compile("known.c", PROGRAM)?,
@@ -43,14 +45,14 @@ pub fn services_test(kernel: &Path) -> Result<()> {
     };
     let blind: Vec<&str> =
         machine.attribution.binding.blind.iter().map(|blind| blind.about.as_str()).collect();
-    ensure!(blind.is_empty(), "the annotations do not see {blind:?} in this kernel");
+    ensure!(blind.is_empty(), "the annotations do not find {blind:?} in this kernel");
 
     let (inner, inside) = machine.recorded("inner")?;
     let (outer, outside) = machine.recorded("outer")?;
     let mut failed = 0;
     let mut compare = |what: &str,
                        exactly: bool,
-                       guest: &dyn Fn(&Counted) -> Result<u64>,
+                       guest: &dyn Fn(&ServiceCounts) -> Result<u64>,
                        ours: &dyn Fn(&ServiceTable) -> u64|
      -> Result<()> {
         let (least, most) = (ours(&inner), ours(&outer));
@@ -115,11 +117,12 @@ pub fn services_test(kernel: &Path) -> Result<()> {
     }
     failed += u32::from(!sleeps_take_their_time(&inner)?);
     failed += machine.system_calls()?;
-    ensure!(failed == 0, "{failed} counts are not the guest's");
+    ensure!(failed == 0, "{failed} counts differ from the guest's");
     Ok(())
 }
 
-/// A sleep is time in which the processor is halted: no instruction says how long.
+/// Checks the time of sleeps. During a sleep the processor is halted, so instructions do not show
+/// its length.
 fn sleeps_take_their_time(table: &ServiceTable) -> Result<bool> {
     let mut rows = table.rows.iter();
     let sleep = rows.find(|row| row.kind == ServiceKind::SystemCall && row.name == "nanosleep");
@@ -148,8 +151,8 @@ fn calls(table: &ServiceTable, kind: ServiceKind, name: &str) -> u64 {
     row.map_or(0, |row| row.calls)
 }
 
-struct Machine {
-    kernel: Kernel,
+struct RecordedMachine {
+    kernel: GuestKernel,
     attribution: Attribution,
     plugin: PathBuf,
     /// The compiled `known.c`.
@@ -157,17 +160,17 @@ struct Machine {
     directory: PathBuf,
 }
 
-/// By how much the kernel's counters differ: the file and the first word of a line → the sum of the
-/// numbers behind it.
-struct Counted(BTreeMap<(String, String), u64>);
+/// The differences of the kernel's counters. The key is the file and the first word of a line; the
+/// value is the sum of the numbers behind that word.
+struct ServiceCounts(BTreeMap<(String, String), u64>);
 
-impl Counted {
+impl ServiceCounts {
     fn of(&self, file: &str, name: &str) -> Result<u64> {
         let key = (file.to_owned(), name.to_owned());
         self.0.get(&key).copied().with_context(|| format!("{file} has no {name}"))
     }
 
-    fn parse(output: &str) -> Result<Counted> {
+    fn parse(output: &str) -> Result<ServiceCounts> {
         let mut read: [BTreeMap<(String, String), u64>; 2] = Default::default();
         let (mut when, mut file) = (0, String::new());
         for line in output.lines() {
@@ -180,7 +183,7 @@ impl Counted {
             let (Some(name), Some(number)) = (words.next(), words.next()) else {
                 continue;
             };
-            // One processor: the first number is the whole.
+            // There is one processor, so the first number is the total.
             if let Ok(number) = number.parse() {
                 read[when].insert((file.clone(), name.to_owned()), number);
             }
@@ -191,30 +194,30 @@ impl Counted {
             let before = before.get(&key).copied()?;
             Some((key, after.saturating_sub(before)))
         });
-        Ok(Counted(differences.collect()))
+        Ok(ServiceCounts(differences.collect()))
     }
 }
 
-impl Machine {
-    fn contents(&self, script: &str, packages: &[&str]) -> Contents {
-        let mut contents = Contents::of_script(&format!("sleep 5\n{script}\n"), Vec::new());
+impl RecordedMachine {
+    fn contents(&self, script: &str, packages: &[&str]) -> GuestContents {
+        let mut contents = GuestContents::of_script(&format!("sleep 5\n{script}\n"), Vec::new());
         packages.iter().for_each(|package| contents.package(package));
         contents.file("/kernlane/known", 0o755, self.program.as_slice());
         contents
     }
 
-    /// Records the program in one of its ways.
-    fn record(&self, how: &str) -> Result<(ServiceTable, Outcome)> {
+    /// Records the program in one of its modes.
+    fn record(&self, how: &str) -> Result<(ServiceTable, GuestOutcome)> {
         let recording = self.directory.join(how);
         std::fs::create_dir(&recording)?;
         let plugin = self.plugin(&Recording::at(&recording).trace())?;
         let contents = self.contents(&format!("/kernlane/known {how}"), &[]);
         let outcome = guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
-            boot.clock = Clock::Instructions { seed: SEED };
+            boot.clock = GuestClock::Instructions { seed: SEED };
             boot.plugin = Some(plugin);
         })?;
         ensure!(
-            outcome.end == End::Exited(0),
+            outcome.end == GuestEnd::Exited(0),
             "the guest ended with {:?}: {} {}",
             outcome.end,
             outcome.output,
@@ -223,12 +226,12 @@ impl Machine {
         Ok((self.attribution.table(&recording)?, outcome))
     }
 
-    fn recorded(&self, how: &str) -> Result<(ServiceTable, Counted)> {
+    fn recorded(&self, how: &str) -> Result<(ServiceTable, ServiceCounts)> {
         let (table, outcome) = self.record(how)?;
-        Ok((table, Counted::parse(&outcome.output)?))
+        Ok((table, ServiceCounts::parse(&outcome.output)?))
     }
 
-    fn plugin(&self, out: &Path) -> Result<Plugin> {
+    fn plugin(&self, out: &Path) -> Result<QemuPlugin> {
         let task = self.kernel.task_facts()?;
         let out = out.to_str().context("the temporary directory's name is not UTF-8")?;
         let mut arguments = vec![
@@ -244,13 +247,13 @@ impl Machine {
         let wakes: Vec<String> = task.wakes.iter().map(|addr| format!("{:#x}", addr.0)).collect();
         arguments.push(("wakes", wakes.join("+")));
         arguments.extend(task.pid.map(|pid| ("pid", pid.to_string())));
-        Ok(Plugin {
+        Ok(QemuPlugin {
             library: self.plugin.clone(),
             arguments: arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         })
     }
 
-    /// How many kinds of system call are counted otherwise than by `strace -c` in the guest. The
+    /// The number of system calls whose count differs from that of `strace -c` in the guest. The
     /// program's own execve and its last exit lie outside of the marks, and strace does not count
     /// calls that never return.
     fn system_calls(&self) -> Result<u32> {
@@ -260,7 +263,12 @@ impl Machine {
             &["strace"],
         );
         let outcome = guest::run(&self.kernel.boot_image, &contents, |_: &mut Boot| {})?;
-        ensure!(outcome.end == End::Exited(0), "strace: {:?}: {}", outcome.end, outcome.output);
+        ensure!(
+            outcome.end == GuestEnd::Exited(0),
+            "strace: {:?}: {}",
+            outcome.end,
+            outcome.output
+        );
         let mut counted = BTreeMap::new();
         for line in outcome.output.lines() {
             if let [name, calls] = line.split_ascii_whitespace().collect::<Vec<_>>()[..]

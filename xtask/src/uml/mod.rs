@@ -1,7 +1,7 @@
 //! User Mode Linux: kernels that are programs, and the loads that they run.
 //!
-//! Takes the built tree; gives it relinked, runs it. A kernel that does not come to its end is
-//! killed.
+//! Input: the built tree. This module relinks the kernel and runs it. It kills a kernel that does
+//! not end.
 
 use crate::bare;
 use anyhow::{Context, Result, bail, ensure};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 const LOAD: &str = include_str!("load.c");
 pub const LOADS: [&str; 3] = ["mmsg", "uring", "pktgen"];
-/// Datagrams, or packets, in each round of a load, and requests in one of io_uring: BATCH and DEPTH
-/// in `load.c`.
+/// Datagrams, or packets, in each round of a load, and requests in a round of io_uring: BATCH and
+/// DEPTH in `load.c`.
 pub const DATAGRAMS: u64 = 512;
 pub const REQUESTS: u64 = 256;
-/// Nothing is as slow as this but a kernel that hangs.
+/// Only a kernel that hangs takes this long.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Relinks the tree's kernel by `kernlane relink` with these arguments.
+/// Relinks the tree's kernel with `kernlane relink` and these arguments.
 pub fn relinked(
     kernlane: &Path,
     tree: &Path,
@@ -33,23 +33,23 @@ pub fn relinked(
 }
 
 /// The root file system of the guests: a directory with the load as its init.
-pub struct Guest {
+pub struct UmlGuest {
     root: PathBuf,
 }
 
-impl Guest {
-    pub fn new(scratch: &Path) -> Result<Guest> {
+impl UmlGuest {
+    pub fn new(scratch: &Path) -> Result<UmlGuest> {
         use std::os::unix::fs::PermissionsExt;
         let root = scratch.join("root");
         fs::create_dir_all(root.join("proc"))?;
         let program = root.join("load");
         fs::write(&program, bare::compile("load", LOAD)?)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-        Ok(Guest { root })
+        Ok(UmlGuest { root })
     }
 
     /// Boots a kernel with these arguments for its load.
-    pub fn boot(&self, kernel: &Path, load: &[&str]) -> Result<Running> {
+    pub fn boot(&self, kernel: &Path, load: &[&str]) -> Result<RunningKernel> {
         let console = self.root.with_file_name("console");
         let log = fs::File::create(&console)?;
         let child = Command::new(kernel)
@@ -74,18 +74,18 @@ impl Guest {
             .stderr(log)
             .spawn()
             .with_context(|| format!("{} cannot be run", kernel.display()))?;
-        Ok(Running { child, kernel: kernel.to_owned(), console })
+        Ok(RunningKernel { child, kernel: kernel.to_owned(), console })
     }
 }
 
-/// A kernel that runs; killed when this is dropped.
-pub struct Running {
+/// A running kernel. Dropping this kills it.
+pub struct RunningKernel {
     child: Child,
     kernel: PathBuf,
     console: PathBuf,
 }
 
-impl Running {
+impl RunningKernel {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -94,7 +94,7 @@ impl Running {
         Ok(String::from_utf8_lossy(&fs::read(&self.console)?).replace('\r', ""))
     }
 
-    /// Waits for the kernel to end by itself; gives its console.
+    /// Waits until the kernel ends. Returns its console.
     pub fn ended(mut self) -> Result<String> {
         let begun = Instant::now();
         while begun.elapsed() < LIMIT {
@@ -102,14 +102,14 @@ impl Running {
                 let said = self.said()?;
                 ensure!(
                     status.success(),
-                    "{} ended with {status}; its last words:\n{said}",
+                    "{} ended with {status}; its console:\n{said}",
                     self.kernel.display()
                 );
                 return Ok(said);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        bail!("{}: hangs; its last words:\n{}", self.kernel.display(), self.said()?)
+        bail!("{}: hangs; its console:\n{}", self.kernel.display(), self.said()?)
     }
 
     /// Waits until the load has passed and stays.
@@ -121,31 +121,31 @@ impl Running {
             }
             if let Some(status) = self.child.try_wait()? {
                 bail!(
-                    "{} ended with {status}; its last words:\n{}",
+                    "{} ended with {status}; its console:\n{}",
                     self.kernel.display(),
                     self.said()?
                 );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("{}: hangs; its last words:\n{}", self.kernel.display(), self.said()?)
+        bail!("{}: hangs; its console:\n{}", self.kernel.display(), self.said()?)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningKernel {
     fn drop(&mut self) {
-        // It has ended already, or does now; its other processes end with it, which traces them.
+        // The kernel has ended or ends now. It traces its other processes, so they end with it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Fails unless each of the loads says that it passed, and nothing warns.
+/// Fails unless each load reports that it passed and nothing warns.
 pub fn judge(said: &str, loads: &[&str], what: &str) -> Result<()> {
     for load in loads {
         ensure!(
             said.contains(&format!("passed: {load}\n")),
-            "{what}: {load} did not pass; it said:\n{said}"
+            "{what}: {load} did not pass; its output:\n{said}"
         );
     }
     for trouble in ["WARNING", "BUG", "Kernel panic", "segfault"] {

@@ -1,17 +1,18 @@
-//! What two guests printed, test by test.
+//! Compares what two guests printed, test by test.
 //!
-//! Takes the outcomes of `guest.sh` under both kernels; says for a test whether both succeeded and
-//! saw the same, and if not, what differs.
+//! Input: the outcomes of `guest.sh` under both kernels. Output: for each test, whether both guests
+//! succeeded and printed the same, or the difference.
 
-use guest::{End, Outcome};
+use guest::{GuestEnd, GuestOutcome};
 
 pub struct Tests<'a> {
-    pub before: &'a Outcome,
-    pub after: &'a Outcome,
+    pub before: &'a GuestOutcome,
+    pub after: &'a GuestOutcome,
 }
 
 impl Tests<'_> {
-    /// The error names the kernel at fault: a test that the original fails shows nothing.
+    /// Compares one test. The error names the kernel that failed: a test that fails under the
+    /// original kernel proves nothing.
     pub fn compare(&self, test: &str) -> Result<(), String> {
         let before =
             section(self.before, test).map_err(|why| format!("the original kernel: {why}"))?;
@@ -23,12 +24,12 @@ impl Tests<'_> {
         }
     }
 
-    /// Both guests ran all tests and stopped by themselves.
+    /// Checks that both guests ran all tests and stopped by themselves.
     pub fn ended(&self) -> Result<(), String> {
         for (kernel, outcome) in
             [("the original kernel", self.before), ("the new kernel", self.after)]
         {
-            if outcome.end != End::Exited(0) {
+            if outcome.end != GuestEnd::Exited(0) {
                 return Err(format!(
                     "{kernel}: {:?}; its last words: {}",
                     outcome.end,
@@ -41,7 +42,7 @@ impl Tests<'_> {
 }
 
 /// What a test printed, if it succeeded.
-fn section<'a>(outcome: &'a Outcome, test: &str) -> Result<&'a str, String> {
+fn section<'a>(outcome: &'a GuestOutcome, test: &str) -> Result<&'a str, String> {
     let begin = format!("@@ begin {test}\n");
     let end = format!("@@ end {test} ");
     let start =
@@ -76,7 +77,7 @@ fn difference(before: &str, after: &str) -> String {
     lines.join("\n")
 }
 
-/// The end of a text, for an error message.
+/// The end of a text for an error message.
 pub fn last_words(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(8)..].join("\n")
@@ -86,9 +87,9 @@ pub fn last_words(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn outcome(output: &str) -> Outcome {
-        Outcome {
-            end: End::Exited(0),
+    fn outcome(output: &str) -> GuestOutcome {
+        GuestOutcome {
+            end: GuestEnd::Exited(0),
             console: String::new(),
             output: output.into(),
             qemu: String::new(),
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_passes_only_if_both_succeed_and_see_the_same() {
+    fn a_test_passes_only_if_both_guests_succeed_and_print_the_same() {
         let good = "@@ begin x\na\n@@ end x 0\n";
         assert_eq!(compare(good, good), Ok(()));
         assert!(compare(good, "@@ begin x\nb\n@@ end x 0\n").unwrap_err().contains("- a\n+ b"));

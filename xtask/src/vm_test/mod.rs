@@ -1,27 +1,29 @@
-//! `cargo xtask vm-test OLD NEW`: whether a relinked kernel does in a guest what the original does.
+//! `cargo xtask vm-test OLD NEW`: tests whether a relinked kernel works in a guest like the
+//! original.
 //!
-//! Takes the trees of both kernels; boots each on each machine with KASLR, runs `guest.sh`, and
-//! compares what the tests saw. A test passes if it succeeds under both kernels and prints the
-//! same. Then runs the shipped workloads, which check their own output, under the new kernel.
-//! Prints a line a test.
+//! Input: the trees of both kernels. The test boots each kernel on each machine with KASLR, runs
+//! `guest.sh`, and compares the output. A test passes if it succeeds under both kernels and prints
+//! the same. Then the new kernel runs the shipped workloads, which check their own output. Prints
+//! one line for each test.
 
 mod compare;
 
 use crate::machine::{self, Machine, side_by_side};
+use crate::score::TestScore;
 use anyhow::{Context, Result, bail};
-use check::kernel::Kernel as Vmlinux;
+use check::kernel::KernelFile as Vmlinux;
 use compare::Tests;
-use guest::{self, Contents, End, Kernel, Module, Outcome, Workload};
+use guest::{self, GuestContents, GuestEnd, GuestKernel, GuestOutcome, KernelModule, Workload};
 use std::collections::HashSet;
 use std::path::Path;
 
 const SCRIPT: &str = include_str!("guest.sh");
 const BAD_POINTERS: &str = include_str!("bad-pointers.c");
 
-/// A machine, and the tests that run on it, in their order.
-struct Tried {
+/// A machine, with the tests that run on it, in their order.
+struct MachineTests {
     machine: Machine,
-    /// What the kernel must report on this machine.
+    /// The text that the kernel must report on this machine.
     mitigation: &'static str,
     tests: &'static [&'static str],
 }
@@ -56,31 +58,39 @@ const MITIGATED: &[&str] = &[
     "no_complaints",
 ];
 
-const MACHINES: &[Tried] = &[
-    Tried { machine: Machine::new("1 CPU", 1, "max", &[]), mitigation: "", tests: EVERYTHING },
-    Tried { machine: Machine::new("4 CPUs", 4, "max", &[]), mitigation: "", tests: EVERYTHING },
-    // Call-depth tracking: every call and return is patched.
-    Tried {
+const MACHINES: &[MachineTests] = &[
+    MachineTests {
+        machine: Machine::new("1 CPU", 1, "max", &[]),
+        mitigation: "",
+        tests: EVERYTHING,
+    },
+    MachineTests {
+        machine: Machine::new("4 CPUs", 4, "max", &[]),
+        mitigation: "",
+        tests: EVERYTHING,
+    },
+    // Call-depth tracking: the kernel patches every call and return.
+    MachineTests {
         machine: Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]),
         mitigation: "retbleed:Mitigation: Stuffing",
         tests: MITIGATED,
     },
     // Safe returns against speculative return stack overflow.
-    Tried {
+    MachineTests {
         machine: Machine::new("EPYC", 1, "EPYC-Milan", &["spec_rstack_overflow=safe-ret"]),
         mitigation: "Safe RET",
         tests: MITIGATED,
     },
 ];
 
-/// Stands among machines for running the shipped workloads.
+/// The name that selects the shipped workloads instead of a machine.
 const WORKLOADS: &str = "workloads";
 
 const MODULES: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
 
-/// `wanted` names machines, or "workloads"; none runs everything.
+/// `wanted` are names of machines, or "workloads". Without names, everything runs.
 pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
-    let (old, new) = (Kernel::open(old, None)?, Kernel::open(new, None)?);
+    let (old, new) = (GuestKernel::open(old, None)?, GuestKernel::open(new, None)?);
     let is_wanted = |name: &str| wanted.is_empty() || wanted.contains(&name);
     let exists = |name: &str| name == WORKLOADS || MACHINES.iter().any(|m| m.machine.name == name);
     if let Some(unknown) = wanted.iter().find(|name| !exists(name)) {
@@ -89,18 +99,19 @@ pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
     }
     let bad_pointers = crate::bare::compile("bad-pointers.c", BAD_POINTERS)?;
     let parts = parts(&old.vmlinux, &new.vmlinux)?;
-    // A relinked kernel takes the modules of the original.
+    // A relinked kernel loads the modules of the original.
     let modules = MODULES.map(str::to_owned);
     let modules = || old.modules(&modules);
-    let mut score = Score::default();
+    let mut score = TestScore::default();
     for tried in MACHINES.iter().filter(|m| is_wanted(m.machine.name)) {
         let machine = &tried.machine;
-        let guest = |kernel: &Kernel, parts: &[String]| {
+        let guest = |kernel: &GuestKernel, parts: &[String]| {
             boot(machine, kernel, &contents(tried, parts, &bad_pointers, modules()?))
         };
         let (before, after) = match machine.cpus {
             1 => side_by_side(|| guest(&old, &[]), || guest(&new, &parts)),
-            // One alone keeps all of this machine busy, and late enough for the guest to complain.
+            // A single workload keeps this machine busy. With a second one the guest would be so
+            // late that it complains.
             _ => (guest(&old, &[]), guest(&new, &parts)),
         };
         let (before, after) = (before?, after?);
@@ -119,36 +130,11 @@ pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
             }
         }
     }
-    println!("{} passed, {} failed", score.passed, score.failed);
-    if score.failed > 0 {
-        bail!("the new kernel is not as good as the old one");
-    }
-    Ok(())
+    score.finish("the new kernel fails tests that the old one passes")
 }
 
-#[derive(Default)]
-struct Score {
-    passed: usize,
-    failed: usize,
-}
-
-impl Score {
-    fn count(&mut self, name: &str, result: Result<(), String>) {
-        match result {
-            Ok(()) => {
-                self.passed += 1;
-                println!("passed: {name}");
-            }
-            Err(why) => {
-                self.failed += 1;
-                println!("FAILED: {name}: {}", why.replace('\n', "\n    "));
-            }
-        }
-    }
-}
-
-fn boot(machine: &Machine, kernel: &Kernel, contents: &Contents) -> Result<Outcome> {
-    // The first hundred tasks' traces must fit.
+fn boot(machine: &Machine, kernel: &GuestKernel, contents: &GuestContents) -> Result<GuestOutcome> {
+    // The traces of the first hundred tasks must fit.
     let outcome = guest::run(&kernel.boot_image, contents, |boot| {
         machine.describe(boot, &["log_buf_len=8M"])
     });
@@ -157,12 +143,12 @@ fn boot(machine: &Machine, kernel: &Kernel, contents: &Contents) -> Result<Outco
 
 /// A guest that runs the machine's tests.
 fn contents(
-    tried: &Tried,
+    tried: &MachineTests,
     parts: &[String],
     bad_pointers: &[u8],
-    modules: Vec<Module>,
-) -> Contents {
-    let mut contents = Contents::of_script(SCRIPT, modules);
+    modules: Vec<KernelModule>,
+) -> GuestContents {
+    let mut contents = GuestContents::of_script(SCRIPT, modules);
     contents.file("/kernlane/tests", 0o644, tried.tests.join("\n"));
     contents.file("/kernlane/mitigation", 0o644, tried.mitigation);
     contents.file("/kernlane/parts", 0o644, parts.join("\n"));
@@ -171,9 +157,9 @@ fn contents(
     contents
 }
 
-fn workload(name: &str, old: &Kernel, new: &Kernel) -> Result<Result<(), String>> {
+fn workload(name: &str, old: &GuestKernel, new: &GuestKernel) -> Result<Result<(), String>> {
     let workload = Workload::open(name)?;
-    let contents = Contents::of_workload(&workload, old)?;
+    let contents = GuestContents::of_workload(&workload, old)?;
     let outcome = guest::run(&new.boot_image, &contents, |boot| {
         boot.kaslr = true;
         boot.memory_mb = workload.memory_mb;
@@ -181,16 +167,16 @@ fn workload(name: &str, old: &Kernel, new: &Kernel) -> Result<Result<(), String>
     })?;
     let complaint = outcome.console.lines().find(|line| machine::is_complaint(line));
     Ok(match (outcome.end, complaint) {
-        (End::Exited(0), None) => Ok(()),
+        (GuestEnd::Exited(0), None) => Ok(()),
         (_, Some(complaint)) => Err(format!("the kernel said: {complaint}")),
         (end, None) => Err(format!(
-            "{end:?}; the guest's last words: {}",
+            "{end:?}; the last lines of the guest: {}",
             compare::last_words(&outcome.output)
         )),
     })
 }
 
-/// A megabyte that is the same every time and does not compress.
+/// A megabyte that is always the same and cannot be compressed.
 fn noise() -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -201,10 +187,10 @@ fn noise() -> Vec<u8> {
     (0..1 << 20).map(|_| next()).collect()
 }
 
-/// At most this many of the parts that moved are probed: enabling a probe is slow under emulation.
+/// The largest number of moved parts that are probed. Enabling a probe is slow under emulation.
 const PROBED_PARTS: usize = 60;
 
-/// Symbols of code that only the new kernel has, evenly chosen.
+/// Symbols of code that only the new kernel has, at even distances.
 fn parts(old: &Path, new: &Path) -> Result<Vec<String>> {
     let (old, new) = (std::fs::read(old)?, std::fs::read(new)?);
     let names = |file| -> Result<Vec<String>> {

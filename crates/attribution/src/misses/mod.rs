@@ -14,6 +14,7 @@ mod walk;
 use crate::services::{self, symbols::KernelSymbols};
 use anyhow::{Context, Result};
 use collector::MissCollector;
+use image::mapping::map_file;
 use memory::DataOwners;
 use sim::MachineModel;
 use std::io::Read;
@@ -34,7 +35,8 @@ pub fn misses<R: Read>(
     machines: &[MachineModel],
 ) -> Result<Vec<MissTable>> {
     services::check(reader, symbols)?;
-    let variables = Variables::read(vmlinux).with_context(|| vmlinux.display().to_string())?;
+    let bytes = map_file(vmlinux)?;
+    let variables = Variables::read(&bytes).with_context(|| vmlinux.display().to_string())?;
     let header = reader.header().clone();
     let memory = DataOwners::new(&header, variables);
     let unknown = memory.unknown().map(str::to_owned);

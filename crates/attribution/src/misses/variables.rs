@@ -3,7 +3,6 @@
 
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
-use std::path::Path;
 
 #[derive(Clone, Debug, Default)]
 pub struct Variables {
@@ -16,12 +15,8 @@ pub struct Variables {
 }
 
 impl Variables {
-    pub fn read(vmlinux: &Path) -> Result<Variables> {
-        let file = std::fs::File::open(vmlinux).context("cannot be opened")?;
-        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends
-        // the process with SIGBUS, as for any reader.
-        let bytes = unsafe { memmap2::Mmap::map(&file) }.context("cannot be read")?;
-        let elf = object::File::parse(&*bytes).context(
+    pub fn read(vmlinux: &[u8]) -> Result<Variables> {
+        let elf = object::File::parse(vmlinux).context(
             "not an ELF file that can be read: the names of data need the kernel's vmlinux",
         )?;
         let area = elf.section_by_name(".data..percpu");

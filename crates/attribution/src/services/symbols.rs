@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
+use image::mapping::map_file;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::HashSet;
 use std::path::Path;
@@ -52,12 +53,7 @@ impl KernelSymbols {
     /// # Errors
     /// The file cannot be read, is neither, or names no code.
     pub fn read(path: &Path) -> Result<KernelSymbols> {
-        let file = std::fs::File::open(path)
-            .with_context(|| format!("{}: cannot be opened", path.display()))?;
-        // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends
-        // the process with SIGBUS, as for any reader.
-        let bytes = unsafe { memmap2::Mmap::map(&file) }
-            .with_context(|| format!("{}: cannot be read", path.display()))?;
+        let bytes = map_file(path)?;
         let symbols = match bytes.starts_with(b"\x7fELF") {
             true => KernelSymbols::from_elf(&bytes),
             false => KernelSymbols::from_map(&String::from_utf8_lossy(&bytes)),

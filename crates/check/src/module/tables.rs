@@ -125,7 +125,7 @@ impl Prover<'_> {
     fn alternatives(&self, sites: &Sites) -> Result<()> {
         let found = self.entries(".altinstructions", 14, &[0, 4])?;
         let all = self.copied_entries(&self.kernel.tables.alternatives, |e| e.site);
-        let mut expected: BTreeMap<Place, Vec<&image::linked::tables::Alternative>> =
+        let mut expected: BTreeMap<Place, Vec<&image::linked::tables::AlternativeEntry>> =
             BTreeMap::new();
         for e in all {
             if let Some(&at) = sites.get(&e.site) {

@@ -12,7 +12,7 @@ use iced_x86::{
     OpKind, Register, UsedRegister,
 };
 use image::object::KernelObject;
-use image::object::elf::Relocation;
+use image::object::elf::ElfRelocation;
 use object::elf::R_X86_64_64;
 
 /// A call or jump through a register.
@@ -109,7 +109,7 @@ impl Scan<'_, '_> {
     fn step(
         &mut self,
         i: &Instruction,
-        relocation: Option<&Relocation>,
+        relocation: Option<&ElfRelocation>,
         registers: &mut Registers,
     ) {
         let moved = (i.mnemonic() == Mnemonic::Mov
@@ -134,7 +134,7 @@ impl Scan<'_, '_> {
     }
 
     /// The function of `.text` whose address a relocation writes.
-    fn function(&self, r: &Relocation) -> Option<u32> {
+    fn function(&self, r: &ElfRelocation) -> Option<u32> {
         let symbol = self.object.elf.symbol(r.symbol);
         if r.kind != R_X86_64_64 || symbol.section() != Some(self.object.text) {
             return None;

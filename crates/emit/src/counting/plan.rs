@@ -9,7 +9,7 @@ use crate::counting::flags::{self, Place, Step, Successors};
 use crate::object::Counter;
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use image::object::pieces::{Piece, SiteKind};
-use image::object::tables::Meaning;
+use image::object::tables::ReferenceMeaning;
 use image::object::{KernelObject, flow};
 use layout::graph::EdgeKind;
 
@@ -52,8 +52,8 @@ fn open_by_tables(object: &KernelObject<'_>, flow: &mut Flow) {
     for r in &object.references {
         let Some(piece) = piece_of(object, r.target) else { continue };
         match r.meaning {
-            Meaning::Control => flow.open_in[piece] = true,
-            Meaning::Instruction if leaving.contains(&Some(r.section)) => {
+            ReferenceMeaning::Control => flow.open_in[piece] = true,
+            ReferenceMeaning::Instruction if leaving.contains(&Some(r.section)) => {
                 flow.open_out[piece] = true
             }
             _ => {}
@@ -118,7 +118,7 @@ fn loops(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<u32> {
 
 fn places(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<Option<Place>> {
     let mut named: Vec<u32> = (object.references.iter())
-        .filter(|r| r.meaning == Meaning::Instruction)
+        .filter(|r| r.meaning == ReferenceMeaning::Instruction)
         .map(|r| r.target)
         .collect();
     named.sort_unstable();

@@ -11,7 +11,7 @@ use iced_x86::{Decoder, DecoderOptions};
 use image::address::LinkAddr;
 use image::object::KernelObject;
 use image::object::pieces::Piece;
-use image::{BlockIndex, End, Image};
+use image::{BlockEnd, BlockIndex, Image};
 use layout::graph::EdgeKind;
 use profile::edges::{CountedBlock, derive};
 use profile::{Profile, ProfileSource};
@@ -163,11 +163,11 @@ impl Making<'_, '_> {
                 let runs_on = image.blocks[..behind]
                     .get(n + 1)
                     .is_some_and(|next| next.addr == block.end_addr());
-                if runs_on && matches!(block.end, End::FallThrough | End::Call(_)) {
+                if runs_on && matches!(block.end, BlockEnd::FallThrough | BlockEnd::Call(_)) {
                     let edge = (block.addr, block.end_addr());
                     self.profile.edges.insert(edge, (EdgeKind::FallThrough, count));
                 }
-                if let End::Call(Some(callee)) = block.end
+                if let BlockEnd::Call(Some(callee)) = block.end
                     && starts_function(image, callee)
                 {
                     *self.profile.calls.entry((block.addr, callee)).or_default() += count;
@@ -223,7 +223,7 @@ impl Making<'_, '_> {
     /// out.
     fn through_registers(&self, through: &[ThroughRegister]) -> (u64, u64) {
         let image = self.subject.image;
-        let indirect = image.blocks.iter().filter(|b| b.end == End::Call(None));
+        let indirect = image.blocks.iter().filter(|b| b.end == BlockEnd::Call(None));
         let all = indirect.filter_map(|b| self.profile.blocks.get(&b.addr)).sum();
         let known = through.iter().filter(|t| t.is_call).map(|t| self.count_at(t.at)).sum();
         (all, known)

@@ -10,16 +10,16 @@ use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
-use image::object::functions::Function;
-use image::object::pieces::{Exit, Piece, Site, SiteKind};
+use image::object::functions::TextFunction;
+use image::object::pieces::{CodeSite, Piece, PieceExit, SiteKind};
 
 /// The functions of a group and their pieces.
 pub struct Original<'k, 'd> {
     pub kernel: &'k LinkedKernel<'d>,
     /// Ascending, none of them joined with another.
-    pub functions: Vec<Function>,
+    pub functions: Vec<TextFunction>,
     pub pieces: Vec<Piece>,
-    pub sites: Vec<Site>,
+    pub sites: Vec<CodeSite>,
     /// Each function's bytes: as in the file, with what the running kernel has filled in for good
     /// (addresses, constants).
     pub code: Vec<Vec<u8>>,
@@ -118,7 +118,7 @@ impl Original<'_, '_> {
         &self.code[function as usize][(from - base) as usize..(to - base) as usize]
     }
 
-    fn sites_in(&self, from: u32, to: u32) -> &[Site] {
+    fn sites_in(&self, from: u32, to: u32) -> &[CodeSite] {
         &self.sites
             [self.sites.partition_point(|s| s.at < from)..self.sites.partition_point(|s| s.at < to)]
     }
@@ -189,12 +189,12 @@ impl Original<'_, '_> {
     fn open(&self, index: usize, piece: &Piece) -> Result<Lifted> {
         let tail = |exit| (exit, piece.tail);
         let (exit, tail) = match piece.exit {
-            Exit::Stop => (LiftedExit::Stop, 0),
-            Exit::Runs => (LiftedExit::Runs, 0),
-            Exit::Jump(to) => {
+            PieceExit::Stop => (LiftedExit::Stop, 0),
+            PieceExit::Runs => (LiftedExit::Runs, 0),
+            PieceExit::Jump(to) => {
                 self.piece_from(to).map_or((LiftedExit::Stop, 0), |to| tail(LiftedExit::Jump(to)))
             }
-            Exit::Branch(to) => {
+            PieceExit::Branch(to) => {
                 self.piece_from(to).map_or((LiftedExit::Runs, 0), |to| tail(LiftedExit::Branch(to)))
             }
         };
@@ -221,7 +221,7 @@ impl Original<'_, '_> {
         })
     }
 
-    fn lift_static_key(&self, key: &Site, lifted: &mut Lifted) {
+    fn lift_static_key(&self, key: &CodeSite, lifted: &mut Lifted) {
         let SiteKind::StaticKey { jumps } = key.kind else { return };
         match jumps {
             false => lifted.bytes.extend(NOP5),

@@ -16,8 +16,8 @@ pub use lift::{Original, Target};
 use anyhow::{Context, Result, ensure};
 use elf::{Against, Relocation, Section, Symbol};
 use image::address::LinkAddr;
-use image::linked::exports::{Export, ModuleStructure};
-use image::place::{self, Exit, Movable, Places};
+use image::linked::exports::{ExportedSymbol, ModuleStructure};
+use image::place::{self, BlockPlaces, MovableBlock, MovableExit};
 use lift::{Fixup, Lifted, LiftedExit};
 use object::elf::{R_X86_64_32S, R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ pub struct Loading<'a> {
     pub magic: &'a str,
     pub structure: ModuleStructure,
     /// What all references to the kernel go through.
-    pub base: Export,
+    pub base: ExportedSymbol,
     /// The checksum of `module_layout`.
-    pub layout: Export,
+    pub layout: ExportedSymbol,
 }
 
 /// A module, and where things are in its `.text`.
@@ -113,7 +113,7 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
     })
 }
 
-fn summary(places: &Places) -> Summary {
+fn summary(places: &BlockPlaces) -> Summary {
     let count = |ending| places.ending.iter().filter(|&&e| e == ending).count();
     Summary {
         pieces: places.new.len(),
@@ -129,7 +129,7 @@ fn lead(original: &Original<'_, '_>, piece: &image::object::pieces::Piece, paddi
 }
 
 /// The lifted pieces as the placer sees them, at imagined addresses in their old order.
-fn movables(lifted: &[Lifted], leads: &[u32]) -> Vec<Movable> {
+fn movables(lifted: &[Lifted], leads: &[u32]) -> Vec<MovableBlock> {
     let mut at = 0;
     let starts: Vec<LinkAddr> = lifted
         .iter()
@@ -141,15 +141,15 @@ fn movables(lifted: &[Lifted], leads: &[u32]) -> Vec<Movable> {
         })
         .collect();
     let exit = |exit| match exit {
-        LiftedExit::Stop => Exit::Stop,
-        LiftedExit::Runs => Exit::Runs,
-        LiftedExit::Jump(to) => Exit::Jump(starts[to as usize]),
-        LiftedExit::Branch(to) => Exit::Branch(starts[to as usize]),
+        LiftedExit::Stop => MovableExit::Stop,
+        LiftedExit::Runs => MovableExit::Runs,
+        LiftedExit::Jump(to) => MovableExit::Jump(starts[to as usize]),
+        LiftedExit::Branch(to) => MovableExit::Branch(starts[to as usize]),
     };
     lifted
         .iter()
         .enumerate()
-        .map(|(i, l)| Movable {
+        .map(|(i, l)| MovableBlock {
             at: starts[i],
             size: l.bytes.len() as u32 + u32::from(l.tail),
             lead: leads[i],
@@ -164,7 +164,12 @@ fn movables(lifted: &[Lifted], leads: &[u32]) -> Vec<Movable> {
         .collect()
 }
 
-fn write_text(lifted: &[Lifted], leads: &[u32], places: &Places, order: &[u32]) -> Result<Vec<u8>> {
+fn write_text(
+    lifted: &[Lifted],
+    leads: &[u32],
+    places: &BlockPlaces,
+    order: &[u32],
+) -> Result<Vec<u8>> {
     use crate::branch::{write_branch, write_jump};
     use place::Ending;
     let new = |piece: usize| places.new[piece].0 as u32;
@@ -212,7 +217,7 @@ fn section(name: &'static str, flags: u32, align: u64, data: Vec<u8>) -> Section
 struct Writer<'a, 'k, 'd> {
     original: &'a Original<'k, 'd>,
     lifted: &'a [Lifted],
-    places: &'a Places,
+    places: &'a BlockPlaces,
     loading: &'a Loading<'a>,
 }
 

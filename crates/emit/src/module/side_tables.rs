@@ -7,7 +7,8 @@ use super::elf::{Against, Relocation, Section};
 use super::{REPLACEMENTS, TEXT, Target, Writer, section};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
-use image::linked::tables::{OrcState, within};
+use image::linked::tables::within;
+use image::object::orc::OrcState;
 use object::elf::{R_X86_64_PC32, R_X86_64_PC64, SHF_WRITE};
 
 /// Room for a module's name in `struct module` and for a symbol's in `__versions`:

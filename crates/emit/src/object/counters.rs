@@ -1,32 +1,33 @@
-//! Counters in the code: the instruction that counts, and the room for what it counts.
+//! Counters in the code: the instructions that count, and the memory for the counts.
 //!
-//! Takes places in `.text`; gives the bytes that go in front of what stands there, and their
-//! relocations. The counts are 64 bits each, in the order of the counters, behind what the object's
-//! `.bss` has: zero when the kernel starts.
+//! Input: places in `.text`. Output: the bytes that go in front of each place, and their
+//! relocations. Each count has 64 bits. The counts lie behind the old contents of the object's
+//! `.bss`, in the order of the counters, and are zero when the kernel starts.
 
-use super::translate::Translation;
+use super::translate::TextTranslation;
 use anyhow::{Context, Result, ensure};
 use image::object::KernelObject;
-use image::object::elf::{Relocation, SectionId};
+use image::object::elf::{ElfRelocation, SectionId};
 use image::object::pieces::Piece;
 use object::elf::{R_X86_64_PC32, SHT_NOBITS};
 
-/// The symbol of the counts, whose size is that of all of them.
+/// The symbol of the counts. Its size is the size of all counts.
 pub const COUNTS: &str = "__kernlane_counts";
 
-/// A counter in front of an instruction. What goes to the instruction goes to its counter first.
+/// A counter in front of an instruction. Control that goes to the instruction enters at the
+/// counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Where the instruction is in the old `.text`.
+    /// The offset of the instruction in the old `.text`.
     pub at: u32,
-    /// The arithmetic flags are needed behind it.
+    /// Whether code behind the counter needs the arithmetic flags.
     pub keeps_flags: bool,
 }
 
-/// `incq count(%rip)`. Not atomic: exact on one CPU only.
+/// `incq count(%rip)`. The instruction is not atomic, so it is exact on one CPU only.
 const COUNT: [u8; 7] = [0x48, 0xff, 0x05, 0, 0, 0, 0];
-/// The same with the flags kept. The code of a program may have data below its stack pointer (128
-/// bytes, "red zone").
+/// The same instruction with the flags saved. A program may have data below its stack pointer (128
+/// bytes, the red zone).
 #[rustfmt::skip]
 const COUNT_KEEPING_FLAGS: [u8; 22] = [
     0x48, 0x8d, 0x64, 0x24, 0x80,                       // lea -128(%rsp), %rsp
@@ -37,15 +38,17 @@ const COUNT_KEEPING_FLAGS: [u8; 22] = [
 ];
 
 impl Counter {
+    /// The instructions that count.
     pub fn code(&self) -> &'static [u8] {
         if self.keeps_flags { &COUNT_KEEPING_FLAGS } else { &COUNT }
     }
 
+    /// The length of the instructions.
     pub fn bytes(&self) -> u8 {
         self.code().len() as u8
     }
 
-    /// Where in its code the displacement of the count is.
+    /// The offset of the count's displacement in the instructions.
     fn field(&self) -> u32 {
         if self.keeps_flags { 9 } else { 3 }
     }
@@ -58,46 +61,48 @@ pub fn within<'c>(counters: &'c [Counter], piece: &Piece) -> &'c [Counter] {
     &counters[from..to]
 }
 
-/// Where the counts lie.
-pub struct Room {
+/// The memory of the counts.
+pub struct CountStorage {
     /// The object's `.bss`.
     pub section: SectionId,
+    /// The offset of the first count in the section.
     pub at: u64,
     /// Bytes.
     pub size: u64,
 }
 
-impl Room {
+impl CountStorage {
+    /// The alignment of the counts in bytes.
     pub const ALIGN: u64 = 64;
 
-    /// The room for these counters; `None` for none.
-    pub fn of(object: &KernelObject<'_>, counters: &[Counter]) -> Result<Option<Room>> {
+    /// The memory for these counters; `None` if there are none.
+    pub fn of(object: &KernelObject<'_>, counters: &[Counter]) -> Result<Option<CountStorage>> {
         if counters.is_empty() {
             return Ok(None);
         }
         let ascending = counters.windows(2).all(|pair| pair[0].at < pair[1].at);
-        ensure!(ascending, "two counters in one place");
+        ensure!(ascending, "two counters have the same place");
         let section =
             object.elf.by_name(".bss").filter(|&id| object.elf.section(id).kind == SHT_NOBITS);
-        let section = section.context("no .bss section, in which counts could lie")?;
-        Ok(Some(Room {
+        let section = section.context("no .bss section for the counts")?;
+        Ok(Some(CountStorage {
             section,
             at: object.elf.section(section).size.next_multiple_of(Self::ALIGN),
             size: counters.len() as u64 * 8,
         }))
     }
 
-    /// The relocations of `.text` with which the counters reach their counts, with old symbol
+    /// The relocations of `.text` by which the counters reach their counts, with old symbol
     /// numbers.
     pub fn relocations(
         &self,
         object: &KernelObject<'_>,
-        translation: &Translation<'_>,
+        translation: &TextTranslation<'_>,
         counters: &[Counter],
-    ) -> Result<Vec<Relocation>> {
+    ) -> Result<Vec<ElfRelocation>> {
         let symbol = object.elf.section_symbol(self.section)?;
         let of = |(n, counter): (usize, &Counter)| {
-            Ok(Relocation {
+            Ok(ElfRelocation {
                 offset: u64::from(translation.start(counter.at)? + counter.field()),
                 symbol,
                 kind: R_X86_64_PC32,

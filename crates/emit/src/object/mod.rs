@@ -1,8 +1,8 @@
-//! A rewritten `vmlinux.o`: the same program with its `.text` in another order.
+//! Rewrites a `vmlinux.o`: the same program with its `.text` in another order.
 //!
-//! Takes the object as read and an order of its pieces; gives the new object's bytes and the old →
-//! new map. Every relocation, symbol and side table follows from the one translation; ORC is made
-//! anew from it. Never reads or writes a file.
+//! Input: the object, and an order of its pieces. Output: the bytes of the new object, and the map
+//! from old to new addresses. Every relocation, symbol and side table follows from one translation.
+//! ORC is made again from that translation. This module never reads or writes a file.
 
 mod counters;
 mod orc;
@@ -20,72 +20,87 @@ use anyhow::{Context, Result};
 use image::address::LinkAddr;
 use image::object::KernelObject;
 use image::object::pieces::{self, SiteKind};
-use image::place::{self, Ending, Growing, Growth, Movable, Placement};
-use translate::Translation;
+use image::place::{self, Ending, Growth, GrowthSite, MovableBlock, Placement};
+use translate::TextTranslation;
 
-/// The new object, and what became of the code.
+/// The new object, and what happened to the code.
 pub struct Rewritten {
+    /// The bytes of the new object.
     pub bytes: Vec<u8>,
-    /// By the addresses that `.text` had and has when it is linked to `base`.
+    /// The old and the new addresses, if `.text` is linked to `base`.
     pub placement: Placement,
-    pub summary: Summary,
-    pub debug: Debug,
+    /// What the rewrite did.
+    pub summary: RewriteSummary,
+    /// What happened to debugging information.
+    pub debug: DebugInformation,
 }
 
-/// What rewriting did, in numbers.
+/// What a rewrite did, in numbers.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub struct Summary {
+pub struct RewriteSummary {
+    /// The functions of `.text`.
     pub functions: usize,
-    /// Functions laid out in more than one part.
+    /// Functions in more than one part.
     pub functions_split: usize,
+    /// The pieces of `.text`.
     pub pieces: usize,
+    /// Conditional branches that were inverted.
     pub branches_inverted: usize,
+    /// Jumps that became fall-throughs.
     pub jumps_dropped: usize,
+    /// Jumps that were appended.
     pub jumps_added: usize,
+    /// Static-key sites that grew from two to five bytes.
     pub static_keys_grown: usize,
+    /// Bytes of the old `.text`.
     pub text_before: u64,
+    /// Bytes of the new `.text`.
     pub text_after: u64,
 }
 
-/// How the order is to be carried out.
-pub struct Plan<'a> {
+/// How to rewrite an object.
+pub struct RewritePlan<'a> {
     /// A permutation of the object's pieces.
     pub order: &'a [u32],
-    /// How many of them, from the front, are hot: a part of a function behind them is named
-    /// `.cold`.
+    /// How many pieces, counted from the front of the order, are hot. A part of a function behind
+    /// them is named `.cold`.
     pub hot: usize,
-    /// Where the object's `.text` begins in the linked kernel.
+    /// The link address of the object's `.text`.
     pub base: LinkAddr,
+    /// How to name the parts of functions.
     pub names: PartNames,
-    /// Ascending by place, at most one for each place.
+    /// The counters, ascending by place, at most one for each place.
     pub counters: &'a [Counter],
 }
 
-/// What the parts of a function behind its first are called.
+/// How the parts of a function behind its first part are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartNames {
-    /// `f.warm.N` among hot code, `f.cold` behind it: what people know from BOLT. A compiler's
-    /// `f.part.N` is called, these are not.
+    /// `f.warm.N` in hot code, `f.cold` behind it. People know these names from BOLT. Compilers use
+    /// `f.part.N` for parts that are called; these parts are not called.
     Readable,
-    /// `f.cold.N`, with `f` made unique: what objtool can join again.
+    /// `f.cold.N`, with `f` made unique, so that objtool can join the parts again.
     Joinable,
 }
 
-/// What becomes of debugging information (DWARF). Its line tables measure distances in the old
-/// code, so it is wrong for moved code.
+/// What happens to debugging information (DWARF). Its line tables contain distances in the old
+/// code, so the information is wrong for moved code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Debug {
-    /// There is none.
+pub enum DebugInformation {
+    /// The object has none.
     None,
-    /// Nothing moved: it is kept as it is.
+    /// Nothing moved, so the information stays.
     Kept,
-    /// It is left out.
+    /// The information is removed.
     Dropped,
 }
 
 /// Rewrites the object.
-pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> {
+///
+/// # Errors
+/// A reference cannot be translated, or the new `.text` is too large.
+pub fn rewrite(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Result<Rewritten> {
     let movables = movables(object, plan);
     let growing = growing(object, plan);
     let head = object.pieces.first().map_or(0, |p| p.at - p.lead);
@@ -93,9 +108,9 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
     let places = place::place(&movables, &growing, plan.order, start)?;
     let size =
         u32::try_from(places.end.0 - plan.base.0).context("the new .text is larger than 4 GB")?;
-    let translation = Translation::new(object, &places, &growing, plan.base, size);
+    let translation = TextTranslation::new(object, &places, &growing, plan.base, size);
     let text = text::write(object, &places, &translation, plan, head)?;
-    let counters = counters::Room::of(object, plan.counters)?;
+    let counters = counters::CountStorage::of(object, plan.counters)?;
     let symbols = symbols::rewrite(object, &places, &translation, plan, counters.as_ref())?;
     let orc = orc::rewrite(object, &places, &translation, plan.order, head)?;
     let debug = debug_of(object, plan);
@@ -103,7 +118,7 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
         relocations::rewrite(object, &translation, plan, counters.as_ref(), &symbols, debug)?;
     let bytes = write::write(object, text, &symbols, orc, relocations, counters.as_ref(), debug)?;
     let count = |ending: Ending| places.ending.iter().filter(|&&e| e == ending).count();
-    let summary = Summary {
+    let summary = RewriteSummary {
         functions: object.functions.len(),
         functions_split: symbols.functions_split,
         pieces: object.pieces.len(),
@@ -118,48 +133,47 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &Plan<'_>) -> Result<Rewritten> 
     Ok(Rewritten { bytes, placement, summary, debug })
 }
 
-fn debug_of(object: &KernelObject<'_>, plan: &Plan<'_>) -> Debug {
+fn debug_of(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> DebugInformation {
     let unmoved = plan.order.is_sorted() && plan.counters.is_empty();
     match object.elf.sections.iter().any(|s| s.is_debug()) {
-        false => Debug::None,
-        true if unmoved => Debug::Kept,
-        true => Debug::Dropped,
+        false => DebugInformation::None,
+        true if unmoved => DebugInformation::Kept,
+        true => DebugInformation::Dropped,
     }
 }
 
-/// What compilers align the entries of functions to for the decoder's sake. Among hot code it costs
-/// more lines of the cache than it saves. Nothing in the kernel relies on it (larger alignments are
-/// asked for by the code itself): what patches the padding in front of an entry measures from the
-/// entry. One place looks at it, `is_callthunk` in arch/x86/kernel/callthunks.c, to see whether a
-/// function that a BPF program calls counts its calls itself; for an entry that is not aligned it
-/// says no, and the program counts the call.
+/// The alignment that compilers give the entries of functions for the sake of the decoder. In hot
+/// code it costs more cache lines than it saves. The kernel does not rely on it: code that needs a
+/// larger alignment requests it, and code that patches the padding in front of an entry measures
+/// from the entry. Only `is_callthunk` in arch/x86/kernel/callthunks.c looks at the alignment, to
+/// decide whether a function that a BPF program calls counts its own calls. For an entry that is
+/// not aligned it says no, and the program counts the call.
 const ENTRY_ALIGNMENT: u32 = 16;
 
-/// The pieces as the placer sees them.
-fn movables(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Movable> {
+/// The pieces in the form that the placer needs.
+fn movables(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Vec<MovableBlock> {
     let base = plan.base;
     let mut hot = vec![false; object.pieces.len()];
     plan.order[..plan.hot].iter().for_each(|&piece| hot[piece as usize] = true);
     let address = |at: u32| LinkAddr(base.0 + u64::from(at));
     let exit = |exit| match exit {
-        pieces::Exit::Stop => place::Exit::Stop,
-        pieces::Exit::Runs => place::Exit::Runs,
-        pieces::Exit::Jump(to) => place::Exit::Jump(address(to)),
-        pieces::Exit::Branch(to) => place::Exit::Branch(address(to)),
+        pieces::PieceExit::Stop => place::MovableExit::Stop,
+        pieces::PieceExit::Runs => place::MovableExit::Runs,
+        pieces::PieceExit::Jump(to) => place::MovableExit::Jump(address(to)),
+        pieces::PieceExit::Branch(to) => place::MovableExit::Branch(address(to)),
     };
     object
         .pieces
         .iter()
         .zip(hot)
-        .map(|(p, hot)| Movable {
+        .map(|(p, hot)| MovableBlock {
             at: address(p.at),
             size: p.size,
             lead: p.lead,
             lead_named: p.lead > 0 && object.functions[p.function as usize].lead_named,
             gap: p.gap,
             align: if hot && p.align <= ENTRY_ALIGNMENT { 1 } else { p.align },
-            // The piece knows of its place in the section only, which need not lie at a page's
-            // start.
+            // The piece knows only its offset in the section, which need not begin at a page.
             residue: if hot && p.align <= ENTRY_ALIGNMENT {
                 0
             } else {
@@ -172,20 +186,20 @@ fn movables(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Movable> {
         .collect()
 }
 
-/// The places that grow: static keys of two bytes, which may have to, and those with counters.
-fn growing(object: &KernelObject<'_>, plan: &Plan<'_>) -> Vec<Growing> {
+/// The places that may grow: two-byte static keys, and places with counters.
+fn growing(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Vec<GrowthSite> {
     let address = |at: u32| LinkAddr(plan.base.0 + u64::from(at));
-    let grows = |s: &&pieces::Site| s.len == 2 && matches!(s.kind, SiteKind::StaticKey { .. });
+    let grows = |s: &&pieces::CodeSite| s.len == 2 && matches!(s.kind, SiteKind::StaticKey { .. });
     let keys = object
         .sites
         .iter()
         .filter(grows)
-        .map(|s| Growing { at: address(s.at), growth: Growth::WhenFar(address(s.target)) });
+        .map(|s| GrowthSite { at: address(s.at), growth: Growth::WhenFar(address(s.target)) });
     let counters = plan
         .counters
         .iter()
-        .map(|c| Growing { at: address(c.at), growth: Growth::Always(c.bytes()) });
-    let mut growing: Vec<Growing> = keys.chain(counters).collect();
+        .map(|c| GrowthSite { at: address(c.at), growth: Growth::Always(c.bytes()) });
+    let mut growing: Vec<GrowthSite> = keys.chain(counters).collect();
     growing.sort_by_key(|g| g.at);
     growing
 }

@@ -1,33 +1,33 @@
-//! The unwinder's table (ORC) for the new `.text`.
+//! Makes the unwinder's table (ORC) for the new `.text`.
 //!
-//! Takes the old table as a function from address to state; gives the table for the new addresses.
-//! A jump that was added has the state of the place it goes to, not of the instruction in front of
-//! it; padding has none. Entries for other sections pass unchanged.
+//! Input: the old table, as a function from address to state. Output: the table for the new
+//! addresses. An appended jump has the state of its target, not of the instruction in front of it.
+//! Padding has no state. Entries of other sections do not change.
 
-use super::translate::Translation;
+use super::translate::TextTranslation;
 use anyhow::Result;
 use image::object::KernelObject;
-use image::object::elf::{Relocation, SectionId};
-use image::object::orc::{OrcSections, State, UNDEFINED, state_at};
-use image::place::Places;
+use image::object::elf::{ElfRelocation, SectionId};
+use image::object::orc::{OrcSections, OrcState, UNDEFINED, state_at};
+use image::place::BlockPlaces;
 
-/// The new `.orc_unwind_ip`, its relocations, and `.orc_unwind`.
-pub struct Orc {
+/// The new `.orc_unwind_ip`, its relocations, and the new `.orc_unwind`.
+pub struct OrcTables {
     pub ip_section: SectionId,
     pub unwind_section: SectionId,
     pub ip: Vec<u8>,
-    pub relocations: Vec<Relocation>,
+    pub relocations: Vec<ElfRelocation>,
     pub unwind: Vec<u8>,
 }
 
-/// Makes the table anew; `None` when the kernel has none.
+/// Makes the new table; `None` if the kernel has none.
 pub fn rewrite(
     object: &KernelObject<'_>,
-    places: &Places,
-    translation: &Translation<'_>,
+    places: &BlockPlaces,
+    translation: &TextTranslation<'_>,
     order: &[u32],
     head: u32,
-) -> Result<Option<Orc>> {
+) -> Result<Option<OrcTables>> {
     let elf = &object.elf;
     let Some(sections) = OrcSections::find(elf, |id| object.relocations[id.0 as usize].len())?
     else {
@@ -35,13 +35,13 @@ pub fn rewrite(
     };
     let (ip_section, unwind_section, states) = (sections.ip, sections.unwind, sections.states);
     let old_ip = &object.relocations[ip_section.0 as usize];
-    let is_text = |r: &Relocation| elf.symbol(r.symbol).section() == Some(object.text);
+    let is_text = |r: &ElfRelocation| elf.symbol(r.symbol).section() == Some(object.text);
     let old = sections.table(elf, old_ip, object.text)?;
     let fresh = new_table(object, places, translation, order, head, &old);
 
     let symbol = object.elf.section_symbol(object.text)?;
     let first_of_text = old_ip.iter().position(is_text).unwrap_or(old_ip.len());
-    let mut orc = Orc {
+    let mut orc = OrcTables {
         ip_section,
         unwind_section,
         ip: Vec::new(),
@@ -51,7 +51,7 @@ pub fn rewrite(
     for (i, r) in old_ip.iter().enumerate() {
         if i == first_of_text {
             for &(at, state) in &fresh {
-                orc.push(Relocation { symbol, addend: i64::from(at), ..*r }, state);
+                orc.push(ElfRelocation { symbol, addend: i64::from(at), ..*r }, state);
             }
         }
         if !is_text(r) {
@@ -62,33 +62,33 @@ pub fn rewrite(
     Ok(Some(orc))
 }
 
-impl Orc {
-    fn push(&mut self, relocation: Relocation, state: State) {
+impl OrcTables {
+    fn push(&mut self, relocation: ElfRelocation, state: OrcState) {
         let offset = self.relocations.len() as u64 * 4;
-        self.relocations.push(Relocation { offset, ..relocation });
+        self.relocations.push(ElfRelocation { offset, ..relocation });
         self.unwind.extend_from_slice(&state);
     }
 }
 
 fn new_table(
     object: &KernelObject<'_>,
-    places: &Places,
-    translation: &Translation<'_>,
+    places: &BlockPlaces,
+    translation: &TextTranslation<'_>,
     order: &[u32],
     head: u32,
-    old: &[(u32, State)],
-) -> Vec<(u32, State)> {
-    let mut new: Vec<(u32, State)> = Vec::with_capacity(old.len() + old.len() / 2);
+    old: &[(u32, OrcState)],
+) -> Vec<(u32, OrcState)> {
+    let mut new: Vec<(u32, OrcState)> = Vec::with_capacity(old.len() + old.len() / 2);
     let mut last = None;
-    let mut push = |at: u32, state: State| {
+    let mut push = |at: u32, state: OrcState| {
         if last != Some(state) {
             new.push((at, state));
             last = Some(state);
         }
     };
-    // A stretch of the old code, with the entries that begin inside it.
+    // Adds a stretch of the old code, with the entries that begin inside it.
     let copy =
-        |push: &mut dyn FnMut(u32, State), from: u32, to: u32, place: &dyn Fn(u32) -> u32| {
+        |push: &mut dyn FnMut(u32, OrcState), from: u32, to: u32, place: &dyn Fn(u32) -> u32| {
             if from == to {
                 return;
             }
@@ -106,8 +106,8 @@ fn new_table(
         if translation.new[i] - piece.lead > end {
             push(end, UNDEFINED);
         }
-        // An instruction of the branch at the end keeps its state wherever it begins now; a dropped
-        // one leaves none.
+        // An instruction of the branch at the end keeps its state wherever it begins in the new
+        // code. A dropped branch has no state.
         let dropped = places.tail[i] == 0;
         let to = piece.end() - if dropped { u32::from(piece.tail) } else { 0 };
         copy(&mut push, piece.at - piece.lead, to, &|at| translation.inside(i, at));
@@ -125,7 +125,7 @@ fn new_table(
     if end < translation.size {
         push(end, UNDEFINED);
     }
-    // The terminator stands even where the last state is the same.
+    // The terminator is needed even if the last state is the same.
     new.push((translation.size, UNDEFINED));
     new
 }

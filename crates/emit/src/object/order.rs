@@ -1,12 +1,13 @@
-//! A layout, which speaks of old link addresses, as an order of pieces.
+//! Turns a layout, which uses old link addresses, into an order of pieces.
 
 use ::layout::random::SplitMix64;
 use image::address::LinkAddr;
 use image::object::KernelObject;
 use image::order::Layout;
+use image::runs::LayoutRuns;
 
-/// The offsets in `.text` (which lies at `base`, `size` bytes long) at which a layout's runs begin
-/// and end, ascending.
+/// The ascending offsets at which a layout's runs begin and end, in a `.text` of `size` bytes at
+/// `base`.
 pub fn cuts_of(layout: &Layout, base: LinkAddr, size: u64) -> Vec<u32> {
     let ends = layout.runs.iter().flat_map(|r| [r.start.0, r.start.0 + r.size]);
     let mut cuts: Vec<u32> =
@@ -16,36 +17,24 @@ pub fn cuts_of(layout: &Layout, base: LinkAddr, size: u64) -> Vec<u32> {
     cuts
 }
 
-/// The order of the object's pieces that a layout asks for, and how many of them are in its hot
-/// runs. A piece goes where its first byte goes, a nameless one behind the piece that it followed;
-/// pieces that no run names stay in their order behind all that are named.
+/// The order of the object's pieces according to a layout, and the number of pieces in its hot
+/// runs. A piece goes with the run that holds its first byte. A nameless piece stays behind the
+/// piece that it followed. Pieces without a run keep their order behind all others.
 pub fn order_of(layout: &Layout, object: &KernelObject<'_>, base: LinkAddr) -> (Vec<u32>, usize) {
-    let mut runs: Vec<(u64, u64, usize)> =
-        layout.runs.iter().enumerate().map(|(n, r)| (r.start.0, r.size, n)).collect();
-    runs.sort_unstable();
-    let run_of = |at: u32| {
-        let address = base.0 + u64::from(at);
-        let index = runs.partition_point(|r| r.0 <= address).checked_sub(1);
-        index
-            .map(|i| runs[i])
-            .filter(|&(start, size, _)| address - start < size)
-            .map_or(usize::MAX, |(_, _, n)| n)
-    };
-    let mut keyed: Vec<(usize, u32)> = Vec::with_capacity(object.pieces.len());
-    for (i, piece) in object.pieces.iter().enumerate() {
+    let runs = LayoutRuns::of(layout);
+    let mut run_of_each: Vec<usize> = Vec::with_capacity(object.pieces.len());
+    for piece in &object.pieces {
         let nameless = object.functions[piece.function as usize].symbol.is_none();
-        let run =
-            keyed.last().filter(|_| nameless).map_or_else(|| run_of(piece.at), |&(run, _)| run);
-        keyed.push((run, i as u32));
+        let run_before = run_of_each.last().copied().filter(|_| nameless);
+        let run = run_before.unwrap_or_else(|| runs.run_of(LinkAddr(base.0 + u64::from(piece.at))));
+        run_of_each.push(run);
     }
-    keyed.sort_unstable();
-    let hot = keyed.partition_point(|&(run, _)| run < layout.hot);
-    (keyed.into_iter().map(|(_, piece)| piece).collect(), hot)
+    runs.order(run_of_each.into_iter())
 }
 
-/// An order in which every function is in two parts, the one with its entry and one far away, at
-/// random: the functions, which blocks go where, the blocks within each part. Gives the order and
-/// how many pieces are in the first region.
+/// A random order that splits every function into two parts: one with its entry, and one far away.
+/// Random are the order of the functions, the part of each block, and the order of blocks within a
+/// part. Returns the order and the number of pieces in the first region.
 pub fn two_regions(object: &KernelObject<'_>, seed: u64) -> (Vec<u32>, usize) {
     let mut random = SplitMix64::new(seed);
     let mut functions: Vec<Vec<u32>> = vec![Vec::new(); object.functions.len()];

@@ -1,24 +1,25 @@
-//! The new relocations: of `.text`, whose fields moved, and of every section that refers to it.
+//! The new relocations: those of `.text`, whose fields moved, and those of every section that
+//! refers to `.text`.
 
-use super::counters::Room;
-use super::symbols::Symbols;
-use super::translate::Translation;
-use super::{Debug, Plan};
+use super::counters::CountStorage;
+use super::symbols::RewrittenSymbols;
+use super::translate::TextTranslation;
+use super::{DebugInformation, RewritePlan};
 use anyhow::{Context, Result};
 use image::object::KernelObject;
-use image::object::elf::{Relocation, SectionId};
-use image::object::tables::{Meaning, Reference};
+use image::object::elf::{ElfRelocation, SectionId};
+use image::object::tables::{CodeReference, ReferenceMeaning};
 use rayon::prelude::*;
 
-/// The relocations of every section, by number, with new symbol numbers.
+/// The relocations of every section, by the section's number, with new symbol numbers.
 pub fn rewrite(
     object: &KernelObject<'_>,
-    translation: &Translation<'_>,
-    plan: &Plan<'_>,
-    counters: Option<&Room>,
-    symbols: &Symbols,
-    debug: Debug,
-) -> Result<Vec<Vec<Relocation>>> {
+    translation: &TextTranslation<'_>,
+    plan: &RewritePlan<'_>,
+    counters: Option<&CountStorage>,
+    symbols: &RewrittenSymbols,
+    debug: DebugInformation,
+) -> Result<Vec<Vec<ElfRelocation>>> {
     let mut lists = object.relocations.clone();
     aim(object, translation, symbols, &mut lists)?;
     let text = &mut lists[object.text.0 as usize];
@@ -27,7 +28,7 @@ pub fn rewrite(
         text.extend(room.relocations(object, translation, plan.counters)?);
         text.sort_by_key(|r| r.offset);
     }
-    if debug == Debug::Kept {
+    if debug == DebugInformation::Kept {
         for id in object.elf.ids().filter(|&id| object.elf.section(id).is_debug()) {
             lists[id.0 as usize] = of_debug(object, translation, id)?;
         }
@@ -36,13 +37,14 @@ pub fn rewrite(
     Ok(lists)
 }
 
-/// The relocations of a section of debugging information, aimed where the code went. A place that
-/// is nowhere (padding) keeps its number: what speaks of it is stripped, or did not move.
+/// The relocations of a section of debugging information, with the new places of code. An offset
+/// without a new place (padding) stays as it is. In that case the debugging information is removed,
+/// or nothing moved.
 fn of_debug(
     object: &KernelObject<'_>,
-    translation: &Translation<'_>,
+    translation: &TextTranslation<'_>,
     id: SectionId,
-) -> Result<Vec<Relocation>> {
+) -> Result<Vec<ElfRelocation>> {
     let mut list = object.elf.debug_relocations(id)?;
     for r in &mut list {
         let symbol = object.elf.symbol(r.symbol);
@@ -59,17 +61,17 @@ fn of_debug(
     Ok(list)
 }
 
-/// Aims every reference at its target's new place.
+/// Changes every reference to the new place of its target.
 fn aim(
     object: &KernelObject<'_>,
-    translation: &Translation<'_>,
-    symbols: &Symbols,
-    lists: &mut [Vec<Relocation>],
+    translation: &TextTranslation<'_>,
+    symbols: &RewrittenSymbols,
+    lists: &mut [Vec<ElfRelocation>],
 ) -> Result<()> {
-    let shifts: Vec<(&Reference, i64)> = object
+    let shifts: Vec<(&CodeReference, i64)> = object
         .references
         .par_iter()
-        .filter(|r| r.meaning != Meaning::Regenerated)
+        .filter(|r| r.meaning != ReferenceMeaning::Regenerated)
         .map(|r| {
             let new = translation
                 .translate(r.target, r.meaning)
@@ -86,12 +88,12 @@ fn aim(
     Ok(())
 }
 
-/// Puts the relocations of `.text` where their fields went, ascending again.
+/// Moves the relocations of `.text` to the new places of their fields, in ascending order.
 fn move_fields(
     object: &KernelObject<'_>,
-    translation: &Translation<'_>,
+    translation: &TextTranslation<'_>,
     order: &[u32],
-    list: &mut Vec<Relocation>,
+    list: &mut Vec<ElfRelocation>,
 ) -> Result<()> {
     let mut moved = Vec::with_capacity(list.len());
     for &i in order {
@@ -99,7 +101,7 @@ fn move_fields(
         let from = list.partition_point(|r| r.offset < u64::from(piece.at - piece.lead));
         let to = list.partition_point(|r| r.offset < u64::from(piece.end()));
         for r in &list[from..to] {
-            moved.push(Relocation {
+            moved.push(ElfRelocation {
                 offset: u64::from(translation.inside(i as usize, r.offset as u32)),
                 ..*r
             });

@@ -1,32 +1,32 @@
 //! The new symbol table.
 //!
-//! Every symbol of `.text` follows its place. A function in several parts keeps its name and symbol
-//! for the part with its entry; each other part gets a local function symbol that carries the name,
-//! so that traces stay readable.
+//! Every symbol of `.text` follows its place. If a function is split, the part with its entry keeps
+//! the function's name and symbol. Each other part gets a local function symbol with the function's
+//! name and a suffix, so that traces stay readable.
 
-use super::counters::{COUNTS, Room};
-use super::translate::Translation;
-use super::{PartNames, Plan};
+use super::counters::{COUNTS, CountStorage};
+use super::translate::TextTranslation;
+use super::{PartNames, RewritePlan};
 use anyhow::{Context, Result};
 use image::object::KernelObject;
-use image::object::elf::{Symbol, SymbolId};
-use image::object::functions::Function;
-use image::place::Places;
+use image::object::elf::{ElfSymbol, SymbolId};
+use image::object::functions::TextFunction;
+use image::place::BlockPlaces;
 use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT};
 use std::collections::{HashMap, HashSet};
 
-/// The table, and what the rest of the object needs of it.
-pub struct Symbols {
-    pub table: Vec<Symbol>,
+/// The table, and the numbers that the rest of the object needs.
+pub struct RewrittenSymbols {
+    pub table: Vec<ElfSymbol>,
     pub strings: Vec<u8>,
-    /// The first symbol that is not local.
+    /// The number of the first symbol that is not local.
     pub first_global: u32,
-    /// How many were put in front of it.
+    /// How many symbols were added in front of the first global one.
     added: u32,
     pub functions_split: usize,
 }
 
-impl Symbols {
+impl RewrittenSymbols {
     /// The new number of an old symbol.
     pub fn number(&self, old: SymbolId) -> SymbolId {
         if old.0 < self.first_global - self.added { old } else { SymbolId(old.0 + self.added) }
@@ -34,7 +34,7 @@ impl Symbols {
 }
 
 /// A part of a function at its new place.
-struct Part {
+struct FunctionPart {
     function: usize,
     from: u32,
     to: u32,
@@ -44,11 +44,11 @@ struct Part {
 
 pub fn rewrite(
     object: &KernelObject<'_>,
-    places: &Places,
-    translation: &Translation<'_>,
-    plan: &Plan<'_>,
-    counters: Option<&Room>,
-) -> Result<Symbols> {
+    places: &BlockPlaces,
+    translation: &TextTranslation<'_>,
+    plan: &RewritePlan<'_>,
+    counters: Option<&CountStorage>,
+) -> Result<RewrittenSymbols> {
     let elf = &object.elf;
     let parts = parts(object, places, translation, plan);
     let mut entry_sizes: Vec<u32> = vec![0; object.functions.len()];
@@ -77,7 +77,7 @@ pub fn rewrite(
     let mut added = Vec::new();
     for (part, name) in parts.iter().zip(&names) {
         let Some(name) = name else { continue };
-        added.push(Symbol {
+        added.push(ElfSymbol {
             name: add_string(&mut strings, &name.part)?,
             info: (STB_LOCAL << 4) | STT_FUNC,
             other: 0,
@@ -87,7 +87,7 @@ pub fn rewrite(
         });
     }
     if let Some(room) = counters {
-        added.push(Symbol {
+        added.push(ElfSymbol {
             name: add_string(&mut strings, COUNTS)?,
             info: (STB_LOCAL << 4) | STT_OBJECT,
             other: 0,
@@ -100,7 +100,7 @@ pub fn rewrite(
     let at = old_first_global.min(table.len());
     table.splice(at..at, added);
     let split: HashSet<usize> = parts.iter().filter(|p| !p.entry).map(|p| p.function).collect();
-    Ok(Symbols {
+    Ok(RewrittenSymbols {
         table,
         strings,
         first_global: at as u32 + count,
@@ -109,14 +109,15 @@ pub fn rewrite(
     })
 }
 
-/// Stretches of the new order that belong to one function; its entry always begins one.
+/// The stretches of the new order that belong to one function. A function's entry always begins a
+/// stretch.
 fn parts(
     object: &KernelObject<'_>,
-    places: &Places,
-    translation: &Translation<'_>,
-    plan: &Plan<'_>,
-) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+    places: &BlockPlaces,
+    translation: &TextTranslation<'_>,
+    plan: &RewritePlan<'_>,
+) -> Vec<FunctionPart> {
+    let mut parts: Vec<FunctionPart> = Vec::new();
     for (position, &i) in plan.order.iter().enumerate() {
         let i = i as usize;
         let piece = &object.pieces[i];
@@ -128,7 +129,7 @@ fn parts(
             Some(last) if last.function == function && !piece.entry && last.cold == cold => {
                 last.to = to
             }
-            _ => parts.push(Part { function, from, to, entry: piece.entry, cold }),
+            _ => parts.push(FunctionPart { function, from, to, entry: piece.entry, cold }),
         }
     }
     parts
@@ -136,10 +137,10 @@ fn parts(
 
 fn moved(
     object: &KernelObject<'_>,
-    translation: &Translation<'_>,
+    translation: &TextTranslation<'_>,
     entry_sizes: &[u32],
-    symbol: &Symbol,
-) -> Result<Symbol> {
+    symbol: &ElfSymbol,
+) -> Result<ElfSymbol> {
     if symbol.kind() == object::elf::STT_SECTION {
         return Ok(*symbol);
     }
@@ -163,25 +164,25 @@ fn moved(
     Ok(new)
 }
 
-/// The function whose padding a symbol names.
-fn padded<'o>(object: &'o KernelObject<'_>, at: u32, size: u64) -> Option<&'o Function> {
+/// The function whose padding the symbol names.
+fn padded<'o>(object: &'o KernelObject<'_>, at: u32, size: u64) -> Option<&'o TextFunction> {
     let f = object.functions.get(object.functions.partition_point(|f| f.at <= at))?;
     (f.lead_named && at == f.at - f.lead - f.spare && size == u64::from(f.lead + f.spare))
         .then_some(f)
 }
 
-/// The name of a part, and the new name of its function if it needs one.
+/// The name of a part. `renamed` is the function's new name if it needs one.
 struct PartName {
     function: usize,
     part: String,
     renamed: Option<String>,
 }
 
-/// Names for the parts that do not begin with their function's entry; none for the others and for
-/// parts of nameless code.
+/// The names of the parts that do not begin with the entry of their function. There is no name for
+/// other parts and for parts of nameless code.
 fn part_names(
     object: &KernelObject<'_>,
-    parts: &[Part],
+    parts: &[FunctionPart],
     style: PartNames,
 ) -> Vec<Option<PartName>> {
     let names = || object.functions.iter().map(|f| object.function_name(f));
@@ -190,7 +191,7 @@ fn part_names(
     let mut uses: HashMap<&str, u32> = HashMap::new();
     names().for_each(|n| *uses.entry(n).or_insert(0) += 1);
     let mut numbers: HashMap<(usize, bool), u32> = HashMap::new();
-    let mut name_one = |part: &Part| {
+    let mut name_one = |part: &FunctionPart| {
         let function = &object.functions[part.function];
         if part.entry || function.symbol.is_none() {
             return None;

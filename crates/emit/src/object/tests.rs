@@ -1,5 +1,5 @@
-//! The tests of reading and rewriting objects, on a small object made here: its code is written as
-//! bytes with the assembly beside it.
+//! Tests of reading and rewriting objects, on a small object that is made here. Its code is written
+//! as bytes with the assembly beside it.
 
 use super::*;
 use crate::counting::callees::through_registers;
@@ -11,7 +11,7 @@ use ::object::{
 };
 use image::object::elf::Elf;
 use image::object::orc::OrcSections;
-use image::object::{Hints, KernelObject};
+use image::object::{KernelObject, ObjectHints};
 use layout::random::SplitMix64;
 
 const BASE: LinkAddr = LinkAddr(0xffff_ffff_8100_0000);
@@ -40,14 +40,14 @@ const TEXT: &[u8] = &[
 const CALLING: [u8; 6] = [0x08, 0, 0, 0, 0x05, 0x01];
 const OTHER: [u8; 6] = [0x10, 0, 0, 0, 0x05, 0x01];
 
-struct Builder {
+struct ObjectBuilder {
     object: Object<'static>,
     text: ::object::write::SymbolId,
     code: SectionId,
     data: SectionId,
 }
 
-impl Builder {
+impl ObjectBuilder {
     fn section(&mut self, name: &str, bytes: &[u8]) -> SectionId {
         let kind = if name == ".text" { SectionKind::Text } else { SectionKind::Data };
         let id = self.object.add_section(Vec::new(), name.as_bytes().to_vec(), kind);
@@ -67,7 +67,7 @@ impl Builder {
         self.object.add_relocation(section, Relocation { offset, symbol, addend, flags }).unwrap();
     }
 
-    /// A table of so many bytes with 32-bit relative references to `.text`.
+    /// A table with this number of bytes and 32-bit relative references to `.text`.
     fn table(&mut self, name: &str, bytes: &[u8], references: &[(u64, i64)]) -> SectionId {
         let id = self.section(name, bytes);
         for &(offset, target) in references {
@@ -77,16 +77,16 @@ impl Builder {
     }
 }
 
-/// The object, and its builder's state for tests that add to it.
-fn builder() -> Builder {
+/// The object, as a builder to which tests can add.
+fn builder() -> ObjectBuilder {
     let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
     let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
     object.append_section_data(text, TEXT, 16);
     let section_symbol = object.section_symbol(text);
     let data = object.add_section(Vec::new(), b".data".to_vec(), SectionKind::Data);
     object.append_section_data(data, &[0; 16], 16);
-    let mut b = Builder { object, text: section_symbol, code: text, data };
-    let function = |b: &mut Builder, name: &str, value, size| {
+    let mut b = ObjectBuilder { object, text: section_symbol, code: text, data };
+    let function = |b: &mut ObjectBuilder, name: &str, value, size| {
         b.object.add_symbol(Symbol {
             name: name.as_bytes().to_vec(),
             value,
@@ -120,8 +120,8 @@ fn bytes() -> Vec<u8> {
     builder().object.write().unwrap()
 }
 
-/// The object of a kernel with call-depth tracking: g has call padding of eight bytes, of which
-/// five are patched.
+/// The object of a kernel with call-depth tracking. g has eight bytes of call padding; the kernel
+/// patches five of them.
 fn padded() -> Vec<u8> {
     let mut b = builder();
     let (text, data) = (b.code, b.data);
@@ -144,11 +144,17 @@ fn padded() -> Vec<u8> {
 }
 
 fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
-    let object = KernelObject::read(data, &Hints::default()).unwrap();
+    let object = KernelObject::read(data, &ObjectHints::default()).unwrap();
     let order = order(object.pieces.len());
     rewrite(
         &object,
-        &Plan { order: &order, hot: 0, base: BASE, names: PartNames::Readable, counters: &[] },
+        &RewritePlan {
+            order: &order,
+            hot: 0,
+            base: BASE,
+            names: PartNames::Readable,
+            counters: &[],
+        },
     )
     .unwrap()
 }
@@ -161,10 +167,10 @@ fn reversed(count: usize) -> Vec<u32> {
     (0..count as u32).rev().collect()
 }
 
-/// A kernel for User Mode Linux has the C library's first code in front of its own, and describes
-/// its functions to debuggers.
+/// A kernel for User Mode Linux begins with code of the C library, and describes its functions for
+/// debuggers.
 #[test]
-fn text_that_does_not_begin_a_page_stays_as_it_is() {
+fn text_that_begins_within_a_page_does_not_change() {
     let mut b = builder();
     let text = b.code;
     b.object.add_symbol(Symbol {
@@ -179,10 +185,10 @@ fn text_that_does_not_begin_a_page_stays_as_it_is() {
     });
     b.table(".eh_frame", &[0; 16], &[(0, 0), (8, 0x10)]);
     let data = b.object.write().unwrap();
-    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
     assert!(object.functions[0].whole.is_some());
     let order = in_order(object.pieces.len());
-    let plan = Plan {
+    let plan = RewritePlan {
         order: &order,
         hot: 0,
         base: LinkAddr(0x6002_0d80),
@@ -194,11 +200,11 @@ fn text_that_does_not_begin_a_page_stays_as_it_is() {
 }
 
 #[test]
-fn functions_are_cut_where_control_comes_and_goes() {
+fn functions_are_cut_at_branches_and_their_targets() {
     let data = bytes();
-    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
     let pieces: Vec<(u32, u32)> = object.pieces.iter().map(|p| (p.at, p.end())).collect();
-    // Behind the WARN execution goes on, so 2a and 2c are one piece; the int3 stays with its
+    // Control continues behind the WARN, so 2a and 2c are one piece. The int3 stays with its
     // return.
     assert_eq!(pieces, [(0, 9), (9, 0x10), (0x10, 0x12), (0x12, 0x13), (0x20, 0x29), (0x2a, 0x2d)]);
     assert!(object.functions.iter().all(|f| f.whole.is_none()));
@@ -216,8 +222,8 @@ fn the_old_order_gives_the_old_code_and_tables() {
     }
 }
 
-/// Every jump, branch and displacement aimed anew, every table with it: the new `.text`,
-/// instruction by instruction.
+/// Every jump, branch and displacement gets its new target, and so does every table: the new
+/// `.text`, instruction by instruction.
 #[test]
 fn the_reversed_order_is_the_same_program() {
     let data = bytes();
@@ -248,12 +254,12 @@ fn the_reversed_order_is_the_same_program() {
     assert_eq!(targets("__bug_table"), [0x00]);
     assert_eq!(targets("__mcount_loc"), [0x30]);
     assert_eq!(targets(".data"), [0x1a]);
-    assert_eq!(targets(".text"), [0x10 - 4], "the call's field moved with it, and goes to g");
+    assert_eq!(targets(".text"), [0x10 - 4], "the call's field moved and still refers to g");
     assert_eq!(object.relocations(text).unwrap()[0].offset, 0x1f);
 }
 
-/// What is patched moves with its function; the rest does not, and its symbol shrinks. Without the
-/// template's length all of it moves.
+/// The patched padding moves with its function. The rest stays, and its symbol shrinks. If the
+/// template's length is unknown, all padding moves.
 #[test]
 fn call_padding_is_cut_to_what_the_kernel_patches() {
     let data = padded();
@@ -283,7 +289,7 @@ fn call_padding_is_cut_to_what_the_kernel_patches() {
 }
 
 #[test]
-fn moved_parts_carry_their_functions_name_and_sizes_end_with_them() {
+fn moved_parts_are_named_after_their_function_and_have_sizes() {
     let data = bytes();
     let new = rewritten(&data, reversed).bytes;
     let object = Elf::parse(&new).unwrap();
@@ -302,7 +308,7 @@ fn moved_parts_carry_their_functions_name_and_sizes_end_with_them() {
 }
 
 #[test]
-fn the_unwinder_knows_every_instruction_and_the_added_jumps() {
+fn the_unwinder_has_a_state_for_every_instruction_and_appended_jump() {
     let data = bytes();
     let new = rewritten(&data, reversed).bytes;
     let object = Elf::parse(&new).unwrap();
@@ -324,7 +330,7 @@ fn the_unwinder_knows_every_instruction_and_the_added_jumps() {
 }
 
 #[test]
-fn the_map_leads_every_piece_to_its_place() {
+fn the_map_has_the_new_place_of_every_piece() {
     let data = bytes();
     let map = rewritten(&data, reversed).placement;
     let new = |old: u64| map.new_address(LinkAddr(BASE.0 + old)).map(|a| a.0 - BASE.0);
@@ -332,7 +338,7 @@ fn the_map_leads_every_piece_to_its_place() {
         [0, 9, 0x10, 0x12, 0x20, 0x27, 0x2a].map(new),
         [0x30, 0x1e, 0x1a, 0x19, 0x10, 0x17, 0].map(Some)
     );
-    assert_eq!(new(0x13), None, "padding is nowhere");
+    assert_eq!(new(0x13), None, "padding has no new place");
 }
 
 #[test]
@@ -340,9 +346,9 @@ fn an_unknown_table_that_points_into_code_is_refused_by_name() {
     let mut b = builder();
     b.table("__new_table", &[0; 8], &[(0, 5)]);
     let data = b.object.write().unwrap();
-    let error = KernelObject::read(&data, &Hints::default()).err().unwrap();
+    let error = KernelObject::read(&data, &ObjectHints::default()).err().unwrap();
     assert!(format!("{error:#}").contains("__new_table"), "{error:#}");
-    // At a function's first byte it may point: that goes with the function.
+    // A table may point to the first byte of a function: the reference moves with the function.
     let mut b = builder();
     b.table("__new_table", &[0; 8], &[(0, 0x20)]);
     let data = b.object.write().unwrap();
@@ -359,7 +365,7 @@ fn a_stripped_object_is_refused() {
     object.append_section_data(text, TEXT, 16);
     object.section_symbol(text);
     let data = object.write().unwrap();
-    let error = KernelObject::read(&data, &Hints::default()).err().unwrap();
+    let error = KernelObject::read(&data, &ObjectHints::default()).err().unwrap();
     assert!(error.to_string().contains("stripped"), "{error}");
 }
 
@@ -373,7 +379,7 @@ fn one_thread_and_many_give_the_same_bytes() {
     assert_eq!(one, rewritten(&data, reversed).bytes);
 }
 
-/// The object with room for counts.
+/// The object with a `.bss` for counts.
 fn countable() -> Vec<u8> {
     let mut b = builder();
     let bss = b.object.add_section(Vec::new(), b".bss".to_vec(), SectionKind::UninitializedData);
@@ -386,14 +392,14 @@ fn counting(object: &KernelObject<'_>, counters: &[Counter]) -> anyhow::Result<R
     let order = in_order(object.pieces.len());
     rewrite(
         object,
-        &Plan { order: &order, hot: 0, base: BASE, names: PartNames::Readable, counters },
+        &RewritePlan { order: &order, hot: 0, base: BASE, names: PartNames::Readable, counters },
     )
 }
 
 #[test]
-fn counters_stand_in_the_code_and_their_counts_behind_bss() {
+fn counters_are_in_the_code_and_their_counts_behind_bss() {
     let data = countable();
-    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
     let counter = |at, keeps_flags| Counter { at, keeps_flags };
     let new = counting(&object, &[counter(5, false), counter(0x10, true)]).unwrap();
     let elf = Elf::parse(&new.bytes).unwrap();
@@ -404,7 +410,7 @@ fn counters_stand_in_the_code_and_their_counts_behind_bss() {
         [0x85, 0xff, 0x74, 0x07],
         "the branch goes to the counter of its target"
     );
-    assert_eq!(text[0x15..0x17], [0xeb, 0x18], "the jump goes over it");
+    assert_eq!(text[0x15..0x17], [0xeb, 0x18], "the jump skips the counter");
     assert_eq!(
         text[0x17..0x1d],
         [0x48, 0x8d, 0x64, 0x24, 0x80, 0x9c],
@@ -425,22 +431,22 @@ fn counters_stand_in_the_code_and_their_counts_behind_bss() {
 }
 
 #[test]
-fn without_bss_nothing_can_count() {
+fn an_object_without_bss_cannot_have_counters() {
     let data = bytes();
-    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
     let counter = Counter { at: 5, keeps_flags: false };
     let error = counting(&object, &[counter]).err().unwrap().to_string();
     assert!(error.contains("no .bss section"), "{error}");
 }
 
 #[test]
-fn counters_are_planned_where_they_may_stand() {
+fn counters_are_planned_only_where_they_are_needed() {
     let data = countable();
-    let object = KernelObject::read(&data, &Hints::default()).unwrap();
+    let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
     let flow = ObjectFlow::of(&object);
     let planned = plan(&object, &flow);
-    // f's entry, whose first instruction is the tracer's; of its two arms and its end two, the end
-    // following from the arms or an arm from the end.
+    // Counters stand at f's entry, whose first instruction is the tracer's site, and at two of
+    // these three blocks: its two arms and its end. The third count follows from the other two.
     assert_eq!(planned[0].0, Counter { at: 5, keeps_flags: false });
     let of_f =
         planned.iter().filter(|&&(_, piece)| object.pieces[piece as usize].function == 0).count();
@@ -455,9 +461,9 @@ fn counters_are_planned_where_they_may_stand() {
     assert!(counting(&object, &counters).is_ok());
 }
 
-/// Whatever is damaged: an error or a result, never a panic.
+/// A damaged object gives an error or a result, never a panic.
 #[test]
-fn damaged_objects_are_refused_or_rewritten() {
+fn damaged_objects_never_panic() {
     let sound = countable();
     let mut random = SplitMix64::new(7);
     let mut read = 0;
@@ -474,14 +480,20 @@ fn damaged_objects_are_refused_or_rewritten() {
         if random.below(8) == 0 {
             data.truncate(random.below(data.len() as u64) as usize);
         }
-        let Ok(object) = KernelObject::read(&data, &Hints::default()) else {
+        let Ok(object) = KernelObject::read(&data, &ObjectHints::default()) else {
             continue;
         };
         read += 1;
         let order = reversed(object.pieces.len());
         let _ = rewrite(
             &object,
-            &Plan { order: &order, hot: 0, base: BASE, names: PartNames::Joinable, counters: &[] },
+            &RewritePlan {
+                order: &order,
+                hot: 0,
+                base: BASE,
+                names: PartNames::Joinable,
+                counters: &[],
+            },
         );
         let flow = ObjectFlow::of(&object);
         let _ = through_registers(&object, &flow);
@@ -489,5 +501,5 @@ fn damaged_objects_are_refused_or_rewritten() {
             plan(&object, &flow).into_iter().map(|(counter, _)| counter).collect();
         let _ = counting(&object, &counters);
     }
-    assert!(read > 400, "most damage was refused before anything was tried: {read}");
+    assert!(read > 400, "only {read} damaged objects could be read");
 }

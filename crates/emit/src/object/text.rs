@@ -1,23 +1,23 @@
 //! The bytes of the new `.text`.
 
-use super::Plan;
+use super::RewritePlan;
 use super::counters::{self, Counter};
-use super::translate::Translation;
+use super::translate::TextTranslation;
 use crate::branch::{condition_of, write_branch, write_jump};
 use anyhow::{Context, Result, ensure};
 use image::object::KernelObject;
-use image::object::pieces::{Exit, Piece, Site, SiteKind};
-use image::place::{Ending, Places};
+use image::object::pieces::{CodeSite, Piece, PieceExit, SiteKind};
+use image::place::{BlockPlaces, Ending};
 
-/// What fills the space between pieces: `int3`, as the kernel's own linker script does.
+/// The byte between pieces: `int3`, as in the kernel's own linker script.
 const FILL: u8 = 0xcc;
 
-/// Writes every piece at its new place. `head` bytes in front of the first piece stay.
+/// Writes every piece at its new place. The first `head` bytes, in front of the first piece, stay.
 pub fn write(
     object: &KernelObject<'_>,
-    places: &Places,
-    translation: &Translation<'_>,
-    plan: &Plan<'_>,
+    places: &BlockPlaces,
+    translation: &TextTranslation<'_>,
+    plan: &RewritePlan<'_>,
     head: u32,
 ) -> Result<Vec<u8>> {
     let old = object.elf.bytes(object.text);
@@ -27,7 +27,7 @@ pub fn write(
         let i = i as usize;
         let piece = &object.pieces[i];
         let start = (translation.new[i] - piece.lead) as usize;
-        ensure!(out.len() <= start, "two pieces at .text+{start:#x}");
+        ensure!(out.len() <= start, "two pieces lie at .text+{start:#x}");
         out.resize(start, FILL);
         out.extend_from_slice(&old[(piece.at - piece.lead) as usize..piece.at as usize]);
         write_body(object, translation, piece, plan.counters, old, &mut out)?;
@@ -36,15 +36,16 @@ pub fn write(
             out.extend_from_slice(&old[piece.end() as usize..(piece.end() + piece.gap) as usize]);
         }
     }
-    ensure!(out.len() <= translation.size as usize, ".text came out larger than it was placed");
+    ensure!(out.len() <= translation.size as usize, ".text is larger than its placement");
     out.resize(translation.size as usize, FILL);
     Ok(out)
 }
 
-/// A piece without the branch at its end: its bytes, with the sites aimed anew, and its counters.
+/// Writes a piece without the branch at its end: its bytes, its sites with their new targets, and
+/// its counters.
 fn write_body(
     object: &KernelObject<'_>,
-    translation: &Translation<'_>,
+    translation: &TextTranslation<'_>,
     piece: &Piece,
     counters: &[Counter],
     old: &[u8],
@@ -71,8 +72,8 @@ fn write_body(
 }
 
 fn write_site(
-    translation: &Translation<'_>,
-    site: &Site,
+    translation: &TextTranslation<'_>,
+    site: &CodeSite,
     old: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<()> {
@@ -93,8 +94,8 @@ fn write_site(
             let len = if site.len == 5 || translation.grew(site.at) { 5 } else { 2 };
             match (jumps, len) {
                 (true, len) => write_jump(out, target, len)?,
-                // x86_nops[2] and [5], arch/x86/kernel/alternative.c: the kernel expects these very
-                // bytes.
+                // x86_nops[2] and [5], arch/x86/kernel/alternative.c. The kernel expects exactly
+                // these bytes.
                 (false, 2) => out.extend_from_slice(&[0x66, 0x90]),
                 (false, _) => out.extend_from_slice(&[0x0f, 0x1f, 0x44, 0x00, 0x00]),
             }
@@ -103,21 +104,21 @@ fn write_site(
     Ok(())
 }
 
-/// The branch at a piece's end, and the jump put behind it.
+/// Writes the branch at a piece's end, and the jump behind it.
 fn write_end(
     object: &KernelObject<'_>,
-    places: &Places,
-    translation: &Translation<'_>,
+    places: &BlockPlaces,
+    translation: &TextTranslation<'_>,
     i: usize,
     old: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<()> {
     let piece = &object.pieces[i];
     match piece.exit {
-        Exit::Stop | Exit::Runs => {}
-        Exit::Jump(_) if places.ending[i] == Ending::JumpDropped => {}
-        Exit::Jump(to) => write_jump(out, translation.start(to)?, places.tail[i])?,
-        Exit::Branch(to) => {
+        PieceExit::Stop | PieceExit::Runs => {}
+        PieceExit::Jump(_) if places.ending[i] == Ending::JumpDropped => {}
+        PieceExit::Jump(to) => write_jump(out, translation.start(to)?, places.tail[i])?,
+        PieceExit::Branch(to) => {
             let tail = &old[(piece.end() - u32::from(piece.tail)) as usize..piece.end() as usize];
             let condition = condition_of(tail);
             let (condition, to) = match places.ending[i] {

@@ -1,40 +1,40 @@
-//! The one old → new translation of offsets in `.text`, which relocations, symbols and ORC all go
-//! through.
+//! The one translation of offsets from the old to the new `.text`. Relocations, symbols and ORC all
+//! use it.
 
 use anyhow::{Context, Result};
 use image::address::LinkAddr;
 use image::object::KernelObject;
-use image::object::tables::Meaning;
-use image::place::{Growing, Places};
+use image::object::tables::ReferenceMeaning;
+use image::place::{BlockPlaces, GrowthSite};
 
-/// Where everything went, as offsets in the new `.text`.
-pub struct Translation<'a> {
+/// The offsets of everything in the new `.text`.
+pub struct TextTranslation<'a> {
     object: &'a KernelObject<'a>,
     /// Per piece: the new offset of its first byte.
     pub new: Vec<u32>,
-    /// Per piece: the new offset behind its own code, without a jump put behind it.
+    /// Per piece: the new offset behind its own code, without the appended jump.
     pub code_end: Vec<u32>,
-    /// Per piece: the padding in front of its lead stayed where it was, because the same code is
-    /// before it.
+    /// Per piece: whether the padding in front of its lead kept its distance, because the same code
+    /// is still in front of it.
     keeps_spare: Vec<bool>,
-    /// The old offsets of places that grew, ascending, and by how many bytes.
+    /// The old offsets of places that grew, ascending, each with the number of gained bytes.
     grown: Vec<(u32, u32)>,
     /// The size of the new `.text`.
     pub size: u32,
 }
 
-impl<'a> Translation<'a> {
+impl<'a> TextTranslation<'a> {
     pub fn new(
         object: &'a KernelObject<'a>,
-        places: &Places,
-        growing: &[Growing],
+        places: &BlockPlaces,
+        growing: &[GrowthSite],
         base: LinkAddr,
         size: u32,
-    ) -> Translation<'a> {
+    ) -> TextTranslation<'a> {
         let grown = growing.iter().zip(&places.grown).filter(|&(_, &grown)| grown);
         let grown = grown.map(|(g, _)| ((g.at.0 - base.0) as u32, g.bytes())).collect();
         let new: Vec<u32> = places.new.iter().map(|a| (a.0 - base.0) as u32).collect();
-        let mut translation = Translation {
+        let mut translation = TextTranslation {
             object,
             keeps_spare: keeps_spare(object, places, &new),
             new,
@@ -46,7 +46,7 @@ impl<'a> Translation<'a> {
             .map(|i| {
                 let p = &object.pieces[i];
                 let tail = p.end() - u32::from(p.tail);
-                // What stands in front of the branch at the end is not part of it.
+                // The branch at the end is not part of the code in front of it.
                 let counter = if p.tail > 0 { translation.growth(tail, tail + 1) } else { 0 };
                 translation.inside(i, tail) + counter + u32::from(places.tail[i])
             })
@@ -54,13 +54,14 @@ impl<'a> Translation<'a> {
         translation
     }
 
-    /// Whether a static key's site at this old offset grew.
+    /// Whether the static-key site at this old offset grew.
     pub fn grew(&self, at: u32) -> bool {
         self.grown.binary_search_by_key(&at, |&(at, _)| at).is_ok()
     }
 
-    /// The new offset of a byte of piece `index`: its padding, or its code up to the branch at its
-    /// end. Padding that did not move with it is where the padding that did begins.
+    /// The new offset of a byte of piece `index`: a byte of its padding, or of its code up to the
+    /// branch at its end. For padding that stayed behind, the result is the beginning of the
+    /// padding that moved.
     pub fn inside(&self, index: usize, at: u32) -> u32 {
         let piece = &self.object.pieces[index];
         if at < piece.at {
@@ -70,15 +71,15 @@ impl<'a> Translation<'a> {
         self.new[index] + (at - piece.at) + self.growth(piece.at, at)
     }
 
-    /// Bytes gained in this range of old offsets.
+    /// The bytes gained in this range of old offsets.
     fn growth(&self, from: u32, to: u32) -> u32 {
         let from = self.grown.partition_point(|&(at, _)| at < from);
         let gained = self.grown[from..].iter().take_while(|&&(at, _)| at < to);
         gained.map(|&(_, bytes)| bytes).sum()
     }
 
-    /// Where the instruction, or the byte inside one, at `at` went. A place right behind code,
-    /// where no code begins, is that code's end.
+    /// The new place of the instruction at `at`, or of a byte inside it. If `at` lies directly
+    /// behind code and no code begins there, the result is the end of that code.
     pub fn start(&self, at: u32) -> Result<u32> {
         let index = self.object.piece_at(at).with_context(|| self.lost(at))?;
         let piece = &self.object.pieces[index];
@@ -88,7 +89,7 @@ impl<'a> Translation<'a> {
         Ok(self.code_end[index])
     }
 
-    /// Where the instruction that ends at `at` ends now.
+    /// The new end of the instruction that ends at `at`.
     pub fn end(&self, at: u32) -> Result<u32> {
         let before = at.checked_sub(1).with_context(|| self.lost(at))?;
         let index = self.object.piece_at(before).with_context(|| self.lost(at))?;
@@ -99,9 +100,9 @@ impl<'a> Translation<'a> {
         Ok(self.inside(index, at))
     }
 
-    pub fn translate(&self, at: u32, meaning: Meaning) -> Result<u32> {
+    pub fn translate(&self, at: u32, meaning: ReferenceMeaning) -> Result<u32> {
         match meaning {
-            Meaning::End => self.end(at),
+            ReferenceMeaning::End => self.end(at),
             _ => self.start(at),
         }
     }
@@ -111,9 +112,9 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Whether each piece still has its spare padding in front of it: as the gap behind the same piece
-/// as ever, or at the section's beginning.
-fn keeps_spare(object: &KernelObject<'_>, places: &Places, new: &[u32]) -> Vec<bool> {
+/// Whether each piece still has its spare padding in front of it: because the same piece still
+/// precedes it, or because both are at the beginning of the section.
+fn keeps_spare(object: &KernelObject<'_>, places: &BlockPlaces, new: &[u32]) -> Vec<bool> {
     let stays = |i: usize| match i.checked_sub(1) {
         Some(before) => places.keeps_gap[before],
         None => new[0] == object.pieces[0].at,

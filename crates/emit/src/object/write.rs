@@ -1,12 +1,13 @@
-//! The new object file: the old one's sections in their order, some with new contents.
+//! Writes the new object file: the sections of the old one in the same order, some with new
+//! contents.
 
-use super::Debug;
-use super::counters::Room;
-use super::orc::Orc;
-use super::symbols::Symbols;
+use super::DebugInformation;
+use super::counters::CountStorage;
+use super::orc::OrcTables;
+use super::symbols::RewrittenSymbols;
 use anyhow::{Context, Result};
 use image::object::KernelObject;
-use image::object::elf::{Relocation, Section, SectionId, SymbolId};
+use image::object::elf::{ElfRelocation, ElfSection, SectionId, SymbolId};
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, Rela64, SectionHeader64, Sym64};
 use object::endian::{U16, U32, U64};
@@ -14,15 +15,15 @@ use object::pod;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Puts the file together. Debugging information that is dropped leaves empty sections.
+/// Assembles the file. Removed debugging information leaves empty sections.
 pub fn write(
     object: &KernelObject<'_>,
     text: Vec<u8>,
-    symbols: &Symbols,
-    orc: Option<Orc>,
-    mut relocations: Vec<Vec<Relocation>>,
-    counters: Option<&Room>,
-    debug: Debug,
+    symbols: &RewrittenSymbols,
+    orc: Option<OrcTables>,
+    mut relocations: Vec<Vec<ElfRelocation>>,
+    counters: Option<&CountStorage>,
+    debug: DebugInformation,
 ) -> Result<Vec<u8>> {
     let file = &object.elf;
     let mut contents: HashMap<SectionId, Cow<'_, [u8]>> = HashMap::new();
@@ -32,11 +33,11 @@ pub fn write(
     if let Some(orc) = orc {
         contents.insert(orc.ip_section, Cow::Owned(orc.ip));
         contents.insert(orc.unwind_section, Cow::Owned(orc.unwind));
-        let number = |r: Relocation| Relocation { symbol: symbols.number(r.symbol), ..r };
+        let number = |r: ElfRelocation| ElfRelocation { symbol: symbols.number(r.symbol), ..r };
         relocations[orc.ip_section.0 as usize] = orc.relocations.into_iter().map(number).collect();
     }
     for id in file.ids() {
-        if file.section(id).is_debug() && debug == Debug::Dropped {
+        if file.section(id).is_debug() && debug == DebugInformation::Dropped {
             contents.insert(id, Cow::Borrowed(&[]));
         } else if let Some(table) = file.relocation_section(id) {
             contents.insert(table, Cow::Owned(relocation_bytes(&relocations[id.0 as usize])));
@@ -63,7 +64,7 @@ pub fn write(
         }
         let mut header = section_header(object, id, section, offset as u64, size, symbols)?;
         if room.is_some() {
-            header.sh_addralign = U64::new(Le, section.align.max(Room::ALIGN));
+            header.sh_addralign = U64::new(Le, section.align.max(CountStorage::ALIGN));
         }
         headers.push(header);
     }
@@ -82,10 +83,10 @@ pub fn write(
 fn section_header(
     object: &KernelObject<'_>,
     id: SectionId,
-    section: &Section,
+    section: &ElfSection,
     offset: u64,
     size: u64,
-    symbols: &Symbols,
+    symbols: &RewrittenSymbols,
 ) -> Result<SectionHeader64<Le>> {
     let file = &object.elf;
     let info = match section.kind {
@@ -107,7 +108,7 @@ fn section_header(
     })
 }
 
-/// The offset of a section's name, as the old file has it.
+/// The offset of a section's name in the old file.
 fn name_offset(file: &image::object::elf::Elf<'_>, id: SectionId) -> Result<u32> {
     let (header, _) =
         pod::from_bytes::<FileHeader64<Le>>(file.data).ok().context("no ELF header")?;
@@ -119,7 +120,7 @@ fn name_offset(file: &image::object::elf::Elf<'_>, id: SectionId) -> Result<u32>
     Ok(old.sh_name.get(Le))
 }
 
-fn symbol_bytes(table: &[image::object::elf::Symbol]) -> Vec<u8> {
+fn symbol_bytes(table: &[image::object::elf::ElfSymbol]) -> Vec<u8> {
     let raw: Vec<Sym64<Le>> = table
         .iter()
         .map(|s| Sym64 {
@@ -134,7 +135,7 @@ fn symbol_bytes(table: &[image::object::elf::Symbol]) -> Vec<u8> {
     pod::bytes_of_slice(&raw).to_vec()
 }
 
-fn relocation_bytes(list: &[Relocation]) -> Vec<u8> {
+fn relocation_bytes(list: &[ElfRelocation]) -> Vec<u8> {
     let raw: Vec<Rela64<Le>> = list
         .iter()
         .map(|r| Rela64 {

@@ -1,41 +1,44 @@
-//! Functions of a linked kernel cut into pieces that can be moved.
+//! Cuts functions of a linked kernel into pieces that can be moved.
 //!
-//! Takes functions by number; gives their pieces, cut by the same rules as those of an object
-//! (`image::object::pieces`): what the relocations say there, the linked tables and the
-//! displacements themselves say here.
+//! Input: the numbers of functions. Output: their pieces, cut by the same rules as the pieces of an
+//! object (`image::object::pieces`). Where an object has relocations, this module uses the linked
+//! tables and the displacements in the code.
 
 use super::LinkedKernel;
 use super::tables::{self, BUGFLAG_WARNING};
 use crate::address::LinkAddr;
 use crate::object::elf::SectionId;
-use crate::object::functions::Function;
-use crate::object::instructions::{self, Instruction, Kind, NOWHERE};
-use crate::object::pieces::{self, Cut, Exit, Facts};
-use crate::object::tables::{Alternative, Meaning, Reference, SideTables, StaticKey};
+use crate::object::functions::TextFunction;
+use crate::object::instructions::{self, DecodedInstruction, InstructionKind, NOWHERE};
+use crate::object::pieces::{self, CutCode, CuttingFacts, PieceExit};
+use crate::object::tables::{
+    AlternativeSite, CodeReference, ReferenceMeaning, SideTables, StaticKey,
+};
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use std::collections::HashSet;
 
 impl LinkedKernel<'_> {
     /// The instructions of a function, by offsets in `.text`.
-    pub fn instructions(&self, function: &Function) -> Vec<Instruction> {
+    pub fn instructions(&self, function: &TextFunction) -> Vec<DecodedInstruction> {
         let text = self.text_bytes();
         let code = &text[function.at as usize..function.end as usize];
         instructions::decode(code, function.at, text.len() as u32, &[])
     }
 
-    /// The pieces of functions (ascending numbers), together: joined where one runs on into the
-    /// next. Static keys end pieces. A branch to a place outside the stretch from the first to the
-    /// last of them ends none.
-    pub fn cut(&self, chosen: &[usize]) -> Cut {
+    /// The pieces of functions, given by ascending numbers. A function that falls through into the
+    /// next one is joined with it. Static keys end pieces. A branch ends no piece if its target
+    /// lies in front of the first function or behind the last one.
+    pub fn cut(&self, chosen: &[usize]) -> CutCode {
         let (Some(&first), Some(&last)) = (chosen.first(), chosen.last()) else {
-            return Cut::default();
+            return CutCode::default();
         };
-        // The cutter keeps a mark for every byte: only those of the stretch.
+        // The cutter keeps a mark for every byte. It gets only the bytes from the first function to
+        // the last.
         let base = self.functions[first].at;
         let size = self.functions[last].end - base;
-        let mut functions: Vec<Function> =
+        let mut functions: Vec<TextFunction> =
             chosen.iter().map(|&i| self.functions[i].clone()).collect();
-        let mut code: Vec<Instruction> =
+        let mut code: Vec<DecodedInstruction> =
             functions.iter().flat_map(|f| self.instructions(f)).collect();
         let tables = self.side_tables(&functions, base, size);
         let sites = functions.iter().flat_map(|f| {
@@ -56,7 +59,7 @@ impl LinkedKernel<'_> {
             let index = code.partition_point(|i| i.at < key.at);
             cuts.extend(code.get(index).map(|i| i.end()));
         }
-        let facts = Facts {
+        let facts = CuttingFacts {
             tables: &tables,
             tracer_sites: &tracer_sites,
             dead_calls: &HashSet::new(),
@@ -67,9 +70,9 @@ impl LinkedKernel<'_> {
         cut
     }
 
-    /// What the linked tables say about some functions, as the cutter takes it: by offsets from
-    /// `base`, of what lies in the stretch.
-    fn side_tables(&self, functions: &[Function], base: u32, size: u32) -> SideTables {
+    /// What the linked tables say about these functions, in the form that the cutter needs: by
+    /// offsets from `base`, limited to `size` bytes.
+    fn side_tables(&self, functions: &[TextFunction], base: u32, size: u32) -> SideTables {
         let mut found = SideTables::default();
         for f in functions {
             self.add_side_tables(f, base, size, &mut found);
@@ -80,14 +83,20 @@ impl LinkedKernel<'_> {
         found
     }
 
-    fn add_side_tables(&self, function: &Function, base: u32, size: u32, found: &mut SideTables) {
+    fn add_side_tables(
+        &self,
+        function: &TextFunction,
+        base: u32,
+        size: u32,
+        found: &mut SideTables,
+    ) {
         let (from, to) = (self.link_address(function.at), self.link_address(function.end));
         let start = self.text.start + u64::from(base);
         let offset = |at: u64| at.wrapping_sub(start) as u32;
         let in_text = |at: u64| at >= start && at < start + u64::from(size);
-        let mut refer = |at: u64, meaning: Meaning| {
+        let mut refer = |at: u64, meaning: ReferenceMeaning| {
             if in_text(at) {
-                found.references.push(Reference {
+                found.references.push(CodeReference {
                     section: SectionId(0),
                     relocation: 0,
                     target: offset(at),
@@ -105,27 +114,27 @@ impl LinkedKernel<'_> {
             &tables.tracer_sites,
         ] {
             for &site in tables::within(sites, |&s| s, from, to) {
-                refer(site, Meaning::Instruction);
+                refer(site, ReferenceMeaning::Instruction);
             }
         }
         for e in tables::within(&tables.jumps, |e| e.site, from, to) {
-            refer(e.site, Meaning::Instruction);
-            refer(e.target, Meaning::Control);
+            refer(e.site, ReferenceMeaning::Instruction);
+            refer(e.target, ReferenceMeaning::Control);
         }
         for e in tables::within(&tables.static_calls, |e| e.site, from, to) {
-            refer(e.site, Meaning::Instruction);
+            refer(e.site, ReferenceMeaning::Instruction);
         }
         for e in tables::within(&tables.exceptions, |e| e.site, from, to) {
-            refer(e.site, Meaning::Instruction);
-            refer(e.fixup, Meaning::Control);
+            refer(e.site, ReferenceMeaning::Instruction);
+            refer(e.fixup, ReferenceMeaning::Control);
         }
         for e in tables::within(&tables.bugs, |e| e.site, from, to) {
-            refer(e.site, Meaning::Instruction);
+            refer(e.site, ReferenceMeaning::Instruction);
         }
         for e in tables::within(&tables.alternatives, |e| e.site, from, to) {
-            refer(e.site, Meaning::Instruction);
+            refer(e.site, ReferenceMeaning::Instruction);
             for target in self.branch_targets(LinkAddr(e.replacement), e.replacement_len) {
-                refer(target, Meaning::Control);
+                refer(target, ReferenceMeaning::Control);
             }
         }
         for e in tables::within(&tables.jumps, |e| e.site, from, to) {
@@ -137,11 +146,11 @@ impl LinkedKernel<'_> {
             }
         }
         for e in tables::within(&tables.alternatives, |e| e.site, from, to) {
-            found.alternatives.push(Alternative { at: offset(e.site), len: e.len });
+            found.alternatives.push(AlternativeSite { at: offset(e.site), len: e.len });
         }
     }
 
-    /// Where the direct branches of a replacement go.
+    /// The targets of the direct branches in a replacement.
     fn branch_targets(&self, at: LinkAddr, len: u8) -> Vec<u64> {
         let Some(code) = self.bytes(at, usize::from(len)) else {
             return Vec::new();
@@ -152,25 +161,29 @@ impl LinkedKernel<'_> {
         branches.map(|i| i.near_branch64()).collect()
     }
 
-    /// Where a function's instructions branch to outside of itself, by offsets in `.text`.
-    pub fn branches_out(&self, function: &Function) -> Vec<u32> {
+    /// The targets of a function's branches that lie outside the function, by offsets in `.text`.
+    pub fn branches_out(&self, function: &TextFunction) -> Vec<u32> {
         let code = self.instructions(function);
         let branches = code.iter().filter(|i| {
-            i.target != NOWHERE && matches!(i.kind, Kind::Jump | Kind::Branch | Kind::Call)
+            i.target != NOWHERE
+                && matches!(
+                    i.kind,
+                    InstructionKind::Jump | InstructionKind::Branch | InstructionKind::Call
+                )
         });
         let out = branches.filter(|i| !(function.at..function.end).contains(&i.target));
         out.map(|i| i.target).collect()
     }
 }
 
-/// Turns offsets in a stretch into those in `.text`.
-fn move_by(cut: &mut Cut, base: u32) {
+/// Turns offsets in a stretch into offsets in `.text`.
+fn move_by(cut: &mut CutCode, base: u32) {
     for f in &mut cut.functions {
         (f.at, f.end) = (f.at + base, f.end + base);
     }
     for p in &mut cut.pieces {
         p.at += base;
-        if let Exit::Jump(to) | Exit::Branch(to) = &mut p.exit {
+        if let PieceExit::Jump(to) | PieceExit::Branch(to) = &mut p.exit {
             *to += base;
         }
     }

@@ -1,7 +1,7 @@
-//! What a module must know of the kernel to be loaded: exported symbols with their checksums, the
-//! version string, `struct module`.
+//! What a module must know about the kernel to be loaded: exported symbols with their checksums,
+//! the version string, and `struct module`.
 //!
-//! Takes a vmlinux; gives these. Never looks at code.
+//! Input: a vmlinux. This module never looks at code.
 
 use super::LinkedKernel;
 use crate::address::LinkAddr;
@@ -10,31 +10,34 @@ use anyhow::{Context, Result};
 
 /// An exported symbol.
 #[derive(Clone, Debug)]
-pub struct Export {
+pub struct ExportedSymbol {
+    /// Its name.
     pub name: String,
+    /// Its link address.
     pub addr: LinkAddr,
-    /// Of its type, as modversions has it; a kernel without has none.
+    /// The checksum of its type if the kernel has `CONFIG_MODVERSIONS`.
     pub crc: Option<u32>,
 }
 
 /// `struct module` as this kernel has it.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleStructure {
+    /// The size of the structure in bytes.
     pub size: u64,
-    /// Offset of its name, 56 bytes.
+    /// The offset of the field `name`, which has 56 bytes.
     pub name: u64,
 }
 
-/// `struct kernel_symbol` with relative references (include/linux/export-internal.h): value, name,
-/// namespace.
+/// The bytes of a `struct kernel_symbol` with relative references
+/// (include/linux/export-internal.h): value, name, namespace.
 const ENTRY: usize = 12;
 
 impl LinkedKernel<'_> {
-    /// The export of that name.
+    /// The exported symbol with that name.
     ///
     /// # Errors
-    /// The kernel does not export it, or its tables are damaged.
-    pub fn export(&self, name: &str) -> Result<Export> {
+    /// The kernel does not export the symbol, or its tables are damaged.
+    pub fn export(&self, name: &str) -> Result<ExportedSymbol> {
         for (table, crcs) in [("__ksymtab", "__kcrctab"), ("__ksymtab_gpl", "__kcrctab_gpl")] {
             let Some(section) = self.section(table) else { continue };
             for (index, entry) in section.bytes.chunks_exact(ENTRY).enumerate() {
@@ -47,7 +50,7 @@ impl LinkedKernel<'_> {
                 if self.string_at(field(4)) == Some(name.as_bytes()) {
                     let crc =
                         self.section(crcs).and_then(|s| s.bytes.get(index * 4..index * 4 + 4));
-                    return Ok(Export {
+                    return Ok(ExportedSymbol {
                         name: name.into(),
                         addr: LinkAddr(field(0)),
                         crc: crc.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])),
@@ -56,24 +59,26 @@ impl LinkedKernel<'_> {
             }
         }
         anyhow::bail!(
-            "the kernel does not export {name}: it was built without modules, or is not a kernel that Kernlane knows"
+            "the kernel does not export {name}: either it was built without modules, or Kernlane does not support this kernel"
         )
     }
 
-    /// What the kernel compares with a module's `vermagic`.
+    /// The string that the kernel compares with a module's `vermagic`.
     ///
     /// # Errors
-    /// It has none: modules are not configured.
+    /// The kernel was built without modules.
     pub fn version_magic(&self) -> Result<&str> {
         let at = self
             .address_of("vermagic")
             .context("has no string `vermagic`: the kernel was built without modules")?;
-        let bytes = self.string_at(at.0).context("its `vermagic` is no string")?;
-        std::str::from_utf8(bytes).context("its `vermagic` is no text")
+        let bytes = self.string_at(at.0).context("its `vermagic` is not a string")?;
+        std::str::from_utf8(bytes).context("its `vermagic` is not text")
     }
 
+    /// The layout of `struct module`.
+    ///
     /// # Errors
-    /// The kernel has no BTF, or it does not describe `struct module`.
+    /// The kernel has no BTF, or its BTF does not describe `struct module`.
     pub fn module_structure(&self) -> Result<ModuleStructure> {
         let section =
             self.section(".BTF").context("has no .BTF: Kernlane reads `struct module` from it")?;

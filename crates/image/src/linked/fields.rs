@@ -1,13 +1,13 @@
 //! The fields of instructions that can hold an absolute address.
 //!
-//! Takes code and where it lies; gives offsets and widths of immediates and displacements of 32 and
-//! 64 bits, those relative to the instruction pointer left out.
+//! Input: code and its address. Output: offsets and widths of the immediates and displacements of
+//! 32 and 64 bits. Displacements relative to the instruction pointer are left out.
 
 use crate::address::LinkAddr;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
-/// Offset in `code` and width in bytes of every such field. Bytes that do not decode end the
-/// search.
+/// The offset in `code` and the width, in bytes, of every such field. The search ends at bytes that
+/// do not decode.
 pub fn absolute(code: &[u8], at: LinkAddr) -> Vec<(usize, usize)> {
     let mut decoder = Decoder::with_ip(64, code, at.0, DecoderOptions::NONE);
     let mut found = Vec::new();
@@ -24,7 +24,8 @@ pub fn absolute(code: &[u8], at: LinkAddr) -> Vec<(usize, usize)> {
     found
 }
 
-/// Offset in the instruction and width of each field of the instruction just decoded.
+/// The offset in the instruction and the width of each field of the instruction that was just
+/// decoded.
 pub fn of(decoder: &Decoder<'_>, instruction: &Instruction) -> Vec<(usize, usize)> {
     let offsets = decoder.get_constant_offsets(instruction);
     let mut fields = Vec::new();

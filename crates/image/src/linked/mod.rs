@@ -1,9 +1,9 @@
-//! A final `vmlinux` as far as its code can be copied from it: bytes, symbols, functions, side
-//! tables, exports.
+//! A final `vmlinux` as the source of code to copy: bytes, symbols, functions, side tables,
+//! exports.
 //!
-//! Takes the bytes of the file, which needs neither relocations nor DWARF; gives everything by link
-//! address. `crate::vmlinux` gives the blocks for counting and predicting; this gives what it takes
-//! to write a function again. Never changes anything.
+//! Input: the bytes of the file, which needs neither relocations nor DWARF. Output: everything by
+//! link address. `crate::vmlinux` gives blocks for counting and predicting; this module gives what
+//! writing a function again requires. It never changes anything.
 
 mod cut;
 pub mod exports;
@@ -13,55 +13,65 @@ pub mod tables;
 use crate::BuildId;
 use crate::address::LinkAddr;
 use crate::object::elf::SymbolId;
-use crate::object::functions::{self, Function, Named};
+use crate::object::functions::{self, FunctionSymbol, TextFunction};
 use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolFlags, SymbolKind};
 use std::collections::HashMap;
 use std::ops::Range;
-use tables::Tables;
+use tables::LinkedTables;
 
-/// Parts of `.text` that are left alone, by the symbols around them and the word for them.
-const APART: [(&str, &str, Apart); 9] = [
-    ("__noinstr_text_start", "__noinstr_text_end", Apart::Noinstr),
-    ("__entry_text_start", "__entry_text_end", Apart::Entry),
-    ("__sched_text_start", "__sched_text_end", Apart::Scheduler),
-    ("__lock_text_start", "__lock_text_end", Apart::Locks),
-    ("__cpuidle_text_start", "__cpuidle_text_end", Apart::Idle),
-    ("__kprobes_text_start", "__kprobes_text_end", Apart::Kprobes),
-    ("__irqentry_text_start", "__irqentry_text_end", Apart::Interrupts),
-    ("__softirqentry_text_start", "__softirqentry_text_end", Apart::Interrupts),
-    ("__static_call_text_start", "__static_call_text_end", Apart::StaticCalls),
+/// The parts of `.text` that Kernlane does not replace, by the symbols around them, and the reason.
+const APART: [(&str, &str, ReservedCode); 9] = [
+    ("__noinstr_text_start", "__noinstr_text_end", ReservedCode::Noinstr),
+    ("__entry_text_start", "__entry_text_end", ReservedCode::Entry),
+    ("__sched_text_start", "__sched_text_end", ReservedCode::Scheduler),
+    ("__lock_text_start", "__lock_text_end", ReservedCode::Locks),
+    ("__cpuidle_text_start", "__cpuidle_text_end", ReservedCode::Idle),
+    ("__kprobes_text_start", "__kprobes_text_end", ReservedCode::Kprobes),
+    ("__irqentry_text_start", "__irqentry_text_end", ReservedCode::Interrupts),
+    ("__softirqentry_text_start", "__softirqentry_text_end", ReservedCode::Interrupts),
+    ("__static_call_text_start", "__static_call_text_end", ReservedCode::StaticCalls),
 ];
 
-/// Why a stretch of `.text` is left alone.
+/// Why Kernlane does not replace a stretch of `.text`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Apart {
+pub enum ReservedCode {
+    /// Code that runs where instrumentation is forbidden.
     Noinstr,
+    /// Code that control enters from user mode or by an exception.
     Entry,
+    /// Code of the scheduler.
     Scheduler,
+    /// Code of the locks.
     Locks,
+    /// Code of the idle loop.
     Idle,
+    /// Code that may not be probed.
     Kprobes,
+    /// Entry code of interrupts.
     Interrupts,
+    /// Trampolines of static calls.
     StaticCalls,
 }
 
-impl Apart {
+impl ReservedCode {
+    /// The reason in words.
     pub fn words(self) -> &'static str {
         match self {
-            Apart::Noinstr => "noinstr code",
-            Apart::Entry => "entry code",
-            Apart::Scheduler => "the scheduler's own code",
-            Apart::Locks => "the locks' own code",
-            Apart::Idle => "the idle loop's code",
-            Apart::Kprobes => "code that may not be probed",
-            Apart::Interrupts => "entry code of interrupts",
-            Apart::StaticCalls => "static call trampolines",
+            ReservedCode::Noinstr => "noinstr code",
+            ReservedCode::Entry => "entry code",
+            ReservedCode::Scheduler => "the scheduler's own code",
+            ReservedCode::Locks => "the locks' own code",
+            ReservedCode::Idle => "the idle loop's code",
+            ReservedCode::Kprobes => "code that may not be probed",
+            ReservedCode::Interrupts => "entry code of interrupts",
+            ReservedCode::StaticCalls => "static call trampolines",
         }
     }
 }
 
-struct Section<'a> {
+/// A section that is loaded into memory.
+struct LoadedSection<'a> {
     name: &'a str,
     addr: u64,
     bytes: &'a [u8],
@@ -69,40 +79,47 @@ struct Section<'a> {
 
 /// A symbol of `.text`.
 #[derive(Clone, Copy, Debug)]
-pub struct Symbol<'a> {
+pub struct TextSymbol<'a> {
+    /// Its name.
     pub name: &'a str,
+    /// Its link address.
     pub addr: LinkAddr,
+    /// Its size in bytes, 0 if the symbol has none.
     pub size: u64,
 }
 
-/// A vmlinux, read.
+/// A vmlinux that was read.
 pub struct LinkedKernel<'a> {
+    /// The kernel's build id.
     pub build_id: BuildId,
-    /// Where `.text` lies.
+    /// The addresses of `.text`.
     pub text: Range<u64>,
-    /// Where the whole image lies: what KASLR moves as one.
+    /// The addresses of the whole image, which KASLR moves together.
     pub image: Range<u64>,
-    /// The functions of `.text`, by offsets in it, ascending and disjoint; `Function::symbol` is an
-    /// index for `function_name`.
-    pub functions: Vec<Function>,
-    pub tables: Tables,
-    sections: Vec<Section<'a>>,
-    symbols: Vec<Symbol<'a>>,
+    /// The functions of `.text`, by offsets in `.text`, ascending and disjoint. `function_name`
+    /// gives the name of a function; `TextFunction::symbol` is an index into this kernel's symbols.
+    pub functions: Vec<TextFunction>,
+    /// The side tables.
+    pub tables: LinkedTables,
+    sections: Vec<LoadedSection<'a>>,
+    symbols: Vec<TextSymbol<'a>>,
     named: HashMap<&'a str, Vec<u64>>,
-    apart: Vec<(Range<u64>, Apart)>,
+    apart: Vec<(Range<u64>, ReservedCode)>,
 }
 
 impl<'a> LinkedKernel<'a> {
+    /// Reads a vmlinux.
+    ///
     /// # Errors
-    /// Not an x86-64 ELF file, without a build id, or without symbols; a side table that is not
-    /// understood.
+    /// The bytes are not an ELF file for x86-64, or have no build id or no symbols, or Kernlane
+    /// does not understand a side table.
     pub fn parse(data: &'a [u8]) -> Result<LinkedKernel<'a>> {
-        let elf = object::File::parse(data).context("not an ELF file that can be read")?;
+        let elf = object::File::parse(data).context("not a readable ELF file")?;
         let x86 = elf.architecture() == object::Architecture::X86_64;
         ensure!(x86, "made for {:?}; Kernlane reads kernels for x86-64", elf.architecture());
         let id = elf.build_id().context("its notes cannot be read")?;
         let id = id.context("has no build id: link the kernel with --build-id, as kbuild does")?;
-        let build_id = BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect());
+        let build_id = BuildId::from_bytes(id);
         let sections = read_sections(&elf)?;
         let text_section = elf.section_by_name(".text").context("has no section .text")?;
         let text = text_section.address()..text_section.address() + text_section.size();
@@ -111,14 +128,14 @@ impl<'a> LinkedKernel<'a> {
             image: image_range(&elf, &text),
             text,
             functions: Vec::new(),
-            tables: Tables::default(),
+            tables: LinkedTables::default(),
             sections,
             symbols: Vec::new(),
             named: HashMap::new(),
             apart: Vec::new(),
         };
         kernel.read_symbols(&elf, text_section.index())?;
-        kernel.tables = Tables::read(&kernel)?;
+        kernel.tables = LinkedTables::read(&kernel)?;
         Ok(kernel)
     }
 
@@ -140,7 +157,7 @@ impl<'a> LinkedKernel<'a> {
             if symbol.section_index() == Some(text) && code && inside {
                 let local = matches!(symbol.flags(), SymbolFlags::Elf { st_info, .. } if st_info >> 4 == object::elf::STB_LOCAL);
                 locals.push(local);
-                self.symbols.push(Symbol {
+                self.symbols.push(TextSymbol {
                     name,
                     addr: LinkAddr(symbol.address()),
                     size: symbol.size(),
@@ -148,18 +165,19 @@ impl<'a> LinkedKernel<'a> {
             }
         }
         let base = self.text.start;
-        let named =
-            self.symbols.iter().zip(&locals).enumerate().map(|(i, (symbol, &local))| Named {
+        let named = self.symbols.iter().zip(&locals).enumerate().map(|(i, (symbol, &local))| {
+            FunctionSymbol {
                 id: SymbolId(i as u32),
                 name: symbol.name,
                 at: (symbol.addr.0 - base) as u32,
                 end: (symbol.addr.0 + symbol.size - base) as u32,
                 local,
-            });
+            }
+        });
         self.functions = functions::from_named(named, self.text_bytes());
         if self.functions.is_empty() {
             bail!(
-                "has no symbols of functions (stripped?): take the vmlinux of the build tree or of the -dbg package"
+                "has no function symbols (was it stripped?): use the vmlinux of the build tree or of the -dbg package"
             );
         }
         for (start, end, apart) in APART {
@@ -170,7 +188,7 @@ impl<'a> LinkedKernel<'a> {
         Ok(())
     }
 
-    /// The bytes at an address of the file, all of one section.
+    /// The `len` bytes at an address. `None` if they do not all lie in one section.
     pub fn bytes(&self, at: LinkAddr, len: usize) -> Option<&'a [u8]> {
         let index = self.sections.partition_point(|s| s.addr <= at.0).checked_sub(1)?;
         let section = &self.sections[index];
@@ -178,16 +196,18 @@ impl<'a> LinkedKernel<'a> {
         section.bytes.get(from..from.checked_add(len)?)
     }
 
+    /// The bytes of `.text`.
     pub fn text_bytes(&self) -> &'a [u8] {
         self.bytes(LinkAddr(self.text.start), (self.text.end - self.text.start) as usize)
             .unwrap_or_default()
     }
 
-    fn section(&self, name: &str) -> Option<&Section<'a>> {
+    fn section(&self, name: &str) -> Option<&LoadedSection<'a>> {
         self.sections.iter().find(|s| s.name == name)
     }
 
-    /// The address of the only symbol of that name.
+    /// The address of the symbol with that name. `None` if there is no such symbol or more than
+    /// one.
     pub fn address_of(&self, name: &str) -> Option<LinkAddr> {
         match self.named.get(name).map(Vec::as_slice) {
             Some(&[addr]) => Some(LinkAddr(addr)),
@@ -195,12 +215,13 @@ impl<'a> LinkedKernel<'a> {
         }
     }
 
-    /// The addresses of all symbols of that name.
+    /// The addresses of all symbols with that name.
     pub fn addresses_of(&self, name: &str) -> &[u64] {
         self.named.get(name).map_or(&[], Vec::as_slice)
     }
 
-    pub fn function_name(&self, function: &Function) -> &'a str {
+    /// A function's name, or "(nameless)".
+    pub fn function_name(&self, function: &TextFunction) -> &'a str {
         function.symbol.map_or("(nameless)", |id| self.symbols[id.0 as usize].name)
     }
 
@@ -211,17 +232,18 @@ impl<'a> LinkedKernel<'a> {
         (offset < self.functions[index].end).then_some(index)
     }
 
-    /// Why an address is in code that is left alone.
-    pub fn apart(&self, at: LinkAddr) -> Option<Apart> {
+    /// Why Kernlane does not replace the code at an address; `None` if it may replace it.
+    pub fn apart(&self, at: LinkAddr) -> Option<ReservedCode> {
         self.apart.iter().find(|(range, _)| range.contains(&at.0)).map(|&(_, apart)| apart)
     }
 
+    /// The link address of an offset in `.text`.
     pub fn link_address(&self, offset: u32) -> LinkAddr {
         LinkAddr(self.text.start + u64::from(offset))
     }
 }
 
-fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<Section<'a>>> {
+fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<LoadedSection<'a>>> {
     let mut sections = Vec::new();
     for section in elf.sections() {
         let object::SectionFlags::Elf { sh_flags } = section.flags() else {
@@ -229,12 +251,12 @@ fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<Section<'a>>> {
         };
         let loaded = sh_flags & u64::from(object::elf::SHF_ALLOC) != 0
             && section.kind() != SectionKind::UninitializedData;
-        // Per-CPU data is linked at 0 and is no part of what addresses name.
+        // Per-CPU data is linked at 0, so its addresses would be ambiguous.
         if loaded && section.address() != 0 {
             let name = section.name().context("a section's name cannot be read")?;
             let bytes = section.data().with_context(|| format!("section {name} cannot be read"))?;
             let addr = section.address();
-            sections.push(Section { name, addr, bytes });
+            sections.push(LoadedSection { name, addr, bytes });
         }
     }
     sections.sort_by_key(|s| s.addr);

@@ -1,124 +1,149 @@
 //! The side tables of a linked kernel, by link address.
 //!
-//! Takes the sections and symbols of a vmlinux; gives every table that says something about code,
-//! decoded. Formats are those of Linux 6.12; a table whose size does not fit its format is refused
-//! by name.
+//! Input: the sections and symbols of a vmlinux. Output: every table that describes code, decoded.
+//! The formats are those of Linux 6.12. If a table's size does not fit its format, reading fails
+//! with the table's name.
 
 use super::LinkedKernel;
 use crate::address::LinkAddr;
+use crate::object::orc::{OrcState, UNDEFINED};
 use anyhow::{Context, Result, ensure};
 
 /// `struct jump_entry`, include/linux/jump_label.h.
 #[derive(Clone, Copy, Debug)]
 pub struct JumpEntry {
+    /// The address of the patched instruction.
     pub site: u64,
+    /// Where the jump goes.
     pub target: u64,
-    /// Address of the key, the flags in its two lowest bits.
+    /// The address of the key. The two lowest bits are flags.
     pub key: u64,
 }
 
 /// `struct static_call_site`, include/linux/static_call_types.h.
 #[derive(Clone, Copy, Debug)]
-pub struct StaticCall {
+pub struct StaticCallEntry {
+    /// The address of the call or jump.
     pub site: u64,
-    /// Address of the key, the flags in its two lowest bits.
+    /// The address of the key. The two lowest bits are flags.
     pub key: u64,
 }
 
 /// `struct exception_table_entry`, arch/x86/include/asm/extable.h.
 #[derive(Clone, Copy, Debug)]
-pub struct Exception {
+pub struct ExceptionEntry {
+    /// The address of the instruction that may fault.
     pub site: u64,
+    /// Where control continues after the fault.
     pub fixup: u64,
+    /// How the kernel handles the fault.
     pub data: u32,
 }
 
 /// `struct bug_entry`, include/asm-generic/bug.h, with relative pointers and `DEBUG_BUGVERBOSE`.
 #[derive(Clone, Copy, Debug)]
-pub struct Bug {
+pub struct BugEntry {
+    /// The address of the trap.
     pub site: u64,
+    /// The address of the file name.
     pub file: u64,
+    /// The line in that file.
     pub line: u16,
+    /// Flags such as `BUGFLAG_WARNING`.
     pub flags: u16,
 }
 
+/// Control continues behind the trap after a warning.
 pub const BUGFLAG_WARNING: u16 = 1;
 
 /// `struct alt_instr`, arch/x86/include/asm/alternative.h.
 #[derive(Clone, Copy, Debug)]
-pub struct Alternative {
+pub struct AlternativeEntry {
+    /// The address of the instructions that may be replaced.
     pub site: u64,
+    /// The address of the replacement.
     pub replacement: u64,
+    /// The CPU feature that decides, and flags.
     pub flags: u32,
+    /// Bytes at the site.
     pub len: u8,
+    /// Bytes of the replacement.
     pub replacement_len: u8,
 }
 
-/// The unwinder's state of an instruction: `struct orc_entry`, arch/x86/include/asm/orc_types.h.
-pub type OrcState = [u8; 6];
-
-/// Every table ascending by site.
+/// The side tables. Every table is ascending by site, unless it says otherwise.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub struct LinkedTables {
     /// Sites of the function tracer.
     pub tracer_sites: Vec<u64>,
+    /// Static keys.
     pub jumps: Vec<JumpEntry>,
-    pub static_calls: Vec<StaticCall>,
-    pub exceptions: Vec<Exception>,
-    pub bugs: Vec<Bug>,
-    /// In the order of the file: later entries for one site win.
-    pub alternatives: Vec<Alternative>,
+    /// Static calls.
+    pub static_calls: Vec<StaticCallEntry>,
+    /// Exception fixups.
+    pub exceptions: Vec<ExceptionEntry>,
+    /// Traps of `BUG` and `WARN`.
+    pub bugs: Vec<BugEntry>,
+    /// In the order of the file: for one site, later entries win.
+    pub alternatives: Vec<AlternativeEntry>,
+    /// Returns that a mitigation may patch.
     pub returns: Vec<u64>,
+    /// Retpolines.
     pub retpolines: Vec<u64>,
+    /// Calls that call-depth tracking may patch.
     pub calls: Vec<u64>,
+    /// LOCK prefixes.
     pub locks: Vec<u64>,
+    /// `endbr64` instructions that the kernel may overwrite.
     pub endbr_seals: Vec<u64>,
     /// Fields inside instructions that the kernel fills in at boot (`runtime_const`), with their
-    /// bytes.
+    /// widths in bytes.
     pub constants: Vec<(u64, u8)>,
+    /// The unwinder's states, each in force from its address on.
     pub orc: Vec<(u64, OrcState)>,
 }
 
-impl Tables {
-    pub(super) fn read(kernel: &LinkedKernel<'_>) -> Result<Tables> {
-        let mut tables = Tables {
-            tracer_sites: Table::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?
+impl LinkedTables {
+    pub(super) fn read(kernel: &LinkedKernel<'_>) -> Result<LinkedTables> {
+        let mut tables = LinkedTables {
+            tracer_sites: RawTable::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?
                 .absolutes(),
-            returns: Table::section(kernel, ".return_sites", 4)?.relatives(),
-            retpolines: Table::section(kernel, ".retpoline_sites", 4)?.relatives(),
-            calls: Table::section(kernel, ".call_sites", 4)?.relatives(),
-            locks: Table::section(kernel, ".smp_locks", 4)?.relatives(),
-            endbr_seals: Table::section(kernel, ".ibt_endbr_seal", 4)?.relatives(),
-            ..Tables::default()
+            returns: RawTable::section(kernel, ".return_sites", 4)?.relatives(),
+            retpolines: RawTable::section(kernel, ".retpoline_sites", 4)?.relatives(),
+            calls: RawTable::section(kernel, ".call_sites", 4)?.relatives(),
+            locks: RawTable::section(kernel, ".smp_locks", 4)?.relatives(),
+            endbr_seals: RawTable::section(kernel, ".ibt_endbr_seal", 4)?.relatives(),
+            ..LinkedTables::default()
         };
-        let jumps = Table::between(kernel, "__start___jump_table", "__stop___jump_table", 16)?;
+        let jumps = RawTable::between(kernel, "__start___jump_table", "__stop___jump_table", 16)?;
         tables.jumps.extend(jumps.entries().map(|(at, e)| JumpEntry {
             site: relative(at, e, 0),
             target: relative(at, e, 4),
             key: (at + 8).wrapping_add(u64_at(e, 8)),
         }));
         let calls =
-            Table::between(kernel, "__start_static_call_sites", "__stop_static_call_sites", 8)?;
+            RawTable::between(kernel, "__start_static_call_sites", "__stop_static_call_sites", 8)?;
         tables.static_calls.extend(
-            calls
-                .entries()
-                .map(|(at, e)| StaticCall { site: relative(at, e, 0), key: relative(at, e, 4) }),
+            calls.entries().map(|(at, e)| StaticCallEntry {
+                site: relative(at, e, 0),
+                key: relative(at, e, 4),
+            }),
         );
-        let exceptions = Table::section(kernel, "__ex_table", 12)?;
-        tables.exceptions.extend(exceptions.entries().map(|(at, e)| Exception {
+        let exceptions = RawTable::section(kernel, "__ex_table", 12)?;
+        tables.exceptions.extend(exceptions.entries().map(|(at, e)| ExceptionEntry {
             site: relative(at, e, 0),
             fixup: relative(at, e, 4),
             data: u32_at(e, 8),
         }));
-        let bugs = Table::section(kernel, "__bug_table", 12)?;
-        tables.bugs.extend(bugs.entries().map(|(at, e)| Bug {
+        let bugs = RawTable::section(kernel, "__bug_table", 12)?;
+        tables.bugs.extend(bugs.entries().map(|(at, e)| BugEntry {
             site: relative(at, e, 0),
             file: relative(at, e, 4),
             line: u32_at(e, 8) as u16,
             flags: (u32_at(e, 8) >> 16) as u16,
         }));
-        let alternatives = Table::section(kernel, ".altinstructions", 14)?;
-        tables.alternatives.extend(alternatives.entries().map(|(at, e)| Alternative {
+        let alternatives = RawTable::section(kernel, ".altinstructions", 14)?;
+        tables.alternatives.extend(alternatives.entries().map(|(at, e)| AlternativeEntry {
             site: relative(at, e, 0),
             replacement: relative(at, e, 4),
             flags: u32_at(e, 8),
@@ -133,8 +158,8 @@ impl Tables {
 
     fn read_orc(&mut self, kernel: &LinkedKernel<'_>) -> Result<()> {
         let (ip, unwind) = (
-            Table::section(kernel, ".orc_unwind_ip", 4)?,
-            Table::section(kernel, ".orc_unwind", 6)?,
+            RawTable::section(kernel, ".orc_unwind_ip", 4)?,
+            RawTable::section(kernel, ".orc_unwind", 6)?,
         );
         ensure!(
             ip.bytes.len() / 4 == unwind.bytes.len() / 6,
@@ -152,7 +177,7 @@ impl Tables {
                 name if name.starts_with("runtime_shift_") => 1,
                 _ => continue,
             };
-            let fields = Table::section(kernel, section.name, 4)?.relatives();
+            let fields = RawTable::section(kernel, section.name, 4)?.relatives();
             self.constants.extend(fields.into_iter().map(|at| (at, width)));
         }
         Ok(())
@@ -178,10 +203,10 @@ impl Tables {
         self.orc.sort_by_key(|&(at, _)| at);
     }
 
-    /// The unwinder's state in force at an address.
+    /// The unwinder's state that is in force at an address.
     pub fn orc_at(&self, at: u64) -> OrcState {
         let index = self.orc.partition_point(|&(from, _)| from <= at).checked_sub(1);
-        index.map_or([0; 6], |i| self.orc[i].1)
+        index.map_or(UNDEFINED, |i| self.orc[i].1)
     }
 }
 
@@ -192,20 +217,20 @@ pub fn within<T>(table: &[T], site: impl Fn(&T) -> u64, from: LinkAddr, to: Link
     &table[first..last.max(first)]
 }
 
-/// The bytes of a table whose entries have one size.
-struct Table<'a> {
+/// The bytes of a table whose entries all have the same size.
+struct RawTable<'a> {
     addr: u64,
     bytes: &'a [u8],
     entry: usize,
 }
 
-impl<'a> Table<'a> {
-    /// A kernel without such a section has an empty table.
-    fn section(kernel: &LinkedKernel<'a>, name: &str, entry: usize) -> Result<Table<'a>> {
+impl<'a> RawTable<'a> {
+    /// An empty table if the kernel has no such section.
+    fn section(kernel: &LinkedKernel<'a>, name: &str, entry: usize) -> Result<RawTable<'a>> {
         let Some(section) = kernel.section(name) else {
-            return Ok(Table::empty(entry));
+            return Ok(RawTable::empty(entry));
         };
-        // .smp_locks is padded to pages with zeros behind its last entry.
+        // Zeros behind the last entry pad .smp_locks to whole pages.
         let used = match name {
             ".smp_locks" => kernel
                 .address_of("__smp_locks_end")
@@ -214,8 +239,8 @@ impl<'a> Table<'a> {
         };
         let bytes = section.bytes.get(..used).with_context(|| format!("{name} is cut short"))?;
         let fits = bytes.len().is_multiple_of(entry);
-        ensure!(fits, "{name} has entries of a size that is not known");
-        Ok(Table { addr: section.addr, bytes, entry })
+        ensure!(fits, "{name} has entries of an unknown size");
+        Ok(RawTable { addr: section.addr, bytes, entry })
     }
 
     fn between(
@@ -223,26 +248,26 @@ impl<'a> Table<'a> {
         start: &str,
         end: &str,
         entry: usize,
-    ) -> Result<Table<'a>> {
+    ) -> Result<RawTable<'a>> {
         let (Some(from), Some(to)) = (kernel.address_of(start), kernel.address_of(end)) else {
-            return Ok(Table::empty(entry));
+            return Ok(RawTable::empty(entry));
         };
         if from == to {
-            return Ok(Table::empty(entry));
+            return Ok(RawTable::empty(entry));
         }
         let len = usize::try_from(to.0.wrapping_sub(from.0)).unwrap_or(usize::MAX);
         let bytes = kernel
             .bytes(from, len)
-            .with_context(|| format!("what follows {start} is cut short"))?;
+            .with_context(|| format!("the table behind {start} is cut short"))?;
         ensure!(
             len.is_multiple_of(entry),
-            "the table behind {start} has entries of a size that is not known"
+            "the table behind {start} has entries of an unknown size"
         );
-        Ok(Table { addr: from.0, bytes, entry })
+        Ok(RawTable { addr: from.0, bytes, entry })
     }
 
-    fn empty(entry: usize) -> Table<'a> {
-        Table { addr: 0, bytes: &[], entry }
+    fn empty(entry: usize) -> RawTable<'a> {
+        RawTable { addr: 0, bytes: &[], entry }
     }
 
     fn entries(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
@@ -268,7 +293,7 @@ fn u64_at(entry: &[u8], at: usize) -> u64 {
     u64::from(u32_at(entry, at)) | u64::from(u32_at(entry, at + 4)) << 32
 }
 
-/// What a field of 32 bits, relative to itself, names.
+/// The address that a 32-bit field, relative to itself, refers to.
 fn relative(at: u64, entry: &[u8], field: usize) -> u64 {
     (at + field as u64).wrapping_add_signed(i64::from(u32_at(entry, field) as i32))
 }

@@ -1,7 +1,7 @@
-//! The raw parts of a relocatable object: sections, symbols, relocations.
+//! The parts of a relocatable object: sections, symbols, relocations.
 //!
-//! Takes the bytes of an ELF64 little-endian x86-64 relocatable file; gives its parts with every
-//! index checked, so that what stands on it need not check again. Knows nothing of what a section
+//! Input: the bytes of a little-endian ELF64 relocatable file for x86-64. Output: its parts. Every
+//! index is checked once, so users need not check again. This module does not know what a section
 //! means, and never writes.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,120 +11,147 @@ use object::pod;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A section, numbered as in the file; 0 is the null section.
+/// The number of a section in its file. 0 is the null section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SectionId(pub u32);
 
-/// A symbol, numbered as in the file; 0 is the null symbol.
+/// The number of a symbol in its file. 0 is the null symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SymbolId(pub u32);
 
-/// A section's header, its name resolved.
+/// A section's header with its name.
 #[derive(Clone, Debug)]
-pub struct Section {
+pub struct ElfSection {
+    /// Its name.
     pub name: String,
+    /// Its type (`sh_type`).
     pub kind: u32,
+    /// Its flags (`sh_flags`).
     pub flags: u64,
+    /// The number of a linked section (`sh_link`).
     pub link: u32,
+    /// More about the section, depending on its type (`sh_info`).
     pub info: u32,
+    /// Its alignment in bytes.
     pub align: u64,
+    /// The size of an entry in bytes, 0 if it has no entries of one size.
     pub entry_size: u64,
-    /// Bytes in memory; equal to the bytes in the file unless the section has none there
-    /// (`SHT_NOBITS`).
+    /// Bytes in memory. In the file it has as many bytes, or none if its type is `SHT_NOBITS`.
     pub size: u64,
-    /// Where its bytes lie in the file.
+    /// The place of its bytes in the file.
     pub range: Range<usize>,
 }
 
-impl Section {
+impl ElfSection {
+    /// Whether it holds code.
     pub fn is_code(&self) -> bool {
         self.flags & u64::from(elf::SHF_EXECINSTR) != 0
     }
 
-    /// Debugging information in DWARF, or the relocations of it.
+    /// Whether it holds DWARF debugging information, or relocations for DWARF.
     pub fn is_debug(&self) -> bool {
         let name = self.name.strip_prefix(".rela").unwrap_or(&self.name);
         name.starts_with(".debug_") || name.starts_with(".zdebug_")
     }
 }
 
-/// A symbol as in the file.
+/// A symbol as it stands in the file.
 #[derive(Clone, Copy, Debug)]
-pub struct Symbol {
-    /// Offset of its name in the string table.
+pub struct ElfSymbol {
+    /// The offset of its name in the string table.
     pub name: u32,
+    /// Its binding and type (`st_info`).
     pub info: u8,
+    /// Its visibility (`st_other`).
     pub other: u8,
-    /// The index as stored; `SHN_UNDEF`, `SHN_ABS` and `SHN_COMMON` are not sections.
+    /// The section index as stored. `SHN_UNDEF`, `SHN_ABS` and `SHN_COMMON` do not name sections.
     pub index: u16,
+    /// Its value: in a relocatable object, an offset in its section.
     pub value: u64,
+    /// Its size in bytes.
     pub size: u64,
 }
 
-impl Symbol {
+impl ElfSymbol {
+    /// Its type (`STT_…`).
     pub fn kind(&self) -> u8 {
         self.info & 0xf
     }
 
+    /// Whether its binding is local.
     pub fn is_local(&self) -> bool {
         self.info >> 4 == elf::STB_LOCAL
     }
 
+    /// Whether its binding is weak.
     pub fn is_weak(&self) -> bool {
         self.info >> 4 == elf::STB_WEAK
     }
 
-    /// The section it is defined in, if it is in one.
+    /// The section in which it is defined. `None` if it is defined in no section.
     pub fn section(&self) -> Option<SectionId> {
         (self.index != elf::SHN_UNDEF && self.index < elf::SHN_LORESERVE)
             .then(|| SectionId(u32::from(self.index)))
     }
 }
 
-/// One relocation: the field at `offset` of its section becomes symbol + addend, in the way `kind`
-/// says.
+/// A relocation: the field at `offset` of its section gets symbol + addend, encoded as `kind` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relocation {
+pub struct ElfRelocation {
+    /// The offset of the field in its section.
     pub offset: u64,
+    /// The symbol.
     pub symbol: SymbolId,
+    /// How the value is encoded (`R_X86_64_…`).
     pub kind: u32,
+    /// The addend.
     pub addend: i64,
 }
 
-impl Relocation {
-    /// Struck out by objtool, which wrote the field itself; refers to nothing, and is carried
-    /// along.
+impl ElfRelocation {
+    /// Whether objtool disabled the relocation (`R_X86_64_NONE`) after it wrote the field itself.
+    /// Such a relocation refers to nothing. The emitter copies it.
     pub fn is_none(&self) -> bool {
         self.kind == elf::R_X86_64_NONE
     }
 
-    /// Relative to the field's own address, 32 bits wide.
+    /// Whether the field is relative to its own address and has 32 bits.
     pub fn is_relative(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32)
     }
 
-    /// The absolute address, in 32 or 64 bits.
+    /// Whether the field is an absolute address of 32 or 64 bits.
     pub fn is_absolute(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_64 | elf::R_X86_64_32 | elf::R_X86_64_32S)
     }
 }
 
-/// The file, taken apart.
+/// The parts of a file.
 pub struct Elf<'a> {
+    /// The bytes of the file.
     pub data: &'a [u8],
+    /// The flags of its header.
     pub flags: u32,
-    pub sections: Vec<Section>,
-    pub symbols: Vec<Symbol>,
+    /// The sections by number.
+    pub sections: Vec<ElfSection>,
+    /// The symbols by number.
+    pub symbols: Vec<ElfSymbol>,
+    /// The symbol table.
     pub symtab: SectionId,
+    /// The string table of the symbols.
     pub strtab: SectionId,
+    /// The string table of the sections' names.
     pub section_names: SectionId,
-    /// For each section, the section that holds its relocations.
+    /// The section that holds the relocations of each section.
     relocation_sections: HashMap<SectionId, SectionId>,
 }
 
 impl<'a> Elf<'a> {
-    /// Takes the file apart. Fails on anything but a relocatable object of the kind kernels are
-    /// built from.
+    /// Reads the parts of a file.
+    ///
+    /// # Errors
+    /// The file is not a relocatable object of the kind that kernels are built from, or it is
+    /// damaged.
     pub fn parse(data: &'a [u8]) -> Result<Elf<'a>> {
         let (header, _) = pod::from_bytes::<FileHeader64<Le>>(data)
             .ok()
@@ -151,7 +178,7 @@ impl<'a> Elf<'a> {
         };
         ensure!(
             !sections.iter().any(|s| s.kind == elf::SHT_SYMTAB_SHNDX),
-            "has extended section numbers (SHT_SYMTAB_SHNDX), which are not understood"
+            "has extended section numbers (SHT_SYMTAB_SHNDX), which Kernlane does not support"
         );
         let symtab = only(elf::SHT_SYMTAB, "symbol table (built without symbols, or stripped?)")?;
         let strtab = SectionId(sections[symtab.0 as usize].link);
@@ -159,7 +186,7 @@ impl<'a> Elf<'a> {
             sections.get(strtab.0 as usize).context("the symbol table names no string table")?;
         ensure!(
             names.kind == elf::SHT_STRTAB,
-            "the symbol table's strings are in {}, which is no string table",
+            "the symbol table's strings are in {}, which is not a string table",
             names.name
         );
         let symbols = read_symbols(data, &sections, symtab)?;
@@ -172,14 +199,14 @@ impl<'a> Elf<'a> {
             );
             ensure!(
                 (section.info as usize) < sections.len(),
-                "{}: relocates section {}, which is not there",
+                "{}: relocates section {}, which does not exist",
                 section.name,
                 section.info
             );
             let earlier = relocation_sections.insert(SectionId(section.info), SectionId(i as u32));
             ensure!(
                 earlier.is_none(),
-                "{}: a second table of relocations for one section",
+                "{}: a second relocation table for the same section",
                 section.name
             );
         }
@@ -199,14 +226,17 @@ impl<'a> Elf<'a> {
         })
     }
 
-    pub fn section(&self, id: SectionId) -> &Section {
+    /// The section with this number.
+    pub fn section(&self, id: SectionId) -> &ElfSection {
         &self.sections[id.0 as usize]
     }
 
-    pub fn symbol(&self, id: SymbolId) -> &Symbol {
+    /// The symbol with this number.
+    pub fn symbol(&self, id: SymbolId) -> &ElfSymbol {
         &self.symbols[id.0 as usize]
     }
 
+    /// The numbers of all sections.
     pub fn ids(&self) -> impl Iterator<Item = SectionId> + use<> {
         (0..self.sections.len() as u32).map(SectionId)
     }
@@ -214,38 +244,43 @@ impl<'a> Elf<'a> {
     /// The symbol that stands for a section.
     ///
     /// # Errors
-    /// The section has none.
+    /// The section has no such symbol.
     pub fn section_symbol(&self, section: SectionId) -> Result<SymbolId> {
         let stands_for =
-            |s: &Symbol| s.kind() == object::elf::STT_SECTION && s.section() == Some(section);
+            |s: &ElfSymbol| s.kind() == object::elf::STT_SECTION && s.section() == Some(section);
         let index = self.symbols.iter().position(stands_for);
         let index = index
             .with_context(|| format!("{} has no section symbol", self.section(section).name))?;
         Ok(SymbolId(index as u32))
     }
 
-    /// The one section of that name.
+    /// The section with this name. `None` if there is no such section or more than one.
     pub fn by_name(&self, name: &str) -> Option<SectionId> {
         self.sections.iter().position(|s| s.name == name).map(|i| SectionId(i as u32))
     }
 
+    /// The bytes of a section.
     pub fn bytes(&self, id: SectionId) -> &'a [u8] {
         &self.data[self.section(id).range.clone()]
     }
 
-    /// A symbol's name; a name that is no UTF-8 or runs off its table is an error of the file and
-    /// comes back empty.
-    pub fn name(&self, symbol: &Symbol) -> &'a str {
+    /// A symbol's name. Empty if the file is damaged: the name is not UTF-8 or does not end within
+    /// its table.
+    pub fn name(&self, symbol: &ElfSymbol) -> &'a str {
         string_at(self.bytes(self.strtab), symbol.name).unwrap_or("")
     }
 
+    /// The section that holds the relocations of a section.
     pub fn relocation_section(&self, of: SectionId) -> Option<SectionId> {
         self.relocation_sections.get(&of).copied()
     }
 
-    /// The relocations of a section in the file's order, each with a symbol that exists and a field
-    /// inside the section.
-    pub fn relocations(&self, of: SectionId) -> Result<Vec<Relocation>> {
+    /// The relocations of a section in the file's order. Each one's symbol exists, and its field
+    /// lies inside the section.
+    ///
+    /// # Errors
+    /// A relocation breaks this rule.
+    pub fn relocations(&self, of: SectionId) -> Result<Vec<ElfRelocation>> {
         let target = self.section(of);
         let list = self.debug_relocations(of)?;
         for r in &list {
@@ -260,9 +295,12 @@ impl<'a> Elf<'a> {
         Ok(list)
     }
 
-    /// As `relocations`, for sections that may be compressed, so that their size says nothing about
-    /// where fields lie.
-    pub fn debug_relocations(&self, of: SectionId) -> Result<Vec<Relocation>> {
+    /// Like `relocations`, for sections that may be compressed: their size does not limit the
+    /// offsets of fields.
+    ///
+    /// # Errors
+    /// A relocation's symbol does not exist.
+    pub fn debug_relocations(&self, of: SectionId) -> Result<Vec<ElfRelocation>> {
         let Some(table) = self.relocation_section(of) else {
             return Ok(Vec::new());
         };
@@ -271,7 +309,7 @@ impl<'a> Elf<'a> {
             .ok()
             .context("relocations cut short")?;
         let read = |r: &Rela64<Le>| {
-            let found = Relocation {
+            let found = ElfRelocation {
                 offset: r.r_offset.get(Le),
                 symbol: SymbolId(r.r_sym(Le, false)),
                 kind: r.r_type(Le, false),
@@ -279,7 +317,7 @@ impl<'a> Elf<'a> {
             };
             ensure!(
                 (found.symbol.0 as usize) < self.symbols.len(),
-                "{}+{:#x}: a relocation against symbol {}, which is not there",
+                "{}+{:#x}: a relocation against symbol {}, which does not exist",
                 self.section(of).name,
                 found.offset,
                 found.symbol.0
@@ -290,10 +328,11 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// No section of a kernel is aligned to more than a large page.
+/// The largest alignment that is accepted. No section of a kernel is aligned to more than a large
+/// page.
 const MOST_ALIGNED: u64 = 2 << 20;
 
-fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<Section>> {
+fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<ElfSection>> {
     let start = header.e_shoff.get(Le) as usize;
     let count = usize::from(header.e_shnum.get(Le));
     let table = data.get(start..).context("the section table lies outside the file")?;
@@ -314,13 +353,13 @@ fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<Section>>
         .iter()
         .map(|h| {
             let name =
-                string_at(names, h.sh_name.get(Le)).context("a section without a readable name")?;
+                string_at(names, h.sh_name.get(Le)).context("a section's name cannot be read")?;
             let align = h.sh_addralign.get(Le);
             ensure!(
                 align <= MOST_ALIGNED && (align == 0 || align.is_power_of_two()),
                 "{name}: aligned to {align} bytes"
             );
-            Ok(Section {
+            Ok(ElfSection {
                 name: name.to_owned(),
                 kind: h.sh_type.get(Le),
                 flags: h.sh_flags.get(Le),
@@ -335,7 +374,7 @@ fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<Section>>
         .collect()
 }
 
-fn read_symbols(data: &[u8], sections: &[Section], symtab: SectionId) -> Result<Vec<Symbol>> {
+fn read_symbols(data: &[u8], sections: &[ElfSection], symtab: SectionId) -> Result<Vec<ElfSymbol>> {
     let raw = &data[sections[symtab.0 as usize].range.clone()];
     let (entries, _) = pod::slice_from_bytes::<Sym64<Le>>(raw, raw.len() / 24)
         .ok()
@@ -344,7 +383,7 @@ fn read_symbols(data: &[u8], sections: &[Section], symtab: SectionId) -> Result<
         .iter()
         .enumerate()
         .map(|(i, s)| {
-            let symbol = Symbol {
+            let symbol = ElfSymbol {
                 name: s.st_name.get(Le),
                 info: s.st_info,
                 other: s.st_other,
@@ -355,7 +394,7 @@ fn read_symbols(data: &[u8], sections: &[Section], symtab: SectionId) -> Result<
             if let Some(section) = symbol.section() {
                 ensure!(
                     (section.0 as usize) < sections.len(),
-                    "symbol {i} is in section {}, which is not there",
+                    "symbol {i} is in section {}, which does not exist",
                     section.0
                 );
             }

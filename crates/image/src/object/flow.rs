@@ -1,24 +1,24 @@
-//! Where control goes from one piece to the next, as the code has it.
+//! The control flow between pieces, as the code has it.
 
-use super::pieces::{Exit, Piece, Site, SiteKind};
+use super::pieces::{CodeSite, Piece, PieceExit, SiteKind};
 use layout::graph::EdgeKind;
 
-/// The edges between pieces (ascending), by number, those of static keys too. A way to a place
-/// where no piece begins is left out.
-pub fn edges(pieces: &[Piece], sites: &[Site]) -> Vec<(u32, u32, EdgeKind)> {
+/// The edges between pieces by the pieces' ascending numbers, including those of static keys. An
+/// edge is left out if no piece begins at its target.
+pub fn edges(pieces: &[Piece], sites: &[CodeSite]) -> Vec<(u32, u32, EdgeKind)> {
     let find = |at: u32| pieces.binary_search_by_key(&at, |p| p.at).ok().map(|i| i as u32);
     let mut edges = Vec::new();
     for (i, piece) in (0u32..).zip(pieces) {
         let next =
             pieces.get(i as usize + 1).filter(|n| n.function == piece.function).map(|_| i + 1);
-        let falls = matches!(piece.exit, Exit::Runs | Exit::Branch(_));
+        let falls = matches!(piece.exit, PieceExit::Runs | PieceExit::Branch(_));
         if let (true, Some(next)) = (falls, next) {
             edges.push((i, next, EdgeKind::FallThrough));
         }
         match piece.exit {
-            Exit::Jump(to) => edges.extend(find(to).map(|to| (i, to, EdgeKind::Jump))),
-            Exit::Branch(to) => edges.extend(find(to).map(|to| (i, to, EdgeKind::Branch))),
-            Exit::Stop | Exit::Runs => {}
+            PieceExit::Jump(to) => edges.extend(find(to).map(|to| (i, to, EdgeKind::Jump))),
+            PieceExit::Branch(to) => edges.extend(find(to).map(|to| (i, to, EdgeKind::Branch))),
+            PieceExit::Stop | PieceExit::Runs => {}
         }
         let from = sites.partition_point(|s| s.at < piece.at);
         let own = sites[from..].iter().take_while(|s| s.at < piece.end());
@@ -28,14 +28,14 @@ pub fn edges(pieces: &[Piece], sites: &[Site]) -> Vec<(u32, u32, EdgeKind)> {
     edges
 }
 
-/// Per piece: whether every way out of it is among `edges`.
+/// For each piece: whether every way out of it is one of `edges`.
 pub fn leaves_by_edges(pieces: &[Piece], edges: &[(u32, u32, EdgeKind)]) -> Vec<bool> {
     let mut outs = vec![0; pieces.len()];
     edges.iter().for_each(|&(from, _, _)| outs[from as usize] += 1);
     let complete = |(piece, outs): (&Piece, u32)| match piece.exit {
-        Exit::Stop => false,
-        Exit::Runs | Exit::Jump(_) => outs >= 1,
-        Exit::Branch(_) => outs >= 2,
+        PieceExit::Stop => false,
+        PieceExit::Runs | PieceExit::Jump(_) => outs >= 1,
+        PieceExit::Branch(_) => outs >= 2,
     };
     pieces.iter().zip(outs).map(complete).collect()
 }

@@ -1,80 +1,84 @@
-//! The functions of a section of code, and what lies between them.
+//! The functions of a code section, and the stretches between them.
 //!
-//! Takes the symbols of the section; gives stretches that cover it without overlap: functions
-//! (aliases and nested symbols folded into one), with the call padding in front of them, and the
-//! gaps. Never looks at an instruction's meaning.
+//! Input: the section's symbols. Output: functions that do not overlap, with the call padding in
+//! front of them. Aliases and nested symbols become one function. This module never looks at what
+//! an instruction means.
 
 use super::elf::{Elf, SectionId, SymbolId};
 use object::elf::{STT_FUNC, STT_NOTYPE};
 
-/// Why a stretch of code is moved only as a whole, in its order.
+/// Why a stretch of code is moved only as a whole, without changes to its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Whole {
-    /// A symbol stands inside: assembly that may measure distances between its labels.
+pub enum WholeReason {
+    /// A symbol stands inside. The code may be assembly that measures distances between its labels.
     InnerLabel,
-    /// No symbol names it: the body of an overridden weak function.
+    /// No symbol names the stretch: for example the body of an overridden weak function.
     Nameless,
-    /// Bytes that do not decode.
+    /// It contains bytes that do not decode.
     Undecodable,
-    /// A branch into the middle of an instruction, or an operand that names it.
+    /// A branch goes into the middle of an instruction, or an operand refers to it.
     MiddleTarget,
-    /// A branch that exists only in a short form.
+    /// It contains a branch that exists only in a short form.
     OddBranch,
-    /// A short branch inside an alternative.
+    /// It contains a short branch inside an alternative.
     ShortBranchInAlternative,
-    /// Something goes to the inside of an alternative.
+    /// A branch or table entry goes to the inside of an alternative.
     AlternativeTarget,
-    /// A side table names something that is no instruction here.
+    /// A side table refers to bytes that are not an instruction of the expected kind.
     OddTableEntry,
-    /// Execution runs on into the next function.
+    /// Control falls through into the next function.
     RunsOn,
 }
 
-impl Whole {
+impl WholeReason {
+    /// The reason in words.
     pub fn words(self) -> &'static str {
         match self {
-            Whole::InnerLabel => "symbols inside (assembly)",
-            Whole::Nameless => "no symbol (overridden weak function)",
-            Whole::Undecodable => "bytes that do not decode",
-            Whole::MiddleTarget => "a target inside an instruction",
-            Whole::OddBranch => "a branch that has only a short form",
-            Whole::ShortBranchInAlternative => "a short branch in an alternative",
-            Whole::AlternativeTarget => "a target inside an alternative",
-            Whole::OddTableEntry => "a side table entry that is not understood",
-            Whole::RunsOn => "runs on into the next function",
+            WholeReason::InnerLabel => "symbols inside (assembly)",
+            WholeReason::Nameless => "no symbol (overridden weak function)",
+            WholeReason::Undecodable => "bytes that do not decode",
+            WholeReason::MiddleTarget => "a target inside an instruction",
+            WholeReason::OddBranch => "a branch that has only a short form",
+            WholeReason::ShortBranchInAlternative => "a short branch in an alternative",
+            WholeReason::AlternativeTarget => "a target inside an alternative",
+            WholeReason::OddTableEntry => "a side table entry that is not understood",
+            WholeReason::RunsOn => "runs on into the next function",
         }
     }
 }
 
-/// A function, or a gap between two that is not mere padding.
+/// A function, or a stretch between functions that holds more than padding.
 #[derive(Clone, Debug)]
-pub struct Function {
-    /// The symbol that names it; none for a nameless stretch.
+pub struct TextFunction {
+    /// The symbol that names it; `None` for a nameless stretch.
     pub symbol: Option<SymbolId>,
+    /// The offset of its entry in the section.
     pub at: u32,
+    /// The offset behind its last byte.
     pub end: u32,
-    /// Bytes in front of `at` that belong to it: call padding, a kCFI hash.
+    /// Bytes in front of `at` that belong to the function: call padding, a kCFI hash.
     pub lead: u32,
-    /// Bytes of call padding in front of the lead that the kernel never patches: they need not move
-    /// with it.
+    /// Bytes of call padding in front of the lead that the kernel never patches. They need not move
+    /// with the function.
     pub spare: u32,
-    /// A symbol names the lead, and what is spare in front of it.
+    /// Whether a symbol names the lead and the spare bytes in front of it.
     pub lead_named: bool,
-    pub whole: Option<Whole>,
+    /// Why it stays whole; `None` if it can be cut.
+    pub whole: Option<WholeReason>,
 }
 
 /// The functions of `code`, ascending and disjoint.
 ///
-/// A symbol without a size that lies inside a function makes it `Whole::InnerLabel`; outside of all
-/// it begins a nameless stretch.
-pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
+/// A symbol without a size that lies inside a function makes that function
+/// `WholeReason::InnerLabel`. Outside of all functions it begins a nameless stretch.
+pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<TextFunction> {
     let bytes = elf.bytes(code);
     let symbols = elf.symbols.iter().enumerate().filter(|(_, s)| {
         let fits = s.value.saturating_add(s.size) <= bytes.len() as u64;
         s.section() == Some(code) && matches!(s.kind(), STT_FUNC | STT_NOTYPE) && fits
     });
-    let symbols = symbols.map(|(i, s)| Named {
+    let symbols = symbols.map(|(i, s)| FunctionSymbol {
         id: SymbolId(i as u32),
         name: elf.name(s),
         at: s.value as u32,
@@ -88,17 +92,25 @@ pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<Function> {
     functions
 }
 
-/// A symbol of code, by offsets in its section, inside of which it lies.
-pub struct Named<'a> {
+/// A symbol of code, with offsets in its section.
+pub struct FunctionSymbol<'a> {
+    /// Its number.
     pub id: SymbolId,
+    /// Its name.
     pub name: &'a str,
+    /// The offset of its first byte.
     pub at: u32,
+    /// The offset behind its last byte; equal to `at` if it has no size.
     pub end: u32,
+    /// Whether its binding is local.
     pub local: bool,
 }
 
-/// As `from_symbols`, for symbols from anywhere.
-pub fn from_named<'a>(symbols: impl Iterator<Item = Named<'a>>, bytes: &[u8]) -> Vec<Function> {
+/// Like `from_symbols`, for symbols from any source.
+pub fn from_named<'a>(
+    symbols: impl Iterator<Item = FunctionSymbol<'a>>,
+    bytes: &[u8],
+) -> Vec<TextFunction> {
     let mut prefixes: Vec<(u32, u32)> = Vec::new();
     let mut named: Vec<(u32, u32, bool, SymbolId)> = Vec::new();
     let mut labels: Vec<u32> = Vec::new();
@@ -111,17 +123,17 @@ pub fn from_named<'a>(symbols: impl Iterator<Item = Named<'a>>, bytes: &[u8]) ->
             named.push((symbol.at, symbol.end, symbol.local, symbol.id));
         }
     }
-    // At one address the longest first, a global name before a local one.
+    // At one address, longer symbols come first, and global names come before local ones.
     named.sort_by_key(|&(at, end, local, id)| (at, std::cmp::Reverse(end), local, id));
-    let mut functions: Vec<Function> = Vec::with_capacity(named.len());
+    let mut functions: Vec<TextFunction> = Vec::with_capacity(named.len());
     for (at, end, _, symbol) in named {
         match functions.last_mut() {
             Some(last) if at == last.at && end == last.end => {}
             Some(last) if at < last.end => {
                 last.end = last.end.max(end);
-                last.whole = Some(Whole::InnerLabel);
+                last.whole = Some(WholeReason::InnerLabel);
             }
-            _ => functions.push(Function {
+            _ => functions.push(TextFunction {
                 symbol: Some(symbol),
                 at,
                 end,
@@ -138,16 +150,16 @@ pub fn from_named<'a>(symbols: impl Iterator<Item = Named<'a>>, bytes: &[u8]) ->
             && label > f.at
             && label < f.end
         {
-            f.whole = Some(Whole::InnerLabel);
+            f.whole = Some(WholeReason::InnerLabel);
         }
     }
     give_leads(&mut functions, prefixes, bytes);
     functions
 }
 
-/// The bytes directly in front of a function's entry that a kernel with call-depth tracking patches
-/// at boot: the length of its template (`SKL_TMPL_SIZE`, arch/x86/kernel/callthunks.c). `None` when
-/// the object does not say.
+/// The number of bytes directly in front of a function's entry that a kernel with call-depth
+/// tracking patches at boot: the length of its template (`SKL_TMPL_SIZE`,
+/// arch/x86/kernel/callthunks.c). `None` if the object has no such template.
 fn patched_padding(elf: &Elf<'_>) -> Option<u32> {
     let place = |name: &str| {
         let mut found = elf.symbols.iter().filter(|s| elf.name(s) == name);
@@ -160,9 +172,9 @@ fn patched_padding(elf: &Elf<'_>) -> Option<u32> {
     u32::try_from(length).ok()
 }
 
-/// Leaves each function of its padding what is patched. Padding that is not of no-ops alone (a kCFI
-/// hash) stays whole.
-fn spare_leads(functions: &mut [Function], bytes: &[u8], patched: u32) {
+/// Limits the lead of each function to the bytes that the kernel patches. Padding that does not
+/// consist of no-ops alone (a kCFI hash) stays complete.
+fn spare_leads(functions: &mut [TextFunction], bytes: &[u8], patched: u32) {
     for f in functions.iter_mut().filter(|f| f.lead > patched) {
         let lead = &bytes[(f.at - f.lead) as usize..f.at as usize];
         if lead.iter().all(|&b| b == NO_OP) {
@@ -172,12 +184,12 @@ fn spare_leads(functions: &mut [Function], bytes: &[u8], patched: u32) {
     }
 }
 
-/// What compilers pad with for `-fpatchable-function-entry`.
+/// The padding byte of compilers for `-fpatchable-function-entry`.
 const NO_OP: u8 = 0x90;
 
-/// Gives each function the prefix that ends where it begins; in an object that has prefixes, also
-/// the no-ops in front of functions that have none by name (assembly).
-fn give_leads(functions: &mut [Function], mut prefixes: Vec<(u32, u32)>, bytes: &[u8]) {
+/// Gives each function the prefix that ends at its entry. In an object with prefixes, a function
+/// without a named prefix (assembly) gets the no-ops in front of it.
+fn give_leads(functions: &mut [TextFunction], mut prefixes: Vec<(u32, u32)>, bytes: &[u8]) {
     prefixes.sort_by_key(|&(at, end)| (end, at));
     let usual = prefixes.iter().map(|&(at, end)| end - at).max().unwrap_or(0);
     let mut previous_end = 0;

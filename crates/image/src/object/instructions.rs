@@ -1,89 +1,97 @@
-//! Machine code as a list of instructions.
+//! Decodes machine code into a list of instructions.
 //!
-//! Takes the bytes of a stretch of code and the relocations that fall into it; gives each
-//! instruction's place, length and what it does to control. A branch whose field is relocated goes
-//! where the relocation says and is `linked`; one without was resolved by the assembler and carries
-//! its target. Never guesses: bytes that do not decode are `Invalid`, one byte long.
+//! Input: the bytes of a stretch of code, and the relocations in it. Output: the place and length
+//! of each instruction, and what it does to control. A branch whose field has a relocation is
+//! `linked`, and the relocation decides its target. The assembler resolved all other branches; they
+//! carry their target. This module never guesses: bytes that do not decode become `Invalid`
+//! instructions of one byte.
 
-use super::elf::Relocation;
+use super::elf::ElfRelocation;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind};
 
-/// No target.
+/// The value of a target that does not exist.
 pub const NOWHERE: u32 = u32::MAX;
 
+/// What an instruction does to control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum InstructionKind {
+    /// Control continues in the next instruction.
     Plain,
     /// A no-op of any length.
     Nop,
-    /// `int3`: a trap, or what follows a return or an indirect jump against straight-line
-    /// speculation.
+    /// `int3`: a trap, or a guard against straight-line speculation behind a return or an indirect
+    /// jump.
     Int3,
-    /// `ud2` and its like.
+    /// `ud2` and similar instructions.
     Trap,
-    /// `jmp` to a fixed place.
+    /// `jmp` to a fixed target.
     Jump,
-    /// `jcc` to a fixed place.
+    /// `jcc` to a fixed target.
     Branch,
-    /// `call` to a fixed place.
+    /// `call` of a fixed target.
     Call,
-    /// Control that leaves and does not come back: a return, an indirect jump.
+    /// Control leaves and does not come back: a return, an indirect jump.
     Stop,
-    /// A branch that has only a short form (`loop`, `jrcxz`) or does more than branch (`xbegin`).
+    /// A branch that has only a short form (`loop`, `jrcxz`), or that does more than branch
+    /// (`xbegin`).
     OddBranch,
+    /// Bytes that do not decode.
     Invalid,
 }
 
 /// An instruction of a section.
 #[derive(Clone, Copy, Debug)]
-pub struct Instruction {
-    /// Offset in the section.
+pub struct DecodedInstruction {
+    /// The offset in the section.
     pub at: u32,
+    /// Bytes.
     pub len: u8,
-    pub kind: Kind,
-    /// Where its relative field begins, counted from `at`; 0 for none. With a target and `linked`
-    /// unset it was resolved by the assembler.
+    /// What it does to control.
+    pub kind: InstructionKind,
+    /// The offset, from `at`, of its relative field; 0 if it has none. If there is a target and
+    /// `linked` is false, the assembler resolved the field.
     pub field: u8,
-    /// A relocation falls into this instruction.
+    /// Whether the instruction has a relocation.
     pub linked: bool,
-    /// The offset in the same section that a branch goes to, or an operand relative to the
-    /// instruction pointer names; `NOWHERE` when there is none, when a relocation decides, or when
-    /// it lies outside the section.
+    /// The offset, in the same section, of a branch's target or of an operand relative to the
+    /// instruction pointer. `NOWHERE` if there is none, if a relocation decides, or if the target
+    /// lies outside the section.
     pub target: u32,
 }
 
-impl Instruction {
+impl DecodedInstruction {
+    /// The offset behind its last byte.
     pub fn end(&self) -> u32 {
         self.at + u32::from(self.len)
     }
 
-    /// A `jmp` or `jcc` resolved by the assembler, without prefixes: it can be written again in
-    /// either length.
+    /// Whether it is a `jmp` or `jcc` that the assembler resolved and that has no prefixes. Such a
+    /// branch can be written again in both lengths.
     pub fn is_plain_branch(&self) -> bool {
         self.target != NOWHERE
             && match self.kind {
-                Kind::Jump => matches!(self.len, 2 | 5),
-                Kind::Branch => matches!(self.len, 2 | 6),
+                InstructionKind::Jump => matches!(self.len, 2 | 5),
+                InstructionKind::Branch => matches!(self.len, 2 | 6),
                 _ => false,
             }
     }
 
-    /// Bytes between one function and the next.
+    /// Whether compilers put such an instruction between functions.
     pub fn is_padding(&self) -> bool {
-        matches!(self.kind, Kind::Nop | Kind::Int3)
+        matches!(self.kind, InstructionKind::Nop | InstructionKind::Int3)
     }
 }
 
-/// Decodes `code`, which lies at `start` of its section, to the last byte.
+/// Decodes all of `code`, which lies at `start` of its section.
 ///
-/// `relocations` are those of the whole section, ascending by offset; `section_size` bounds
+/// `relocations` are those of the whole section, ascending by offset. `section_size` limits
 /// targets.
 pub fn decode(
     code: &[u8],
     start: u32,
     section_size: u32,
-    relocations: &[Relocation],
-) -> Vec<Instruction> {
+    relocations: &[ElfRelocation],
+) -> Vec<DecodedInstruction> {
     let mut decoder = Decoder::with_ip(64, code, u64::from(start), DecoderOptions::NONE);
     let mut found = Vec::with_capacity(code.len() / 4);
     let mut next = relocations.partition_point(|r| r.offset < u64::from(start));
@@ -92,14 +100,14 @@ pub fn decode(
         let at = decoder.ip() as u32;
         decoder.decode_out(&mut raw);
         if raw.is_invalid() {
-            // One byte at a time, so that what follows is still seen.
+            // Skip one byte, so that the code behind is decoded.
             let skip = (at - start) as usize + 1;
             decoder.set_position(skip).expect("inside the buffer");
             decoder.set_ip(u64::from(at) + 1);
-            found.push(Instruction {
+            found.push(DecodedInstruction {
                 at,
                 len: 1,
-                kind: Kind::Invalid,
+                kind: InstructionKind::Invalid,
                 field: 0,
                 linked: false,
                 target: NOWHERE,
@@ -114,38 +122,38 @@ pub fn decode(
         }
         let kind = kind_of(&raw);
         let (field, target) = relative_field(&decoder, &raw, linked, section_size);
-        found.push(Instruction { at, len: raw.len() as u8, kind, field, linked, target });
+        found.push(DecodedInstruction { at, len: raw.len() as u8, kind, field, linked, target });
     }
     found
 }
 
-fn kind_of(raw: &iced_x86::Instruction) -> Kind {
+fn kind_of(raw: &iced_x86::Instruction) -> InstructionKind {
     match raw.flow_control() {
-        FlowControl::UnconditionalBranch if raw.is_jmp_short_or_near() => Kind::Jump,
-        FlowControl::ConditionalBranch if raw.is_jcc_short_or_near() => Kind::Branch,
+        FlowControl::UnconditionalBranch if raw.is_jmp_short_or_near() => InstructionKind::Jump,
+        FlowControl::ConditionalBranch if raw.is_jcc_short_or_near() => InstructionKind::Branch,
         FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend
             if raw.op0_kind() == OpKind::NearBranch64 =>
         {
-            Kind::OddBranch
+            InstructionKind::OddBranch
         }
-        FlowControl::Call if raw.is_call_near() => Kind::Call,
+        FlowControl::Call if raw.is_call_near() => InstructionKind::Call,
         FlowControl::Return | FlowControl::IndirectBranch | FlowControl::UnconditionalBranch => {
             match raw.mnemonic() {
-                // `iretq` to the next instruction is the kernel's way to serialise; whoever stands
-                // on this list decides by what follows.
-                Mnemonic::Iretq => Kind::Plain,
-                _ => Kind::Stop,
+                // The kernel uses `iretq` to the next instruction to serialise. For instructions on
+                // this list the code that follows decides whether control continues.
+                Mnemonic::Iretq => InstructionKind::Plain,
+                _ => InstructionKind::Stop,
             }
         }
-        FlowControl::Interrupt if raw.code() == Code::Int3 => Kind::Int3,
-        FlowControl::Exception => Kind::Trap,
-        _ if raw.mnemonic() == Mnemonic::Nop => Kind::Nop,
-        _ => Kind::Plain,
+        FlowControl::Interrupt if raw.code() == Code::Int3 => InstructionKind::Int3,
+        FlowControl::Exception => InstructionKind::Trap,
+        _ if raw.mnemonic() == Mnemonic::Nop => InstructionKind::Nop,
+        _ => InstructionKind::Plain,
     }
 }
 
-/// The relative field of an instruction, and the target inside the section when the assembler
-/// resolved it.
+/// The offset of an instruction's relative field, and the target inside the section if the
+/// assembler resolved it.
 fn relative_field(
     decoder: &Decoder<'_>,
     raw: &iced_x86::Instruction,

@@ -1,11 +1,11 @@
-//! Where an object's `.text` lies in the kernel that was linked from it.
+//! Finds where an object's sections lie in the kernel that was linked from it.
 //!
-//! Takes the object and the bytes of the `vmlinux`; gives the address, after making sure that the
-//! two belong together: every global function lies where the object says, and every byte of code
-//! that the linker does not fill in is equal. Never changes anything.
+//! Input: the object, and the bytes of the `vmlinux`. Output: the addresses. They are returned only
+//! if the two files belong together: every global function lies where the object says, and every
+//! byte of code that the linker does not fill in is equal. This module never changes anything.
 
 use super::KernelObject;
-use super::elf::{SectionId, Symbol};
+use super::elf::{ElfSymbol, SectionId};
 use crate::BuildId;
 use crate::address::LinkAddr;
 use crate::place::Placement;
@@ -13,48 +13,56 @@ use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::HashMap;
 
-/// A linked kernel, as far as it matters here.
-pub struct Linked<'a> {
+/// The addresses in a linked kernel of an object's symbols and sections.
+pub struct LinkAddresses<'a> {
     elf: object::File<'a>,
+    /// The kernel's build id.
     pub build_id: BuildId,
-    /// Symbols whose name occurs once.
-    globals: HashMap<&'a str, Global>,
+    /// Symbols whose name occurs exactly once.
+    globals: HashMap<&'a str, GlobalSymbol>,
 }
 
 #[derive(Clone, Copy)]
-struct Global {
+struct GlobalSymbol {
     address: u64,
     weak: bool,
 }
 
-impl<'a> Linked<'a> {
-    pub fn read(bytes: &'a [u8]) -> Result<Linked<'a>> {
+impl<'a> LinkAddresses<'a> {
+    /// Reads a vmlinux.
+    ///
+    /// # Errors
+    /// The bytes are not an ELF file, or it has no build id or no symbols.
+    pub fn read(bytes: &'a [u8]) -> Result<LinkAddresses<'a>> {
         let elf = object::File::parse(bytes).context("not an ELF file")?;
         let id =
             elf.build_id().context("its notes cannot be read")?.context("it has no build id")?;
-        let build_id = BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect());
-        let mut globals: HashMap<&str, Option<Global>> = HashMap::new();
+        let build_id = BuildId::from_bytes(id);
+        let mut globals: HashMap<&str, Option<GlobalSymbol>> = HashMap::new();
         for symbol in elf.symbols().filter(|s| s.is_global()) {
             if let Ok(name) = symbol.name() {
-                let global = Global { address: symbol.address(), weak: symbol.is_weak() };
+                let global = GlobalSymbol { address: symbol.address(), weak: symbol.is_weak() };
                 globals.entry(name).and_modify(|a| *a = None).or_insert(Some(global));
             }
         }
         ensure!(!globals.is_empty(), "it has no symbols (was it stripped?)");
         let globals =
             globals.into_iter().filter_map(|(name, global)| Some((name, global?))).collect();
-        Ok(Linked { elf, build_id, globals })
+        Ok(LinkAddresses { elf, build_id, globals })
     }
 
-    /// Where the linker put a global symbol of the object. `None` if the kernel did not keep it, or
-    /// if another object's definition took a weak one's place, as the C library's `abort` does that
-    /// of a kernel for User Mode Linux.
-    fn address_of(&self, object: &KernelObject<'_>, symbol: &Symbol) -> Option<u64> {
+    /// The address of a global symbol of the object. `None` if the kernel does not have the symbol.
+    /// `None`, too, if another object's definition replaced a weak one, as the C library's `abort`
+    /// replaces the one of a kernel for User Mode Linux.
+    fn address_of(&self, object: &KernelObject<'_>, symbol: &ElfSymbol) -> Option<u64> {
         let global = self.globals.get(object.elf.name(symbol))?;
         (symbol.is_weak() == global.weak).then_some(global.address)
     }
 
-    /// The bytes of the kernel's types (BTF), if it has them.
+    /// The bytes of the kernel's BTF, if it has BTF.
+    ///
+    /// # Errors
+    /// The section cannot be read.
     pub fn types(&self) -> Result<Option<&'a [u8]>> {
         let section = self.elf.section_by_name(".BTF");
         section
@@ -62,8 +70,11 @@ impl<'a> Linked<'a> {
             .transpose()
     }
 
-    /// Where a section of the object lies: all its global symbols agree on it. `None` when it has
-    /// none that the kernel kept.
+    /// The address of a section of the object, on which all its global symbols must agree. `None`
+    /// if the kernel has none of these symbols.
+    ///
+    /// # Errors
+    /// The symbols disagree: the kernel was not linked from this object.
     pub fn base_of(
         &self,
         object: &KernelObject<'_>,
@@ -89,9 +100,12 @@ impl<'a> Linked<'a> {
         Ok(base.map(LinkAddr))
     }
 
-    /// How far the linker put a rewritten `.text` from where the placement, made for one at `base`,
-    /// expected it; 0 as long as what lies in front of it is the same. Every global symbol must lie
-    /// where the placement says.
+    /// How far the linker put a rewritten `.text` from the expected address. `placement` was made
+    /// for a `.text` at `base`. The result is 0 as long as the code in front of `.text` has not
+    /// changed.
+    ///
+    /// # Errors
+    /// A global symbol does not lie where the placement says.
     pub fn text_shift(
         &self,
         object: &KernelObject<'_>,
@@ -117,7 +131,10 @@ impl<'a> Linked<'a> {
         shift.context("no symbol of .text is in the new kernel")
     }
 
-    /// The address of the object's `.text`, every byte of it compared with the kernel's.
+    /// The address of the object's `.text`, after every byte was compared with the kernel's.
+    ///
+    /// # Errors
+    /// The kernel was not linked from this object.
     pub fn text_base(&self, object: &KernelObject<'_>) -> Result<LinkAddr> {
         let base = self
             .base_of(object, object.text)?

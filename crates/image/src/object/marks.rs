@@ -1,12 +1,12 @@
-//! What is known of each byte of code before it is cut: where instructions start, what aims there,
-//! what the kernel patches.
+//! Marks each byte of code before it is cut: where instructions start, where branches go, what the
+//! kernel patches.
 //!
-//! Takes the decoded code and what the side tables say; gives a byte of marks for every byte of the
-//! section. Cuts nothing.
+//! Input: the decoded code, and what the side tables say. Output: one byte of marks for every byte
+//! of the section. This module cuts nothing.
 
-use super::functions::Function;
-use super::instructions::{Instruction, NOWHERE};
-use super::tables::{Alternative, Meaning, SideTables};
+use super::functions::TextFunction;
+use super::instructions::{DecodedInstruction, NOWHERE};
+use super::tables::{AlternativeSite, ReferenceMeaning, SideTables};
 use std::collections::HashSet;
 
 pub(super) const STARTS: u8 = 1;
@@ -17,30 +17,32 @@ pub(super) const CONTINUES: u8 = 16;
 pub(super) const STATIC_KEY: u8 = 32;
 pub(super) const CUT: u8 = 64;
 
-/// What must be known besides the code.
-pub struct Facts<'a> {
+/// What the cutter must know in addition to the code.
+pub struct CuttingFacts<'a> {
+    /// The side tables.
     pub tables: &'a SideTables,
-    /// Where the function tracer's sites are; the code in front of them is not cut.
+    /// The sites of the function tracer. The code in front of them is not cut.
     pub tracer_sites: &'a [u32],
-    /// Calls (by offset) that never return.
+    /// The offsets of calls that never return.
     pub dead_calls: &'a HashSet<u32>,
-    /// Offsets at which a layout wants to cut; followed behind calls and static keys, ignored
-    /// elsewhere.
+    /// The offsets at which a layout wants to cut. They take effect behind calls and static keys
+    /// only.
     pub cuts: &'a [u32],
 }
 
-/// The instructions of a stretch.
-pub(super) fn within(code: &[Instruction], from: u32, to: u32) -> &[Instruction] {
+/// The instructions in `[from, to)`.
+pub(super) fn within(code: &[DecodedInstruction], from: u32, to: u32) -> &[DecodedInstruction] {
     &code[code.partition_point(|i| i.at < from)..code.partition_point(|i| i.at < to)]
 }
 
-pub(super) fn containing(functions: &[Function], at: u32) -> Option<usize> {
+/// The number of the function that contains `at`.
+pub(super) fn containing(functions: &[TextFunction], at: u32) -> Option<usize> {
     let index = functions.partition_point(|f| f.at <= at).checked_sub(1)?;
     (at < functions[index].end).then_some(index)
 }
 
-/// A byte of marks for every byte of the section (and one for its end).
-pub(super) fn mark(size: u32, code: &[Instruction], facts: &Facts<'_>) -> Vec<u8> {
+/// One byte of marks for every byte of the section and for its end.
+pub(super) fn mark(size: u32, code: &[DecodedInstruction], facts: &CuttingFacts<'_>) -> Vec<u8> {
     let mut marks = vec![0u8; size as usize + 1];
     for i in code {
         marks[i.at as usize] |= STARTS;
@@ -58,10 +60,10 @@ pub(super) fn mark(size: u32, code: &[Instruction], facts: &Facts<'_>) -> Vec<u8
     }
     for r in &facts.tables.references {
         match r.meaning {
-            Meaning::Control => marks[r.target as usize] |= LEADER,
-            Meaning::Instruction => marks[r.target as usize] |= PINNED,
-            Meaning::End => marks[r.target as usize] |= CONTINUES,
-            Meaning::Middle | Meaning::Regenerated => {}
+            ReferenceMeaning::Control => marks[r.target as usize] |= LEADER,
+            ReferenceMeaning::Instruction => marks[r.target as usize] |= PINNED,
+            ReferenceMeaning::End => marks[r.target as usize] |= CONTINUES,
+            ReferenceMeaning::Middle | ReferenceMeaning::Regenerated => {}
         }
     }
     for &at in facts.cuts.iter().filter(|&&at| at < size) {
@@ -70,8 +72,11 @@ pub(super) fn mark(size: u32, code: &[Instruction], facts: &Facts<'_>) -> Vec<u8
     marks
 }
 
-/// Whether a branch goes no farther than the end of the alternative that it is part of.
-pub(super) fn stays_in_alternative(alternatives: &[Alternative], i: &Instruction) -> bool {
+/// Whether a branch inside an alternative stays inside it or goes to its end.
+pub(super) fn stays_in_alternative(
+    alternatives: &[AlternativeSite],
+    i: &DecodedInstruction,
+) -> bool {
     let from = alternatives.partition_point(|a| a.at + u32::from(u8::MAX) < i.at);
     let near = alternatives[from..].iter().take_while(|a| a.at <= i.at);
     near.map(|a| (a.at, a.at + u32::from(a.len)))

@@ -1,8 +1,9 @@
-//! A kernel's `vmlinux.o`, fully understood: what it takes to move its code.
+//! A kernel's `vmlinux.o` with everything that moving its code requires.
 //!
-//! Takes the bytes of the object as objtool left it; gives its sections, symbols and relocations,
-//! and `.text` cut into pieces. Fails, with the section's name, where something refers to the
-//! inside of code in a way that is not known. Never changes anything.
+//! Input: the bytes of the object as objtool left it. Output: its sections, symbols and
+//! relocations, and `.text` cut into pieces. Reading fails with the section's name if something
+//! refers to the inside of code in a way that Kernlane does not understand. This module never
+//! changes anything.
 
 pub mod elf;
 pub mod flow;
@@ -16,45 +17,55 @@ pub mod tables;
 mod whole;
 
 use anyhow::{Context, Result, bail, ensure};
-use elf::{Elf, Relocation, SectionId};
-use functions::{Function, Whole};
-use instructions::{Instruction, Kind, NOWHERE};
-use pieces::{Cut, Facts, Piece, Site};
+use elf::{Elf, ElfRelocation, SectionId};
+use functions::{TextFunction, WholeReason};
+use instructions::{DecodedInstruction, InstructionKind, NOWHERE};
+use pieces::{CodeSite, CutCode, CuttingFacts, Piece};
 use rayon::prelude::*;
 use std::collections::HashSet;
-use tables::{Alternative, Meaning, Reference, SideTables};
+use tables::{AlternativeSite, CodeReference, ReferenceMeaning, SideTables};
 
-/// The object and its `.text` in pieces.
+/// The object, and its `.text` in pieces.
 pub struct KernelObject<'a> {
+    /// Sections, symbols and relocations.
     pub elf: Elf<'a>,
+    /// The section `.text`.
     pub text: SectionId,
-    /// The relocations of every section, by number; those of code ascending by offset.
-    pub relocations: Vec<Vec<Relocation>>,
-    pub references: Vec<Reference>,
-    /// Ascending.
-    pub alternatives: Vec<Alternative>,
-    pub functions: Vec<Function>,
-    /// Ascending and disjoint; with their leads and gaps they cover `.text`.
+    /// The relocations of every section, by the section's number. Those of code are ascending by
+    /// offset.
+    pub relocations: Vec<Vec<ElfRelocation>>,
+    /// What refers to `.text`.
+    pub references: Vec<CodeReference>,
+    /// Code that the kernel replaces as a whole, ascending.
+    pub alternatives: Vec<AlternativeSite>,
+    /// The functions of `.text`, ascending and disjoint.
+    pub functions: Vec<TextFunction>,
+    /// Ascending and disjoint. With their leads and gaps the pieces cover `.text`.
     pub pieces: Vec<Piece>,
-    /// Ascending.
-    pub sites: Vec<Site>,
+    /// Places whose bytes depend on their target, ascending.
+    pub sites: Vec<CodeSite>,
 }
 
-/// A kernel has a handful of sections like `.text.unlikely`; with more, its functions are not in
-/// `.text`.
+/// The limit for sections like `.text.unlikely`, of which a kernel has few. If there are more, the
+/// functions are not in `.text`.
 const MOST_TEXT_SECTIONS: usize = 64;
 
-/// What is known besides the object itself.
+/// Facts that the object itself does not contain.
 #[derive(Default)]
-pub struct Hints {
+pub struct ObjectHints {
     /// Names of functions that do not return.
     pub noreturn: HashSet<String>,
-    /// Offsets in `.text` at which a layout wants to cut, ascending.
+    /// Offsets in `.text`, ascending, at which a layout wants to cut.
     pub cuts: Vec<u32>,
 }
 
 impl<'a> KernelObject<'a> {
-    pub fn read(data: &'a [u8], hints: &Hints) -> Result<KernelObject<'a>> {
+    /// Reads an object and cuts its `.text` into pieces.
+    ///
+    /// # Errors
+    /// The bytes are not a relocatable kernel object, or contain something that Kernlane does not
+    /// understand.
+    pub fn read(data: &'a [u8], hints: &ObjectHints) -> Result<KernelObject<'a>> {
         let elf = Elf::parse(data)?;
         let text = elf.by_name(".text").context("no .text section")?;
         ensure!(
@@ -65,7 +76,7 @@ impl<'a> KernelObject<'a> {
             elf.sections.iter().filter(|s| s.is_code() && s.name.starts_with(".text.")).count();
         ensure!(
             own_sections <= MOST_TEXT_SECTIONS,
-            "{own_sections} sections of code beside .text: functions in sections of their own (LTO, dead code elimination) are not understood"
+            "{own_sections} code sections beside .text: Kernlane does not support kernels whose functions have their own sections (LTO, dead code elimination)"
         );
         let relocations = read_relocations(&elf)?;
         let mut functions = functions::from_symbols(&elf, text);
@@ -88,13 +99,13 @@ impl<'a> KernelObject<'a> {
             &hints.noreturn,
         );
         let tracer_sites = sites_of(&elf, &tables, "__mcount_loc");
-        let facts = Facts {
+        let facts = CuttingFacts {
             tables: &tables,
             tracer_sites: &tracer_sites,
             dead_calls: &dead_calls,
             cuts: &hints.cuts,
         };
-        let Cut { functions, pieces, sites } =
+        let CutCode { functions, pieces, sites } =
             pieces::cut(elf.section(text).size as u32, &code, functions, &facts);
         let references = std::mem::take(&mut tables.references);
         let alternatives = std::mem::take(&mut tables.alternatives);
@@ -111,13 +122,16 @@ impl<'a> KernelObject<'a> {
     }
 
     /// The size of an object's `.text`.
+    ///
+    /// # Errors
+    /// The bytes are not a relocatable kernel object, or it has no `.text`.
     pub fn text_size(data: &[u8]) -> Result<u64> {
         let elf = Elf::parse(data)?;
         let text = elf.by_name(".text").context("no .text section")?;
         Ok(elf.section(text).size)
     }
 
-    /// The piece whose padding or code contains `at`, or whose code ends there.
+    /// The piece whose padding or code contains `at`, or whose code ends at `at`.
     pub fn piece_at(&self, at: u32) -> Option<usize> {
         let index =
             self.pieces.partition_point(|p| p.at - p.lead - p.spare <= at).checked_sub(1)?;
@@ -125,20 +139,20 @@ impl<'a> KernelObject<'a> {
     }
 
     /// The sites of a piece.
-    pub fn sites_in(&self, piece: &Piece) -> &[Site] {
+    pub fn sites_in(&self, piece: &Piece) -> &[CodeSite] {
         let from = self.sites.partition_point(|s| s.at < piece.at);
         let to = self.sites.partition_point(|s| s.at < piece.end());
         &self.sites[from..to]
     }
 
-    /// A function's name, or a word for one that has none.
-    pub fn function_name(&self, function: &Function) -> &'a str {
+    /// A function's name, or "(nameless)".
+    pub fn function_name(&self, function: &TextFunction) -> &'a str {
         function.symbol.map_or("(nameless)", |id| self.elf.name(self.elf.symbol(id)))
     }
 
-    /// Functions and bytes that stay whole, by reason.
-    pub fn whole_by_reason(&self) -> Vec<(Whole, usize, u64)> {
-        let mut found: Vec<(Whole, usize, u64)> = Vec::new();
+    /// The number and the bytes of the functions that stay whole, by reason.
+    pub fn whole_by_reason(&self) -> Vec<(WholeReason, usize, u64)> {
+        let mut found: Vec<(WholeReason, usize, u64)> = Vec::new();
         for f in &self.functions {
             let Some(reason) = f.whole else { continue };
             let bytes = u64::from(f.end - f.at);
@@ -155,7 +169,7 @@ impl<'a> KernelObject<'a> {
     }
 }
 
-fn read_relocations(elf: &Elf<'_>) -> Result<Vec<Vec<Relocation>>> {
+fn read_relocations(elf: &Elf<'_>) -> Result<Vec<Vec<ElfRelocation>>> {
     let ids: Vec<SectionId> = elf.ids().collect();
     ids.into_par_iter()
         .map(|id| {
@@ -171,14 +185,14 @@ fn read_relocations(elf: &Elf<'_>) -> Result<Vec<Vec<Relocation>>> {
         .collect()
 }
 
-/// Decodes all of `.text`, and adds what lies between functions and is more than padding to
-/// `functions`, nameless and whole.
+/// Decodes all of `.text`. If a gap between functions holds more than padding, the gap becomes a
+/// function without a name that stays whole.
 fn decode_text(
     elf: &Elf<'_>,
     text: SectionId,
-    functions: &mut Vec<Function>,
-    relocations: &[Relocation],
-) -> Vec<Instruction> {
+    functions: &mut Vec<TextFunction>,
+    relocations: &[ElfRelocation],
+) -> Vec<DecodedInstruction> {
     let bytes = elf.bytes(text);
     let size = bytes.len() as u32;
     let mut stretches: Vec<(u32, u32, bool)> = Vec::with_capacity(functions.len() * 2);
@@ -191,7 +205,7 @@ fn decode_text(
     }
     stretches.push((at, size, false));
     stretches.retain(|(from, to, _)| from < to);
-    let decoded: Vec<Vec<Instruction>> = stretches
+    let decoded: Vec<Vec<DecodedInstruction>> = stretches
         .par_iter()
         .map(|&(from, to, _)| {
             instructions::decode(&bytes[from as usize..to as usize], from, size, relocations)
@@ -199,14 +213,14 @@ fn decode_text(
         .collect();
     for (&(from, to, named), code) in stretches.iter().zip(&decoded) {
         if !named && !code.iter().all(|i| i.is_padding() && !i.linked) {
-            functions.push(Function {
+            functions.push(TextFunction {
                 symbol: None,
                 at: from,
                 end: to,
                 lead: 0,
                 spare: 0,
                 lead_named: false,
-                whole: Some(Whole::Nameless),
+                whole: Some(WholeReason::Nameless),
             });
         }
     }
@@ -214,9 +228,10 @@ fn decode_text(
     decoded.into_iter().flatten().collect()
 }
 
-/// A branch or operand that the assembler resolved to a place outside `.text` cannot be kept right.
-fn refuse_unaimed(elf: &Elf<'_>, text: SectionId, code: &[Instruction]) -> Result<()> {
-    let is_aimed = |i: &Instruction| i.field == 0 || i.linked || i.target != NOWHERE;
+/// Refuses a branch or operand that the assembler resolved to a place outside `.text`: it would
+/// become wrong.
+fn refuse_unaimed(elf: &Elf<'_>, text: SectionId, code: &[DecodedInstruction]) -> Result<()> {
+    let is_aimed = |i: &DecodedInstruction| i.field == 0 || i.linked || i.target != NOWHERE;
     match code.iter().find(|i| !is_aimed(i)) {
         None => Ok(()),
         Some(i) => bail!(
@@ -227,30 +242,37 @@ fn refuse_unaimed(elf: &Elf<'_>, text: SectionId, code: &[Instruction]) -> Resul
     }
 }
 
-/// Padding that a side table refers to is kept like code.
+/// Keeps padding like code if a side table refers to it.
 fn name_referenced_gaps(
     elf: &Elf<'_>,
     text: SectionId,
-    functions: &mut Vec<Function>,
+    functions: &mut Vec<TextFunction>,
     tables: &SideTables,
 ) {
     let size = elf.section(text).size as u32;
-    let mut found: Vec<Function> = Vec::new();
+    let mut found: Vec<TextFunction> = Vec::new();
     for r in &tables.references {
         let next = functions.partition_point(|f| f.at - f.lead - f.spare <= r.target);
         let from = next.checked_sub(1).map_or(0, |i| functions[i].end);
         let to = functions.get(next).map_or(size, |f| f.at - f.lead - f.spare);
         let behind_code = r.target == from
-            && matches!(r.meaning, Meaning::End | Meaning::Control | Meaning::Regenerated);
-        if r.meaning != Meaning::Regenerated && r.target >= from && r.target < to && !behind_code {
-            found.push(Function {
+            && matches!(
+                r.meaning,
+                ReferenceMeaning::End | ReferenceMeaning::Control | ReferenceMeaning::Regenerated
+            );
+        if r.meaning != ReferenceMeaning::Regenerated
+            && r.target >= from
+            && r.target < to
+            && !behind_code
+        {
+            found.push(TextFunction {
                 symbol: None,
                 at: from,
                 end: to,
                 lead: 0,
                 spare: 0,
                 lead_named: false,
-                whole: Some(Whole::Nameless),
+                whole: Some(WholeReason::Nameless),
             });
         }
     }
@@ -259,19 +281,19 @@ fn name_referenced_gaps(
     functions.dedup_by_key(|f| f.at);
 }
 
-/// Takes from nameless stretches the padding at their end that nothing refers to.
-fn trim_nameless(code: &[Instruction], functions: &mut [Function], tables: &SideTables) {
+/// Removes the padding at the end of nameless stretches that nothing refers to.
+fn trim_nameless(code: &[DecodedInstruction], functions: &mut [TextFunction], tables: &SideTables) {
     let mut referenced: Vec<u32> = tables
         .references
         .iter()
-        .filter(|r| r.meaning != Meaning::Regenerated)
+        .filter(|r| r.meaning != ReferenceMeaning::Regenerated)
         .map(|r| r.target)
         .collect();
     referenced.sort_unstable();
     for f in functions.iter_mut().filter(|f| f.symbol.is_none()) {
         let from = code.partition_point(|i| i.at < f.at);
         let to = code.partition_point(|i| i.at < f.end);
-        let used = |i: &Instruction| {
+        let used = |i: &DecodedInstruction| {
             let next = referenced.partition_point(|&r| r < i.at);
             !i.is_padding() || referenced.get(next).is_some_and(|&r| r < i.end())
         };
@@ -286,21 +308,22 @@ fn sites_of(elf: &Elf<'_>, tables: &SideTables, name: &str) -> Vec<u32> {
     tables.references.iter().filter(|r| r.section == id).map(|r| r.target).collect()
 }
 
-/// Offsets of the calls to functions of the given names. That another function can be seen not to
-/// return is not relied upon: a livepatch may put one in its place that does.
+/// Offsets of the calls to functions with the given names. That the code of another function never
+/// returns does not count, because a livepatch may replace that function by one that returns.
 fn dead_calls(
     elf: &Elf<'_>,
     text: SectionId,
-    code: &[Instruction],
-    functions: &[Function],
-    relocations: &[Relocation],
+    code: &[DecodedInstruction],
+    functions: &[TextFunction],
+    relocations: &[ElfRelocation],
     names: &HashSet<String>,
 ) -> HashSet<u32> {
-    let named = |f: &&Function| f.symbol.is_some_and(|id| names.contains(elf.name(elf.symbol(id))));
+    let named =
+        |f: &&TextFunction| f.symbol.is_some_and(|id| names.contains(elf.name(elf.symbol(id))));
     let by_address: HashSet<u32> = functions.iter().filter(named).map(|f| f.at).collect();
     let mut next = 0;
     let mut found = HashSet::new();
-    for i in code.iter().filter(|i| i.kind == Kind::Call) {
+    for i in code.iter().filter(|i| i.kind == InstructionKind::Call) {
         if !i.linked {
             if by_address.contains(&i.target) {
                 found.insert(i.at);

@@ -1,27 +1,34 @@
-//! The unwinder's table (ORC) of an object, as a function from address to state.
+//! The unwinder's table (ORC) of an object: a state for each address.
 //!
-//! Takes `.orc_unwind_ip` and `.orc_unwind`; gives the entries of one section of code. Never
-//! interprets a state.
+//! Input: `.orc_unwind_ip` and `.orc_unwind`. Output: the entries of one code section. This module
+//! never interprets a state.
 
-use super::elf::{Elf, Relocation, SectionId};
+use super::elf::{Elf, ElfRelocation, SectionId};
 use anyhow::{Context, Result, ensure};
 use object::elf::R_X86_64_PC32;
 
-/// Bytes of a `struct orc_entry` (arch/x86/include/asm/orc_types.h).
+/// The bytes of a `struct orc_entry` (arch/x86/include/asm/orc_types.h).
 pub const ENTRY: usize = 6;
-pub type State = [u8; ENTRY];
-/// No unwinding from here.
-pub const UNDEFINED: State = [0; ENTRY];
+/// One `struct orc_entry`, uninterpreted.
+pub type OrcState = [u8; ENTRY];
+/// The state of code that cannot be unwound.
+pub const UNDEFINED: OrcState = [0; ENTRY];
 
-/// The two sections, checked to fit together.
+/// The two sections, whose sizes fit together.
 pub struct OrcSections<'a> {
+    /// `.orc_unwind_ip`.
     pub ip: SectionId,
+    /// `.orc_unwind`.
     pub unwind: SectionId,
-    pub states: &'a [State],
+    /// The states in the order of the section.
+    pub states: &'a [OrcState],
 }
 
 impl<'a> OrcSections<'a> {
-    /// `None` when the kernel was built without.
+    /// Finds the two sections. `None` if the kernel was built without ORC.
+    ///
+    /// # Errors
+    /// The sizes of the sections do not fit together.
     pub fn find(
         elf: &Elf<'a>,
         ip_relocations: impl Fn(SectionId) -> usize,
@@ -39,15 +46,18 @@ impl<'a> OrcSections<'a> {
         Ok(Some(OrcSections { ip, unwind, states }))
     }
 
-    /// The entries of `code`, ascending. Where two stand at one address (an object's terminator and
-    /// the next object's first) the one that says something counts.
+    /// The entries of `code`, ascending. Two entries may stand at one address: one object's
+    /// terminator and the next object's first entry. Then the entry with a defined state wins.
+    ///
+    /// # Errors
+    /// A relocation of `.orc_unwind_ip` is not understood.
     pub fn table(
         &self,
         elf: &Elf<'_>,
-        ip: &[Relocation],
+        ip: &[ElfRelocation],
         code: SectionId,
-    ) -> Result<Vec<(u32, State)>> {
-        let mut table: Vec<(u32, State)> = Vec::with_capacity(ip.len());
+    ) -> Result<Vec<(u32, OrcState)>> {
+        let mut table: Vec<(u32, OrcState)> = Vec::with_capacity(ip.len());
         for (i, (r, &state)) in ip.iter().zip(self.states).enumerate() {
             ensure!(
                 r.offset == i as u64 * 4 && r.kind == R_X86_64_PC32,
@@ -68,7 +78,7 @@ impl<'a> OrcSections<'a> {
     }
 }
 
-/// The state in force at `at`.
-pub fn state_at(table: &[(u32, State)], at: u32) -> State {
+/// The state that is in force at `at`.
+pub fn state_at(table: &[(u32, OrcState)], at: u32) -> OrcState {
     table.partition_point(|&(from, _)| from <= at).checked_sub(1).map_or(UNDEFINED, |i| table[i].1)
 }

@@ -1,13 +1,13 @@
-//! Code cut into pieces that can be moved.
+//! Cuts code into pieces that can be moved.
 //!
-//! Takes the decoded code, its functions and what the side tables say; gives pieces (blocks, or
-//! whole stretches where something is not understood) and, inside them, the sites whose bytes
-//! depend on where things are. Cutting is conservative: a cut that is not needed costs a jump, one
-//! that is missed would cost the kernel. Never places anything.
+//! Input: the decoded code, its functions, and what the side tables say. Output: pieces, and the
+//! sites inside them whose bytes depend on where things lie. A piece is a block, or a whole stretch
+//! if something in it is not understood. A needless piece boundary costs a jump; a boundary in the
+//! wrong place would break the kernel. In doubt this module does not cut. It never places anything.
 
-use super::functions::Function;
-use super::instructions::{Instruction, Kind, NOWHERE};
-pub use super::marks::Facts;
+use super::functions::TextFunction;
+use super::instructions::{DecodedInstruction, InstructionKind, NOWHERE};
+pub use super::marks::CuttingFacts;
 use super::marks::{
     CONTINUES, CUT, IN_ALTERNATIVE, LEADER, PINNED, STARTS, STATIC_KEY, containing, mark, within,
 };
@@ -15,88 +15,105 @@ use super::whole;
 
 /// How control leaves a piece at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// It does not, or by an instruction that a relocation aims.
+pub enum PieceExit {
+    /// Control does not leave at the end, or leaves by an instruction whose target a relocation
+    /// decides.
     Stop,
-    /// Runs on into the next piece.
+    /// Control falls through into the next piece.
     Runs,
     /// A direct jump to this offset.
     Jump(u32),
-    /// A conditional jump to this offset, else into the next piece.
+    /// A conditional jump to this offset, or else into the next piece.
     Branch(u32),
 }
 
-/// Code that is moved in one go.
+/// Code that moves as one.
 #[derive(Clone, Debug)]
 pub struct Piece {
+    /// The offset of the first byte.
     pub at: u32,
-    /// Bytes of code, its last branch included; without `lead` and `gap`.
+    /// Bytes of code including the branch at the end, without `lead` and `gap`.
     pub size: u32,
     /// Bytes in front of `at` that move with it.
     pub lead: u32,
-    /// Bytes in front of the lead that are its function's padding, but need not move: part of the
-    /// gap of the piece before.
+    /// Bytes in front of the lead that are padding of the function but need not move. They belong
+    /// to the gap of the piece before.
     pub spare: u32,
-    /// Padding between this piece and the next one's lead.
+    /// Bytes of padding between this piece and the next one's lead.
     pub gap: u32,
-    /// Index into the functions.
+    /// The number of its function.
     pub function: u32,
-    /// The first piece of its function.
+    /// Whether it is the first piece of its function.
     pub entry: bool,
-    /// Its address modulo this power of two must be `residue`.
+    /// The address must equal `residue` modulo this power of two.
     pub align: u32,
+    /// See `align`.
     pub residue: u32,
-    pub exit: Exit,
-    /// Bytes of the branch at the end that belongs to `exit`; 0 for none.
+    /// How control leaves it at its end.
+    pub exit: PieceExit,
+    /// Bytes of the branch at the end that `exit` describes; 0 if there is none.
     pub tail: u8,
-    /// A side table names that branch: it may be aimed anew, not dropped or inverted.
+    /// Whether a side table names that branch. The branch may get another target, but may be
+    /// neither dropped nor inverted.
     pub pinned: bool,
 }
 
 impl Piece {
+    /// The offset behind the last byte of code.
     pub fn end(&self) -> u32 {
         self.at + self.size
     }
 }
 
-/// A place inside a piece whose bytes depend on where its target is.
+/// A place inside a piece whose bytes depend on where its target lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct CodeSite {
+    /// The offset of the instruction.
     pub at: u32,
+    /// Its bytes.
     pub len: u8,
+    /// The offset of its target.
     pub target: u32,
+    /// Which bytes depend on the target.
     pub kind: SiteKind,
 }
 
+/// Which bytes of a site depend on the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SiteKind {
-    /// A 32-bit displacement from the instruction's end, this far into the instruction.
+    /// A 32-bit displacement, relative to the instruction's end, at this offset in the instruction.
     Displacement(u8),
-    /// A no-op or a jump that a static key patches. The kernel patches by the site's length, so a
-    /// short one grows when its target is far.
-    StaticKey { jumps: bool },
+    /// A no-op or a jump that a static key patches. The kernel patches as many bytes as the site
+    /// has, so a short site grows if its target is far.
+    StaticKey {
+        /// Whether it is a jump now.
+        jumps: bool,
+    },
 }
 
-/// The pieces and sites of a section, both ascending.
+/// The functions, pieces and sites of a section, all ascending.
 #[derive(Debug, Default)]
-pub struct Cut {
-    pub functions: Vec<Function>,
+pub struct CutCode {
+    /// The functions; each that stays whole has a reason.
+    pub functions: Vec<TextFunction>,
+    /// The pieces.
     pub pieces: Vec<Piece>,
-    pub sites: Vec<Site>,
+    /// The sites.
+    pub sites: Vec<CodeSite>,
 }
 
-/// Cuts a section of `size` bytes into pieces.
+/// Cuts a code section of `size` bytes into pieces.
 pub fn cut(
     size: u32,
-    code: &[Instruction],
-    mut functions: Vec<Function>,
-    facts: &Facts<'_>,
-) -> Cut {
+    code: &[DecodedInstruction],
+    mut functions: Vec<TextFunction>,
+    facts: &CuttingFacts<'_>,
+) -> CutCode {
     let mut marks = mark(size, code, facts);
     whole::find(code, &mut functions, facts, &marks);
     functions = whole::join(code, functions, facts, &marks);
     refuse_cuts_before_tracers(&functions, facts, &mut marks);
-    let mut result = Cut { functions, ..Cut::default() };
+    let mut result = CutCode { functions, ..CutCode::default() };
     for index in 0..result.functions.len() {
         if result.functions[index].whole.is_some() {
             keep_whole(code, index, &mut result);
@@ -112,9 +129,13 @@ pub fn cut(
     result
 }
 
-/// The code from a function's entry to its tracer site stays in one piece, so that its symbol
-/// contains the site.
-fn refuse_cuts_before_tracers(functions: &[Function], facts: &Facts<'_>, marks: &mut [u8]) {
+/// Keeps the code from a function's entry to its tracer site in one piece, so that the function's
+/// symbol contains the site.
+fn refuse_cuts_before_tracers(
+    functions: &[TextFunction],
+    facts: &CuttingFacts<'_>,
+    marks: &mut [u8],
+) {
     for &site in facts.tracer_sites {
         if let Some(index) = containing(functions, site) {
             let f = &functions[index];
@@ -124,8 +145,8 @@ fn refuse_cuts_before_tracers(functions: &[Function], facts: &Facts<'_>, marks: 
     }
 }
 
-/// One piece for the whole function, its displacements as sites.
-fn keep_whole(code: &[Instruction], index: usize, result: &mut Cut) {
+/// Makes the whole function one piece. Its displacements become sites.
+fn keep_whole(code: &[DecodedInstruction], index: usize, result: &mut CutCode) {
     let f = &result.functions[index];
     let body = within(code, f.at, f.end);
     for i in body {
@@ -142,22 +163,29 @@ fn keep_whole(code: &[Instruction], index: usize, result: &mut Cut) {
         entry: true,
         align,
         residue: f.at % align,
-        exit: Exit::Stop,
+        exit: PieceExit::Stop,
         tail: 0,
         pinned: true,
     });
 }
 
-/// A site for an instruction whose displacement the assembler resolved, unless it is short.
-fn push_displacement(i: &Instruction, sites: &mut Vec<Site>) {
+/// Adds a site for an instruction whose displacement the assembler resolved, unless the
+/// displacement is short.
+fn push_displacement(i: &DecodedInstruction, sites: &mut Vec<CodeSite>) {
     if i.target == NOWHERE || i.linked || i.field == 0 {
         return;
     }
-    let is_branch = matches!(i.kind, Kind::Jump | Kind::Branch | Kind::Call | Kind::OddBranch);
+    let is_branch = matches!(
+        i.kind,
+        InstructionKind::Jump
+            | InstructionKind::Branch
+            | InstructionKind::Call
+            | InstructionKind::OddBranch
+    );
     if is_branch && i.end() - i.at - u32::from(i.field) != 4 {
         return;
     }
-    sites.push(Site {
+    sites.push(CodeSite {
         at: i.at,
         len: i.len,
         target: i.target,
@@ -165,13 +193,13 @@ fn push_displacement(i: &Instruction, sites: &mut Vec<Site>) {
     });
 }
 
-/// Blocks of a function that is understood.
+/// Cuts a function into blocks.
 fn cut_function(
-    code: &[Instruction],
+    code: &[DecodedInstruction],
     index: usize,
     marks: &[u8],
-    facts: &Facts<'_>,
-    result: &mut Cut,
+    facts: &CuttingFacts<'_>,
+    result: &mut CutCode,
 ) {
     let function = result.functions[index].clone();
     let cutter = Cutter {
@@ -190,17 +218,18 @@ fn cut_function(
         let end = match leaves(i, cutter.mark(i.at), cutter.mark(i.end()), last, facts) {
             None if last || !cutter.may_cut_behind(i) => continue,
             None => {
-                result.pieces.push(cutter.piece(from, i.end(), Exit::Runs, 0, false));
+                result.pieces.push(cutter.piece(from, i.end(), PieceExit::Runs, 0, false));
                 i.end()
             }
             Some((exit, tail)) => {
-                // The int3 against straight-line speculation belongs to what it guards.
-                let guard = cutter.guard(k).filter(|_| exit == Exit::Stop);
+                // The int3 against straight-line speculation belongs to the instruction in front of
+                // it.
+                let guard = cutter.guard(k).filter(|_| exit == PieceExit::Stop);
                 k += usize::from(guard.is_some());
                 let to = guard.unwrap_or(i).end();
                 let pinned = cutter.mark(i.at) & PINNED != 0;
                 result.pieces.push(cutter.piece(from, to, exit, tail, pinned));
-                if !matches!(exit, Exit::Branch(_)) {
+                if !matches!(exit, PieceExit::Branch(_)) {
                     k += cutter.padding(k);
                 }
                 cutter.body.get(k).map_or(cutter.function.end, |next| next.at)
@@ -209,17 +238,17 @@ fn cut_function(
         from = end;
     }
     if from < cutter.function.end {
-        result.pieces.push(cutter.piece(from, cutter.function.end, Exit::Stop, 0, false));
+        result.pieces.push(cutter.piece(from, cutter.function.end, PieceExit::Stop, 0, false));
     }
 }
 
-/// A function that is being cut.
+/// A function while it is cut.
 struct Cutter<'a> {
-    function: Function,
+    function: TextFunction,
     index: u32,
-    body: &'a [Instruction],
+    body: &'a [DecodedInstruction],
     marks: &'a [u8],
-    facts: &'a Facts<'a>,
+    facts: &'a CuttingFacts<'a>,
 }
 
 impl Cutter<'_> {
@@ -227,7 +256,7 @@ impl Cutter<'_> {
         self.marks[at as usize]
     }
 
-    fn piece(&self, from: u32, to: u32, exit: Exit, tail: u8, pinned: bool) -> Piece {
+    fn piece(&self, from: u32, to: u32, exit: PieceExit, tail: u8, pinned: bool) -> Piece {
         let entry = from == self.function.at;
         Piece {
             at: from,
@@ -245,78 +274,90 @@ impl Cutter<'_> {
         }
     }
 
-    /// The site of an instruction that has one.
-    fn push_site(&self, i: &Instruction, sites: &mut Vec<Site>) {
+    /// Adds the site of an instruction, if it has one.
+    fn push_site(&self, i: &DecodedInstruction, sites: &mut Vec<CodeSite>) {
         let mark = self.mark(i.at);
         if mark & STATIC_KEY != 0 {
-            sites.push(Site {
+            sites.push(CodeSite {
                 at: i.at,
                 len: i.len,
                 target: static_key_target(self.facts, i.at),
-                kind: SiteKind::StaticKey { jumps: i.kind == Kind::Jump },
+                kind: SiteKind::StaticKey { jumps: i.kind == InstructionKind::Jump },
             });
         } else if !i.is_plain_branch() || mark & IN_ALTERNATIVE != 0 {
             push_displacement(i, sites);
         }
     }
 
-    /// Whether a piece may end behind an instruction that runs on: something aims there, or the
-    /// layout asks for it.
-    fn may_cut_behind(&self, i: &Instruction) -> bool {
+    /// Whether a piece may end behind an instruction that falls through: a branch goes there, or
+    /// the layout wants to cut there.
+    fn may_cut_behind(&self, i: &DecodedInstruction) -> bool {
         let (mark, next) = (self.mark(i.at), self.mark(i.end()));
         let opaque = mark & IN_ALTERNATIVE != 0;
-        let asked = next & CUT != 0 && (i.kind == Kind::Call || mark & STATIC_KEY != 0) && !opaque;
+        let layout_cuts = next & CUT != 0
+            && (i.kind == InstructionKind::Call || mark & STATIC_KEY != 0)
+            && !opaque;
         let inside_alternative =
             opaque && next & IN_ALTERNATIVE != 0 && !starts_alternative(self.facts, i.end());
-        (next & LEADER != 0 || asked) && !inside_alternative
+        (next & LEADER != 0 || layout_cuts) && !inside_alternative
     }
 
-    /// The int3 at `k` that nothing else refers to.
-    fn guard(&self, k: usize) -> Option<&Instruction> {
-        let is_guard =
-            |i: &&Instruction| i.kind == Kind::Int3 && self.mark(i.at) & (LEADER | PINNED) == 0;
+    /// The int3 at `k`, if nothing else refers to it.
+    fn guard(&self, k: usize) -> Option<&DecodedInstruction> {
+        let is_guard = |i: &&DecodedInstruction| {
+            i.kind == InstructionKind::Int3 && self.mark(i.at) & (LEADER | PINNED) == 0
+        };
         self.body.get(k).filter(is_guard)
     }
 
-    /// How many instructions from `k` on are padding that nothing reaches, which is no code.
+    /// The number of instructions from `k` on that are unreachable padding.
     fn padding(&self, k: usize) -> usize {
         let is_padding =
-            |i: &&Instruction| i.is_padding() && self.mark(i.at) & !(STARTS | CUT) == 0;
+            |i: &&DecodedInstruction| i.is_padding() && self.mark(i.at) & !(STARTS | CUT) == 0;
         self.body[k..].iter().take_while(is_padding).count()
     }
 }
 
-fn starts_alternative(facts: &Facts<'_>, at: u32) -> bool {
+fn starts_alternative(facts: &CuttingFacts<'_>, at: u32) -> bool {
     facts.tables.alternatives.binary_search_by_key(&at, |a| a.at).is_ok()
 }
 
-fn static_key_target(facts: &Facts<'_>, at: u32) -> u32 {
+fn static_key_target(facts: &CuttingFacts<'_>, at: u32) -> u32 {
     let keys = &facts.tables.static_keys;
     keys[keys.partition_point(|k| k.at < at)].target
 }
 
-/// Whether an instruction ends its piece, how, and the bytes of its branch that can be written
-/// anew.
+/// Whether an instruction ends its piece, how control leaves, and the bytes of its branch that can
+/// be rewritten.
 fn leaves(
-    i: &Instruction,
+    i: &DecodedInstruction,
     mark: u8,
     next_mark: u8,
     last: bool,
-    facts: &Facts<'_>,
-) -> Option<(Exit, u8)> {
+    facts: &CuttingFacts<'_>,
+) -> Option<(PieceExit, u8)> {
     if mark & (IN_ALTERNATIVE | STATIC_KEY) != 0 {
-        // Patched at run time: what it does now says little, and it may always run on.
-        return last.then_some((Exit::Stop, 0));
+        // The kernel patches this instruction at run time. Its present bytes do not decide, and
+        // control may always fall through.
+        return last.then_some((PieceExit::Stop, 0));
     }
     match i.kind {
-        Kind::Jump if i.is_plain_branch() => Some((Exit::Jump(i.target), i.len)),
-        Kind::Branch if i.is_plain_branch() => Some((Exit::Branch(i.target), i.len)),
-        Kind::Jump | Kind::Stop => Some((Exit::Stop, 0)),
-        Kind::Call if last || facts.dead_calls.contains(&i.at) => Some((Exit::Stop, 0)),
-        Kind::Trap if last => Some((Exit::Stop, 0)),
-        Kind::Trap if facts.tables.warnings.contains(&i.at) || next_mark & CONTINUES != 0 => None,
-        Kind::Trap if mark & PINNED != 0 => Some((Exit::Stop, 0)),
-        _ if last => Some((Exit::Stop, 0)),
+        InstructionKind::Jump if i.is_plain_branch() => Some((PieceExit::Jump(i.target), i.len)),
+        InstructionKind::Branch if i.is_plain_branch() => {
+            Some((PieceExit::Branch(i.target), i.len))
+        }
+        InstructionKind::Jump | InstructionKind::Stop => Some((PieceExit::Stop, 0)),
+        InstructionKind::Call if last || facts.dead_calls.contains(&i.at) => {
+            Some((PieceExit::Stop, 0))
+        }
+        InstructionKind::Trap if last => Some((PieceExit::Stop, 0)),
+        InstructionKind::Trap
+            if facts.tables.warnings.contains(&i.at) || next_mark & CONTINUES != 0 =>
+        {
+            None
+        }
+        InstructionKind::Trap if mark & PINNED != 0 => Some((PieceExit::Stop, 0)),
+        _ if last => Some((PieceExit::Stop, 0)),
         _ => None,
     }
 }

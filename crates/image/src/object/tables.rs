@@ -1,106 +1,115 @@
 //! What the kernel's side tables say about the code.
 //!
-//! Takes the relocations of every section that point into one section of code; gives for each what
-//! it means: an instruction's address, a place control goes to, the label behind an instruction,
-//! the middle of an instruction. A table that is not on the list here may point at the first byte
-//! of functions only; when it points elsewhere, reading fails with the table's name. Never
-//! interprets what else is in a table.
+//! Input: the relocations of every section that point into one code section. Output: the meaning of
+//! each: the address of an instruction, a target of control, the label behind an instruction, or
+//! the middle of an instruction. A table that `format_of` does not list may point only at the first
+//! byte of functions. If it points elsewhere, reading fails with the table's name. This module does
+//! not interpret the other fields of a table.
 //!
-//! To add one: a line in `layout_of`, with where its format is defined in the kernel.
+//! To add a table: a line in `format_of`, with the place in the kernel that defines its format.
 
-use super::elf::{Elf, Relocation, SectionId};
-use super::instructions::{Instruction, decode};
+use super::elf::{Elf, ElfRelocation, SectionId};
+use super::instructions::{DecodedInstruction, decode};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashSet;
 
 /// What a reference names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// The instruction that starts there.
+pub enum ReferenceMeaning {
+    /// The instruction that starts at the target.
     Instruction,
-    /// A place that control goes to, or whose address is taken.
+    /// A target of control, or code whose address is taken.
     Control,
-    /// The end of the instruction before.
+    /// The end of the instruction in front of the target.
     End,
     /// A byte inside an instruction.
     Middle,
-    /// Made anew from the code, not translated.
+    /// The emitter makes the entry again from the code instead of translating it.
     Regenerated,
 }
 
 /// A relocation that points into the code.
 #[derive(Clone, Copy, Debug)]
-pub struct Reference {
+pub struct CodeReference {
+    /// The section that has the relocation.
     pub section: SectionId,
-    /// Which of the section's relocations.
+    /// The number of the relocation in that section.
     pub relocation: u32,
-    /// The offset in the code that is meant.
+    /// The offset in the code that the relocation names.
     pub target: u32,
-    pub meaning: Meaning,
+    /// What it names.
+    pub meaning: ReferenceMeaning,
 }
 
-/// A place where `apply_alternatives` writes: fixed in length, opaque inside.
+/// Code that `apply_alternatives` overwrites. Its length is fixed; its inside stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Alternative {
+pub struct AlternativeSite {
+    /// The offset of its first byte.
     pub at: u32,
+    /// Its bytes.
     pub len: u8,
 }
 
-/// A place that a static key patches: a no-op or a jump to `target`, of two bytes or five.
+/// An instruction that a static key patches: a no-op or a jump to `target`, of two or five bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StaticKey {
+    /// The offset of the instruction.
     pub at: u32,
+    /// The offset of its target.
     pub target: u32,
 }
 
-/// All that the side tables say about one section of code.
+/// Everything that the side tables say about one code section.
 #[derive(Debug, Default)]
 pub struct SideTables {
-    pub references: Vec<Reference>,
-    pub alternatives: Vec<Alternative>,
+    /// The references, in no particular order.
+    pub references: Vec<CodeReference>,
+    /// The alternatives, ascending.
+    pub alternatives: Vec<AlternativeSite>,
+    /// The static keys, ascending.
     pub static_keys: Vec<StaticKey>,
-    /// Traps after which execution goes on or may go on (`WARN`, kCFI), by offset.
+    /// The offsets of traps behind which control may continue (`WARN`, kCFI).
     pub warnings: HashSet<u32>,
 }
 
-/// How a table's relocations against the code are to be read.
-enum Layout {
-    /// Every one means the same.
-    Uniform(Meaning),
-    /// Entries of so many bytes; the meaning by the offset in the entry.
-    Entries(u64, &'static [(u64, Meaning)]),
-    /// Data of the kernel: absolute addresses of places that control goes to.
+/// How to read a table's relocations against the code.
+enum TableFormat {
+    /// Every relocation has this meaning.
+    Uniform(ReferenceMeaning),
+    /// The table has entries of this number of bytes. The offset in the entry decides the meaning.
+    Entries(u64, &'static [(u64, ReferenceMeaning)]),
+    /// Data of the kernel with absolute addresses of targets of control.
     Data,
-    /// Not known.
+    /// An unknown table.
     Unknown,
 }
 
-fn layout_of(name: &str) -> Layout {
-    use Meaning::{Control, End, Instruction, Middle, Regenerated};
+fn format_of(name: &str) -> TableFormat {
+    use ReferenceMeaning::{Control, End, Instruction, Middle, Regenerated};
     match name {
         // struct exception_table_entry, arch/x86/include/asm/extable.h
-        "__ex_table" => Layout::Entries(12, &[(0, Instruction), (4, Control)]),
+        "__ex_table" => TableFormat::Entries(12, &[(0, Instruction), (4, Control)]),
         // struct jump_entry, include/linux/jump_label.h
-        "__jump_table" => Layout::Entries(16, &[(0, Instruction), (4, Control)]),
-        // struct alt_instr and struct bug_entry: the first field is the site; their lengths have
-        // changed, see `entry_size`.
-        ".altinstructions" | "__bug_table" => Layout::Uniform(Instruction),
+        "__jump_table" => TableFormat::Entries(16, &[(0, Instruction), (4, Control)]),
+        // In struct alt_instr and struct bug_entry the first field is the site. Their sizes differ
+        // between kernel versions, see `entry_size`.
+        ".altinstructions" | "__bug_table" => TableFormat::Uniform(Instruction),
         // struct static_call_site, include/linux/static_call_types.h
-        ".static_call_sites" => Layout::Entries(8, &[(0, Instruction)]),
+        ".static_call_sites" => TableFormat::Entries(8, &[(0, Instruction)]),
         // tools/objtool/check.c, create_*_sections
         ".return_sites" | ".retpoline_sites" | ".call_sites" | ".ibt_endbr_seal" | ".cfi_sites" => {
-            Layout::Uniform(Instruction)
+            TableFormat::Uniform(Instruction)
         }
         // LOCK_PREFIX, arch/x86/include/asm/alternative.h
-        ".smp_locks" => Layout::Uniform(Instruction),
+        ".smp_locks" => TableFormat::Uniform(Instruction),
         // The fentry sites (scripts/recordmcount.h, objtool's create_mcount_loc_sections);
         // -fpatchable-function-entry; clang's kCFI
         "__mcount_loc" | "__patchable_function_entries" | ".kcfi_traps" => {
-            Layout::Uniform(Instruction)
+            TableFormat::Uniform(Instruction)
         }
-        // include/linux/objtool.h; `reachable` and `unreachable` stand behind the instruction that
-        // they speak of
-        ".discard.reachable" | ".discard.unreachable" => Layout::Uniform(End),
+        // include/linux/objtool.h; `reachable` and `unreachable` name the end of the instruction
+        // that they describe
+        ".discard.reachable" | ".discard.unreachable" => TableFormat::Uniform(End),
         ".discard.retpoline_safe"
         | ".discard.intra_function_calls"
         | ".discard.unwind_hints"
@@ -108,17 +117,17 @@ fn layout_of(name: &str) -> Layout {
         | ".discard.instr_end"
         | ".discard.annotate_insn"
         | ".discard.noendbr"
-        | ".discard.ibt_endbr_noseal" => Layout::Uniform(Instruction),
+        | ".discard.ibt_endbr_noseal" => TableFormat::Uniform(Instruction),
         ".discard.addressable" | ".discard.func_stack_frame_non_standard" | "_kprobe_blacklist" => {
-            Layout::Uniform(Control)
+            TableFormat::Uniform(Control)
         }
-        // Unwinding as the compiler describes it to debuggers, one entry a function (kernels for
-        // User Mode Linux have it): nothing in a kernel reads it, and it says nothing of a
-        // function's other parts.
-        ".eh_frame" => Layout::Uniform(Control),
-        ".orc_unwind_ip" => Layout::Uniform(Regenerated),
+        // The compiler's unwind information for debuggers, one entry per function. Kernels for User
+        // Mode Linux have it. No kernel reads it, and it does not describe moved parts of a
+        // function.
+        ".eh_frame" => TableFormat::Uniform(Control),
+        ".orc_unwind_ip" => TableFormat::Uniform(Regenerated),
         _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => {
-            Layout::Uniform(Middle)
+            TableFormat::Uniform(Middle)
         }
         _ if [".rodata", ".data", ".init.data", ".init.rodata", ".ref.data", "__tracepoints"]
             .iter()
@@ -127,21 +136,24 @@ fn layout_of(name: &str) -> Layout {
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             }) =>
         {
-            Layout::Data
+            TableFormat::Data
         }
-        _ => Layout::Unknown,
+        _ => TableFormat::Unknown,
     }
 }
 
 /// Reads every reference to `code`.
 ///
-/// `relocations` are those of every section by number, those of code ascending by offset; `own` is
-/// `code` decoded; `starts` are the first bytes of its functions, ascending.
+/// `relocations` are those of every section by number; those of code are ascending by offset. `own`
+/// is `code` decoded. `starts` are the offsets of the functions' first bytes, ascending.
+///
+/// # Errors
+/// A table refers to code in a way that Kernlane does not understand.
 pub fn read(
     elf: &Elf<'_>,
     code: SectionId,
-    relocations: &[Vec<Relocation>],
-    own: &[Instruction],
+    relocations: &[Vec<ElfRelocation>],
+    own: &[DecodedInstruction],
     starts: &[u32],
 ) -> Result<SideTables> {
     let mut tables = SideTables::default();
@@ -168,8 +180,9 @@ pub fn read(
     Ok(tables)
 }
 
-/// The offset in `code` that a relocation's symbol and addend give, when its symbol is in `code`.
-fn value_in(elf: &Elf<'_>, code: SectionId, r: &Relocation) -> Option<i64> {
+/// The offset in `code` that a relocation's symbol and addend give. `None` if the symbol is not in
+/// `code`.
+fn value_in(elf: &Elf<'_>, code: SectionId, r: &ElfRelocation) -> Option<i64> {
     let symbol = elf.symbol(r.symbol);
     (symbol.section() == Some(code)).then(|| (symbol.value as i64).wrapping_add(r.addend))
 }
@@ -186,9 +199,9 @@ fn from_code(
     elf: &Elf<'_>,
     code: SectionId,
     id: SectionId,
-    list: &[Relocation],
-    instructions: &[Instruction],
-    found: &mut Vec<Reference>,
+    list: &[ElfRelocation],
+    instructions: &[DecodedInstruction],
+    found: &mut Vec<CodeReference>,
 ) -> Result<()> {
     let mut at = 0;
     for (index, r) in list.iter().enumerate() {
@@ -204,24 +217,27 @@ fn from_code(
                 .get(at)
                 .filter(|i| u64::from(i.at) + u64::from(i.field) == r.offset && i.field != 0);
             let instruction = inside.with_context(|| {
-                format!("{}: a relative reference that is no operand of an instruction", place())
+                format!(
+                    "{}: a relative reference that is not an operand of an instruction",
+                    place()
+                )
             })?;
             i64::from(instruction.end()) - r.offset as i64
         } else {
             ensure!(
                 r.is_absolute(),
-                "{}: a relocation of type {} to code, which is not understood",
+                "{}: Kernlane does not understand a relocation of type {} to code",
                 place(),
                 r.kind
             );
             0
         };
         let target = offset_in_code(elf, code, value + bias).with_context(place)?;
-        found.push(Reference {
+        found.push(CodeReference {
             section: id,
             relocation: index as u32,
             target,
-            meaning: Meaning::Control,
+            meaning: ReferenceMeaning::Control,
         });
     }
     Ok(())
@@ -232,12 +248,12 @@ fn from_data(
     elf: &Elf<'_>,
     code: SectionId,
     id: SectionId,
-    list: &[Relocation],
+    list: &[ElfRelocation],
     starts: &[u32],
-    found: &mut Vec<Reference>,
+    found: &mut Vec<CodeReference>,
 ) -> Result<()> {
     let name = &elf.section(id).name;
-    let layout = layout_of(name);
+    let layout = format_of(name);
     for (index, r) in list.iter().enumerate() {
         let Some(value) = value_in(elf, code, r).filter(|_| !r.is_none()) else {
             continue;
@@ -245,40 +261,40 @@ fn from_data(
         let place = || format!("{name}+{:#x}", r.offset);
         ensure!(
             r.is_absolute() || r.is_relative(),
-            "{}: a relocation of type {} to code, which is not understood",
+            "{}: Kernlane does not understand a relocation of type {} to code",
             place(),
             r.kind
         );
         let target = offset_in_code(elf, code, value).with_context(place)?;
         let meaning = match layout {
-            Layout::Uniform(meaning) => meaning,
-            Layout::Entries(size, fields) => fields
+            TableFormat::Uniform(meaning) => meaning,
+            TableFormat::Entries(size, fields) => fields
                 .iter()
                 .find(|(at, _)| r.offset % size == *at)
                 .map(|(_, meaning)| *meaning)
                 .with_context(|| {
-                    format!("{}: a field of this table that should not refer to code", place())
+                    format!("{}: this field of the table should not refer to code", place())
                 })?,
-            Layout::Data if r.is_absolute() => Meaning::Control,
-            _ if starts.binary_search(&target).is_ok() => Meaning::Control,
+            TableFormat::Data if r.is_absolute() => ReferenceMeaning::Control,
+            _ if starts.binary_search(&target).is_ok() => ReferenceMeaning::Control,
             _ => bail!(
-                "section {name} refers to the inside of code ({}+{target:#x}) and is not a table that is understood; \
+                "section {name} refers to the inside of code ({}+{target:#x}) and Kernlane does not know this table; \
                  nothing was changed",
                 elf.section(code).name
             ),
         };
-        found.push(Reference { section: id, relocation: index as u32, target, meaning });
+        found.push(CodeReference { section: id, relocation: index as u32, target, meaning });
     }
     Ok(())
 }
 
-/// Decodes a section of code other than the one in question: between its symbols, or, for the
-/// replacements of alternatives, each of them.
+/// Decodes another code section. Decoding starts anew at each of its symbols and at each
+/// replacement of an alternative.
 fn decode_other(
     elf: &Elf<'_>,
     id: SectionId,
-    relocations: &[Vec<Relocation>],
-) -> Result<Vec<Instruction>> {
+    relocations: &[Vec<ElfRelocation>],
+) -> Result<Vec<DecodedInstruction>> {
     let section = elf.section(id);
     let size = u32::try_from(section.size)
         .with_context(|| format!("{}: larger than 4 GB", section.name))?;
@@ -310,12 +326,12 @@ fn decode_other(
     Ok(found)
 }
 
-/// The entries whose other fields matter here: lengths of alternatives, static keys, the flags of
-/// traps.
+/// Reads the fields that are not references but matter here: lengths of alternatives, static keys,
+/// and flags of traps.
 fn read_entries(
     elf: &Elf<'_>,
     code: SectionId,
-    relocations: &[Vec<Relocation>],
+    relocations: &[Vec<ElfRelocation>],
     tables: &mut SideTables,
 ) -> Result<()> {
     let sites = |name: &str| -> Vec<(u64, u32)> {
@@ -330,7 +346,7 @@ fn read_entries(
     };
     let alternatives = sites(".altinstructions");
     let bugs = sites("__bug_table");
-    // kCFI's traps run on behind a report when the kernel is told to be permissive.
+    // In permissive mode the kernel reports a kCFI trap and continues behind it.
     let traps = sites(".kcfi_traps");
     let mut keys = sites("__jump_table");
     keys.sort_unstable();
@@ -340,14 +356,14 @@ fn read_entries(
         for (offset, at) in alternatives {
             ensure!(
                 offset % size == 0,
-                ".altinstructions+{offset:#x}: a reference to code that is not an entry's first field"
+                ".altinstructions+{offset:#x}: a field other than the entry's first refers to code"
             );
-            // instrlen is the last byte but one in every version.
+            // In every version instrlen is the second last byte.
             let len = *elf
                 .bytes(id)
                 .get((offset + size - 2) as usize)
                 .context(".altinstructions: cut short")?;
-            tables.alternatives.push(Alternative { at, len });
+            tables.alternatives.push(AlternativeSite { at, len });
         }
         tables.alternatives.sort_unstable();
         tables.alternatives.dedup();
@@ -357,7 +373,7 @@ fn read_entries(
         for (offset, at) in bugs {
             ensure!(
                 offset % size == 0,
-                "__bug_table+{offset:#x}: a reference to code that is not an entry's first field"
+                "__bug_table+{offset:#x}: a field other than the entry's first refers to code"
             );
             let flags = elf
                 .bytes(id)
@@ -377,19 +393,19 @@ fn read_entries(
     let complete = tables.static_keys.len() * 2 == keys.len();
     ensure!(
         complete,
-        "__jump_table: an entry whose site and target are not both in {}",
+        "__jump_table: the site and the target of an entry are not both in {}",
         elf.section(code).name
     );
     tables.static_keys.sort_unstable();
     Ok(())
 }
 
-/// The size of a table's entries: the one of `candidates` that divides the table and has a
-/// relocation at the start of every entry (and, for `second` ≠ 0, at that offset in it).
+/// The size of a table's entries: the one of `candidates` that divides the table's size and for
+/// which every entry has a relocation at its start, and at offset `second` if that is not 0.
 fn entry_size(
     elf: &Elf<'_>,
     id: SectionId,
-    list: &[Relocation],
+    list: &[ElfRelocation],
     candidates: &[u64],
     second: u64,
 ) -> Result<u64> {
@@ -404,5 +420,5 @@ fn entry_size(
                     offsets.contains(&(i * size)) && offsets.contains(&(i * size + second))
                 })
         })
-        .with_context(|| format!("{}: entries of a size that is not known", section.name))
+        .with_context(|| format!("{}: the entries have an unknown size", section.name))
 }

@@ -1,8 +1,8 @@
 //! `kernlane check`: proves that a relinked kernel is the old program.
 
 use anyhow::{Context, Result, ensure};
-use check::kernel::Kernel;
-use check::{Build, check};
+use check::kernel::KernelFile;
+use check::{KernelBuild, check};
 use clap::Args;
 use host::out;
 use host::outln;
@@ -44,7 +44,7 @@ pub struct CheckArgs {
 
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernels");
-    let (old, new) = (Build::read(&args.old)?, Build::read(&args.new)?);
+    let (old, new) = (KernelBuild::read(&args.old)?, KernelBuild::read(&args.new)?);
     let (old, new) = (old.kernel()?, new.kernel()?);
     let map = match &args.map {
         Some(path) => read_map(path, &old.kernel)?,
@@ -66,7 +66,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(if findings.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn read_map(path: &Path, old: &Kernel) -> Result<Placement> {
+fn read_map(path: &Path, old: &KernelFile) -> Result<Placement> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let map = Map::from_text(&text).with_context(|| path.display().to_string())?;

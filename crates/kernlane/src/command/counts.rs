@@ -4,12 +4,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use emit::counting::profile::{Quality, Subject, profile};
 use emit::counting::{Counters, memory};
-use emit::kbuild::Tree;
+use emit::kbuild::BuildTree;
 use emit::relink::{COUNTERS, Originals, noreturns};
 use host::outln;
 use host::output;
-use image::object::linked::Linked;
-use image::object::{Hints, KernelObject};
+use image::object::linked::LinkAddresses;
+use image::object::{KernelObject, ObjectHints};
 use image::vmlinux;
 use profile::Profile;
 use std::fs;
@@ -56,7 +56,7 @@ pub fn run(args: &CountsArgs) -> Result<ExitCode> {
     let counters = listed(&args.counting.join(COUNTERS))?;
     // First, because the process may end while the rest takes time.
     let counts = memory::read(args.pid, &args.counting.join("vmlinux"), counters.blocks.len())?;
-    let tree = Tree::open(&args.tree, &[])?;
+    let tree = BuildTree::open(&args.tree, &[])?;
     let (profile, quality) = of_counts(&tree, &counters, &counts, &args.workload)?;
     output::write(&args.output, profile.to_json().as_bytes())?;
     if args.json {
@@ -77,16 +77,16 @@ fn listed(path: &Path) -> Result<Counters> {
 
 /// The profile that the counters of a counting kernel, made from this tree, give.
 fn of_counts(
-    tree: &Tree,
+    tree: &BuildTree,
     counters: &Counters,
     counts: &[u64],
     workload: &str,
 ) -> Result<(Profile, Quality)> {
     let originals = Originals::read(tree)?;
     let name = || tree.file("vmlinux.o").display().to_string();
-    let hints = Hints { noreturn: noreturns(tree), cuts: Vec::new() };
+    let hints = ObjectHints { noreturn: noreturns(tree), cuts: Vec::new() };
     let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
-    let linked = Linked::read(&originals.vmlinux)
+    let linked = LinkAddresses::read(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;
     let image = vmlinux::parse(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;

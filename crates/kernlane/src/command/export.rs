@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
 use clap::{Args, ValueEnum};
 use exchange::{
-    Format, Subject, bolt, callgrind, callgrind::Events, folded, in_time, linker, llvm_samples,
-    parquet, propeller,
+    ExportSubject, Format, bolt, callgrind, callgrind::CallgrindEvents, folded, in_time, linker,
+    llvm_samples, parquet, propeller,
 };
 use host::outln;
 use host::output;
@@ -175,9 +175,11 @@ fn tables(args: &ExportArgs) -> Result<Vec<&'static str>> {
     let recording = whole_recording(args)?;
     let attribution = attribution(args)?;
     let observed = attribution.observed(recording)?;
-    let (events, conditions) = (Events::of(&observed.table), observed.conditions_by_name());
+    let (events, conditions) =
+        (CallgrindEvents::of(&observed.table), observed.conditions_by_name());
     output::in_directory(&args.output, |directory| {
-        let path = |schema: &parquet::Schema| directory.join(format!("{}.parquet", schema.name));
+        let path =
+            |schema: &parquet::TableSchema| directory.join(format!("{}.parquet", schema.name));
         let tasks = output::write_with(&path(&parquet::INVOCATIONS), |out| {
             in_time::invocations(&attribution, recording, out, &conditions)
         })?;
@@ -216,7 +218,7 @@ fn of_calls(args: &ExportArgs) -> Result<String> {
     Ok(match args.format {
         Format::Callgrind => callgrind::callgrind(
             &observed.calls,
-            Events::of(&observed.table),
+            CallgrindEvents::of(&observed.table),
             &observed.conditions(),
         ),
         _ => folded::folded(&observed.calls),
@@ -232,7 +234,7 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
     let image = args.input.image()?;
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let path = vmlinux::path(&args.input.kernel);
-    let subject = Subject { image: &image, profile: &profile, path: &path };
+    let subject = ExportSubject { image: &image, profile: &profile, path: &path };
     let layout =
         || Ok::<_, anyhow::Error>(Ground::new(&image, &profile)?.lay_out(args.algorithm, 0)?.0);
     Ok(match args.format {

@@ -2,15 +2,15 @@
 //! hidden from the help.
 
 use anyhow::{Context, Result};
-use check::objtool::{self, Agreement};
+use check::objtool::{self, ObjtoolAgreement};
 use clap::Args;
-use emit::kbuild::Tree;
-use emit::object::{PartNames, Plan, rewrite, two_regions};
+use emit::kbuild::BuildTree;
+use emit::object::{PartNames, RewritePlan, rewrite, two_regions};
 use emit::relink::{Originals, noreturns};
 use host::out;
 use host::outln;
-use image::object::linked::Linked;
-use image::object::{Hints, KernelObject};
+use image::object::linked::LinkAddresses;
+use image::object::{KernelObject, ObjectHints};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -44,18 +44,18 @@ pub struct ObjtoolArgs {
 const SHOWN: usize = 40;
 
 pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
-    let tree = Tree::open(&args.tree, &[])?;
+    let tree = BuildTree::open(&args.tree, &[])?;
     let originals = Originals::read(&tree)?;
-    let linked = Linked::read(&originals.vmlinux)
+    let linked = LinkAddresses::read(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;
-    let hints = Hints { noreturn: noreturns(&tree), cuts: Vec::new() };
+    let hints = ObjectHints { noreturn: noreturns(&tree), cuts: Vec::new() };
     let object = KernelObject::read(&originals.object, &hints)
         .with_context(|| tree.file("vmlinux.o").display().to_string())?;
     let base = linked.text_base(&object)?;
     let (order, hot) = two_regions(&object, args.seed);
     let rewritten = rewrite(
         &object,
-        &Plan { order: &order, hot, base, names: PartNames::Joinable, counters: &[] },
+        &RewritePlan { order: &order, hot, base, names: PartNames::Joinable, counters: &[] },
     )?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let agreement = objtool::compare(&tree.path, &rewritten.bytes, scratch.path())?;
@@ -64,10 +64,10 @@ pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
     } else {
         print(&agreement)?;
     }
-    Ok(if agreement.holds(args.spare) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if agreement.is_sufficient(args.spare) { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn print(agreement: &Agreement) -> Result<()> {
+fn print(agreement: &ObjtoolAgreement) -> Result<()> {
     out!("{}", agreement.messages)?;
     let differing = agreement.states.len();
     outln!(

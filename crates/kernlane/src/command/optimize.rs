@@ -6,12 +6,12 @@ use crate::command::replay::{replay_rows, simulation_scope, warn};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use emit::kbuild::Tree;
+use emit::kbuild::BuildTree;
 use emit::relink;
 use execution::machine;
 use execution::part::RecordingPart;
 use guest::record::is_made;
-use guest::{self, Kernel, Request, Workload};
+use guest::{self, GuestKernel, Request, Workload};
 use host::note;
 use host::out;
 use host::outln;
@@ -96,7 +96,7 @@ fn along(
     let road = Road {
         args,
         scope,
-        tree: Tree::open(&args.tree, &args.make)?,
+        tree: BuildTree::open(&args.tree, &args.make)?,
         machines,
         image: vmlinux::read(&args.tree.join("vmlinux"))?,
     };
@@ -113,7 +113,7 @@ fn along(
 struct Road<'a> {
     args: &'a OptimizeArgs,
     scope: SimulationScope,
-    tree: Tree,
+    tree: BuildTree,
     machines: Vec<MachineModel>,
     image: Image,
 }
@@ -142,7 +142,7 @@ impl Road<'_> {
         let directory = self.path(&format!("{name}.rec"));
         let request = Request {
             workload: Workload::open(&self.args.workload)?,
-            kernel: Kernel::open(kernel, vmlinux)?,
+            kernel: GuestKernel::open(kernel, vmlinux)?,
             files: Vec::new(),
             output: directory.clone(),
             seed: self.args.seed,
@@ -213,7 +213,8 @@ impl Road<'_> {
 
     fn check(&self, algorithm: Algorithm, directory: &Path) -> Result<()> {
         self.say("checking that the relinked kernel is the old program")?;
-        let (old, new) = (check::Build::read(&self.args.tree)?, check::Build::read(directory)?);
+        let (old, new) =
+            (check::KernelBuild::read(&self.args.tree)?, check::KernelBuild::read(directory)?);
         let (old, new) = (old.kernel()?, new.kernel()?);
         let findings = check::check(&old, &new, &read_map(directory)?.placement)?;
         if !findings.equal() {

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use guest::record::{self, Recording, Summary, Totals};
-use guest::{self, Conditions, Kernel, Request, Workload};
+use guest::record::{self, FinishedRecording, RecordingSummary, RecordingTotals};
+use guest::{self, Conditions, GuestKernel, Request, Workload};
 use host::interrupt;
 use host::out;
 use host::outln;
@@ -84,7 +84,7 @@ impl GuestArgs {
     pub fn request(&self) -> Result<Request> {
         Ok(Request {
             workload: Workload::open(&self.workload)?,
-            kernel: Kernel::open(&self.kernel, self.vmlinux.as_deref())?,
+            kernel: GuestKernel::open(&self.kernel, self.vmlinux.as_deref())?,
             files: Vec::new(),
             output: self.output.clone(),
             seed: self.seed,
@@ -110,7 +110,7 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
 }
 
 /// Records, and shows progress on a terminal.
-pub fn with_progress(request: &Request, from: Option<&Path>) -> Result<Recording> {
+pub fn with_progress(request: &Request, from: Option<&Path>) -> Result<FinishedRecording> {
     let progress = Progress::new("preparing");
     record::record(request, from, &mut |phase, instructions| show(&progress, phase, instructions))
 }
@@ -122,8 +122,8 @@ fn show(progress: &Progress, phase: &str, instructions: u64) {
     });
 }
 
-fn print(args: &RecordArgs, recording: &Recording) -> Result<()> {
-    let Summary { conditions, totals, .. } = &recording.summary;
+fn print(args: &RecordArgs, recording: &FinishedRecording) -> Result<()> {
+    let RecordingSummary { conditions, totals, .. } = &recording.summary;
     outln!("{}: {}", args.guest.output.display(), on(conditions))?;
     out!("{}", amounts(totals, recording.guest_time, recording.elapsed))?;
     if let Some(data) = &totals.data {
@@ -138,7 +138,7 @@ fn print(args: &RecordArgs, recording: &Recording) -> Result<()> {
 }
 
 /// The amounts of a recording, what counts as a task, and the two times: guest and host.
-fn amounts(totals: &Totals, guest_time: Duration, elapsed: Duration) -> String {
+fn amounts(totals: &RecordingTotals, guest_time: Duration, elapsed: Duration) -> String {
     let (instructions, bytes) = (totals.instructions as f64, totals.trace_bytes as f64);
     format!(
         "{:.1} M instructions, {:.1} % of them the kernel's; {:.1} MB, {:.2} bit an instruction\n\
@@ -169,12 +169,12 @@ mod tests {
 
     #[test]
     fn the_guests_time_and_this_machines_are_told_apart() {
-        let totals = Totals {
+        let totals = RecordingTotals {
             instructions: 2_000_000,
             kernel_instructions: 500_000,
             tasks: 39,
             trace_bytes: 1_000_000,
-            ..Totals::default()
+            ..RecordingTotals::default()
         };
         let text = amounts(&totals, Duration::from_micros(352_400), Duration::from_millis(9_700));
         let expected = [

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use emit::kbuild::Tree;
-use emit::object::Debug;
-use emit::relink::{self, Destination, Report, Work, carry_out};
+use emit::kbuild::BuildTree;
+use emit::object::DebugInformation;
+use emit::relink::{self, Destination, RelinkReport, RelinkWork, carry_out};
 use host::interrupt;
 use host::outln;
 use host::progress::Progress;
@@ -69,10 +69,10 @@ pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
         return restore(&args.tree);
     }
     let progress = Progress::new("reading the kernel");
-    let tree = Tree::open(&args.tree, &args.make)?;
+    let tree = BuildTree::open(&args.tree, &args.make)?;
     let work = match &args.layout {
-        Some(path) => Work::Order(read_layout(path)?),
-        None => Work::Count,
+        Some(path) => RelinkWork::Order(read_layout(path)?),
+        None => RelinkWork::Count,
     };
     let destination = match &args.output {
         _ if args.dry_run => Destination::Nowhere,
@@ -106,7 +106,7 @@ fn read_layout(path: &Path) -> Result<Layout> {
     Layout::from_text(&text).with_context(|| path.display().to_string())
 }
 
-fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) -> Result<()> {
+fn print(report: &RelinkReport, tree: &BuildTree, destination: &Destination<'_>) -> Result<()> {
     let s = &report.summary;
     outln!(
         "{} functions in {} pieces; {} functions in several parts",
@@ -132,8 +132,8 @@ fn print(report: &Report, tree: &Tree, destination: &Destination<'_>) -> Result<
         outln!("  {:>6} functions {:>8} bytes  {}", w.functions, w.bytes, w.reason)?;
     }
     match report.debug {
-        Debug::None | Debug::Kept => {}
-        Debug::Dropped => outln!(
+        DebugInformation::None | DebugInformation::Kept => {}
+        DebugInformation::Dropped => outln!(
             "debugging information (DWARF) is left out: its line tables do not fit moved code"
         )?,
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use emit::kbuild::Tree;
+use emit::kbuild::BuildTree;
 use emit::relink;
 use execution::machine;
 use execution::part::{RecordingPart, open_executions};
@@ -164,7 +164,7 @@ pub fn read_layout(
     let order = order::Layout::from_text(&text).with_context(named)?;
     let placement = match (kernel, image) {
         (Some(tree), _) if tree.join("vmlinux.o").exists() => {
-            relink::predicted_placement(&Tree::open(tree, &[])?, &order)
+            relink::predicted_placement(&BuildTree::open(tree, &[])?, &order)
         }
         (_, Some(image)) => estimate::placement(image, &order),
         _ => bail!("{}: give --kernel: a layout names blocks of its kernel", path.display()),

@@ -10,7 +10,7 @@ use anyhow::Result;
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow;
 use image::address::LinkAddr;
-use image::place::{Exit, Movable};
+use image::place::{MovableBlock, MovableExit};
 use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph, Ordered, Seed, SeedClass};
 use sim::BranchKind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct ApplicationBlocks {
     /// Block n of the graph is `movables[n]`.
     pub graph: Graph,
-    pub movables: Vec<Movable>,
+    pub movables: Vec<MovableBlock>,
 }
 
 /// How a translation block ends: its last instruction, and the bytes of that instruction if it is a
@@ -72,10 +72,10 @@ impl ApplicationBlocks {
         let (from, to) = (&self.movables[a.index()], &self.movables[b.index()]);
         let next = b.0 == a.0 + 1;
         match from.exit {
-            Exit::Stop => false,
-            Exit::Runs => next,
-            Exit::Jump(target) => target == to.at,
-            Exit::Branch(target) => next || target == to.at,
+            MovableExit::Stop => false,
+            MovableExit::Runs => next,
+            MovableExit::Jump(target) => target == to.at,
+            MovableExit::Branch(target) => next || target == to.at,
         }
     }
 }
@@ -102,42 +102,46 @@ impl RanBlocks {
     }
 
     /// All blocks with stubs, ascending. Behind each block stands the block that it runs into.
-    fn movables(&self) -> Vec<Movable> {
-        let mut all: BTreeMap<u64, Movable> = BTreeMap::new();
+    fn movables(&self) -> Vec<MovableBlock> {
+        let mut all: BTreeMap<u64, MovableBlock> = BTreeMap::new();
         for (&at, &(size, _)) in &self.blocks {
             let end = at + u64::from(size);
             let (exit, tail) = self.exit(end);
-            all.insert(at, Movable::alone(LinkAddr(at), size, exit, tail));
+            all.insert(at, MovableBlock::alone(LinkAddr(at), size, exit, tail));
             let target = match exit {
-                Exit::Jump(target) | Exit::Branch(target) => Some(target.0),
-                Exit::Stop | Exit::Runs => None,
+                MovableExit::Jump(target) | MovableExit::Branch(target) => Some(target.0),
+                MovableExit::Stop | MovableExit::Runs => None,
             };
-            let behind = matches!(exit, Exit::Runs | Exit::Branch(_)).then_some(end);
+            let behind = matches!(exit, MovableExit::Runs | MovableExit::Branch(_)).then_some(end);
             for stub in target.into_iter().chain(behind).filter(|&addr| !self.holds(addr)) {
-                all.insert(stub, Movable::alone(LinkAddr(stub), 1, Exit::Stop, 0));
+                all.insert(stub, MovableBlock::alone(LinkAddr(stub), 1, MovableExit::Stop, 0));
             }
         }
         all.into_values().collect()
     }
 
     /// How control leaves the block that ends at `end`, and the bytes of the branch at its end.
-    fn exit(&self, end: u64) -> (Exit, u8) {
+    fn exit(&self, end: u64) -> (MovableExit, u8) {
         let Some(&CodeEnd { last, tail }) = self.ends.get(&end) else {
-            return (Exit::Runs, 0);
+            return (MovableExit::Runs, 0);
         };
         match last {
-            LastInstruction::Jump { target } if tail > 0 => (Exit::Jump(LinkAddr(target.0)), tail),
-            LastInstruction::Conditional { target } if tail > 0 => {
-                (Exit::Branch(LinkAddr(target.0)), tail)
+            LastInstruction::Jump { target } if tail > 0 => {
+                (MovableExit::Jump(LinkAddr(target.0)), tail)
             }
-            LastInstruction::Jump { .. } | LastInstruction::InterruptReturn => (Exit::Stop, 0),
+            LastInstruction::Conditional { target } if tail > 0 => {
+                (MovableExit::Branch(LinkAddr(target.0)), tail)
+            }
+            LastInstruction::Jump { .. } | LastInstruction::InterruptReturn => {
+                (MovableExit::Stop, 0)
+            }
             LastInstruction::Taken(BranchKind::Return | BranchKind::IndirectJump) => {
-                (Exit::Stop, 0)
+                (MovableExit::Stop, 0)
             }
             LastInstruction::Plain
             | LastInstruction::Conditional { .. }
             | LastInstruction::Call { .. }
-            | LastInstruction::Taken(_) => (Exit::Runs, 0),
+            | LastInstruction::Taken(_) => (MovableExit::Runs, 0),
         }
     }
 
@@ -159,7 +163,7 @@ struct ApplicationGraph<'a> {
     recorded: &'a UserCode,
     codes: &'a [TranslatedCode],
     ran: &'a RanBlocks,
-    movables: &'a [Movable],
+    movables: &'a [MovableBlock],
 }
 
 impl ApplicationGraph<'_> {

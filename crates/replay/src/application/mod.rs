@@ -21,7 +21,7 @@ pub use spaces::Spaces;
 use anyhow::{Context, Result};
 use blocks::ApplicationBlocks;
 use image::address::LinkAddr;
-use image::place::{PlaceError, Placed, place, placement};
+use image::place::{PlaceError, PlacedBlock, place, placement};
 use layout::graph::Ordered;
 use layout::opts::{self, LoopArea, OptSParameters, ScheduleRow};
 
@@ -66,7 +66,7 @@ impl Application {
         cache_bytes: u64,
         line_bytes: u64,
         kernel: LinkAddr,
-    ) -> Result<Vec<Placed>> {
+    ) -> Result<Vec<PlacedBlock>> {
         let graph = &self.blocks.graph;
         let ordered = opts::opts(graph, &parameters(cache_bytes, line_bytes))
             .context("the application's counts make no graph")?;
@@ -79,7 +79,7 @@ impl Application {
         ordered: &Ordered,
         cache_bytes: u64,
         kernel: LinkAddr,
-    ) -> Result<Vec<Placed>, PlaceError> {
+    ) -> Result<Vec<PlacedBlock>, PlaceError> {
         let order = self.blocks.downwards(ordered);
         let places = place(&self.blocks.movables, &[], &order, START)?;
         let end = match order.get(ordered.hot) {

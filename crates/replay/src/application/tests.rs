@@ -6,7 +6,7 @@ use crate::{LayoutCounts, ReplayLayout, ReplayTrial, SimulationScope, replay_tri
 use execution::machine;
 use execution::part::PartFilter;
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use layout::graph::{BlockId, EdgeKind, Order, Ordered};
 use trace::{
     RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
@@ -52,7 +52,11 @@ fn of_user(recording: &[u8]) -> UserCode {
 }
 
 /// Replays on the paper's machine. The kernel does not move.
-fn replayed(recording: &[u8], application: &Application, placed: Vec<Placed>) -> [LayoutCounts; 2] {
+fn replayed(
+    recording: &[u8],
+    application: &Application,
+    placed: Vec<PlacedBlock>,
+) -> [LayoutCounts; 2] {
     let machines = [machine::find("torrellas-8k").unwrap()];
     let original = ReplayLayout::original();
     let moved =

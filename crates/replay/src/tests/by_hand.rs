@@ -11,7 +11,7 @@
 
 use crate::tests::guest::{GuestMemory, record, replayed};
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 use sim::{
     CacheGeometry, ItlbDescription, MachineModel, MissCounts, PerMode, Replacement, SimpleModel,
     TakenBranches,
@@ -74,8 +74,15 @@ fn placed(
     new_size: u32,
     appended: u8,
     ending: Ending,
-) -> Placed {
-    Placed { old: LinkAddr(K + old), old_size, new: LinkAddr(K + new), new_size, appended, ending }
+) -> PlacedBlock {
+    PlacedBlock {
+        old: LinkAddr(K + old),
+        old_size,
+        new: LinkAddr(K + new),
+        new_size,
+        appended,
+        ending,
+    }
 }
 
 /// The layout behind 0x200: A is inverted, with a near jump, and C stands behind it. B stands with
@@ -202,7 +209,7 @@ fn an_instruction_begun_again_is_fetched_twice() {
 #[test]
 fn a_placement_that_is_wrong_is_noticed() {
     let recording = record(&memory(), &loops(10), 64);
-    let breaks = |change: fn(&mut Placed)| {
+    let breaks = |change: fn(&mut PlacedBlock)| {
         let mut placement = moved();
         placement.blocks.iter_mut().for_each(change);
         replayed(&recording, placement, &[machine()]).layouts.remove(1).amounts.breaks

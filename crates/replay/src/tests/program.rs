@@ -6,7 +6,7 @@
 
 use crate::tests::guest::GuestMemory;
 use image::address::LinkAddr;
-use image::place::{Ending, Placed, Placement};
+use image::place::{Ending, PlacedBlock, Placement};
 
 /// A small random number generator (xorshift64*) with a seed, so that a failure can be repeated.
 pub struct XorShift(pub u64);
@@ -269,7 +269,7 @@ impl Program {
             let addrs = &laid.instructions[block];
             addrs.last().map_or(0, |last| last - addrs[0] + laid.memory.0[last].len() as u64) as u32
         };
-        let blocks = (0..self.blocks.len()).map(|block| Placed {
+        let blocks = (0..self.blocks.len()).map(|block| PlacedBlock {
             old: LinkAddr(old.starts[block]),
             old_size: size(old, block),
             new: LinkAddr(new.starts[block]),

@@ -13,9 +13,9 @@ mod watch;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use image::linked::LinkedKernel;
+use image::mapping::map_file;
 use live::running::RunningKernel;
 use memmap2::Mmap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -79,12 +79,7 @@ fn map_vmlinux(given: Option<&Path>) -> Result<(PathBuf, Mmap)> {
         Some(path) => path.to_path_buf(),
         None => installed_vmlinux()?,
     };
-    let file =
-        File::open(&path).with_context(|| format!("{}: cannot be opened", path.display()))?;
-    // SAFETY: the mapping is private and read-only; a file that shrinks while it is read ends the
-    // process with SIGBUS, as for any reader.
-    let bytes = unsafe { Mmap::map(&file) }
-        .with_context(|| format!("{}: cannot be read", path.display()))?;
+    let bytes = map_file(&path)?;
     Ok((path, bytes))
 }
 
