@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn an_invocation_includes_callees_and_recursion_counts_once() {
         // f calls g, g calls f, and g also runs alone.
-        let node = |parent, function| Node { parent: NodeId(parent), function };
+        let node = |parent, function| CallNode { parent: NodeId(parent), function };
         let cost = |calls, instructions| CallCost { calls, instructions, ..CallCost::default() };
         let tree = CallTree {
             functions: vec!["f".into(), "g".into()],
