@@ -110,7 +110,7 @@ impl Verifier {
             of_kind.map(|(_, count)| count).sum::<u64>()
         };
         say(&format!(
-            "verify: {} kernel and {} user executions with another real address",
+            "verify: {} kernel and {} user executions at another address",
             aliased(true),
             aliased(false)
         ));
