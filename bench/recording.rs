@@ -17,7 +17,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use trace::{Chunk, Reader, Totals};
+use trace::{Chunk, RecordingReader, RecordingTotals};
 
 const RUNS: usize = 2;
 /// What the project sets itself.
@@ -179,8 +179,8 @@ impl Bench {
 }
 
 /// Reads and checks a whole recording.
-fn read(path: &Path) -> Result<Totals> {
-    let mut reader = Reader::new(File::open(path)?)?;
+fn read(path: &Path) -> Result<RecordingTotals> {
+    let mut reader = RecordingReader::new(File::open(path)?)?;
     while let Some(chunk) = reader.next_chunk()? {
         if let Chunk::End(totals) = chunk {
             return Ok(totals);

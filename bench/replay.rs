@@ -14,10 +14,13 @@ use host::recording::Recording;
 use image::{estimate, order};
 use processor_time::processor_time;
 use replay::Layout;
-use sim::Machine;
+use sim::MachineModel;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use trace::{Chunk, Event, Header, Reader, RunAddr, Translation, TranslationId, Writer, events};
+use trace::{
+    Chunk, RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Translation,
+    TranslationId, events,
+};
 
 fn main() -> Result<()> {
     // One thread: the numbers are for one core.
@@ -45,7 +48,7 @@ fn bench() -> Result<()> {
 
     let bound = fastest(|| decode(&recording))?;
     let server = machine::find("server-32k")?;
-    let l1i_only = Machine { itlb: None, ..server.clone() };
+    let l1i_only = MachineModel { itlb: None, ..server.clone() };
     let all = ["server-32k", "ultrasparc-16k", "torrellas-8k"]
         .map(machine::find)
         .into_iter()
@@ -63,7 +66,10 @@ fn bench() -> Result<()> {
         ("one layout, three machines", 1, all.as_slice()),
     ] {
         let layouts = vec![Layout::original(); layouts];
-        print(name, fastest(|| replay::replay(Reader::new(&recording[..])?, &layouts, machines))?);
+        print(
+            name,
+            fastest(|| replay::replay(RecordingReader::new(&recording[..])?, &layouts, machines))?,
+        );
     }
     if let [_, vmlinux, layouts @ ..] = &given[..] {
         many(&recording, &read_layouts(vmlinux, layouts)?, &all)?;
@@ -86,14 +92,15 @@ fn read_layouts(vmlinux: &str, paths: &[String]) -> Result<Vec<Layout>> {
 
 /// All layouts on all machines: in one pass, in a pass for each pair, and in one pass by two
 /// threads.
-fn many(recording: &[u8], layouts: &[Layout], machines: &[Machine]) -> Result<()> {
-    let all = || replay::replay(Reader::new(recording)?, layouts, machines);
+fn many(recording: &[u8], layouts: &[Layout], machines: &[MachineModel]) -> Result<()> {
+    let all = || replay::replay(RecordingReader::new(recording)?, layouts, machines);
     let one_pass = fastest(all)?;
     let mut passes = Duration::ZERO;
     for layout in layouts {
         for machine in machines {
             let (layout, machine) = (std::slice::from_ref(layout), std::slice::from_ref(machine));
-            passes += fastest(|| replay::replay(Reader::new(recording)?, layout, machine))?;
+            passes +=
+                fastest(|| replay::replay(RecordingReader::new(recording)?, layout, machine))?;
         }
     }
     println!(
@@ -117,13 +124,13 @@ fn many(recording: &[u8], layouts: &[Layout], machines: &[Machine]) -> Result<()
 
 /// Reads everything and does nothing with it. Gives the number of instructions.
 fn decode(recording: &[u8]) -> Result<u64> {
-    let mut reader = Reader::new(recording)?;
+    let mut reader = RecordingReader::new(recording)?;
     let mut executed = 0_u64;
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
             Chunk::Stream(words) => {
                 executed += events(&words)
-                    .filter(|event| matches!(event, Event::Executed(_)))
+                    .filter(|event| matches!(event, StreamEvent::Executed(_)))
                     .count() as u64
             }
             Chunk::End(totals) => return Ok(totals.instructions()),
@@ -143,8 +150,10 @@ fn generated() -> Result<Vec<u8>> {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) % bound
     };
-    let mut writer =
-        Writer::new(Vec::new(), &Header { workload: "generated".to_owned(), ..Header::default() })?;
+    let mut writer = RecordingWriter::new(
+        Vec::new(),
+        &RecordingHeader { workload: "generated".to_owned(), ..RecordingHeader::default() },
+    )?;
     let mut addr = 0xffff_ffff_8100_0000_u64;
     let (mut translations, mut sizes) = (Vec::new(), Vec::new());
     for id in 0..PATHS as u32 * LENGTH {

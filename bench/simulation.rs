@@ -15,7 +15,7 @@ use attribution::Attribution;
 use guest::checkpoint::{self, Checkpoint};
 use guest::{self, End, Kernel, Plugin, Qemu, Request, Workload};
 use processor_time::processor_time;
-use sim::Machine;
+use sim::MachineModel;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ fn run(request: &Request, from: &Path, plugin: Option<Plugin>) -> Result<f64> {
 
 /// QEMU's plugin with the machine's L1s and L2, all of them LRU as the plugin's are unless told
 /// otherwise.
-fn cache_plugin(library: &Path, machine: &Machine) -> Result<Plugin> {
+fn cache_plugin(library: &Path, machine: &MachineModel) -> Result<Plugin> {
     let memory = machine.memory.as_ref().context("the machine has no data cache")?;
     let l2 = memory.l2.as_ref().context("the machine has no L2")?;
     let l1i = (machine.l1i, machine.l1i_line);

@@ -19,17 +19,17 @@ use crate::services::timeline::Timeline;
 use crate::services::{Attributed, Recorded};
 use anyhow::{Context, Result, ensure};
 use execution::machine;
-use execution::part::Part;
+use execution::part::RecordingPart;
 use host::note;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
 use profile::collect::{self, Besides};
-use sim::Machine;
+use sim::MachineModel;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
-use trace::{Header, Reader};
+use trace::{RecordingHeader, RecordingReader};
 
 /// A recording's services with the chains of calls in them, and what went on over time.
 pub struct Observed {
@@ -78,7 +78,7 @@ pub fn conditions_by_name(
 pub struct Attribution {
     pub symbols: Symbols,
     pub binding: Binding,
-    pub machines: Vec<Machine>,
+    pub machines: Vec<MachineModel>,
 }
 
 impl Attribution {
@@ -167,7 +167,7 @@ impl Attribution {
         &self,
         recording: &Path,
         kernel: &Path,
-        machines: &[Machine],
+        machines: &[MachineModel],
     ) -> Result<Vec<MissTable>> {
         read(recording, "misses", |reader| {
             misses::misses(reader, &self.symbols, &vmlinux::path(kernel), machines)
@@ -216,13 +216,13 @@ impl Attribution {
         let profile = collect::of_recording(
             &Recording::at(recording),
             image,
-            &Part::WHOLE,
+            &RecordingPart::WHOLE,
             Besides::Nothing,
         )?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
 
-    fn to_table(&self, header: &Header, attributed: &Attributed) -> ServiceTable {
+    fn to_table(&self, header: &RecordingHeader, attributed: &Attributed) -> ServiceTable {
         ServiceTable::new(header, attributed, self.binding.blind.clone(), &self.machines)
     }
 }
@@ -231,13 +231,13 @@ impl Attribution {
 pub fn read<T>(
     recording: &Path,
     what: &str,
-    walk: impl FnOnce(&mut Reader<Box<dyn Read>>) -> Result<T>,
+    walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
 ) -> Result<T> {
     let path = Recording::at(recording).trace();
     let named = || path.display().to_string();
     let file = File::open(&path).with_context(named)?;
     let progress = Progress::of(file.metadata().with_context(named)?.len(), what);
     let from: Box<dyn Read> = Box::new(progress.reading(BufReader::with_capacity(1 << 20, file)));
-    let mut reader = Reader::new(from).with_context(named)?;
+    let mut reader = RecordingReader::new(from).with_context(named)?;
     walk(&mut reader).with_context(named)
 }

@@ -8,15 +8,16 @@
 //! services and no symbols; prints nothing.
 
 use anyhow::{Context, Result};
-use execution::code::Code;
-use execution::data::PIECE;
-use execution::data::{DataFlow, Stream};
-use execution::numbering::{Numbering, Unit};
+use execution::code::TranslatedCode;
+use execution::data::PIECE_WORDS;
+use execution::data::{AccessStream, DataFlow};
+use execution::numbering::{FetchUnit, Numbering};
 use serde::Serialize;
-use sim::{Line, Misses, PerMode, PhysAddr, Requester, Sweep};
+use sim::{LineId, MissCounts, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
-    Accesses, Chunk, Event, Header, Patterns, Reader, RunAddr, Translation, TranslationId, events,
+    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, RunAddr, StreamEvent,
+    Translation, TranslationId, events,
 };
 
 /// log2 of the most ways.
@@ -66,8 +67,8 @@ pub struct ByCause {
     pub other: u64,
 }
 
-impl From<Misses> for ByCause {
-    fn from(misses: Misses) -> ByCause {
+impl From<MissCounts> for ByCause {
+    fn from(misses: MissCounts) -> ByCause {
         ByCause { cold: misses.cold, own: misses.own, other: misses.other }
     }
 }
@@ -105,7 +106,7 @@ pub struct Sizes {
 ///
 /// # Errors
 /// It is damaged or cut off.
-pub fn sizes<R: Read>(reader: &mut Reader<R>) -> Result<Sizes> {
+pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
     let header = reader.header().clone();
     let mut caches = Caches::new();
     let mut totals = None;
@@ -128,10 +129,10 @@ pub fn sizes<R: Read>(reader: &mut Reader<R>) -> Result<Sizes> {
 
 struct Caches {
     numbering: Numbering,
-    codes: Vec<Code>,
+    codes: Vec<TranslatedCode>,
     /// Translation t lies in `lines[firsts[t]..firsts[t + 1]]`.
     firsts: Vec<u32>,
-    lines: Vec<(Line, RunAddr)>,
+    lines: Vec<(LineId, RunAddr)>,
     /// Where `lines` lie, as far as it was asked for.
     physical: Vec<Option<PhysAddr>>,
     flow: DataFlow,
@@ -148,7 +149,7 @@ impl Caches {
     fn new() -> Caches {
         Caches {
             numbering: Numbering::new(
-                Unit::Lines(Holds::Instructions.line()),
+                FetchUnit::Lines(Holds::Instructions.line()),
                 1 << Holds::Instructions.sets().end(),
             ),
             codes: Vec::new(),
@@ -164,7 +165,7 @@ impl Caches {
     fn define(&mut self, translation: &Translation) -> Result<()> {
         self.numbering.units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
         self.firsts.push(self.lines.len() as u32);
-        self.codes.push(Code::new(translation)?);
+        self.codes.push(TranslatedCode::new(translation)?);
         Ok(())
     }
 
@@ -184,9 +185,12 @@ impl Caches {
     fn fetches(&mut self, words: &[u32]) {
         for event in events(words) {
             let (id, left) = match event {
-                Event::Executed(id) => (id, 0),
-                Event::Left { translation, instructions } => (translation, instructions),
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
+                StreamEvent::Executed(id) => (id, 0),
+                StreamEvent::Left { translation, instructions } => (translation, instructions),
+                StreamEvent::Task(_)
+                | StreamEvent::Marker(_)
+                | StreamEvent::Woken(_)
+                | StreamEvent::Clock(_) => continue,
             };
             let requester = Requester::of(self.codes[id.0 as usize].mode());
             for at in self.lines_of(id, left) {
@@ -195,13 +199,13 @@ impl Caches {
         }
     }
 
-    fn fetches_and_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &Patterns) {
+    fn fetches_and_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &AccessPatterns) {
         let [mut data, mut both] =
             self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
         let line_of = |holds: Holds, addr: u64| addr >> holds.line().trailing_zeros();
         self.physical.resize(self.lines.len(), None);
-        let mut stream = Stream::new(accesses, patterns);
-        for piece in trace::pieces(words, PIECE) {
+        let mut stream = AccessStream::new(accesses, patterns);
+        for piece in trace::pieces(words, PIECE_WORDS) {
             self.flow.forget(self.flow.executions.len());
             self.flow.follow(piece, &mut stream);
             let mut access = 0;
@@ -222,14 +226,14 @@ impl Caches {
                         ),
                     };
                     self.physical[at] = Some(physical);
-                    both.access(Line::physical(line_of(Holds::Both, physical.0)), requester);
+                    both.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
                 }
                 for made in &self.flow.accesses()[access..access + execution.accesses as usize] {
                     let (first, last) =
                         (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
                     for (holds, sweep) in [(Holds::Data, &mut data), (Holds::Both, &mut both)] {
                         for line in line_of(holds, first)..=line_of(holds, last) {
-                            sweep.access(Line::physical(line), requester);
+                            sweep.access(LineId::physical(line), requester);
                         }
                     }
                 }
@@ -240,7 +244,12 @@ impl Caches {
         self.with_data = Some([data, both]);
     }
 
-    fn finish(self, header: &Header, kernel_instructions: u64, user_instructions: u64) -> Sizes {
+    fn finish(
+        self,
+        header: &RecordingHeader,
+        kernel_instructions: u64,
+        user_instructions: u64,
+    ) -> Sizes {
         let [data, both] = self.with_data.map_or([None, None], |sweeps| sweeps.map(Some));
         let sweeps = [
             (Holds::Instructions, Some(self.instructions)),
@@ -281,7 +290,9 @@ impl Caches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace::{Mapping, PageKind, SeenAccesses, Site, Task, TaskId, TaskPointer, Writer};
+    use trace::{
+        AccessSite, Mapping, ObservedAccesses, PageKind, RecordingWriter, Task, TaskId, TaskPointer,
+    };
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
 
@@ -310,13 +321,14 @@ mod tests {
     /// memory.
     #[test]
     fn lines_that_meet_in_a_small_cache_do_not_in_a_large_one() {
-        let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
+        let mut writer =
+            RecordingWriter::with_data(Vec::new(), &RecordingHeader::default()).unwrap();
         let task = Task { id: TaskId(0), pointer: TaskPointer(1), pid: Some(1), comm: [0; 16] };
         writer.tasks(&[task]).unwrap();
         let translations =
             [translation(0, KERNEL), translation(1, KERNEL + 4096), translation(2, 0x40_0000)];
         writer.translations(&translations).unwrap();
-        let (mut words, mut seen) = (Vec::new(), SeenAccesses::default());
+        let (mut words, mut seen) = (Vec::new(), ObservedAccesses::default());
         seen.mappings = [0x10, 0x11]
             .map(|frame| {
                 let (page, kind) = (frame, PageKind::Small);
@@ -327,14 +339,14 @@ mod tests {
             .map(|id| (TranslationId(id), [Some(0x100_0000 + u64::from(id) * 4096), None]))
             .collect();
         for id in [0, 1, 0, 2, 0] {
-            Event::Executed(TranslationId(id)).append_to(&mut words);
+            StreamEvent::Executed(TranslationId(id)).append_to(&mut words);
             seen.starts.push(seen.addresses.len() as u32);
             seen.addresses.extend([0x10_000, 0x11_000]);
-            seen.sites.extend([Site::new(0, false, 3); 2]);
+            seen.sites.extend([AccessSite::new(0, false, 3); 2]);
         }
         writer.stream_with_data(&words, &seen).unwrap();
         let recording = writer.end().unwrap().0;
-        let sizes = super::sizes(&mut Reader::new(&recording[..]).unwrap()).unwrap();
+        let sizes = super::sizes(&mut RecordingReader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!((sizes.kernel_instructions, sizes.user_instructions), (8, 2));
         // Kernel 0 and 1 cold, 0 evicted by the kernel, user cold, 0 evicted by the user.
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 1), [by(2, 1, 1), by(1, 0, 0)]);
@@ -349,14 +361,14 @@ mod tests {
 
     #[test]
     fn a_recording_without_data_has_instruction_caches_only() {
-        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         writer.translations(&[translation(0, KERNEL)]).unwrap();
         writer.stream(&[0, 0]).unwrap();
         let recording = writer.end().unwrap().0;
-        let sizes = super::sizes(&mut Reader::new(&recording[..]).unwrap()).unwrap();
+        let sizes = super::sizes(&mut RecordingReader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!(counted(&sizes, Holds::Instructions, 8192, 4), [by(1, 0, 0), by(0, 0, 0)]);
         assert!(sizes.caches.iter().all(|cache| cache.holds == Holds::Instructions));
         let cut = &recording[..recording.len() - 1];
-        assert!(super::sizes(&mut Reader::new(cut).unwrap()).is_err());
+        assert!(super::sizes(&mut RecordingReader::new(cut).unwrap()).is_err());
     }
 }

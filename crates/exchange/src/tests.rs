@@ -7,7 +7,7 @@ use attribution::services;
 use attribution::services::examples::{Run, at, halted, kernel};
 use attribution::services::table::ServiceTable;
 use std::io::Write;
-use trace::{Header, Reader};
+use trace::{RecordingHeader, RecordingReader};
 
 /// A read in which a page fault comes upon its function, with a jump to another function and a call
 /// through a thunk.
@@ -80,14 +80,14 @@ fn callgrinds_arcs_hold_what_is_below_them() {
 /// The events of a run as Perfetto takes them.
 fn trace_events(
     run: &Run,
-    machines: &[sim::Machine],
+    machines: &[sim::MachineModel],
     window: std::ops::Range<u64>,
 ) -> Vec<serde_json::Value> {
     let (symbols, binding) = kernel();
     let (bytes, mut out) = (run.recording(), Vec::new());
     let events =
         perfetto::TraceEvents::new(&mut out, &[("workload", "a\"b\n".to_owned())], window).unwrap();
-    let reader = &mut Reader::new(&bytes[..]).unwrap();
+    let reader = &mut RecordingReader::new(&bytes[..]).unwrap();
     let (_, events) =
         services::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
     let count = events.finish().unwrap();
@@ -115,7 +115,7 @@ fn perfettos_events_nest_and_add_up_to_the_services() {
     run.call(at("asm_sysvec_apic_timer_interrupt"), 1, "__schedule");
     run.switch(1, "sh").ret(at("__switch_to"), 3).ret(at("__schedule") + 9, 2).leave_read().user(5);
     let mut machine = execution::machine::find("server-32k").unwrap();
-    machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
+    machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let books = run.books_on(std::slice::from_ref(&machine));
     let events = trace_events(&run, &[machine], 0..u64::MAX);
     let spans: Vec<_> =
@@ -192,12 +192,12 @@ fn total(rows: &[Row], wanted: &str) -> i64 {
 }
 
 /// The tables of a run: services, functions, chains, invocations, tasks.
-fn tables_of(run: &Run, machines: &[sim::Machine]) -> [Vec<u8>; 5] {
+fn tables_of(run: &Run, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
     let ((symbols, binding), bytes) = (kernel(), run.recording());
-    let reader = || Reader::new(&bytes[..]).unwrap();
+    let reader = || RecordingReader::new(&bytes[..]).unwrap();
     let (books, calls, _) =
         services::attribute_with_calls(&mut reader(), &symbols, &binding, machines).unwrap();
-    let table = ServiceTable::new(&Header::default(), &books, Vec::new(), machines);
+    let table = ServiceTable::new(&RecordingHeader::default(), &books, Vec::new(), machines);
     let events = match machines {
         [] => callgrind::Events::Instructions,
         _ => callgrind::Events::Fetches,
@@ -221,7 +221,7 @@ fn tables_of(run: &Run, machines: &[sim::Machine]) -> [Vec<u8>; 5] {
 fn parquets_tables_hold_every_instruction_and_miss_once() {
     let run = nested();
     let mut machine = execution::machine::find("server-32k").unwrap();
-    machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
+    machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let books = run.books_on(std::slice::from_ref(&machine));
     let accounts = || books.ledger.accounts.iter().map(|account| &account.totals);
     let misses: u64 =
@@ -325,7 +325,7 @@ fn without_a_machine_parquets_misses_are_null() {
 fn perfettos_times_are_the_clocks() {
     let run = halted();
     let mut machine = execution::machine::find("server-32k").unwrap();
-    machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
+    machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let events = trace_events(&run, &[machine], 0..u64::MAX);
     let span = |name: &str| {
         let found =

@@ -1,41 +1,45 @@
-//! The branches that fragments execute, as a predictor sees them, and predictors while they run.
+//! The branches that fragments execute, and predictors that run on them.
 //!
-//! What a fragment executes under a layout is worked out once; the execution then is a walk through
-//! these lists. A return or an indirect branch goes to where the next execution begins, so it is
-//! judged when that is known.
+//! The branches of each fragment under a layout are computed once. An execution then walks through
+//! these lists. A return or an indirect branch goes to where the next execution begins. So its
+//! prediction is checked when the next execution begins.
 //!
-//! User code that several processes map at different addresses has the address of the first; within
-//! a page offsets hold (see `flow.rs`). So where user code goes is known by its offset in the page
-//! alone.
+//! Several processes may map user code at different addresses. The recording has the addresses of
+//! the first. Offsets within a page are the same for all (see `flow.rs`). So for user code, only
+//! the offset in the page is known.
 
 use crate::flow::FragmentId;
-use crate::moved::Moved;
+use crate::moved::MovedFragment;
 use serde::{Deserialize, Serialize};
-use sim::{Branch, BranchCounters, BranchPrediction, CodeAddr, Mode, PerMode, Predictor};
+use sim::{Branch, BranchCounters, BranchPrediction, BranchPredictor, CodeAddr, Mode, PerMode};
 use trace::RunAddr;
 
-/// How branches were predicted on a machine.
+/// How the branches were predicted on a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Predictions {
-    /// Branches that were executed, and those of them that were predicted wrongly: the direction of
-    /// a conditional branch, the target of an indirect jump or call, that of a return.
+    /// Conditional branches.
     pub conditional: u64,
+    /// Conditional branches with a wrong direction.
     pub wrong_directions: u64,
+    /// Indirect jumps and calls.
     pub indirect: u64,
+    /// Indirect jumps and calls with a wrong target.
     pub wrong_targets: u64,
+    /// Returns.
     pub returns: u64,
+    /// Returns with a wrong target.
     pub wrong_returns: u64,
-    /// Direct branches, rightly taken, that the target buffer lacked.
+    /// Direct branches, rightly taken, that the target buffer did not have.
     pub misfetches: u64,
-    /// Wrong predictions per thousand instructions, without misfetches.
+    /// Mispredictions in 1000 instructions.
     pub per_thousand: f64,
-    /// Cycles for which wrong predictions stop the machine, misfetches too where it is known what
-    /// one costs; `None`: it is not known at all.
+    /// The cycles that failed predictions cost, including misfetches when their cost is known.
+    /// `None`: the cost of a misprediction is not known.
     pub stall: Option<f64>,
 }
 
 impl Predictions {
-    /// What these counters are, of so many instructions.
+    /// The predictions of `instructions` instructions with these counters.
     pub fn new(
         prediction: &sim::BranchPrediction,
         counters: &sim::BranchCounters,
@@ -54,36 +58,37 @@ impl Predictions {
         }
     }
 
-    /// All wrong predictions but misfetches.
+    /// All failed predictions but misfetches.
     pub fn mispredictions(&self) -> u64 {
         self.wrong_directions + self.wrong_targets + self.wrong_returns
     }
 }
 
-/// The branches of every fragment under one layout, in order.
+/// The branches of every fragment under one layout, in the order of the fragments.
 #[derive(Clone, Debug)]
-pub struct Branches {
+pub struct FragmentBranches {
     /// Fragment f executes `branches[starts[f]..starts[f + 1]]`.
     starts: Vec<u32>,
     branches: Vec<Branch>,
-    /// Where control arrives that goes to the fragment; `None`: it is no execution.
+    /// The address at which control arrives in the fragment; `None` when the fragment runs no
+    /// instruction.
     arrivals: Vec<Option<CodeAddr>>,
 }
 
-impl Default for Branches {
-    fn default() -> Branches {
-        Branches { starts: vec![0], branches: Vec::new(), arrivals: Vec::new() }
+impl Default for FragmentBranches {
+    fn default() -> FragmentBranches {
+        FragmentBranches { starts: vec![0], branches: Vec::new(), arrivals: Vec::new() }
     }
 }
 
-impl Branches {
-    /// Of how many fragments they are known.
+impl FragmentBranches {
+    /// The number of fragments appended so far.
     pub fn fragments(&self) -> usize {
         self.arrivals.len()
     }
 
     /// Appends the next fragment.
-    pub fn push(&mut self, moved: &Moved) {
+    pub fn push(&mut self, moved: &MovedFragment) {
         self.branches.extend(
             moved
                 .branches
@@ -101,7 +106,7 @@ impl Branches {
     }
 }
 
-/// What tells where control goes.
+/// The part of an address that identifies the place of code.
 fn place(addr: RunAddr) -> CodeAddr {
     CodeAddr(if addr.is_kernel() { addr.0 } else { addr.0 & 0xfff })
 }
@@ -110,26 +115,27 @@ fn is_kernel(addr: CodeAddr) -> bool {
     RunAddr(addr.0).is_kernel()
 }
 
-/// A machine's branch prediction while it runs.
-pub struct Predicting {
-    predictor: Predictor,
-    /// By the mode of the branch.
+/// A machine's branch predictor while it runs.
+pub struct PredictorRun {
+    predictor: BranchPredictor,
+    /// The counters by the mode of the branch.
     pub counters: PerMode<BranchCounters>,
-    /// A branch that was taken to where the next execution begins.
+    /// A branch whose target is the begin of the next execution.
     open: Option<Branch>,
 }
 
-impl Predicting {
-    pub fn new(prediction: &BranchPrediction) -> Predicting {
-        Predicting {
-            predictor: Predictor::new(prediction),
+impl PredictorRun {
+    /// A predictor that has seen no branch.
+    pub fn new(prediction: &BranchPrediction) -> PredictorRun {
+        PredictorRun {
+            predictor: BranchPredictor::new(prediction),
             counters: PerMode::default(),
             open: None,
         }
     }
 
-    /// Runs fragments, all of them known to `branches`.
-    pub fn run(&mut self, ran: &[FragmentId], branches: &Branches) {
+    /// Runs fragments. `branches` must know all of them.
+    pub fn run(&mut self, ran: &[FragmentId], branches: &FragmentBranches) {
         for &fragment in ran {
             if let Some(arrives) = branches.arrivals[fragment.0 as usize] {
                 self.arrives_at(arrives);
@@ -143,13 +149,13 @@ impl Predicting {
         }
     }
 
-    /// The next execution begins at `addr`, as its fragment will say later; the code has not moved.
+    /// The next execution begins at `addr`, in code that has not moved.
     pub fn arrives(&mut self, addr: RunAddr) {
         self.arrives_at(place(addr));
     }
 
-    /// The branch of which it was open went where the next execution begins; unless an interrupt
-    /// came between, as no user code branches into the kernel.
+    /// Executes the open branch, which went to where the next execution begins. If an interrupt
+    /// came in between, its target is not known: user code never branches into the kernel.
     fn arrives_at(&mut self, arrives: CodeAddr) {
         let Some(open) = self.open.take() else { return };
         let interrupted = is_kernel(arrives) && !is_kernel(open.at);

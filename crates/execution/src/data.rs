@@ -1,37 +1,40 @@
-//! The data accesses of the recorded execution: who made each, and where in physical memory it
-//! lies.
+//! The data accesses of the recorded execution: the process of each, and its physical address.
 //!
-//! Takes the words of a stream and the accesses that belong to them; gives, execution by execution,
-//! what a simulated machine's data caches and TLB are asked for. Depends on no layout: the
-//! recording is turned into this once. Never looks at code.
+//! Input: the words of a stream and the accesses that belong to them. Output, for each execution:
+//! the accesses to the data caches and the TLB of a simulated machine. They do not depend on a
+//! layout, so a recording is turned into them once. This module never looks at code.
 
-use crate::code::Code;
-use sim::{Line, Machine, Mode, PhysAddr, Requester};
+use crate::code::TranslatedCode;
+use sim::{LineId, MachineModel, Mode, PhysAddr, Requester};
 use std::collections::HashMap;
 use trace::{
-    Accesses, Event, Mapping, PageKind, Patterns, RunAddr, Site, Task, TranslationId, Walk, events,
+    AccessPatterns, AccessSite, AccessWalk, Accesses, Mapping, PageKind, RunAddr, StreamEvent,
+    Task, TranslationId, events,
 };
 
-/// Of a recording with data accesses, so many words are followed at once: what belongs to them fits
-/// the nearer caches.
-pub const PIECE: usize = 1 << 13;
+/// The number of words to follow at once in a recording with data accesses. Their accesses fit the
+/// nearer caches.
+pub const PIECE_WORDS: usize = 1 << 13;
 
-/// What one execution of a translation did besides fetching.
+/// The data accesses of one execution of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execution {
+    /// The translation.
     pub translation: TranslationId,
+    /// The number of loads.
     pub loads: u32,
+    /// The number of stores.
     pub stores: u32,
-    /// How many of [`DataFlow::accesses`] are its.
+    /// The number of [`DataFlow::accesses`] that belong to this execution.
     pub accesses: u32,
-    /// The process that ran; in the kernel, on whose behalf.
+    /// The process that ran, or for which the kernel ran.
     pub process: Requester,
-    /// How many of its instructions were reached, when it was left; else 0.
+    /// The number of instructions reached when the translation was left midway, otherwise 0.
     pub left: u16,
 }
 
 impl Execution {
-    /// Nothing.
+    /// An execution without accesses.
     pub const NONE: Execution = Execution {
         translation: TranslationId(0),
         loads: 0,
@@ -42,35 +45,37 @@ impl Execution {
     };
 }
 
-/// A load or store within one page that can change what is in a cache or TLB. One of a device
-/// cannot, nor one of the line that was accessed just before: that is there, and the most recently
-/// used of its set.
+/// A load or store within one page that can change the content of a cache or TLB. Two kinds cannot,
+/// and are left out: an access to a device, and an access to the line that was accessed just
+/// before. That line is there, and is the most recently used of its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct DataAccess {
+    /// The physical address.
     pub physical: PhysAddr,
-    /// Stands for the page that maps it, in the numbering of [`DataFlow`].
-    pub page: Line,
+    /// The number of the page, in the numbering of [`DataFlow`].
+    pub page: LineId,
     /// The index of the instruction in its translation.
     pub instruction: u16,
-    /// Bytes; of an access across two pages, those in this page.
+    /// The number of bytes. An access across two pages counts its bytes in this page.
     pub size: u8,
 }
 
-impl Access {
-    const NONE: Access =
-        Access { physical: PhysAddr(0), page: Line::physical(0), instruction: 0, size: 1 };
+impl DataAccess {
+    const NONE: DataAccess =
+        DataAccess { physical: PhysAddr(0), page: LineId::physical(0), instruction: 0, size: 1 };
 }
 
-/// The accesses of a stream, and how far they were followed.
-pub struct Stream<'a> {
-    walk: Walk<'a>,
+/// The accesses of a stream, and how many of them were followed.
+pub struct AccessStream<'a> {
+    walk: AccessWalk<'a>,
     addresses: &'a [u64],
     mappings: &'a [(u32, Mapping)],
 }
 
-impl<'a> Stream<'a> {
-    pub fn new(accesses: &'a Accesses, patterns: &'a Patterns) -> Stream<'a> {
-        Stream {
+impl<'a> AccessStream<'a> {
+    /// Begins at the first execution of a stream.
+    pub fn new(accesses: &'a Accesses, patterns: &'a AccessPatterns) -> AccessStream<'a> {
+        AccessStream {
             walk: accesses.walk(patterns),
             addresses: &accesses.addresses,
             mappings: &accesses.mappings,
@@ -78,65 +83,66 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Where a page lies.
+/// Where a page lies in physical memory.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// The physical address of its first byte.
+struct PagePlace {
+    /// The physical address of the page's first byte.
     base: u64,
-    page: Line,
+    page: LineId,
     device: bool,
 }
 
-/// Pages found last, by their low bits.
+/// The number of pages in the filter, which holds the pages found last by their low bits.
 const FILTER: usize = 1024;
-/// No address has this page: it has more than 52 bits.
+/// No address has this page, because it has more than 52 bits.
 const NO_PAGE: u64 = u64::MAX;
 
-/// Follows the recorded accesses.
+/// Follows the recorded accesses of a stream.
 pub struct DataFlow {
-    /// Not yet taken by [`DataFlow::forget`].
+    /// The executions that [`DataFlow::forget`] has not dropped.
     pub executions: Vec<Execution>,
-    /// The first `made` are accesses; what lies behind is room.
-    room: Vec<Access>,
+    /// The first `made` elements are accesses. The others are free space.
+    buffer: Vec<DataAccess>,
     made: usize,
     tasks: Vec<Requester>,
-    /// By pid, or, where that is not known, by the task's address.
+    /// The number of each process, by pid. A task without a known pid counts by its address.
     processes: HashMap<u64, u32>,
     process: Requester,
-    pages: HashMap<u64, Place>,
-    filter: Box<[(u64, Place); FILTER]>,
+    pages: HashMap<u64, PagePlace>,
+    filter: Box<[(u64, PagePlace); FILTER]>,
     numbers: HashMap<(u64, u64), u32>,
-    /// By these numbers: the virtual address of the page, and log2 of its bytes.
+    /// For each page number: the virtual address of the page, and log2 of its bytes.
     numbered: Vec<(u64, u32)>,
     /// log2 of the bytes in the shortest line of an L1D.
     line_bits: u32,
-    /// The line accessed last, and its page.
-    last: (u64, Line),
-    /// log2 of the sets of the largest TLB: so many low bits of a page's number are those of its
-    /// address.
+    /// The line of the last access, and its page.
+    last: (u64, LineId),
+    /// log2 of the sets of the largest TLB. This number of low bits of a page number equals those
+    /// of the page's address.
     set_bits: u32,
-    /// Virtual address less physical address of the kernel's image.
+    /// The virtual address of the kernel's image minus its physical address.
     image: Option<u64>,
 }
 
 impl DataFlow {
-    /// For these machines.
-    pub fn new(machines: &[Machine]) -> DataFlow {
+    /// A flow for these machines.
+    pub fn new(machines: &[MachineModel]) -> DataFlow {
         let memories = || machines.iter().filter_map(|machine| machine.memory.as_ref());
         let sets = memories().filter_map(|memory| Some(memory.dtlb?.sets())).max().unwrap_or(1);
         let line = memories().map(|memory| memory.l1d.line).min().unwrap_or(16);
         DataFlow {
             line_bits: line.trailing_zeros(),
-            last: (u64::MAX, Line::physical(0)),
+            last: (u64::MAX, LineId::physical(0)),
             executions: Vec::new(),
-            room: Vec::new(),
+            buffer: Vec::new(),
             made: 0,
             tasks: Vec::new(),
             processes: HashMap::new(),
             process: Requester::process(0),
             pages: HashMap::new(),
             filter: Box::new(
-                [(NO_PAGE, Place { base: 0, page: Line::physical(0), device: false }); FILTER],
+                [(NO_PAGE, PagePlace { base: 0, page: LineId::physical(0), device: false });
+                    FILTER],
             ),
             numbers: HashMap::new(),
             numbered: Vec::new(),
@@ -145,6 +151,7 @@ impl DataFlow {
         }
     }
 
+    /// Learns tasks. They come in the order of their ids.
     pub fn define_tasks(&mut self, tasks: &[Task]) {
         for task in tasks {
             let next = self.processes.len() as u32;
@@ -154,33 +161,35 @@ impl DataFlow {
         }
     }
 
-    /// Of all executions, one after the other.
-    pub fn accesses(&self) -> &[Access] {
-        &self.room[..self.made]
+    /// The accesses of all executions, one execution after the other.
+    pub fn accesses(&self) -> &[DataAccess] {
+        &self.buffer[..self.made]
     }
 
-    /// Appends what the executions of these words did, the next of the stream.
-    pub fn follow(&mut self, words: &[u32], stream: &mut Stream<'_>) {
-        let next_mapping = |stream: &Stream<'_>| {
+    /// Appends the accesses of the executions in these words, which are the next of the stream.
+    pub fn follow(&mut self, words: &[u32], stream: &mut AccessStream<'_>) {
+        let next_mapping = |stream: &AccessStream<'_>| {
             stream.mappings.first().map_or(usize::MAX, |(from, _)| *from as usize)
         };
         let mut mapped = next_mapping(stream);
         for event in events(words) {
             let (translation, left) = match event {
-                Event::Executed(id) => (id, 0),
-                Event::Left { translation, instructions } => (translation, instructions as u16),
-                Event::Task(id) => {
+                StreamEvent::Executed(id) => (id, 0),
+                StreamEvent::Left { translation, instructions } => {
+                    (translation, instructions as u16)
+                }
+                StreamEvent::Task(id) => {
                     self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process);
                     continue;
                 }
-                Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
+                StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => continue,
             };
             let (sites, first) = stream.walk.execution(translation, left != 0);
             let addresses = &stream.addresses[first..first + sites.len()];
             let before = self.made;
             // An access across two pages becomes two.
-            if self.room.len() < before + 2 * sites.len() {
-                self.room.resize(2 * (before + 2 * sites.len()), Access::NONE);
+            if self.buffer.len() < before + 2 * sites.len() {
+                self.buffer.resize(2 * (before + 2 * sites.len()), DataAccess::NONE);
             }
             let mut stores = 0;
             for (at, (site, addr)) in (first..).zip(sites.iter().zip(addresses)) {
@@ -202,22 +211,22 @@ impl DataFlow {
         }
     }
 
-    /// The stream is done with.
-    pub fn finish(&mut self, mut stream: Stream<'_>) {
+    /// Ends the stream. The remaining mappings hold for the next one.
+    pub fn finish(&mut self, mut stream: AccessStream<'_>) {
         while !stream.mappings.is_empty() {
             self.next_mapping(&mut stream);
         }
     }
 
     #[cold]
-    fn next_mapping(&mut self, stream: &mut Stream<'_>) {
+    fn next_mapping(&mut self, stream: &mut AccessStream<'_>) {
         if let Some(((_, mapping), rest)) = stream.mappings.split_first() {
             self.map(mapping);
             stream.mappings = rest;
         }
     }
 
-    /// Drops executions that are done with, and their accesses.
+    /// Drops the first `executions` and their accesses.
     pub fn forget(&mut self, executions: usize) {
         let accesses: usize = match executions == self.executions.len() {
             true => self.made,
@@ -227,12 +236,12 @@ impl DataFlow {
                 .sum(),
         };
         self.executions.drain(..executions);
-        self.room.copy_within(accesses..self.made, 0);
+        self.buffer.copy_within(accesses..self.made, 0);
         self.made -= accesses;
     }
 
     #[inline]
-    fn access(&mut self, site: Site, addr: u64) {
+    fn access(&mut self, site: AccessSite, addr: u64) {
         let size = site.size();
         let left_in_page = 4096 - (addr as u32 & 0xfff);
         if size <= left_in_page {
@@ -243,14 +252,15 @@ impl DataFlow {
         }
     }
 
-    /// Whether it is kept is seldom foreseen, so it is written in any case.
+    /// Branches on whether an access is kept are hard to predict. So the access is always written,
+    /// and then kept or not.
     #[inline]
-    fn part(&mut self, site: Site, addr: u64, size: u32) {
+    fn part(&mut self, site: AccessSite, addr: u64, size: u32) {
         let place = self.place(addr >> 12);
         let physical = place.base | addr & 0xfff;
         let (first, last) =
             (physical >> self.line_bits, (physical + u64::from(size) - 1) >> self.line_bits);
-        self.room[self.made] = Access {
+        self.buffer[self.made] = DataAccess {
             physical: PhysAddr(physical),
             page: place.page,
             instruction: site.instruction(),
@@ -264,7 +274,7 @@ impl DataFlow {
     }
 
     #[inline]
-    fn place(&mut self, page: u64) -> Place {
+    fn place(&mut self, page: u64) -> PagePlace {
         match self.filter[page as usize % FILTER] {
             (known, place) if known == page => place,
             _ => self.find(page),
@@ -272,9 +282,10 @@ impl DataFlow {
     }
 
     #[cold]
-    fn find(&mut self, page: u64) -> Place {
+    fn find(&mut self, page: u64) -> PagePlace {
         if !self.pages.contains_key(&page) {
-            // QEMU could not say where it lies: as good as any other place of its own.
+            // QEMU could not give the physical address. Any place that no other page has serves as
+            // well.
             self.map(&Mapping { page, frame: page & 0xff_ffff, kind: PageKind::Memory });
         }
         let place = self.pages[&page];
@@ -292,9 +303,9 @@ impl DataFlow {
         }
         let mode = if mapping.page >> 51 == 1 { Mode::Kernel } else { Mode::User };
         let index = u64::from(number) << self.set_bits | unit & ((1 << self.set_bits) - 1);
-        let place = Place {
+        let place = PagePlace {
             base: mapping.frame << 12,
-            page: Line::new(mode, index.min(Line::MAX_INDEX.into()) as u32)
+            page: LineId::new(mode, index.min(LineId::MAX_INDEX.into()) as u32)
                 .expect("the index is in range"),
             device: mapping.kind == PageKind::Device,
         };
@@ -303,19 +314,20 @@ impl DataFlow {
     }
 
     /// The virtual address of an access.
-    pub fn virtual_address(&self, access: &Access) -> u64 {
+    pub fn virtual_address(&self, access: &DataAccess) -> u64 {
         let number = (access.page.index() >> self.set_bits) as usize;
         let (page, size_log2) = self.numbered.get(number).copied().unwrap_or((0, 0));
         page | access.physical.0 & ((1 << size_log2) - 1)
     }
 
-    /// Where code lies that is fetched from `addr`, which is in `code`, or where a layout put it.
+    /// The physical address of code that is fetched from `addr`. The address is in `code`, or where
+    /// a layout put that code.
     pub fn code(
         &mut self,
         addr: RunAddr,
-        code: &Code,
+        code: &TranslatedCode,
         id: TranslationId,
-        patterns: &Patterns,
+        patterns: &AccessPatterns,
     ) -> PhysAddr {
         let of_code = patterns.physical(id);
         if self.image.is_none() && in_image(code.addr) {
@@ -327,14 +339,15 @@ impl DataFlow {
         let second_page = addr.0 >> 12 != code.addr.0 >> 12;
         match of_code[usize::from(second_page)] {
             Some(physical) => PhysAddr(physical & !0xfff | addr.0 & 0xfff),
-            // Never executed to its end: as good as any other place of its own.
+            // The translation was never executed to its end. Any place that no other code has
+            // serves as well.
             None => PhysAddr(addr.0 & 0xf_ffff_ffff),
         }
     }
 }
 
-/// Where x86-64 Linux maps the kernel's image, one piece of physical memory
-/// (Documentation/arch/x86/x86_64/mm.rst).
+/// Whether the address is in the kernel's image. x86-64 Linux maps it in one piece of physical
+/// memory (Documentation/arch/x86/x86_64/mm.rst).
 fn in_image(addr: RunAddr) -> bool {
     (0xffff_ffff_8000_0000..0xffff_ffff_a000_0000).contains(&addr.0)
 }

@@ -1,65 +1,75 @@
-//! Which sets of a cache which code may use.
+//! The division of a cache's sets between kinds of code.
 //!
-//! Takes the line of an address; gives the set, and what tells the line from others of that set. A
-//! cache whose sets are divided behaves as several caches of fewer sets, also of numbers that are
-//! no power of two, which a [`sim::Geometry`] alone cannot describe.
+//! Input: the number of a line. Output: its set, and a tag that differs from those of other lines
+//! in the set. A cache with divided sets behaves like several caches with fewer sets. Their numbers
+//! of sets need not be powers of two, which a [`sim::CacheGeometry`] alone cannot describe.
 
 use sim::Mode;
 use std::collections::BTreeMap;
 
 /// How the sets of a cache are divided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Division {
-    /// All code may lie in all sets.
+pub enum SetDivision {
+    /// All code may use all sets.
     #[default]
     Whole,
-    /// The first half is the kernel's, the second the user's.
+    /// The kernel uses the first half, user code the second.
     Halves,
-    /// The first `sets` are for the lines named only, by address / bytes of a line: each has its
-    /// set. All else shares the rest, a line's number modulo their number choosing the set.
-    Reserved { sets: u32, lines: BTreeMap<u64, u32> },
+    /// The first `sets` are reserved for `lines`, which maps the number of a line (address / bytes
+    /// of a line) to its set. All other lines share the remaining sets, by the line's number modulo
+    /// the number of these sets.
+    Reserved {
+        /// The number of reserved sets.
+        sets: u32,
+        /// The set of each line that has a reserved one.
+        lines: BTreeMap<u64, u32>,
+    },
 }
 
-/// Where a line lies: in `set`, told from all others of that set by `tag`.
+/// The place of a line in a divided cache: its set, and a tag that differs from all others in the
+/// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LinePlace {
+    /// The set.
     pub set: u32,
-    pub tag: Tag,
+    /// The tag of the line in its set.
+    pub tag: LineTag,
 }
 
+/// The tag of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tag {
-    /// Number of the line / number of sets that it may lie in.
+pub enum LineTag {
+    /// The number of the line / the number of sets in which such a line may lie.
     Shared(u64),
-    /// Number of the line.
+    /// The number of a line that has a reserved set.
     Reserved(u64),
 }
 
-impl Division {
-    /// Where the line with this number lies; `sets`: all of the cache, more than are reserved, and
-    /// a power of two.
-    pub fn place(&self, line: u64, mode: Mode, sets: u32) -> Place {
-        let among = |first: u32, sets: u32| Place {
+impl SetDivision {
+    /// The place of the line with this number. `sets` is the number of sets in the cache, a power
+    /// of two, above the number of reserved sets.
+    pub fn place(&self, line: u64, mode: Mode, sets: u32) -> LinePlace {
+        let among = |first: u32, sets: u32| LinePlace {
             set: first + (line % u64::from(sets)) as u32,
-            tag: Tag::Shared(line / u64::from(sets)),
+            tag: LineTag::Shared(line / u64::from(sets)),
         };
         match self {
-            Division::Whole => among(0, sets),
-            Division::Halves if mode == Mode::Kernel => among(0, sets / 2),
-            Division::Halves => among(sets / 2, sets / 2),
-            Division::Reserved { sets: own, lines } => match lines.get(&line) {
-                Some(&set) => Place { set, tag: Tag::Reserved(line) },
+            SetDivision::Whole => among(0, sets),
+            SetDivision::Halves if mode == Mode::Kernel => among(0, sets / 2),
+            SetDivision::Halves => among(sets / 2, sets / 2),
+            SetDivision::Reserved { sets: own, lines } => match lines.get(&line) {
+                Some(&set) => LinePlace { set, tag: LineTag::Reserved(line) },
                 None => among(*own, sets - own),
             },
         }
     }
 
-    /// Whether a cache of so many sets can be divided so.
+    /// Whether a cache with this number of sets can be divided in this way.
     pub fn fits(&self, sets: u32) -> bool {
         match self {
-            Division::Whole => true,
-            Division::Halves => sets >= 2,
-            Division::Reserved { sets: own, lines } => {
+            SetDivision::Whole => true,
+            SetDivision::Halves => sets >= 2,
+            SetDivision::Reserved { sets: own, lines } => {
                 *own < sets && lines.values().all(|set| set < own)
             }
         }
@@ -73,12 +83,13 @@ mod tests {
 
     #[test]
     fn each_requester_keeps_to_its_sets() {
-        let reserved = Division::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 1)]) };
+        let reserved =
+            SetDivision::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 1)]) };
         for line in 0..1000 {
-            let set = |division: &Division, mode| division.place(line, mode, 16).set;
-            assert!(set(&Division::Halves, Mode::Kernel) < 8);
-            assert!((8..16).contains(&set(&Division::Halves, Mode::User)));
-            assert_eq!(set(&Division::Whole, Mode::User), (line % 16) as u32);
+            let set = |division: &SetDivision, mode| division.place(line, mode, 16).set;
+            assert!(set(&SetDivision::Halves, Mode::Kernel) < 8);
+            assert!((8..16).contains(&set(&SetDivision::Halves, Mode::User)));
+            assert_eq!(set(&SetDivision::Whole, Mode::User), (line % 16) as u32);
             let expected = match line {
                 700 => 0,
                 713 => 1,
@@ -89,9 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn no_two_lines_have_the_same_place() {
-        let reserved = Division::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 0)]) };
-        for division in [Division::Whole, Division::Halves, reserved] {
+    fn two_lines_never_have_the_same_place() {
+        let reserved =
+            SetDivision::Reserved { sets: 2, lines: BTreeMap::from([(700, 0), (713, 0)]) };
+        for division in [SetDivision::Whole, SetDivision::Halves, reserved] {
             let places: HashSet<_> = (0..1000)
                 .map(|line| division.place(line, Mode::Kernel, 16))
                 .map(|place| (place.set, place.tag))
@@ -101,9 +113,9 @@ mod tests {
     }
 
     #[test]
-    fn a_division_needs_sets() {
-        let reserved = |set| Division::Reserved { sets: 4, lines: BTreeMap::from([(1, set)]) };
-        assert!(Division::Whole.fits(1) && Division::Halves.fits(2) && reserved(3).fits(8));
-        assert!(!Division::Halves.fits(1) && !reserved(3).fits(4) && !reserved(4).fits(8));
+    fn a_division_needs_enough_sets() {
+        let reserved = |set| SetDivision::Reserved { sets: 4, lines: BTreeMap::from([(1, set)]) };
+        assert!(SetDivision::Whole.fits(1) && SetDivision::Halves.fits(2) && reserved(3).fits(8));
+        assert!(!SetDivision::Halves.fits(1) && !reserved(3).fits(4) && !reserved(4).fits(8));
     }
 }

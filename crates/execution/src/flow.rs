@@ -1,82 +1,87 @@
-//! From events to fragments: which way control went.
+//! Turns events into fragments: the way of control through the translations.
 //!
-//! A *fragment* is one way in which a translation was run: entered by a return or otherwise; left
-//! past its last instruction, by its branch, or midway. Which fragments ran does not depend on a
-//! layout, so the recording is turned into fragments once, and every layout says once for each
-//! fragment what it fetches.
+//! A *fragment* is one way in which a translation was run. It was entered by a return or otherwise.
+//! It was left behind its last instruction, by its branch, or midway. Which fragments ran does not
+//! depend on the layout. So a recording is turned into fragments once, and each layout states once
+//! for each fragment what it fetches.
 //!
-//! What a translation did at its end is seen at the start of the next one: behind it (`Next`), at
-//! its branch's target (`Taken`), or elsewhere: then an exception or interrupt came in between
-//! (`Open`). Where the interrupted code goes on is seen behind the `iret` that ends the
-//! interruption; only then is it known what a conditional branch had decided, and what lies between
-//! the interrupted code and its successor under a layout runs then (`LateNext`, `LateTaken`).
+//! The start of the next translation shows what a translation did at its end. The next one may
+//! begin behind it (`Next`), at the target of its branch (`Taken`), or elsewhere: then an exception
+//! or interrupt came in between (`Interrupted`). The interrupted code goes on behind the `iret`
+//! that ends the interruption. Only this shows what a conditional branch had decided. The jump that
+//! a layout puts between the interrupted code and its successor runs at this time (`LateNext`,
+//! `LateTaken`).
 
-use crate::code::{Code, Last};
+use crate::code::{LastInstruction, TranslatedCode};
 use anyhow::{Context, Result};
 use sim::BranchKind;
 use std::collections::{HashMap, VecDeque};
-use trace::{Event, RunAddr, Translation, TranslationId};
+use trace::{RunAddr, StreamEvent, Translation, TranslationId};
 
-/// A fragment, numbered from 0 in the order in which they first ran.
+/// The number of a fragment, in the order of the first runs, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentId(pub u32);
 
 /// How a translation was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Exit {
-    /// To the instruction behind the last.
+pub enum FragmentExit {
+    /// Control goes to the instruction behind the last one.
     Next,
-    /// By the branch that the last instruction is.
+    /// Control goes to the target of the last instruction, a branch.
     Taken,
-    /// All instructions ran, then came an exception or interrupt; what the last one decided is seen
-    /// later or never.
-    Open,
-    /// After this many instructions, fewer than all.
-    Cut(u16),
-    /// Nothing of the translation runs: what an earlier `Open` left open was `Next`.
+    /// All instructions ran, then an exception or interrupt came. The decision of the last
+    /// instruction shows later or never.
+    Interrupted,
+    /// The translation was left after this number of instructions, fewer than all.
+    Midway(u16),
+    /// No instruction runs. An earlier `Interrupted` turned out to be `Next`.
     LateNext,
-    /// Nothing of the translation runs: what an earlier `Open` left open was `Taken`.
+    /// No instruction runs. An earlier `Interrupted` turned out to be `Taken`.
     LateTaken,
 }
 
+/// One way in which a translation was run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragment {
+    /// The translation.
     pub translation: TranslationId,
-    /// Control came to what lies behind an earlier instruction, by the return from a call or from
-    /// an interruption: under a layout, perhaps to the jump that was put behind that instruction.
+    /// Whether a return, from a call or an interruption, brought control behind an earlier
+    /// instruction. A layout may have put a jump behind that instruction.
     pub returned_into: bool,
-    pub exit: Exit,
+    /// How the translation was left.
+    pub exit: FragmentExit,
 }
 
-/// Endings that nobody could see.
+/// The interruptions of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interruptions {
-    /// Exceptions and interrupts seen between or within translations.
+    /// Exceptions and interrupts between or within translations.
     pub seen: u64,
-    /// Conditional branches of which it was never seen which way they went.
+    /// Conditional branches whose decision never showed.
     pub unresolved: u64,
 }
 
-/// All that an execution of a translation looks at: one line of the host's cache.
+/// The data that each execution of a translation reads: one line of the host's cache.
 #[repr(align(64))]
-struct Seen {
-    ends: Ends,
-    /// Entered by a return or not × `Next`, `Taken`, `Open`.
-    usual: [u32; 6],
+struct FollowedTranslation {
+    ends: TranslationEnds,
+    /// The ids of the common fragments: (entered otherwise, entered by a return) × (`Next`,
+    /// `Taken`, `Interrupted`).
+    common: [u32; 6],
 }
 
-/// The addresses around a translation's end.
+/// The addresses at which a translation begins and may end.
 #[derive(Clone, Copy)]
-struct Ends {
+struct TranslationEnds {
     start: RunAddr,
     end: RunAddr,
-    /// The branch's target; `end` where there is none.
+    /// The branch's target; `end` when the last instruction has none.
     target: RunAddr,
-    kind: Kind,
+    kind: EndKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EndKind {
     Plain,
     Conditional,
     /// A jump or call with one target.
@@ -84,118 +89,132 @@ enum Kind {
     Indirect,
     Return,
     InterruptReturn,
-    /// Left midway: only for what was interrupted.
-    Cut,
+    /// An interrupted translation that was left midway.
+    Midway,
 }
 
-impl Ends {
-    fn of(code: &Code) -> Ends {
+impl TranslationEnds {
+    fn of(code: &TranslatedCode) -> TranslationEnds {
         let end = code.end();
-        Ends {
+        TranslationEnds {
             start: code.addr,
             end,
             target: code.target().unwrap_or(end),
             kind: match code.last {
-                Last::Plain => Kind::Plain,
-                Last::Conditional { .. } => Kind::Conditional,
-                Last::Taken(BranchKind::Return) => Kind::Return,
-                Last::Jump { .. } | Last::Call { .. } => Kind::Direct,
-                Last::Taken(_) => Kind::Indirect,
-                Last::InterruptReturn => Kind::InterruptReturn,
+                LastInstruction::Plain => EndKind::Plain,
+                LastInstruction::Conditional { .. } => EndKind::Conditional,
+                LastInstruction::Taken(BranchKind::Return) => EndKind::Return,
+                LastInstruction::Jump { .. } | LastInstruction::Call { .. } => EndKind::Direct,
+                LastInstruction::Taken(_) => EndKind::Indirect,
+                LastInstruction::InterruptReturn => EndKind::InterruptReturn,
             },
         }
     }
 
-    /// How code that was interrupted behind its last instruction goes on if that is at `start`;
-    /// `Open` if it cannot be.
-    fn resumed(&self, start: RunAddr) -> Exit {
+    /// How the code went on after an interruption behind its last instruction, when it went on at
+    /// `start`. `Interrupted`: it cannot have gone on there.
+    fn exit_after_interruption(&self, start: RunAddr) -> FragmentExit {
         match self.kind {
-            Kind::Direct if start == self.target => Exit::Taken,
-            Kind::Plain | Kind::Conditional => exit(self, start),
-            _ => Exit::Open,
+            EndKind::Direct if start == self.target => FragmentExit::Taken,
+            EndKind::Plain | EndKind::Conditional => exit_from(self, start),
+            _ => FragmentExit::Interrupted,
         }
     }
 }
 
-/// How the whole of `code` was left when control was next seen at `next`.
-pub fn left(code: &Code, next: RunAddr) -> Exit {
-    exit(&Ends::of(code), next)
+/// How the whole `code` was left when control next showed at `next`.
+pub fn exit_to(code: &TranslatedCode, next: RunAddr) -> FragmentExit {
+    exit_from(&TranslationEnds::of(code), next)
 }
 
-/// The same when something came in between.
-pub fn resumed(code: &Code, next: RunAddr) -> Exit {
-    Ends::of(code).resumed(next)
+/// How the whole `code` was left when control showed at `next` after an interruption.
+pub fn exit_after_interruption(code: &TranslatedCode, next: RunAddr) -> FragmentExit {
+    TranslationEnds::of(code).exit_after_interruption(next)
 }
 
-/// Code that was interrupted before it was seen where it goes on.
+/// Code that was interrupted before its successor showed.
 #[derive(Clone, Copy)]
-struct Interrupted {
+struct InterruptedCode {
     translation: TranslationId,
-    ends: Ends,
-    /// The instruction that ran last; it is begun again when it was it that raised the exception.
+    ends: TranslationEnds,
+    /// The last instruction that ran. It is begun again when it raised the exception.
     last: RunAddr,
 }
 
-/// More tasks than this are hardly ever interrupted at once, those included that ended in a system
-/// call; older ones are given up, and counted.
+/// The largest number of interrupted codes that are remembered. Fewer tasks are interrupted at
+/// once, including those that ended in a system call. Beyond this number, the oldest ones are
+/// dropped and counted.
 const INTERRUPTED_AT_ONCE: usize = 1024;
 
 const NOT_YET: u32 = u32::MAX;
 
-/// Follows the recorded execution.
+/// Follows the recorded execution and turns it into fragments.
 #[derive(Default)]
-pub struct Flow {
-    pub codes: Vec<Code>,
-    seen: Vec<Seen>,
+pub struct ExecutionFlow {
+    /// The translations' code, by translation.
+    pub codes: Vec<TranslatedCode>,
+    translations: Vec<FollowedTranslation>,
+    /// The fragments, by number.
     pub fragments: Vec<Fragment>,
     /// How often each fragment ran.
     pub counts: Vec<u64>,
-    /// Every fragment; the usual ones are also found by their translation.
-    known: HashMap<Fragment, FragmentId>,
-    previous: Option<Previous>,
-    interrupted: VecDeque<Interrupted>,
+    /// The number of every fragment. The common ones are also found through their translation.
+    numbers: HashMap<Fragment, FragmentId>,
+    previous: Option<PreviousExecution>,
+    interrupted: VecDeque<InterruptedCode>,
+    /// The interruptions so far.
     pub interruptions: Interruptions,
 }
 
 #[derive(Clone, Copy)]
-struct Previous {
+struct PreviousExecution {
     translation: TranslationId,
     returned_into: bool,
-    ends: Ends,
+    ends: TranslationEnds,
 }
 
-impl Flow {
+impl ExecutionFlow {
+    /// Learns a translation. Translations come in the order of their ids.
+    ///
+    /// # Errors
+    /// The translation has no instruction.
     pub fn define(&mut self, translation: &Translation) -> Result<()> {
-        let code = Code::new(translation)?;
-        let ends = Ends::of(&code);
-        self.seen.push(Seen { ends, usual: [NOT_YET; 6] });
+        let code = TranslatedCode::new(translation)?;
+        let ends = TranslationEnds::of(&code);
+        self.translations.push(FollowedTranslation { ends, common: [NOT_YET; 6] });
         self.codes.push(code);
         Ok(())
     }
 
-    /// Appends the fragments that ran; the last execution stays open until the next call or
-    /// [`Flow::finish`].
+    /// Appends the fragments that ran. The last execution stays open until the next call or
+    /// [`ExecutionFlow::finish`].
+    ///
+    /// # Errors
+    /// An event names a translation that is not defined.
     pub fn follow(
         &mut self,
-        events: impl Iterator<Item = Event>,
-        ran: &mut Vec<FragmentId>,
+        events: impl Iterator<Item = StreamEvent>,
+        fragments: &mut Vec<FragmentId>,
     ) -> Result<()> {
         for event in events {
             match event {
-                Event::Executed(id) => self.executed(id, None, ran)?,
-                Event::Left { translation, instructions } => {
-                    self.executed(translation, Some(instructions as u16), ran)?
+                StreamEvent::Executed(id) => self.executed(id, None, fragments)?,
+                StreamEvent::Left { translation, instructions } => {
+                    self.executed(translation, Some(instructions as u16), fragments)?
                 }
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
+                StreamEvent::Task(_)
+                | StreamEvent::Marker(_)
+                | StreamEvent::Woken(_)
+                | StreamEvent::Clock(_) => {}
             }
         }
         Ok(())
     }
 
-    /// Kernel code of which a translation ran, as (start, end), ascending and apart.
+    /// The ranges of kernel code that was translated, as (start, end), ascending and disjoint.
     pub fn kernel_code(&self) -> Vec<(RunAddr, RunAddr)> {
         let mut ranges: Vec<_> = self
-            .seen
+            .translations
             .iter()
             .map(|seen| (seen.ends.start, seen.ends.end))
             .filter(|(start, _)| start.is_kernel())
@@ -211,14 +230,19 @@ impl Flow {
         apart
     }
 
-    /// The recording ends; where its last translation went is not known.
-    pub fn finish(&mut self, ran: &mut Vec<FragmentId>) {
+    /// Ends the recording. The successor of its last translation is not known.
+    pub fn finish(&mut self, fragments: &mut Vec<FragmentId>) {
         if let Some(previous) = self.previous.take() {
-            self.run(previous.translation, previous.returned_into, Exit::Open, ran);
+            self.run(
+                previous.translation,
+                previous.returned_into,
+                FragmentExit::Interrupted,
+                fragments,
+            );
         }
         let open = std::mem::take(&mut self.interrupted);
         self.interruptions.unresolved +=
-            open.iter().filter(|it| it.ends.kind == Kind::Conditional).count() as u64;
+            open.iter().filter(|it| it.ends.kind == EndKind::Conditional).count() as u64;
     }
 
     #[inline]
@@ -226,19 +250,19 @@ impl Flow {
         &mut self,
         id: TranslationId,
         cut: Option<u16>,
-        ran: &mut Vec<FragmentId>,
+        fragments: &mut Vec<FragmentId>,
     ) -> Result<()> {
-        let seen = self.seen.get(id.0 as usize);
+        let seen = self.translations.get(id.0 as usize);
         let ends = seen.with_context(|| format!("translation {} is not defined", id.0))?.ends;
         let returned_into = match self.previous {
-            Some(previous) => self.leave(&previous, ends.start, ran),
-            None => self.goes_on_behind_cut(ends.start),
+            Some(previous) => self.leave(&previous, ends.start, fragments),
+            None => self.continues_after_midway(ends.start),
         };
-        let previous = Previous { translation: id, returned_into, ends };
+        let previous = PreviousExecution { translation: id, returned_into, ends };
         self.previous = match cut {
             None => Some(previous),
             Some(instructions) => {
-                self.run(id, returned_into, Exit::Cut(instructions), ran);
+                self.run(id, returned_into, FragmentExit::Midway(instructions), fragments);
                 self.cut(&previous, instructions);
                 None
             }
@@ -246,19 +270,24 @@ impl Flow {
         Ok(())
     }
 
-    /// Control went from `previous` to `next`. True when it came there by a return.
+    /// Control went from `previous` to `next`. True: a return brought it there.
     #[inline]
-    fn leave(&mut self, previous: &Previous, next: RunAddr, ran: &mut Vec<FragmentId>) -> bool {
-        let exit = exit(&previous.ends, next);
-        self.run(previous.translation, previous.returned_into, exit, ran);
+    fn leave(
+        &mut self,
+        previous: &PreviousExecution,
+        next: RunAddr,
+        fragments: &mut Vec<FragmentId>,
+    ) -> bool {
+        let exit = exit_from(&previous.ends, next);
+        self.run(previous.translation, previous.returned_into, exit, fragments);
         match previous.ends.kind {
-            Kind::Return => true,
-            Kind::InterruptReturn => !self.resume(next, ran) && next.is_kernel(),
-            Kind::Direct if next != previous.ends.target && next.is_kernel() => {
+            EndKind::Return => true,
+            EndKind::InterruptReturn => !self.resume(next, fragments) && next.is_kernel(),
+            EndKind::Direct if next != previous.ends.target && next.is_kernel() => {
                 self.interrupt(previous);
                 false
             }
-            _ if exit == Exit::Open => {
+            _ if exit == FragmentExit::Interrupted => {
                 self.interrupt(previous);
                 false
             }
@@ -271,40 +300,40 @@ impl Flow {
         &mut self,
         translation: TranslationId,
         returned_into: bool,
-        exit: Exit,
-        ran: &mut Vec<FragmentId>,
+        exit: FragmentExit,
+        fragments: &mut Vec<FragmentId>,
     ) {
         let fragment = Fragment { translation, returned_into, exit };
-        let usual = match exit {
-            Exit::Next => 0,
-            Exit::Taken => 1,
-            Exit::Open => 2,
-            Exit::Cut(_) | Exit::LateNext | Exit::LateTaken => {
+        let common = match exit {
+            FragmentExit::Next => 0,
+            FragmentExit::Taken => 1,
+            FragmentExit::Interrupted => 2,
+            FragmentExit::Midway(_) | FragmentExit::LateNext | FragmentExit::LateTaken => {
                 let id = self.intern(fragment);
-                return self.count(id, ran);
+                return self.count(id, fragments);
             }
         } + usize::from(returned_into) * 3;
         let at = translation.0 as usize;
-        let id = match self.seen[at].usual[usual] {
+        let id = match self.translations[at].common[common] {
             NOT_YET => {
                 let id = self.intern(fragment);
-                self.seen[at].usual[usual] = id.0;
+                self.translations[at].common[common] = id.0;
                 id
             }
             known => FragmentId(known),
         };
-        self.count(id, ran);
+        self.count(id, fragments);
     }
 
     #[inline]
-    fn count(&mut self, id: FragmentId, ran: &mut Vec<FragmentId>) {
+    fn count(&mut self, id: FragmentId, fragments: &mut Vec<FragmentId>) {
         self.counts[id.0 as usize] += 1;
-        ran.push(id);
+        fragments.push(id);
     }
 
     #[cold]
     fn intern(&mut self, fragment: Fragment) -> FragmentId {
-        *self.known.entry(fragment).or_insert_with(|| {
+        *self.numbers.entry(fragment).or_insert_with(|| {
             let id = FragmentId(self.fragments.len() as u32);
             self.fragments.push(fragment);
             self.counts.push(0);
@@ -312,19 +341,19 @@ impl Flow {
         })
     }
 
-    /// Remembers what was interrupted behind its last instruction.
+    /// Remembers code that was interrupted behind its last instruction.
     #[cold]
-    fn interrupt(&mut self, previous: &Previous) {
-        let Previous { translation, ends, .. } = *previous;
+    fn interrupt(&mut self, previous: &PreviousExecution) {
+        let PreviousExecution { translation, ends, .. } = *previous;
         self.interruptions.seen += 1;
         let last = self.codes[translation.0 as usize].last_addr();
-        self.remember(Interrupted { translation, ends, last });
+        self.remember(InterruptedCode { translation, ends, last });
     }
 
-    /// Remembers what was interrupted after `instructions`.
+    /// Remembers code that was interrupted after `instructions`.
     #[cold]
-    fn cut(&mut self, previous: &Previous, instructions: u16) {
-        let Previous { translation, ends, .. } = *previous;
+    fn cut(&mut self, previous: &PreviousExecution, instructions: u16) {
+        let PreviousExecution { translation, ends, .. } = *previous;
         self.interruptions.seen += 1;
         if ends.start.is_kernel() {
             let lengths = &self.codes[translation.0 as usize].lengths;
@@ -334,91 +363,97 @@ impl Flow {
             };
             let (last, end) =
                 (behind(usize::from(instructions).saturating_sub(1)), behind(instructions.into()));
-            self.remember(Interrupted {
+            self.remember(InterruptedCode {
                 translation,
-                ends: Ends { end, kind: Kind::Cut, ..ends },
+                ends: TranslationEnds { end, kind: EndKind::Midway, ..ends },
                 last,
             });
         }
     }
 
-    /// A translation was left midway and what is executed next is what lies behind: there was no
+    /// A translation was left midway. True: the next execution begins right behind, so there was no
     /// interruption.
-    fn goes_on_behind_cut(&mut self, next: RunAddr) -> bool {
+    fn continues_after_midway(&mut self, next: RunAddr) -> bool {
         let directly = self
             .interrupted
             .back()
-            .is_some_and(|it| it.ends.kind == Kind::Cut && it.ends.end == next);
+            .is_some_and(|it| it.ends.kind == EndKind::Midway && it.ends.end == next);
         if directly {
             self.interrupted.pop_back();
         }
         directly
     }
 
-    fn remember(&mut self, interrupted: Interrupted) {
+    fn remember(&mut self, interrupted: InterruptedCode) {
         if self.interrupted.len() == INTERRUPTED_AT_ONCE
             && self
                 .interrupted
                 .pop_front()
-                .is_some_and(|given_up| given_up.ends.kind == Kind::Conditional)
+                .is_some_and(|given_up| given_up.ends.kind == EndKind::Conditional)
         {
             self.interruptions.unresolved += 1;
         }
         self.interrupted.push_back(interrupted);
     }
 
-    /// An interruption ended and control is at `start`: the newest code that could go on there
-    /// does. False when there is none.
+    /// An interruption ended, and control is at `start`. The newest interrupted code that can go on
+    /// there does. False: there is none.
     #[cold]
-    fn resume(&mut self, start: RunAddr, ran: &mut Vec<FragmentId>) -> bool {
-        let behind_cut = |it: &Interrupted| it.ends.kind == Kind::Cut && it.ends.end == start;
-        let goes_on = |it: &Interrupted| {
-            it.last == start || behind_cut(it) || it.ends.resumed(start) != Exit::Open
+    fn resume(&mut self, start: RunAddr, fragments: &mut Vec<FragmentId>) -> bool {
+        let after_midway =
+            |it: &InterruptedCode| it.ends.kind == EndKind::Midway && it.ends.end == start;
+        let can_continue = |it: &InterruptedCode| {
+            it.last == start
+                || after_midway(it)
+                || it.ends.exit_after_interruption(start) != FragmentExit::Interrupted
         };
-        let Some(found) = self.interrupted.iter().rposition(goes_on) else {
+        let Some(found) = self.interrupted.iter().rposition(can_continue) else {
             return false;
         };
         let Some(it) = self.interrupted.remove(found) else { return false };
-        match it.ends.resumed(start) {
-            Exit::Next => self.run(it.translation, false, Exit::LateNext, ran),
-            Exit::Taken if it.ends.kind == Kind::Conditional => {
-                self.run(it.translation, false, Exit::LateTaken, ran)
+        match it.ends.exit_after_interruption(start) {
+            FragmentExit::Next => {
+                self.run(it.translation, false, FragmentExit::LateNext, fragments)
             }
-            // Control returns behind an instruction, as behind a call.
-            _ if behind_cut(&it) => return false,
-            // A jump had done all it does, or the last instruction raised an exception and is begun
-            // again.
+            FragmentExit::Taken if it.ends.kind == EndKind::Conditional => {
+                self.run(it.translation, false, FragmentExit::LateTaken, fragments)
+            }
+            // Control returns behind an instruction, as it does behind a call.
+            _ if after_midway(&it) => return false,
+            // A jump was complete, or the last instruction raised an exception and is begun again.
             _ => {}
         }
         true
     }
 }
 
-/// How the code with these ends was left when control was next seen at `next`.
+/// How the code with these ends was left when control next showed at `next`.
 #[inline]
-fn exit(ends: &Ends, next: RunAddr) -> Exit {
+fn exit_from(ends: &TranslationEnds, next: RunAddr) -> FragmentExit {
     match ends.kind {
-        Kind::Direct | Kind::Indirect | Kind::Return | Kind::InterruptReturn | Kind::Cut => {
-            Exit::Taken
-        }
-        Kind::Plain | Kind::Conditional if next == ends.end => Exit::Next,
-        Kind::Conditional if next == ends.target => Exit::Taken,
-        Kind::Plain | Kind::Conditional => exit_by_page_offset(ends, next),
+        EndKind::Direct
+        | EndKind::Indirect
+        | EndKind::Return
+        | EndKind::InterruptReturn
+        | EndKind::Midway => FragmentExit::Taken,
+        EndKind::Plain | EndKind::Conditional if next == ends.end => FragmentExit::Next,
+        EndKind::Conditional if next == ends.target => FragmentExit::Taken,
+        EndKind::Plain | EndKind::Conditional => exit_by_page_offset(ends, next),
     }
 }
 
-/// User code that several processes map at different addresses has the address of the first; within
-/// a page offsets hold.
+/// Several processes may map user code at different addresses. The recording has the addresses of
+/// the first. Offsets within a page are the same for all.
 #[cold]
-fn exit_by_page_offset(ends: &Ends, next: RunAddr) -> Exit {
+fn exit_by_page_offset(ends: &TranslationEnds, next: RunAddr) -> FragmentExit {
     let same_offset = |a: RunAddr, b: RunAddr| (a.0 ^ b.0) & 0xfff == 0;
     if ends.start.is_kernel() || next.is_kernel() {
-        Exit::Open
+        FragmentExit::Interrupted
     } else if same_offset(next, ends.end) {
-        Exit::Next
-    } else if ends.kind == Kind::Conditional && same_offset(next, ends.target) {
-        Exit::Taken
+        FragmentExit::Next
+    } else if ends.kind == EndKind::Conditional && same_offset(next, ends.target) {
+        FragmentExit::Taken
     } else {
-        Exit::Open
+        FragmentExit::Interrupted
     }
 }

@@ -1,15 +1,41 @@
-//! A recorded execution, followed step by step: which way control went, what was fetched and
-//! accessed, and the machines to run it on.
+//! Follows a recorded execution step by step: the way of control, the fetches and the data
+//! accesses. Also reads the machines to simulate.
 //!
 //! ```text
-//! trace → flow: fragments ─→ moved: fetches of a layout ─→ numbering: lines and pages
+//! trace → flow: fragments ─→ moved: fetches under a layout ─→ numbering: lines and pages
 //!       └→ data: executions with their loads and stores
 //! ```
 //!
-//! Takes the events of a recording, and [`image::place::Placement`]s; gives what an analysis
-//! counts. Counts nothing itself, and never looks at ELF.
+//! Input: the events of a recording, and [`image::place::Placement`]s. Output: what an analysis
+//! counts. This crate counts nothing itself, and never looks at ELF.
+//!
+//! ```
+//! # use kernlane_execution as execution;
+//! # use kernlane_trace as trace;
+//! use execution::flow::{ExecutionFlow, FragmentExit};
+//! use trace::{RunAddr, StreamEvent, Translation, TranslationId};
+//!
+//! // A conditional jump over two bytes that is taken, and the code at its target.
+//! let mut flow = ExecutionFlow::default();
+//! let translation = |id, addr, code: &[u8]| Translation {
+//!     id: TranslationId(id),
+//!     addr: RunAddr(addr),
+//!     lengths: [code.len() as u8].into(),
+//!     code: code.into(),
+//! };
+//! flow.define(&translation(0, 0x1000, &[0x74, 0x02]))?;
+//! flow.define(&translation(1, 0x1004, &[0x90]))?;
+//! let events = [0, 1].map(|id| StreamEvent::Executed(TranslationId(id)));
+//! let mut fragments = Vec::new();
+//! flow.follow(events.into_iter(), &mut fragments)?;
+//! flow.finish(&mut fragments);
+//! let exits: Vec<_> = fragments.iter().map(|id| flow.fragments[id.0 as usize].exit).collect();
+//! assert_eq!(exits, [FragmentExit::Taken, FragmentExit::Interrupted]);
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod branches;
 pub mod code;

@@ -1,21 +1,22 @@
-//! Machine files: `machines/*.toml`, or a user's own.
+//! Reads machine files: `machines/*.toml`, or a user's own.
 //!
-//! Takes a name or a path; gives a [`Machine`] that can be built. Every number in a file stands
-//! beside its source or the word "assumed"; a file that leaves one out, or describes a cache that
-//! cannot be built, is an error that names the rule and the line.
+//! Input: a name or a path. Output: a [`MachineModel`] that can be built. Every number in a file
+//! has a source or the word "assumed" beside it. A number without a source, or a cache that cannot
+//! be built, gives an error that names the rule and the line.
 //!
-//! To add one: a file in `machines/` and its line in [`SHIPPED`].
+//! To add a machine: write a file in `machines/`, and add its line in [`SHIPPED`].
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use sim::{
-    BranchPrediction, CacheDescription, Direction, Geometry, Held, ItlbDescription, Latencies,
-    Machine, Memory, Replacement, SimpleModel, TargetBufferDescription,
+    BranchPrediction, CacheDescription, CacheGeometry, DirectionPrediction, HeldBranches,
+    ItlbDescription, Latencies, MachineModel, MemoryDescription, Replacement, SimpleModel,
+    TargetBufferDescription,
 };
 use std::path::Path;
 use toml::Spanned;
 
-/// The machines that come with Kernlane: name and file.
+/// The machines of Kernlane: name and file.
 const SHIPPED: &[(&str, &str)] = &[
     ("torrellas-8k", include_str!("../../../machines/torrellas-8k.toml")),
     ("ultrasparc-16k", include_str!("../../../machines/ultrasparc-16k.toml")),
@@ -27,21 +28,27 @@ const SHIPPED: &[(&str, &str)] = &[
     ("simos-1998", include_str!("../../../machines/simos-1998.toml")),
 ];
 
-/// The machine called `name`: one that is shipped, or else a file when `name` looks like a path.
-pub fn find(name: &str) -> Result<Machine> {
+/// The machine called `name`: a shipped one, or a file when `name` looks like a path.
+///
+/// # Errors
+/// There is no such machine, or its file cannot be read or describes no machine that can be built.
+pub fn find(name: &str) -> Result<MachineModel> {
     if let Some((shipped, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
         return parse(text, &format!("machines/{shipped}.toml"));
     }
     if !name.contains('/') && !name.ends_with(".toml") {
         let known: Vec<&str> = SHIPPED.iter().map(|(shipped, _)| *shipped).collect();
-        bail!("no machine is called {name}: there are {}, or give a file's path", known.join(", "));
+        bail!(
+            "no machine is called {name}: choose one of {}, or give the path of a file",
+            known.join(", ")
+        );
     }
     let text = std::fs::read_to_string(Path::new(name))
         .with_context(|| format!("{name}: cannot read this machine"))?;
     parse(&text, name)
 }
 
-/// A value and where it comes from.
+/// A value and its source.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sourced<T> {
@@ -49,22 +56,22 @@ struct Sourced<T> {
     source: String,
 }
 
-type Number = Spanned<Sourced<u64>>;
-type Share = Spanned<Sourced<f64>>;
+type SourcedInteger = Spanned<Sourced<u64>>;
+type SourcedFraction = Spanned<Sourced<f64>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct MachineFile {
     name: Spanned<String>,
     #[serde(rename = "summary")]
     _summary: String,
     l1i: Spanned<CacheText>,
-    itlb: Option<Spanned<Itlb>>,
-    time: Spanned<Time>,
+    itlb: Option<Spanned<ItlbText>>,
+    time: Spanned<TimeText>,
     l1d: Option<Spanned<CacheText>>,
     l2: Option<Spanned<CacheText>>,
     l3: Option<Spanned<CacheText>>,
-    dtlb: Option<Spanned<Dtlb>>,
+    dtlb: Option<Spanned<DtlbText>>,
     latencies: Option<Spanned<LatenciesText>>,
     branch: Option<Spanned<BranchText>>,
 }
@@ -72,46 +79,46 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CacheText {
-    size: Number,
-    ways: Number,
-    line: Number,
-    replacement: Spanned<Sourced<Policy>>,
+    size: SourcedInteger,
+    ways: SourcedInteger,
+    line: SourcedInteger,
+    replacement: Spanned<Sourced<ReplacementText>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Itlb {
-    entries: Number,
-    ways: Number,
-    replacement: Spanned<Sourced<Policy>>,
-    kernel_page: Number,
-    user_page: Number,
+struct ItlbText {
+    entries: SourcedInteger,
+    ways: SourcedInteger,
+    replacement: Spanned<Sourced<ReplacementText>>,
+    kernel_page: SourcedInteger,
+    user_page: SourcedInteger,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Dtlb {
-    entries: Number,
-    ways: Number,
-    replacement: Spanned<Sourced<Policy>>,
+struct DtlbText {
+    entries: SourcedInteger,
+    ways: SourcedInteger,
+    replacement: Spanned<Sourced<ReplacementText>>,
 }
 
-/// Cycles. Those of levels that the machine has, and none else.
+/// Latencies in cycles: of the levels that the machine has, and of no others.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LatenciesText {
-    l2: Option<Share>,
-    l3: Option<Share>,
-    memory: Share,
-    tlb_miss: Share,
+    l2: Option<SourcedFraction>,
+    l3: Option<SourcedFraction>,
+    memory: SourcedFraction,
+    tlb_miss: SourcedFraction,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Time {
-    miss_penalty: Share,
-    data_references: Share,
-    data_miss_rate: Share,
+struct TimeText {
+    miss_penalty: SourcedFraction,
+    data_references: SourcedFraction,
+    data_miss_rate: SourcedFraction,
 }
 
 /// Penalties in cycles.
@@ -119,14 +126,14 @@ struct Time {
 #[serde(deny_unknown_fields)]
 struct BranchText {
     predictor: Spanned<Sourced<PredictorText>>,
-    entries: Option<Number>,
-    history: Option<Number>,
-    btb_entries: Option<Number>,
-    btb_ways: Option<Number>,
+    entries: Option<SourcedInteger>,
+    history: Option<SourcedInteger>,
+    btb_entries: Option<SourcedInteger>,
+    btb_ways: Option<SourcedInteger>,
     btb_holds: Option<Spanned<Sourced<HeldText>>>,
-    return_stack: Option<Number>,
-    penalty: Option<Share>,
-    misfetch_penalty: Option<Share>,
+    return_stack: Option<SourcedInteger>,
+    penalty: Option<SourcedFraction>,
+    misfetch_penalty: Option<SourcedFraction>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -146,34 +153,34 @@ enum HeldText {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Policy {
+enum ReplacementText {
     Lru,
     TreePlru,
 }
 
-impl From<Policy> for Replacement {
-    fn from(policy: Policy) -> Replacement {
+impl From<ReplacementText> for Replacement {
+    fn from(policy: ReplacementText) -> Replacement {
         match policy {
-            Policy::Lru => Replacement::Lru,
-            Policy::TreePlru => Replacement::TreePlru,
+            ReplacementText::Lru => Replacement::Lru,
+            ReplacementText::TreePlru => Replacement::TreePlru,
         }
     }
 }
 
 /// The machine in `text`; `file` is for messages.
-fn parse(text: &str, file: &str) -> Result<Machine> {
-    let description: File =
+fn parse(text: &str, file: &str) -> Result<MachineModel> {
+    let description: MachineFile =
         toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
-    Reader { text, file }.machine(&description)
+    MachineFileReader { text, file }.machine(&description)
 }
 
-struct Reader<'a> {
+struct MachineFileReader<'a> {
     text: &'a str,
     file: &'a str,
 }
 
-impl Reader<'_> {
-    fn machine(&self, file: &File) -> Result<Machine> {
+impl MachineFileReader<'_> {
+    fn machine(&self, file: &MachineFile) -> Result<MachineModel> {
         if file.name.get_ref().is_empty() {
             bail!("{}: the name is empty", self.at(&file.name));
         }
@@ -185,7 +192,7 @@ impl Reader<'_> {
             *self.sourced(&time.data_miss_rate)?,
         )
         .with_context(|| format!("{}: [time] is impossible", self.at(&file.time)))?;
-        Ok(Machine {
+        Ok(MachineModel {
             name: file.name.get_ref().clone(),
             l1i: l1i.geometry,
             l1i_line: l1i.line,
@@ -207,8 +214,8 @@ impl Reader<'_> {
         .with_context(|| format!("{}: [{name}] cannot be built", self.at(spanned)))
     }
 
-    /// What lies behind the L1I. A machine has an L1D and latencies, or nothing of it all.
-    fn memory(&self, file: &File) -> Result<Option<Memory>> {
+    /// The caches behind the L1I. A machine has an L1D and latencies, or neither.
+    fn memory(&self, file: &MachineFile) -> Result<Option<MemoryDescription>> {
         let (Some(l1d), Some(latencies)) = (&file.l1d, &file.latencies) else {
             let some =
                 [&file.l1d, &file.l2, &file.l3].into_iter().flatten().map(|cache| self.at(cache));
@@ -219,14 +226,14 @@ impl Reader<'_> {
             return match some.chain(others.into_iter().flatten()).next() {
                 None => Ok(None),
                 Some(at) => {
-                    bail!("{at}: [l1d] and [latencies] belong to this, and one of them is missing")
+                    bail!("{at}: [l1d] or [latencies] is missing; this needs both")
                 }
             };
         };
         let l2 = file.l2.as_ref().map(|cache| self.cache("l2", cache)).transpose()?;
         let l3 = file.l3.as_ref().map(|cache| self.cache("l3", cache)).transpose()?;
         let dtlb = file.dtlb.as_ref().map(|dtlb| self.dtlb(dtlb)).transpose()?;
-        let memory = Memory::new(
+        let memory = MemoryDescription::new(
             self.cache("l1d", l1d)?,
             l2,
             l3,
@@ -236,9 +243,9 @@ impl Reader<'_> {
         Ok(Some(memory.with_context(|| format!("{}: this machine cannot be built", self.at(l1d)))?))
     }
 
-    fn dtlb(&self, spanned: &Spanned<Dtlb>) -> Result<Geometry> {
+    fn dtlb(&self, spanned: &Spanned<DtlbText>) -> Result<CacheGeometry> {
         let dtlb = spanned.get_ref();
-        Geometry::tlb(
+        CacheGeometry::tlb(
             *self.sourced(&dtlb.entries)?,
             *self.sourced(&dtlb.ways)?,
             (*self.sourced(&dtlb.replacement)?).into(),
@@ -257,13 +264,13 @@ impl Reader<'_> {
             if has != given.is_some() {
                 let what = if has { "an" } else { "no" };
                 bail!(
-                    "{}: [latencies] and [{name}] belong together, and there is {what} [{name}]",
+                    "{}: [latencies] must name {name} exactly when there is a [{name}], and there is {what} [{name}]",
                     self.at(spanned)
                 );
             }
         }
         let memory = *self.sourced(&latencies.memory)?;
-        // A level that is not there is never asked.
+        // A missing level is never accessed.
         let l3 = latencies.l3.as_ref().map_or(Ok(memory), |l3| self.sourced(l3).copied())?;
         let l2 = latencies.l2.as_ref().map_or(Ok(l3), |l2| self.sourced(l2).copied())?;
         let tlb_miss = *self.sourced(&latencies.tlb_miss)?;
@@ -271,10 +278,10 @@ impl Reader<'_> {
             .with_context(|| format!("{}: [latencies] are impossible", self.at(spanned)))
     }
 
-    fn itlb(&self, spanned: &Spanned<Itlb>) -> Result<ItlbDescription> {
+    fn itlb(&self, spanned: &Spanned<ItlbText>) -> Result<ItlbDescription> {
         let itlb = spanned.get_ref();
         let impossible = || format!("{}: [itlb] cannot be built", self.at(spanned));
-        let geometry = Geometry::tlb(
+        let geometry = CacheGeometry::tlb(
             *self.sourced(&itlb.entries)?,
             *self.sourced(&itlb.ways)?,
             (*self.sourced(&itlb.replacement)?).into(),
@@ -287,21 +294,21 @@ impl Reader<'_> {
 
     fn branch(&self, spanned: &Spanned<BranchText>) -> Result<BranchPrediction> {
         let branch = spanned.get_ref();
-        let number = |given: &Option<Number>| {
+        let number = |given: &Option<SourcedInteger>| {
             given.as_ref().map(|number| self.sourced(number).copied()).transpose()
         };
-        let cycles = |given: &Option<Share>| {
+        let cycles = |given: &Option<SourcedFraction>| {
             given.as_ref().map(|cycles| self.sourced(cycles).copied()).transpose()
         };
         let (entries, history) = (number(&branch.entries)?, number(&branch.history)?);
         let direction = match (*self.sourced(&branch.predictor)?, entries, history) {
-            (PredictorText::Static, None, None) => Ok(Direction::Static),
-            (PredictorText::Bimodal, Some(entries), None) => Direction::bimodal(entries),
+            (PredictorText::Static, None, None) => Ok(DirectionPrediction::Static),
+            (PredictorText::Bimodal, Some(entries), None) => DirectionPrediction::bimodal(entries),
             (PredictorText::Gshare, Some(entries), Some(history)) => {
-                Direction::gshare(entries, history)
+                DirectionPrediction::gshare(entries, history)
             }
             _ => bail!(
-                "{}: [branch] of this predictor: static has neither entries nor history, bimodal has entries, gshare has both",
+                "{}: [branch] does not fit its predictor: static takes neither entries nor history, bimodal takes entries, gshare takes both",
                 self.at(&branch.predictor)
             ),
         };
@@ -316,7 +323,7 @@ impl Reader<'_> {
         .with_context(impossible)
     }
 
-    /// The branch target buffer, whose three lines stand together or not at all.
+    /// The branch target buffer. Its three lines are all given, or none.
     fn target_buffer(
         &self,
         spanned: &Spanned<BranchText>,
@@ -329,24 +336,24 @@ impl Reader<'_> {
                     (*self.sourced(entries)?, *self.sourced(ways)?, *self.sourced(holds)?)
                 }
                 _ => bail!(
-                    "{}: [branch] has btb_entries, btb_ways and btb_holds, or none of them",
+                    "{}: [branch] must give btb_entries, btb_ways and btb_holds, or none of them",
                     self.at(spanned)
                 ),
             };
         let holds = match holds {
-            HeldText::Taken => Held::Taken,
-            HeldText::Indirect => Held::Indirect,
+            HeldText::Taken => HeldBranches::Taken,
+            HeldText::Indirect => HeldBranches::Indirect,
         };
         let buffer = TargetBufferDescription::new(entries, ways, holds);
         Ok(Some(buffer.with_context(|| format!("{}: [branch] cannot be built", self.at(spanned)))?))
     }
 
-    /// The value, if it has a source.
+    /// The value. It must have a source.
     fn sourced<'a, T>(&self, spanned: &'a Spanned<Sourced<T>>) -> Result<&'a T> {
         let sourced = spanned.get_ref();
         if sourced.source.trim().is_empty() {
             bail!(
-                "{}: every number has its source or the word \"assumed\"; this source is empty",
+                "{}: every number needs a source or the word \"assumed\"; this source is empty",
                 self.at(spanned)
             );
         }
@@ -365,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shipped_machines_are_found_by_name_and_bear_it() {
+    fn shipped_machines_are_found_by_their_name() {
         for (name, _) in SHIPPED {
             assert_eq!(find(name).unwrap().name, *name);
         }
@@ -374,7 +381,7 @@ mod tests {
         assert_eq!(find("torrellas-8k").unwrap().itlb, None);
         let memory = find("simos-1994").unwrap().memory.unwrap();
         assert_eq!((memory.l1d.line, memory.l2.unwrap().geometry.ways(), memory.l3), (16, 1, None));
-        assert_eq!((memory.latencies.l2, memory.latencies.memory), (10.0, 100.0));
+        assert_eq!((memory.latencies.l2(), memory.latencies.memory()), (10.0, 100.0));
     }
 
     #[test]
@@ -402,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_machines_name_rule_and_line() {
+    fn impossible_machines_give_an_error_with_rule_and_line() {
         let text = SHIPPED[2].1;
         let cases = [
             (
@@ -413,15 +420,19 @@ mod tests {
             (
                 "value = 32768",
                 "value = 49152",
-                "m.toml:7: [l1i] cannot be built: the number of sets is a power of two, not 96",
+                "m.toml:7: [l1i] cannot be built: the number of sets must be a power of two, because address bits choose the set; not 96",
             ),
-            ("value = 4096", "value = 4000", "m.toml:13: [itlb] cannot be built: a page holds"),
+            (
+                "value = 4096",
+                "value = 4000",
+                "m.toml:13: [itlb] cannot be built: the size of a page",
+            ),
             (
                 "value = 0.05",
                 "value = 1.05",
-                "m.toml:20: [time] is impossible: a share lies between 0 and 1, not 1.05",
+                "m.toml:20: [time] is impossible: a share must lie between 0 and 1, not 1.05",
             ),
-            ("\"assumed\"", "\" \"", "m.toml:11: every number has its source"),
+            ("\"assumed\"", "\" \"", "m.toml:11: every number needs a source"),
             ("\"lru\"", "\"random\"", "m.toml: not a machine: TOML parse error at line 11"),
             ("ways =", "way =", "m.toml: not a machine: TOML parse error at line 9"),
             (
@@ -439,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_l1i_is_whole_or_absent() {
+    fn the_data_caches_are_described_completely_or_not_at_all() {
         let (_, text) = SHIPPED.iter().find(|(name, _)| *name == "server-32k").unwrap();
         let without = |section: &str| {
             let start = text.find(&format!("\n[{section}]\n")).unwrap() + 1;
@@ -456,8 +467,7 @@ mod tests {
         for section in ["l1d", "latencies"] {
             let message = without(section);
             assert!(
-                message
-                    .ends_with("[l1d] and [latencies] belong to this, and one of them is missing"),
+                message.ends_with("[l1d] or [latencies] is missing; this needs both"),
                 "{section}: {message}"
             );
         }
@@ -476,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_predictors_name_rule_and_line() {
+    fn impossible_predictors_give_an_error_with_rule_and_line() {
         let text = SHIPPED[2].1;
         let line = |start: &str| 1 + text[..text.find(start).unwrap()].matches('\n').count();
         let (table, predictor) = (line("\n[branch]") + 1, line("\npredictor =") + 1);
@@ -485,25 +495,25 @@ mod tests {
                 "predictor = { value = \"gshare\"",
                 "predictor = { value = \"bimodal\"",
                 predictor,
-                "[branch] of this predictor",
+                "[branch] does not fit its predictor",
             ),
             (
                 "predictor = { value = \"gshare\"",
                 "predictor = { value = \"static\"",
                 predictor,
-                "[branch] of this predictor",
+                "[branch] does not fit its predictor",
             ),
             (
                 "history = { value = 12",
                 "history = { value = 15",
                 table,
-                "[branch] cannot be built: the history has from 1 to 14 bits",
+                "[branch] cannot be built: the history must have from 1 to 14 bits",
             ),
             (
                 "entries = { value = 16384",
                 "entries = { value = 16000",
                 table,
-                "[branch] cannot be built: a table of counters",
+                "[branch] cannot be built: the entries of a table of counters",
             ),
             (
                 "btb_ways = { value = 7",
@@ -511,7 +521,12 @@ mod tests {
                 table,
                 "[branch] cannot be built: the target buffer: the entries, 7168",
             ),
-            ("btb_ways", "#", table, "[branch] has btb_entries, btb_ways and btb_holds, or none"),
+            (
+                "btb_ways",
+                "#",
+                table,
+                "[branch] must give btb_entries, btb_ways and btb_holds, or none",
+            ),
             (
                 "return_stack = { value = 32",
                 "return_stack = { value = 320000",
@@ -522,7 +537,7 @@ mod tests {
                 "\npenalty = { value = 13",
                 "\npenalty = { value = -1",
                 table,
-                "[branch] cannot be built: a wrong prediction costs",
+                "[branch] cannot be built: a wrong prediction must cost",
             ),
             (
                 "predictor = { value = \"gshare\"",
@@ -546,21 +561,21 @@ mod tests {
     }
 
     #[test]
-    fn shipped_predictors_are_what_their_files_say() {
+    fn shipped_predictors_equal_their_files() {
         let branch = |name| find(name).unwrap().branch;
         assert_eq!([branch("torrellas-8k"), branch("simos-1994")], [None, None]);
         let sparc = branch("ultrasparc-16k").unwrap();
-        assert_eq!(sparc.direction, Direction::Bimodal { entries: 2048 });
-        assert_eq!((sparc.return_stack, sparc.penalty), (4, Some(4.0)));
-        assert_eq!(branch("simos-1996").unwrap().penalty, None);
+        assert_eq!(sparc.direction(), DirectionPrediction::Bimodal { entries: 2048 });
+        assert_eq!((sparc.return_stack(), sparc.penalty()), (4, Some(4.0)));
+        assert_eq!(branch("simos-1996").unwrap().penalty(), None);
         assert_eq!(
-            branch("small-core").unwrap().targets.map(|targets| targets.holds),
-            Some(Held::Indirect)
+            branch("small-core").unwrap().targets().map(|targets| targets.holds()),
+            Some(HeldBranches::Indirect)
         );
     }
 
     #[test]
-    fn damaged_files_are_errors_or_machines_never_panics() {
+    fn damaged_files_give_errors_or_machines_without_a_panic() {
         let text = SHIPPED[1].1.as_bytes();
         let mut state = 0x0123_4567_89AB_CDEF_u64;
         for _ in 0..2000 {

@@ -1,61 +1,67 @@
-//! What a fragment fetches and which branches it takes once its blocks have moved.
+//! The fetches and branches of a fragment whose blocks have moved.
 //!
-//! Takes a fragment of the old code and a [`Placement`]; gives the new code's fetches in order. An
-//! old instruction lies where its block went, at the same distance from the block's start; only the
-//! last instruction of a block can change its length, be inverted or vanish, and a jump can stand
-//! behind it (see [`Placement`] for how control then travels). Behind a call, that jump runs when
-//! the callee returns. Code that did not move is fetched where it was.
+//! Input: a fragment of the old code, and a [`Placement`]. Output: the fetches of the new code, in
+//! order. An old instruction lies where its block went, at the same distance from the start of the
+//! block. Only the last instruction of a block can change its length, be inverted or vanish. A jump
+//! can be appended behind it (see [`Placement`] for how control then goes). The jump behind a call
+//! runs when the callee returns. Code that did not move is fetched from its old place.
 
-use crate::code::{Code, Last};
-use crate::flow::{Exit, Fragment};
+use crate::code::{LastInstruction, TranslatedCode};
+use crate::flow::{Fragment, FragmentExit};
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
 use sim::{Branch, BranchKind, CodeAddr, TakenBranches};
 use trace::RunAddr;
 
-/// Bytes fetched one behind the other.
+/// A run of bytes fetched without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetch {
+    /// The address of the first byte.
     pub start: RunAddr,
+    /// The number of bytes.
     pub bytes: u32,
-    /// Where the first byte was in the old code; for an appended jump, the instruction it was put
-    /// behind.
+    /// The address of the first byte in the old code. For an appended jump: the last byte of the
+    /// instruction in front of it.
     pub origin: RunAddr,
 }
 
 /// One run of a fragment under a placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedFragment {
+    /// The fetches, in order.
     pub fetches: Vec<Fetch>,
+    /// The number of instructions.
     pub instructions: u64,
+    /// The taken branches.
     pub taken: TakenBranches,
-    /// The branches that are executed, in order. A return and an indirect one, always the last,
-    /// have no target: they go to where the next execution arrives.
+    /// The executed branches, in order. A return or an indirect branch can only be the last. It has
+    /// no target here: it goes to where the next execution arrives.
     pub branches: Vec<Branch>,
-    /// Where control arrives; `None`: nothing of the translation runs.
+    /// The address at which control arrives; `None` when no instruction runs.
     pub arrives: Option<RunAddr>,
-    /// Steps that no processor could do: control would have to leap without a branch. A placement
-    /// that is right has none.
+    /// The number of impossible steps, at which control would have to leap without a branch. A
+    /// correct placement has none.
     pub breaks: u64,
 }
 
-impl Moved {
+impl MovedFragment {
+    /// The number of fetched bytes.
     pub fn bytes(&self) -> u64 {
         self.fetches.iter().map(|fetch| u64::from(fetch.bytes)).sum()
     }
 }
 
-/// Runs `fragment` of `code` once as `placement` has it.
-pub fn run(code: &Code, fragment: &Fragment, placement: &Placement) -> Moved {
-    let mut walk = Walk { placement, moved: Moved::default(), at: None };
+/// Runs `fragment` of `code` once under `placement`.
+pub fn run(code: &TranslatedCode, fragment: &Fragment, placement: &Placement) -> MovedFragment {
+    let mut walk = MovedWalk { placement, moved: MovedFragment::default(), at: None };
     let all = code.lengths.len();
     let instructions = match fragment.exit {
-        Exit::LateNext | Exit::LateTaken => {
+        FragmentExit::LateNext | FragmentExit::LateTaken => {
             walk.late(code, fragment.exit);
             return walk.moved;
         }
-        Exit::Cut(instructions) => usize::from(instructions).min(all),
-        Exit::Next | Exit::Taken | Exit::Open => all,
+        FragmentExit::Midway(instructions) => usize::from(instructions).min(all),
+        FragmentExit::Next | FragmentExit::Taken | FragmentExit::Interrupted => all,
     };
     walk.moved.arrives = Some(walk.new_addr(code.addr));
     if fragment.returned_into {
@@ -64,30 +70,30 @@ pub fn run(code: &Code, fragment: &Fragment, placement: &Placement) -> Moved {
     let mut addr = code.addr;
     for (index, &length) in code.lengths[..instructions].iter().enumerate() {
         let ends = index + 1 == all;
-        walk.instruction(addr, length, if ends { code.last } else { Last::Plain });
+        walk.instruction(addr, length, if ends { code.last } else { LastInstruction::Plain });
         addr = behind(addr, u64::from(length));
         if index + 1 < instructions {
-            walk.leave(code, addr, Exit::Next, false);
+            walk.leave(code, addr, FragmentExit::Next, false);
         }
     }
     match fragment.exit {
-        Exit::Next | Exit::Taken => walk.leave(code, addr, fragment.exit, true),
-        Exit::Open => walk.unconditional(code),
-        Exit::Cut(_) | Exit::LateNext | Exit::LateTaken => {}
+        FragmentExit::Next | FragmentExit::Taken => walk.leave(code, addr, fragment.exit, true),
+        FragmentExit::Interrupted => walk.unconditional(code),
+        FragmentExit::Midway(_) | FragmentExit::LateNext | FragmentExit::LateTaken => {}
     }
     walk.moved
 }
 
-/// Where the walk through the old code is: the block of the instruction just run, if it moved.
-struct Walk<'a> {
+/// A walk through the old code. `at` is the block of the last instruction, if that block moved.
+struct MovedWalk<'a> {
     placement: &'a Placement,
-    moved: Moved,
+    moved: MovedFragment,
     at: Option<&'a Placed>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> MovedWalk<'a> {
     /// Fetches one old instruction.
-    fn instruction(&mut self, addr: RunAddr, length: u8, last: Last) {
+    fn instruction(&mut self, addr: RunAddr, length: u8, last: LastInstruction) {
         self.at = self.placement.block_at(LinkAddr(addr.0));
         let length = u64::from(length);
         let Some(block) = self.at else {
@@ -116,18 +122,20 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Control goes from the instruction just run, whose end is at `end`, out by `exit`; `last`
-    /// when it is the translation's last.
-    fn leave(&mut self, code: &Code, end: RunAddr, exit: Exit, last: bool) {
+    /// Control leaves the last instruction, whose end is at `end`, by `exit`. `last`: it is the
+    /// translation's last instruction.
+    fn leave(&mut self, code: &TranslatedCode, end: RunAddr, exit: FragmentExit, last: bool) {
         let ends_block = self.block_that_ends_at(end);
-        let how = if last { code.last } else { Last::Plain };
+        let how = if last { code.last } else { LastInstruction::Plain };
         let inverted = ends_block.is_some_and(|block| block.ending == Ending::Inverted);
         let dropped = ends_block.is_some_and(|block| block.ending == Ending::JumpDropped);
         let falls_through = match how {
-            Last::Plain => true,
-            Last::Conditional { .. } => (exit == Exit::Taken) == inverted,
-            Last::Jump { .. } => dropped,
-            Last::Call { .. } | Last::Taken(_) | Last::InterruptReturn => false,
+            LastInstruction::Plain => true,
+            LastInstruction::Conditional { .. } => (exit == FragmentExit::Taken) == inverted,
+            LastInstruction::Jump { .. } => dropped,
+            LastInstruction::Call { .. }
+            | LastInstruction::Taken(_)
+            | LastInstruction::InterruptReturn => false,
         };
         let stands = match ends_block {
             Some(block) => behind(RunAddr(block.new.0), u64::from(block.new_size)),
@@ -141,7 +149,7 @@ impl<'a> Walk<'a> {
             return;
         }
         let goes_to = match exit {
-            Exit::Taken => code.target().unwrap_or(end),
+            FragmentExit::Taken => code.target().unwrap_or(end),
             _ => end,
         };
         if let Some(block) = ends_block.filter(|block| block.appended > 0) {
@@ -153,26 +161,29 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The last instruction ran, and an interruption came before it was seen where it leads:
-    /// certain is only what always happens.
-    fn unconditional(&mut self, code: &Code) {
+    /// The last instruction ran, and an interruption came before its successor showed. Only
+    /// unconditional branches are certain.
+    fn unconditional(&mut self, code: &TranslatedCode) {
         match code.last {
-            Last::Jump { .. } | Last::Call { .. } | Last::Taken(_) => {
-                self.leave(code, code.end(), Exit::Taken, true)
-            }
-            Last::Plain | Last::Conditional { .. } | Last::InterruptReturn => {}
+            LastInstruction::Jump { .. }
+            | LastInstruction::Call { .. }
+            | LastInstruction::Taken(_) => self.leave(code, code.end(), FragmentExit::Taken, true),
+            LastInstruction::Plain
+            | LastInstruction::Conditional { .. }
+            | LastInstruction::InterruptReturn => {}
         }
     }
 
-    /// What `unconditional` left open.
-    fn late(&mut self, code: &Code, exit: Exit) {
+    /// Runs what `unconditional` left open.
+    fn late(&mut self, code: &TranslatedCode, exit: FragmentExit) {
         self.at = self.placement.block_at(LinkAddr(code.last_addr().0));
-        let exit = if exit == Exit::LateTaken { Exit::Taken } else { Exit::Next };
+        let exit =
+            if exit == FragmentExit::LateTaken { FragmentExit::Taken } else { FragmentExit::Next };
         self.leave(code, code.end(), exit, true);
     }
 
-    /// A return arrives at `addr`. Where a jump was put behind the call before it, that is what the
-    /// return reaches first.
+    /// A return arrives at `addr`. If a jump is appended to the call before it, the return arrives
+    /// at that jump.
     fn behind_call(&mut self, addr: RunAddr) {
         let call = self.placement.block_at(LinkAddr(addr.0.wrapping_sub(1)));
         if let Some(block) = call.filter(|block| block.old_end().0 == addr.0 && block.appended > 0)
@@ -181,7 +192,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Runs the jump behind a block, which goes to what was at `goes_to`; gives its address.
+    /// Runs the jump behind a block, to the code that was at `goes_to`. Returns the jump's address.
     fn appended_jump(&mut self, block: &Placed, old_end: RunAddr, goes_to: RunAddr) -> RunAddr {
         let start = behind(RunAddr(block.new.0), u64::from(block.new_size));
         self.fetch(start, block.appended.into(), RunAddr(old_end.0.wrapping_sub(1)));
@@ -191,15 +202,24 @@ impl<'a> Walk<'a> {
         start
     }
 
-    /// The instruction at `at` is executed, `end` is behind it: if it is a branch, one whose target
-    /// was at `old_target`. A dropped jump is none.
-    fn branch(&mut self, how: Last, at: RunAddr, end: RunAddr, old_target: RunAddr, taken: bool) {
+    /// Executes the instruction from `at` to `end` if it is a branch. Its target was at
+    /// `old_target`. A dropped jump is no branch.
+    fn branch(
+        &mut self,
+        how: LastInstruction,
+        at: RunAddr,
+        end: RunAddr,
+        old_target: RunAddr,
+        taken: bool,
+    ) {
         let kind = match how {
-            Last::Conditional { .. } => BranchKind::Conditional,
-            Last::Jump { .. } if taken => BranchKind::Jump,
-            Last::Call { .. } => BranchKind::Call,
-            Last::Taken(kind) => return self.execute(kind, at, end, None, taken),
-            Last::Jump { .. } | Last::Plain | Last::InterruptReturn => return,
+            LastInstruction::Conditional { .. } => BranchKind::Conditional,
+            LastInstruction::Jump { .. } if taken => BranchKind::Jump,
+            LastInstruction::Call { .. } => BranchKind::Call,
+            LastInstruction::Taken(kind) => return self.execute(kind, at, end, None, taken),
+            LastInstruction::Jump { .. }
+            | LastInstruction::Plain
+            | LastInstruction::InterruptReturn => return,
         };
         self.execute(kind, at, end, Some(self.new_addr(old_target)), taken);
     }
@@ -224,7 +244,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// The block of the instruction just run, if that is its last.
+    /// The block of the last instruction, if the instruction is the last of the block.
     fn block_that_ends_at(&self, end: RunAddr) -> Option<&'a Placed> {
         self.at.filter(|block| block.old_end().0 == end.0)
     }
@@ -236,7 +256,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Appends to the last fetch what lies directly behind it both in the old and in the new code.
+    /// Fetches bytes. Bytes that follow the last fetch in both the old and the new code join it.
     fn fetch(&mut self, start: RunAddr, bytes: u64, origin: RunAddr) {
         if let Some(last) = self.moved.fetches.last_mut() {
             let length = u64::from(last.bytes);
@@ -253,14 +273,15 @@ fn behind(addr: RunAddr, bytes: u64) -> RunAddr {
     RunAddr(addr.0.wrapping_add(bytes))
 }
 
-/// Whether a block's last instruction, of `old` bytes, can have become what the placement says.
-fn may_become(last: Last, ending: Ending, old: u64, new: u64) -> bool {
+/// Whether the last instruction of a block, of `old` bytes, can have become what the placement
+/// says.
+fn may_become(last: LastInstruction, ending: Ending, old: u64, new: u64) -> bool {
     match (last, ending) {
-        (Last::Jump { .. }, Ending::JumpDropped) => new == 0,
-        (Last::Conditional { .. }, Ending::Inverted | Ending::Same)
-        | (Last::Jump { .. }, Ending::Same) => (2..=6).contains(&new),
-        // The no-op of a static key that had to grow.
-        (Last::Plain, Ending::Same) => (old, new) == (2, 5),
+        (LastInstruction::Jump { .. }, Ending::JumpDropped) => new == 0,
+        (LastInstruction::Conditional { .. }, Ending::Inverted | Ending::Same)
+        | (LastInstruction::Jump { .. }, Ending::Same) => (2..=6).contains(&new),
+        // The no-op of a static key, which had to grow.
+        (LastInstruction::Plain, Ending::Same) => (old, new) == (2, 5),
         _ => false,
     }
 }

@@ -1,41 +1,49 @@
-//! Addresses become the dense numbers that a simulated cache or TLB takes for lines and pages.
+//! Turns addresses into the dense numbers of lines and pages that a simulated cache or TLB takes.
 //!
-//! A cache chooses the set by the low bits of a line's address, so these bits are kept: *frames* of
-//! as many lines as the largest cache has sets are numbered in the order in which they are first
-//! seen, and a line's number is frame × lines in a frame + its place.
+//! A cache chooses the set by the low bits of a line's address, so the numbers keep these bits.
+//! Addresses are split into *frames* with as many lines as the largest cache has sets. Frames are
+//! numbered in the order in which they are first seen. The number of a line is frame × lines in a
+//! frame + its place in the frame.
 
-use crate::division::{Division, Place, Tag};
+use crate::division::{LinePlace, LineTag, SetDivision};
 use anyhow::{Context, Result};
-use sim::{ItlbDescription, Line, Mode};
+use sim::{ItlbDescription, LineId, Mode};
 use std::collections::HashMap;
 use trace::RunAddr;
 
-/// What is numbered.
+/// The unit that is numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unit {
+pub enum FetchUnit {
     /// Cache lines of this many bytes.
     Lines(u32),
-    /// Pages: the kernel's image lies in large ones, everything else in small ones.
-    Pages { kernel: u64, other: u64 },
+    /// Pages. Those of the kernel's image have `kernel` bytes, all others have `other` bytes.
+    Pages {
+        /// The bytes of a page of the kernel's image.
+        kernel: u64,
+        /// The bytes of any other page.
+        other: u64,
+    },
 }
 
-/// Where x86-64 Linux maps the kernel's image; modules and everything else lie outside
-/// (Documentation/arch/x86/x86_64/mm.rst). A recording is made with `nokaslr`.
+/// The range in which x86-64 Linux maps the kernel's image (Documentation/arch/x86/x86_64/mm.rst).
+/// Modules and everything else lie outside. A recording is made with `nokaslr`.
 const KERNEL_IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
 
-impl Unit {
-    /// The pages whose addresses this TLB translates.
-    pub fn of_pages(itlb: &ItlbDescription) -> Unit {
-        Unit::Pages { kernel: itlb.kernel_page, other: itlb.user_page }
+impl FetchUnit {
+    /// The pages that this TLB translates.
+    pub fn of_pages(itlb: &ItlbDescription) -> FetchUnit {
+        FetchUnit::Pages { kernel: itlb.kernel_page(), other: itlb.user_page() }
     }
 
-    /// log2 of the unit's size at an address. Sizes are powers of two, checked where the machine
-    /// was read.
+    /// log2 of the unit's size at an address. Sizes are powers of two: the reader of the machine
+    /// has checked this.
     fn shift(self, addr: RunAddr) -> u32 {
         match self {
-            Unit::Lines(bytes) => bytes.trailing_zeros(),
-            Unit::Pages { kernel, .. } if KERNEL_IMAGE.contains(&addr.0) => kernel.trailing_zeros(),
-            Unit::Pages { other, .. } => other.trailing_zeros(),
+            FetchUnit::Lines(bytes) => bytes.trailing_zeros(),
+            FetchUnit::Pages { kernel, .. } if KERNEL_IMAGE.contains(&addr.0) => {
+                kernel.trailing_zeros()
+            }
+            FetchUnit::Pages { other, .. } => other.trailing_zeros(),
         }
     }
 }
@@ -43,33 +51,36 @@ impl Unit {
 /// Numbers the units of one layout.
 #[derive(Clone, Debug)]
 pub struct Numbering {
-    unit: Unit,
+    unit: FetchUnit,
     /// log2 of the units in a frame.
     frame_bits: u32,
-    /// What is not whole is for lines only.
-    division: Division,
-    /// Keyed by frame and size of its units.
-    frames: HashMap<(Tag, u32), u32>,
+    /// Anything but a whole cache is for lines only.
+    division: SetDivision,
+    /// The numbers of frames, by tag and by log2 of the unit's size.
+    frames: HashMap<(LineTag, u32), u32>,
 }
 
 impl Numbering {
-    /// `sets`: of the largest cache that will take the numbers, a power of two.
-    pub fn new(unit: Unit, sets: u32) -> Numbering {
-        Numbering::divided(unit, sets, Division::Whole)
+    /// A numbering for caches with up to `sets` sets, a power of two.
+    pub fn new(unit: FetchUnit, sets: u32) -> Numbering {
+        Numbering::divided(unit, sets, SetDivision::Whole)
     }
 
-    /// As [`Numbering::new`], for a cache of exactly so many sets that are divided.
-    pub fn divided(unit: Unit, sets: u32, division: Division) -> Numbering {
+    /// A numbering for a cache with exactly `sets` sets, divided by `division`.
+    pub fn divided(unit: FetchUnit, sets: u32, division: SetDivision) -> Numbering {
         Numbering { unit, frame_bits: sets.trailing_zeros(), division, frames: HashMap::new() }
     }
 
-    /// Appends the units that hold the `bytes` at `start`, each with the first address in it that
-    /// is meant.
+    /// Appends the units that hold the `bytes` at `start`, each with the first of these addresses
+    /// in the unit.
+    ///
+    /// # Errors
+    /// There are more units than a simulation can number.
     pub fn units(
         &mut self,
         start: RunAddr,
         bytes: u32,
-        into: &mut Vec<(Line, RunAddr)>,
+        into: &mut Vec<(LineId, RunAddr)>,
     ) -> Result<()> {
         let end = u128::from(start.0) + u128::from(bytes);
         let mut at = start;
@@ -85,15 +96,17 @@ impl Numbering {
         Ok(())
     }
 
-    fn number(&mut self, addr: RunAddr, shift: u32) -> Result<Line> {
+    fn number(&mut self, addr: RunAddr, shift: u32) -> Result<LineId> {
         let mode = if addr.is_kernel() { Mode::Kernel } else { Mode::User };
-        let Place { set, tag } = self.division.place(addr.0 >> shift, mode, 1 << self.frame_bits);
+        let LinePlace { set, tag } =
+            self.division.place(addr.0 >> shift, mode, 1 << self.frame_bits);
         let next = self.frames.len() as u32;
         let frame = *self.frames.entry((tag, shift)).or_insert(next);
         let index = u64::from(frame) << self.frame_bits | u64::from(set);
-        u32::try_from(index).ok().and_then(|index| Line::new(mode, index)).context(
-            "more code ran than can be simulated: the recording names over 2^31 cache lines",
-        )
+        u32::try_from(index)
+            .ok()
+            .and_then(|index| LineId::new(mode, index))
+            .context("too much code for a simulation: the recording names over 2^31 cache lines")
     }
 }
 
@@ -109,7 +122,7 @@ mod tests {
 
     #[test]
     fn lines_keep_the_bits_that_choose_the_set() {
-        let mut numbering = Numbering::new(Unit::Lines(64), 64);
+        let mut numbering = Numbering::new(FetchUnit::Lines(64), 64);
         let base = 0xffff_ffff_8123_4000;
         assert_eq!(units(&mut numbering, base + 0x3f, 1), [(Mode::Kernel, 0, base + 0x3f)]);
         assert_eq!(
@@ -126,7 +139,7 @@ mod tests {
 
     #[test]
     fn pages_are_large_in_the_kernels_image_only() {
-        let mut numbering = Numbering::new(Unit::Pages { kernel: 2 << 20, other: 4096 }, 1);
+        let mut numbering = Numbering::new(FetchUnit::Pages { kernel: 2 << 20, other: 4096 }, 1);
         let number = |numbering: &mut Numbering, addr| units(numbering, addr, 1)[0].1;
         let first = number(&mut numbering, 0xffff_ffff_8100_0000);
         assert_eq!(number(&mut numbering, 0xffff_ffff_811f_ffff), first);
@@ -137,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_address_space_is_an_end() {
-        let mut numbering = Numbering::new(Unit::Lines(16), 1);
+    fn units_end_at_the_end_of_the_address_space() {
+        let mut numbering = Numbering::new(FetchUnit::Lines(16), 1);
         assert_eq!(units(&mut numbering, u64::MAX - 15, 64).len(), 1);
     }
 }

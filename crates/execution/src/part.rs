@@ -1,24 +1,29 @@
-//! A part of a recording, by shares of the instructions that it holds: to train on one part and
-//! test on another.
+//! A part of a recording, given by shares of its instructions. It serves to train on one part and
+//! to test on another.
 //!
-//! Takes a recording's events one by one; says which belong to the part. Never changes one.
+//! Input: the events of a recording, one by one. Output: whether an event belongs to the part. This
+//! module changes no event.
 
 use anyhow::{Result, ensure};
 use host::recording::Recording;
 use std::fmt;
 use std::fs::File;
 use std::io::BufReader;
-use trace::{Chunk, Event, Reader, Translation, TranslationId};
+use trace::{Chunk, RecordingReader, StreamEvent, Translation, TranslationId};
 
-/// What a recording executed, without its data accesses.
-pub fn executed(recording: &Recording) -> Result<Reader<BufReader<File>>> {
-    Ok(Reader::new(BufReader::with_capacity(1 << 20, File::open(recording.trace())?))?
+/// Opens a recording and skips its data accesses.
+///
+/// # Errors
+/// The recording cannot be opened or read.
+pub fn open_executions(recording: &Recording) -> Result<RecordingReader<BufReader<File>>> {
+    Ok(RecordingReader::new(BufReader::with_capacity(1 << 20, File::open(recording.trace())?))?
         .without_data())
 }
 
-/// From where to where, as shares of the instructions: 0 is the recording's beginning, 1 its end.
+/// A part of a recording. The bounds are shares of the instructions: 0 is the beginning of the
+/// recording, 1 its end.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
-pub struct Part {
+pub struct RecordingPart {
     /// Leave out what ran before this share of the recording's instructions, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub from: f64,
@@ -28,32 +33,41 @@ pub struct Part {
     pub until: f64,
 }
 
-impl Part {
-    pub const WHOLE: Part = Part { from: 0.0, until: 1.0 };
+impl RecordingPart {
+    /// The whole recording.
+    pub const WHOLE: RecordingPart = RecordingPart { from: 0.0, until: 1.0 };
 
+    /// Whether the part is the whole recording.
     pub fn is_whole(&self) -> bool {
-        *self == Part::WHOLE
+        *self == RecordingPart::WHOLE
     }
 
-    /// Whether there is such a part.
+    /// Checks the bounds of the part.
+    ///
+    /// # Errors
+    /// A bound is outside 0 to 1, or the part does not end after it begins.
     pub fn validate(&self) -> Result<()> {
         ensure!(
             self.from >= 0.0 && self.until <= 1.0 && self.from < self.until,
-            "--from {} --until {}: a part of a recording lies between 0 and 1, and begins before it ends",
+            "--from {} --until {}: a part of a recording must lie between 0 and 1 and begin before it ends",
             self.from,
             self.until
         );
         Ok(())
     }
 
-    /// The cut through the recording that `again` reads; the whole of it needs no reading.
+    /// A filter for the events of this part. `again` opens the recording to count its instructions.
+    /// It is not called when the part is the whole recording.
     ///
     /// # Errors
-    /// There is no such part, or the recording is damaged.
-    pub fn cut(&self, again: impl FnOnce() -> Result<Reader<BufReader<File>>>) -> Result<Cut> {
+    /// The bounds of the part are wrong, or the recording is damaged.
+    pub fn cut(
+        &self,
+        again: impl FnOnce() -> Result<RecordingReader<BufReader<File>>>,
+    ) -> Result<PartFilter> {
         self.validate()?;
         if self.is_whole() {
-            return Ok(Cut::whole());
+            return Ok(PartFilter::whole());
         }
         let mut reader = again()?;
         let mut all = 0;
@@ -62,56 +76,60 @@ impl Part {
                 all = totals.instructions();
             }
         }
-        Ok(Cut::new(self, all))
+        Ok(PartFilter::new(self, all))
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for RecordingPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} to {}", self.from, self.until)
     }
 }
 
-/// Goes through a recording and tells which events belong to a part of it.
-pub struct Cut {
+/// Goes through the events of a recording and selects those of a part.
+pub struct PartFilter {
     from: u64,
     until: u64,
-    /// Instructions before the next event.
+    /// The instructions before the next event.
     at: u64,
-    /// Of each translation.
+    /// The number of instructions of each translation.
     instructions: Vec<u32>,
 }
 
-impl Cut {
-    pub fn whole() -> Cut {
-        Cut::between(0, u64::MAX)
+impl PartFilter {
+    /// A filter that keeps every event.
+    pub fn whole() -> PartFilter {
+        PartFilter::between(0, u64::MAX)
     }
 
-    /// The part of a recording of so many instructions.
-    fn new(part: &Part, all: u64) -> Cut {
+    /// The filter for a part of a recording with `all` instructions.
+    fn new(part: &RecordingPart, all: u64) -> PartFilter {
         let place = |share: f64| (share * all as f64).round() as u64;
         let until = if part.until < 1.0 { place(part.until) } else { u64::MAX };
-        Cut::between(place(part.from), until)
+        PartFilter::between(place(part.from), until)
     }
 
-    fn between(from: u64, until: u64) -> Cut {
-        Cut { from, until, at: 0, instructions: Vec::new() }
+    fn between(from: u64, until: u64) -> PartFilter {
+        PartFilter { from, until, at: 0, instructions: Vec::new() }
     }
 
-    /// Learns the translations that events will name.
+    /// Learns translations. Later events name them.
     pub fn define(&mut self, translations: &[Translation]) {
         self.instructions.extend(translations.iter().map(Translation::instructions));
     }
 
-    /// Whether what an event says ran belongs to the part: it does when it begins in it. What is no
-    /// execution always does.
+    /// Whether the event belongs to the part. An execution does when it begins in the part. Other
+    /// events always do.
     #[inline]
-    pub fn keeps(&mut self, event: &Event) -> bool {
+    pub fn keeps(&mut self, event: &StreamEvent) -> bool {
         let of = |id: TranslationId| self.instructions.get(id.0 as usize).copied().unwrap_or(0);
         let ran = match *event {
-            Event::Executed(id) => of(id),
-            Event::Left { instructions, .. } => instructions,
-            Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => return true,
+            StreamEvent::Executed(id) => of(id),
+            StreamEvent::Left { instructions, .. } => instructions,
+            StreamEvent::Task(_)
+            | StreamEvent::Marker(_)
+            | StreamEvent::Woken(_)
+            | StreamEvent::Clock(_) => return true,
         };
         let inside = (self.from..self.until).contains(&self.at);
         self.at += u64::from(ran);
@@ -124,8 +142,8 @@ mod tests {
     use super::*;
     use trace::{RunAddr, TaskId};
 
-    fn cut(from: f64, until: f64) -> Cut {
-        let mut cut = Cut::new(&Part { from, until }, 12);
+    fn cut(from: f64, until: f64) -> PartFilter {
+        let mut cut = PartFilter::new(&RecordingPart { from, until }, 12);
         cut.define(&[Translation {
             id: TranslationId(0),
             addr: RunAddr(0),
@@ -136,33 +154,33 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_together_are_the_whole() {
-        let executed = Event::Executed(TranslationId(0));
-        let kept = |mut cut: Cut| (0..4).map(|_| cut.keeps(&executed)).collect::<Vec<_>>();
+    fn the_parts_of_a_recording_make_up_the_whole() {
+        let executed = StreamEvent::Executed(TranslationId(0));
+        let kept = |mut cut: PartFilter| (0..4).map(|_| cut.keeps(&executed)).collect::<Vec<_>>();
         assert_eq!(kept(cut(0.0, 0.5)), [true, true, false, false]);
         assert_eq!(kept(cut(0.5, 1.0)), [false, false, true, true]);
         assert_eq!(
             kept(cut(0.3, 0.7)),
             [false, false, true, false],
-            "what begins before the part is none of it"
+            "an execution that begins before the part does not belong to it"
         );
-        assert_eq!(kept(Cut::whole()), [true; 4]);
+        assert_eq!(kept(PartFilter::whole()), [true; 4]);
     }
 
     #[test]
-    fn what_was_left_midway_counts_as_far_as_it_ran_and_tasks_are_always_known() {
+    fn left_translations_count_their_reached_instructions_and_tasks_are_always_kept() {
         let mut cut = cut(0.5, 1.0);
-        let left = Event::Left { translation: TranslationId(0), instructions: 1 };
+        let left = StreamEvent::Left { translation: TranslationId(0), instructions: 1 };
         let kept: Vec<bool> = (0..8).map(|_| cut.keeps(&left)).collect();
         assert_eq!(kept, [false, false, false, false, false, false, true, true]);
         let mut cut = super::tests::cut(0.5, 1.0);
-        assert!(cut.keeps(&Event::Task(TaskId(0))));
+        assert!(cut.keeps(&StreamEvent::Task(TaskId(0))));
     }
 
     #[test]
-    fn parts_that_there_are_not_are_refused() {
+    fn impossible_parts_are_refused() {
         for (from, until) in [(0.5, 0.5), (-0.1, 1.0), (0.0, 1.1), (f64::NAN, 1.0)] {
-            assert!(Part { from, until }.validate().is_err(), "{from} {until}");
+            assert!(RecordingPart { from, until }.validate().is_err(), "{from} {until}");
         }
     }
 }

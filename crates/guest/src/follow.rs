@@ -23,7 +23,7 @@ pub struct Follower {
 /// A recording that was read to its end.
 #[derive(Debug)]
 pub struct Followed {
-    pub totals: trace::Totals,
+    pub totals: trace::RecordingTotals,
     /// How long the recording lasts by the guest's clock.
     pub guest_time: Duration,
 }
@@ -74,7 +74,7 @@ impl Drop for Follower {
 
 fn follow(path: &PathBuf, shared: &Shared) -> Result<Followed> {
     let growing = Growing { file: None, path, shared };
-    let mut reader = trace::Reader::new(growing)?;
+    let mut reader = trace::RecordingReader::new(growing)?;
     let (mut totals, mut ticks) = (None, 0);
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
@@ -84,7 +84,7 @@ fn follow(path: &PathBuf, shared: &Shared) -> Result<Followed> {
         }
         shared.instructions.store(reader.totals_so_far().instructions(), Ordering::Relaxed);
     }
-    let totals: trace::Totals = totals.context("no clean end")?;
+    let totals: trace::RecordingTotals = totals.context("no clean end")?;
     // An instruction takes a nanosecond of the guest's clock, which is read a little before the
     // recording ends, or never.
     let guest_time = Duration::from_nanos(totals.instructions().max(ticks));
@@ -94,7 +94,7 @@ fn follow(path: &PathBuf, shared: &Shared) -> Result<Followed> {
 /// Nanoseconds by which the guest's clock went on.
 fn ticked(words: &[u32]) -> u64 {
     let ticks = |event| match event {
-        trace::Event::Clock(ticks) => u64::from(ticks),
+        trace::StreamEvent::Clock(ticks) => u64::from(ticks),
         _ => 0,
     };
     trace::events(words).map(ticks).sum()
@@ -139,8 +139,9 @@ mod tests {
     use std::io::Write;
 
     fn recording() -> Vec<u8> {
-        let header = trace::Header { workload: "w".into(), ..trace::Header::default() };
-        let mut writer = trace::Writer::new(Vec::new(), &header).unwrap();
+        let header =
+            trace::RecordingHeader { workload: "w".into(), ..trace::RecordingHeader::default() };
+        let mut writer = trace::RecordingWriter::new(Vec::new(), &header).unwrap();
         let translation = trace::Translation {
             id: trace::TranslationId(0),
             addr: trace::RunAddr(0xffff_ffff_8100_0000),
@@ -150,11 +151,11 @@ mod tests {
         writer.translations(&[translation]).unwrap();
         let mut words = Vec::new();
         for _ in 0..5 {
-            trace::Event::Executed(trace::TranslationId(0)).append_to(&mut words);
+            trace::StreamEvent::Executed(trace::TranslationId(0)).append_to(&mut words);
         }
         // Halted for most of the time between two readings of the clock.
         for ticks in [0, 4000] {
-            trace::Event::Clock(ticks).append_to(&mut words);
+            trace::StreamEvent::Clock(ticks).append_to(&mut words);
         }
         writer.stream(&words).unwrap();
         writer.end().unwrap().0

@@ -133,7 +133,7 @@ pub fn record(
 }
 
 impl Totals {
-    fn new(totals: &trace::Totals, trace_bytes: u64) -> Totals {
+    fn new(totals: &trace::RecordingTotals, trace_bytes: u64) -> Totals {
         Totals {
             instructions: totals.instructions(),
             kernel_instructions: totals.kernel_instructions,

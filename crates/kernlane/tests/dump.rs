@@ -5,14 +5,15 @@ use report::dump::{Form, Sections, dump};
 use std::path::PathBuf;
 use std::process::Command;
 use trace::{
-    Event, FrameUse, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId,
-    TaskPointer, Translation, TranslationId, UseChange, Writer,
+    AccessSite, FrameUse, FrameUseChange, Mapping, ObservedAccesses, PageKind, RecordingHeader,
+    RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId, TaskPointer, Translation,
+    TranslationId,
 };
 
 const ALL: Sections = Sections { translations: true, stream: true, limit: None };
 
 fn recording() -> Vec<u8> {
-    let header = Header {
+    let header = RecordingHeader {
         build_id: "00aea92ddb40c47d63853847ca25891e6796c7b0".into(),
         workload: "net".into(),
         seed: 7,
@@ -30,13 +31,13 @@ fn recording() -> Vec<u8> {
         pid,
         comm: *name,
     };
-    let stream = |events: &[Event]| {
+    let stream = |events: &[StreamEvent]| {
         let mut words = Vec::new();
         events.iter().for_each(|event| event.append_to(&mut words));
         words
     };
     let (user, kernel, patched) = (TranslationId(0), TranslationId(1), TranslationId(2));
-    let mut writer = Writer::new(Vec::new(), &header).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
     writer.tasks(&[task(0, Some(1), b"init\0\0\0\0\0\0\0\0\0\0\0\0")]).unwrap();
     let user_code = [0xb8, 0x3c, 0, 0, 0, 0x0f, 0x05];
     let kernel_code = [0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8b, 0x07, 0xc3];
@@ -45,8 +46,12 @@ fn recording() -> Vec<u8> {
         translation(1, 0xffff_ffff_8100_0040, &[4, 3, 1], &kernel_code),
     ];
     writer.translations(&translations).unwrap();
-    let first =
-        [Event::Task(TaskId(0)), Event::Executed(user), Event::Executed(kernel), Event::Marker(9)];
+    let first = [
+        StreamEvent::Task(TaskId(0)),
+        StreamEvent::Executed(user),
+        StreamEvent::Executed(kernel),
+        StreamEvent::Marker(9),
+    ];
     writer.stream(&stream(&first)).unwrap();
     writer.cut_stream().unwrap();
     writer.tasks(&[task(1, None, b"a\tname of 16 chr")]).unwrap();
@@ -58,13 +63,13 @@ fn recording() -> Vec<u8> {
             &[0xf3, 0x0f, 0x1e, 0xfa, 0x66, 0x90],
         )])
         .unwrap();
-    let left = Event::Left { translation: kernel, instructions: 2 };
+    let left = StreamEvent::Left { translation: kernel, instructions: 2 };
     writer
         .stream(&stream(&[
             left,
-            Event::Clock(1234),
-            Event::Task(TaskId(1)),
-            Event::Executed(patched),
+            StreamEvent::Clock(1234),
+            StreamEvent::Task(TaskId(1)),
+            StreamEvent::Executed(patched),
         ]))
         .unwrap();
     writer.end().unwrap().0
@@ -72,7 +77,7 @@ fn recording() -> Vec<u8> {
 
 fn dumped(bytes: &[u8], form: Form, sections: Sections) -> (String, bool) {
     let mut out = Vec::new();
-    let damage = dump(Reader::new(bytes).unwrap(), form, sections, &mut out).unwrap();
+    let damage = dump(RecordingReader::new(bytes).unwrap(), form, sections, &mut out).unwrap();
     (String::from_utf8(out).unwrap(), damage.is_none())
 }
 
@@ -102,7 +107,7 @@ fn a_whole_recording() {
 /// A recording with data accesses: a page that is first seen, a load and a store, and a string
 /// instruction that stores twice.
 fn recording_with_data() -> Vec<u8> {
-    let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
+    let mut writer = RecordingWriter::with_data(Vec::new(), &RecordingHeader::default()).unwrap();
     let translation = |id, code: &[u8], lengths: &[u8]| Translation {
         id: TranslationId(id),
         addr: RunAddr(0xffff_ffff_8100_0ffe),
@@ -115,10 +120,11 @@ fn recording_with_data() -> Vec<u8> {
         translation(1, &[0xf3, 0x48, 0xab], &[3]),
     ];
     writer.translations(&translations).unwrap();
-    let (load, push, fill) = (Site::new(0, false, 3), Site::new(1, true, 3), Site::new(0, true, 3));
+    let (load, push, fill) =
+        (AccessSite::new(0, false, 3), AccessSite::new(1, true, 3), AccessSite::new(0, true, 3));
     let mapping = |page: u64, frame, kind| Mapping { page: page >> 12, frame, kind };
-    let used = |frame, frames, used| UseChange { frame, frames, used };
-    let seen = SeenAccesses {
+    let used = |frame, frames, used| FrameUseChange { frame, frames, used };
+    let seen = ObservedAccesses {
         addresses: vec![0x7000, 0x7ff8, 0x7008, 0x7ff0, 0x7100, 0x7108, 0x7200],
         sites: vec![load, push, load, push, fill, fill, fill],
         starts: vec![0, 2, 4, 6],
@@ -190,7 +196,7 @@ fn cut_off_anywhere_it_prints_what_is_good_and_says_so() {
     let whole = records(&whole);
     let mut longest = 0;
     for size in 0..bytes.len() {
-        let Ok(reader) = Reader::new(&bytes[..size]) else { continue };
+        let Ok(reader) = RecordingReader::new(&bytes[..size]) else { continue };
         let mut out = Vec::new();
         let damage = dump(reader, Form::Text, ALL, &mut out).unwrap().expect("the end is missing");
         let text = String::from_utf8(out).unwrap();

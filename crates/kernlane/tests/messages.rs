@@ -3,16 +3,16 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use trace::{Event, Header, RunAddr, Translation, TranslationId, Writer};
+use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
 
 /// A recording of a few instructions, with the hash of its workload's file, and symbols for it.
 fn write_recording(directory: &Path, workload_sha256: &str) {
-    let header = Header {
+    let header = RecordingHeader {
         workload: "mine".into(),
         conditions: vec![("workload_sha256".into(), workload_sha256.into())],
-        ..Header::default()
+        ..RecordingHeader::default()
     };
-    let mut writer = Writer::new(Vec::new(), &header).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
     let translation = Translation {
         id: TranslationId(0),
         addr: RunAddr(0xffff_ffff_8100_0000),
@@ -21,7 +21,7 @@ fn write_recording(directory: &Path, workload_sha256: &str) {
     };
     writer.translations(&[translation]).unwrap();
     let mut words = Vec::new();
-    Event::Executed(TranslationId(0)).append_to(&mut words);
+    StreamEvent::Executed(TranslationId(0)).append_to(&mut words);
     writer.stream(&words).unwrap();
     std::fs::create_dir_all(directory).unwrap();
     std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
@@ -61,7 +61,7 @@ fn what_is_missing_or_out_of_range_is_named() {
         ),
         (
             "replay net.rec --from -1",
-            "--from -1 --until 1: a part of a recording lies between 0 and 1",
+            "--from -1 --until 1: a part of a recording must lie between 0 and 1",
         ),
         ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is no percentage"),
         ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use trace::{Event, Header, RunAddr, Translation, TranslationId, Writer};
+use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
 
 const BUILD_ID: &str = "00aea92ddb40c47d63853847ca25891e6796c7b0";
 const K: u64 = 0xffff_ffff_8100_0000;
@@ -18,13 +18,13 @@ fn write_recording(directory: &Path) {
         (K + 0x80, &[4, 3], &[0x0f, 0x1f, 0x40, 0, 0x48, 0x0f, 0x07]), // C: nop; sysret
         (0x40_1003, &[2], &[0xeb, 0xfb]),          // jmp back
     ];
-    let header = Header {
+    let header = RecordingHeader {
         build_id: BUILD_ID.into(),
         workload: "loop".into(),
         seed: 7,
         conditions: vec![("qemu".into(), "10.0.2".into())],
     };
-    let mut writer = Writer::new(Vec::new(), &header).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
     for (id, (addr, lengths, code)) in (0..).zip(translations) {
         let translation = Translation {
             id: TranslationId(id),
@@ -37,7 +37,7 @@ fn write_recording(directory: &Path) {
     let mut words = Vec::new();
     for round in 0..300 {
         let path: &[u32] = if round % 3 == 0 { &[0, 1, 2, 3, 4] } else { &[0, 1, 3, 4] };
-        path.iter().for_each(|&id| Event::Executed(TranslationId(id)).append_to(&mut words));
+        path.iter().for_each(|&id| StreamEvent::Executed(TranslationId(id)).append_to(&mut words));
     }
     writer.stream(&words).unwrap();
     std::fs::create_dir_all(directory).unwrap();

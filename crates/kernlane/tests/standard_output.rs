@@ -6,11 +6,11 @@ use clap::CommandFactory;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use trace::{Event, Header, RunAddr, Translation, TranslationId, Writer};
+use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
 
 /// Two instructions of a kernel, executed many times: enough to be printed in several pieces.
 fn write_recording(directory: &Path) {
-    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
     let translation = Translation {
         id: TranslationId(0),
         addr: RunAddr(0xffff_ffff_8100_0000),
@@ -19,7 +19,7 @@ fn write_recording(directory: &Path) {
     };
     writer.translations(&[translation]).unwrap();
     let mut words = Vec::new();
-    (0..20_000).for_each(|_| Event::Executed(TranslationId(0)).append_to(&mut words));
+    (0..20_000).for_each(|_| StreamEvent::Executed(TranslationId(0)).append_to(&mut words));
     writer.stream(&words).unwrap();
     std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
     std::fs::write(directory.join("System.map"), "ffffffff81000000 T _text\n").unwrap();

@@ -1,85 +1,89 @@
-//! What stands behind `-plugin libkernlane_plugin.so,`: takes the strings that QEMU split at the
-//! commas, gives them as values.
+//! Parses the arguments of `-plugin libkernlane_plugin.so,`. Input: the strings that QEMU split at
+//! the commas. Output: values.
 
 use std::path::PathBuf;
 use thiserror::Error;
-use trace::Header;
+use trace::RecordingHeader;
 
 /// What to do when the recording cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// End QEMU as SIGTERM would.
+    /// End QEMU, as SIGTERM would.
     Stop,
-    /// Let the guest run on.
+    /// Let the guest continue.
     Continue,
 }
 
-/// Where the guest's tasks are found.
-/// So many functions at most may wake tasks.
+/// The largest number of functions that wake tasks.
 pub const MOST_WAKES: usize = 8;
 
+/// Where the kernel keeps its tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPlaces {
     /// The address of `__switch_to`.
     pub switch_to: u64,
     /// The address of `__set_task_comm`.
     pub set_comm: Option<u64>,
-    /// Functions whose second argument is a task that becomes able to run; 0 for none.
+    /// Functions whose second argument is a task that becomes able to run. Unused elements are 0.
     pub wakes: [u64; MOST_WAKES],
-    /// Offsets in `task_struct`, bytes.
+    /// The offset of the name in `task_struct`, in bytes.
     pub comm: u64,
+    /// The offset of the pid in `task_struct`, in bytes.
     pub pid: Option<u64>,
 }
 
+/// The plugin's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     pub out: PathBuf,
-    pub header: Header,
+    pub header: RecordingHeader,
     pub tasks: Option<TaskPlaces>,
     pub on_error: OnError,
     pub verify: bool,
-    /// The kernel's readings of the processor's clock are recorded, too.
+    /// Whether the kernel's readings of the processor's clock are recorded.
     pub clock: bool,
-    pub data: Option<Data>,
-    /// Variables of the kernel, eight bytes each, whose values are told as conditions when
-    /// recording begins: name and address.
+    pub data: Option<DataArguments>,
+    /// Variables of the kernel, with eight bytes each: name and address. Their values at the begin
+    /// of the recording become conditions in its header.
     pub values: Vec<(String, u64)>,
 }
 
-/// Data accesses are recorded, too.
+/// What a recording with data accesses needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Data {
+pub struct DataArguments {
     /// The address of the kernel's `page_offset_base`.
     pub page_offset_base: Option<u64>,
-    /// What frames are used for is recorded, too.
-    pub frames: Option<FrameFacts>,
+    /// Where the kernel keeps the uses of page frames, when they are recorded, too.
+    pub frames: Option<StructPageFacts>,
 }
 
-/// Where the kernel keeps what page frames are used for: `frames=` is these numbers, in this order,
-/// with + between them.
+/// Where the kernel keeps the uses of page frames. The argument `frames=` has these numbers in this
+/// order, with + between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameFacts {
-    /// The addresses of two variables: where the array of `struct page` begins, and how many frames
-    /// there are.
+pub struct StructPageFacts {
+    /// The address of the variable that holds the start of the array of `struct page`.
     pub array: u64,
+    /// The address of the variable that holds the number of frames.
     pub count: u64,
-    /// Offsets in `struct page`, in bytes; it has 64.
+    /// Offsets of the next four fields in `struct page`, in bytes. A `struct page` has 64 bytes.
     pub compound_head: u64,
     pub mapping: u64,
     pub page_type: u64,
     pub refcount: u64,
     /// The bit of `page.flags` that means reserved.
     pub reserved_bit: u32,
-    /// Upper bytes of `page.page_type`: of slabs and of page tables.
+    /// The upper byte of `page.page_type` for slabs.
     pub slab_type: u32,
+    /// The upper byte of `page.page_type` for page tables.
     pub table_type: u32,
-    /// The offset of `slab_cache` in `struct slab`, and of `name` in `struct kmem_cache`.
+    /// The offset of `slab_cache` in `struct slab`.
     pub slab_cache: u64,
+    /// The offset of `name` in `struct kmem_cache`.
     pub cache_name: u64,
 }
 
-impl FrameFacts {
-    fn parse(text: &str) -> Option<FrameFacts> {
+impl StructPageFacts {
+    fn parse(text: &str) -> Option<StructPageFacts> {
         let numbers: Vec<u64> = text.split('+').map(number).collect::<Option<_>>()?;
         let &[
             array,
@@ -97,7 +101,7 @@ impl FrameFacts {
         else {
             return None;
         };
-        Some(FrameFacts {
+        Some(StructPageFacts {
             array,
             count,
             compound_head,
@@ -130,7 +134,7 @@ pub enum ArgumentError {
 impl Arguments {
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, ArgumentError> {
         let mut given = Vec::new();
-        let mut header = Header::default();
+        let mut header = RecordingHeader::default();
         let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) =
             (None, None, None, None, None);
         let mut wakes = [0; MOST_WAKES];
@@ -167,7 +171,7 @@ impl Arguments {
                     let found: Option<Vec<u64>> = value.split('+').map(self::number).collect();
                     let found = found
                         .filter(|found| found.len() <= MOST_WAKES)
-                        .ok_or_else(|| wrong("a few numbers with + between them"))?;
+                        .ok_or_else(|| wrong("at most eight numbers with + between them"))?;
                     wakes[..found.len()].copy_from_slice(&found);
                 }
                 "comm" => comm = Some(number()?),
@@ -185,7 +189,7 @@ impl Arguments {
                 "page_offset_base" => page_offset_base = Some(number()?),
                 "frames" => {
                     frames = Some(
-                        FrameFacts::parse(value)
+                        StructPageFacts::parse(value)
                             .ok_or_else(|| wrong("eleven numbers with + between them"))?,
                     )
                 }
@@ -213,7 +217,7 @@ impl Arguments {
             on_error,
             verify,
             clock,
-            data: data.then_some(Data { page_offset_base, frames }),
+            data: data.then_some(DataArguments { page_offset_base, frames }),
             values,
         })
     }
@@ -254,7 +258,7 @@ mod tests {
         ];
         let expected = Arguments {
             out: "/tmp/x=y".into(),
-            header: Header {
+            header: RecordingHeader {
                 build_id: "00aeff".into(),
                 workload: "net".into(),
                 seed: 7,
@@ -273,9 +277,9 @@ mod tests {
             on_error: OnError::Continue,
             verify: true,
             clock: true,
-            data: Some(Data {
+            data: Some(DataArguments {
                 page_offset_base: Some(0xffff_ffff_81d0_91d8),
-                frames: FrameFacts::parse("1+2+8+24+48+52+12+0xf5+0xf2+8+96"),
+                frames: StructPageFacts::parse("1+2+8+24+48+52+12+0xf5+0xf2+8+96"),
             }),
             values: vec![("value.vmalloc_base".into(), 0xffff_ffff_81d0_91d0)],
         };
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_named() {
+    fn errors_name_the_wrong_argument() {
         let error =
             |given: &[&str]| Arguments::parse(given.iter().copied()).unwrap_err().to_string();
         assert_eq!(error(&[]), "out= is missing");
@@ -305,8 +309,8 @@ mod tests {
         assert_eq!(error(&["out=a", "seed=-1"]), r#"seed="-1" is not a number"#);
         assert_eq!(error(&["out=a", "build_id=xyz"]), r#"build_id="xyz" is not hexadecimal"#);
         assert_eq!(error(&["out=a", "verify=yes"]), r#"verify="yes" is not on or off"#);
-        assert!(error(&["out=a", "wakes=1+x"]).contains("a few numbers"));
-        assert!(error(&["out=a", "wakes=1+2+3+4+5+6+7+8+9"]).contains("a few numbers"));
+        assert!(error(&["out=a", "wakes=1+x"]).contains("at most eight numbers"));
+        assert!(error(&["out=a", "wakes=1+2+3+4+5+6+7+8+9"]).contains("at most eight numbers"));
         assert!(error(&["out=a", "frames=1+2"]).contains("eleven numbers"));
         assert_eq!(error(&["out=a", "data=2"]), r#"data="2" is not on or off"#);
         assert_eq!(

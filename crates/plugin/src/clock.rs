@@ -1,37 +1,37 @@
-//! The guest's clock: what the kernel read from its processor's time stamp counter, and where in
-//! the execution.
+//! The guest's clock: the values that the kernel read from the processor's time stamp counter, and
+//! where it read them.
 //!
-//! The plugin API has no clock. But where the guest's clock follows its instructions (`-icount`)
-//! the counter is that clock, and the kernel reads it on both sides of every halt. Takes the
-//! registers behind such an instruction; gives by how many ticks the clock went on.
+//! The plugin API has no clock. But when the guest's clock follows its instructions (`-icount`),
+//! the counter is that clock, and the kernel reads it before and after every halt. Input: the
+//! registers behind a reading. Output: the ticks since the last reading.
 
 use crate::qemu::Register;
 use std::collections::HashSet;
 
-/// Follows the readings.
+/// Follows the readings of the clock.
 #[derive(Default)]
-pub struct Clock {
-    /// Addresses behind translations of the kernel that end with a reading.
+pub struct ClockReader {
+    /// The addresses behind the kernel's translations that end with a reading.
     behind: HashSet<u64>,
-    /// Where a reading is found: its upper and lower half. Looked up when first needed: there are
-    /// no registers before the vCPU runs.
+    /// The registers with the upper and the lower half of a reading. They are looked up at the
+    /// first use: there are no registers before the vCPU runs.
     halves: Option<[Register; 2]>,
     last: Option<u64>,
 }
 
-impl Clock {
-    /// A translation that ends with a reading is followed in memory by `behind`.
+impl ClockReader {
+    /// Notes that a translation that ends with a reading stands right before the address `behind`.
     pub fn read_before(&mut self, behind: u64) {
         self.behind.insert(behind);
     }
 
-    /// Whether the code at `addr` may follow a reading.
+    /// Whether the code at `addr` can follow a reading.
     pub fn is_behind(&self, addr: u64) -> bool {
         self.behind.contains(&addr)
     }
 
-    /// In a callback that reads registers, at the first instruction behind a reading: how many
-    /// ticks have passed since the reading before; 0 for the first.
+    /// The ticks since the last reading; 0 for the first. Must be called at the first instruction
+    /// behind a reading, in a callback that reads registers.
     pub fn ticks(&mut self) -> Option<u64> {
         let find = || Some([Register::find(c"rdx")?, Register::find(c"rax")?]);
         self.halves = self.halves.or_else(find);

@@ -1,118 +1,118 @@
-//! What the guest's page frames are used for: what `struct page` of each says, when recording
-//! begins and whenever the guest changes it.
+//! The uses of the guest's page frames, from the `struct page` of each: when recording begins, and
+//! whenever the guest changes one.
 //!
-//! Takes the stores of the guest: one into the array of `struct page` is followed by a look at what
-//! stands there then. Gives changes of use. Does nothing to the guest. Linux 6.12:
-//! include/linux/mm_types.h, include/linux/page-flags.h, mm/slab.h.
+//! Input: the guest's stores. After a store into the array of `struct page`, the plugin reads the
+//! changed element. Output: changes of use. The guest is not changed. The layout is that of Linux
+//! 6.12: include/linux/mm_types.h, include/linux/page-flags.h, mm/slab.h.
 
-use crate::arguments::FrameFacts;
+use crate::arguments::StructPageFacts;
 use crate::qemu::read_memory;
 use crate::say;
 use std::collections::HashMap;
-use trace::{FrameUse, UseChange};
+use trace::{FrameUse, FrameUseChange};
 
-/// Bytes of a `struct page`.
+/// The bytes of a `struct page`.
 const PAGE: usize = 64;
-/// No guest has more frames than these: 1 TB.
+/// The largest number of frames: 1 TB of memory.
 const MOST_FRAMES: u64 = 1 << 28;
 
-type Words = [u8; PAGE];
+type StructPage = [u8; PAGE];
 
-pub struct Frames {
-    facts: FrameFacts,
-    /// The address of the array, and its bytes.
+pub struct FrameUses {
+    facts: StructPageFacts,
+    /// The address and the size of the array in bytes.
     base: u64,
     bytes: u64,
-    /// By frame, what was told last.
-    told: Vec<FrameUse>,
-    caches: Caches,
+    /// The last recorded use of each frame.
+    recorded: Vec<FrameUse>,
+    caches: SlabCaches,
 }
 
-/// The slab caches that were seen, by the addresses of their `struct kmem_cache`.
+/// The slab caches seen so far, by the addresses of their `struct kmem_cache`.
 #[derive(Default)]
-struct Caches {
+struct SlabCaches {
     numbers: HashMap<u64, u32>,
-    /// Names that are not yet taken.
+    /// The names that [`FrameUses::new_names`] has not returned.
     new_names: Vec<String>,
 }
 
-impl Frames {
-    /// Finds the array. `None` when the guest's memory cannot be read there.
-    pub fn find(facts: FrameFacts) -> Option<Frames> {
+impl FrameUses {
+    /// Finds the array. `None`: the guest's memory cannot be read there.
+    pub fn find(facts: StructPageFacts) -> Option<FrameUses> {
         let variable = |addr| Some(u64::from_le_bytes(read_memory(addr)?));
         let found = variable(facts.array)
             .zip(variable(facts.count))
             .filter(|(base, count)| base >> 63 == 1 && (1..MOST_FRAMES).contains(count));
         let Some((base, count)) = found else {
             say(
-                "the kernel's array of struct page is not where frames= says: what memory is used for will be missing in the recording",
+                "the kernel's array of struct page is not where frames= says; the uses of memory will be missing in the recording",
             );
             return None;
         };
-        Some(Frames {
+        Some(FrameUses {
             facts,
             base,
             bytes: count * PAGE as u64,
-            told: vec![FrameUse::Free; count as usize],
-            caches: Caches::default(),
+            recorded: vec![FrameUse::Free; count as usize],
+            caches: SlabCaches::default(),
         })
     }
 
-    /// What all frames are used for now, in runs.
-    pub fn all(&mut self) -> Vec<UseChange> {
+    /// The uses of all frames now, as runs of frames with the same use.
+    pub fn all(&mut self) -> Vec<FrameUseChange> {
         const AT_ONCE: usize = 4096 / PAGE;
-        let mut runs: Vec<UseChange> = Vec::new();
-        for first in (0..self.told.len()).step_by(AT_ONCE) {
+        let mut runs: Vec<FrameUseChange> = Vec::new();
+        for first in (0..self.recorded.len()).step_by(AT_ONCE) {
             let read = read_memory::<4096>(self.base + (first * PAGE) as u64);
-            for frame in first..self.told.len().min(first + AT_ONCE) {
-                // Where memory has a hole the array may have one, too.
+            for frame in first..self.recorded.len().min(first + AT_ONCE) {
+                // Where memory has a hole, the array may have a hole, too.
                 let words =
                     read.and_then(|read| read[(frame - first) * PAGE..].first_chunk().copied());
                 let used = words.map_or(FrameUse::Free, |words| {
-                    self.caches.used(&self.facts, self.base, &words)
+                    self.caches.frame_use(&self.facts, self.base, &words)
                 });
-                self.told[frame] = used;
+                self.recorded[frame] = used;
                 match runs.last_mut() {
                     Some(run) if run.used == used => run.frames += 1,
-                    _ => runs.push(UseChange { frame: frame as u64, frames: 1, used }),
+                    _ => runs.push(FrameUseChange { frame: frame as u64, frames: 1, used }),
                 }
             }
         }
         runs
     }
 
-    /// Whether a store to this address may change a frame's use.
+    /// Whether a store to this address can change the use of a frame.
     #[inline]
     pub fn covers(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.base) < self.bytes
     }
 
-    /// The guest has stored to this address, which is covered.
+    /// The change of use after a store to this address, which must be covered.
     #[cold]
-    pub fn stored(&mut self, addr: u64) -> Option<UseChange> {
+    pub fn stored(&mut self, addr: u64) -> Option<FrameUseChange> {
         let frame = (addr - self.base) / PAGE as u64;
         let words = read_memory(self.base + frame * PAGE as u64)?;
-        let used = self.caches.used(&self.facts, self.base, &words);
-        let told = self.told.get_mut(frame as usize)?;
-        if *told == used {
+        let used = self.caches.frame_use(&self.facts, self.base, &words);
+        let recorded = self.recorded.get_mut(frame as usize)?;
+        if *recorded == used {
             return None;
         }
-        *told = used;
-        Some(UseChange { frame, frames: 1, used })
+        *recorded = used;
+        Some(FrameUseChange { frame, frames: 1, used })
     }
 
-    /// Names of caches that are new since the last call, in the order of their numbers.
+    /// The names of slab caches that are new since the last call, in the order of their numbers.
     pub fn new_names(&mut self) -> Vec<String> {
         std::mem::take(&mut self.caches.new_names)
     }
 }
 
-impl Caches {
-    fn used(&mut self, facts: &FrameFacts, base: u64, words: &Words) -> FrameUse {
-        match used(facts, base, words) {
-            Used::As(used) => used,
-            Used::ForSlab(0) => FrameUse::Unmarked,
-            Used::ForSlab(cache) => {
+impl SlabCaches {
+    fn frame_use(&mut self, facts: &StructPageFacts, base: u64, words: &StructPage) -> FrameUse {
+        match struct_page_use(facts, base, words) {
+            StructPageUse::Plain(used) => used,
+            StructPageUse::Slab(0) => FrameUse::Unmarked,
+            StructPageUse::Slab(cache) => {
                 let next = self.numbers.len() as u32;
                 let number = *self.numbers.entry(cache).or_insert(next);
                 if number == next {
@@ -124,11 +124,11 @@ impl Caches {
     }
 }
 
-/// The text that the pointer at `place` points to.
+/// The text at the pointer that is stored at `place`.
 fn name(place: u64) -> String {
     let text = read_memory(place).map(u64::from_le_bytes).and_then(|text| {
         let long = read_memory::<64>(text).map(|bytes| bytes.to_vec());
-        // It may stand at the end of what is mapped.
+        // The text may stand at the end of the mapped memory.
         long.or_else(|| read_memory::<16>(text).map(|bytes| bytes.to_vec()))
     });
     let text = text.unwrap_or_default();
@@ -137,18 +137,19 @@ fn name(place: u64) -> String {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Used {
-    As(FrameUse),
-    /// For a slab cache: the address of its `struct kmem_cache`.
-    ForSlab(u64),
+enum StructPageUse {
+    Plain(FrameUse),
+    /// Objects of a slab cache, given by the address of its `struct kmem_cache`.
+    Slab(u64),
 }
 
-/// What a `struct page` says.
-fn used(facts: &FrameFacts, base: u64, page: &Words) -> Used {
-    /// Bit 0 of `page.mapping`: PAGE_MAPPING_ANON; bit 1: PAGE_MAPPING_MOVABLE.
+/// The use of a frame according to its `struct page`.
+fn struct_page_use(facts: &StructPageFacts, base: u64, page: &StructPage) -> StructPageUse {
+    /// Bit 0 of `page.mapping` is PAGE_MAPPING_ANON, bit 1 is PAGE_MAPPING_MOVABLE.
     const ANON: u64 = 1;
     const MOVABLE: u64 = 2;
-    /// The upper byte of `page.page_type` is an `enum pagetype` from here on, else part of a count.
+    /// From this value on, the upper byte of `page.page_type` is an `enum pagetype`. Below, it is a
+    /// part of a count.
     const FIRST_TYPE: u32 = 0xf0;
     let u64_at = |at: u64| {
         page.get(at as usize..)
@@ -157,19 +158,19 @@ fn used(facts: &FrameFacts, base: u64, page: &Words) -> Used {
     };
     let head = u64_at(facts.compound_head);
     if head & 1 == 1 {
-        return Used::As(FrameUse::PartOf(
+        return StructPageUse::Plain(FrameUse::PartOf(
             ((head - 1).wrapping_sub(base) / PAGE as u64) & (MOST_FRAMES - 1),
         ));
     }
     let kind = u64_at(facts.page_type) as u32 >> 24;
     if kind == facts.slab_type {
-        return Used::ForSlab(u64_at(facts.slab_cache));
+        return StructPageUse::Slab(u64_at(facts.slab_cache));
     }
     if kind == facts.table_type {
-        return Used::As(FrameUse::PageTable);
+        return StructPageUse::Plain(FrameUse::PageTable);
     }
     let mapping = u64_at(facts.mapping);
-    Used::As(if u64_at(0) >> facts.reserved_bit & 1 == 1 {
+    StructPageUse::Plain(if u64_at(0) >> facts.reserved_bit & 1 == 1 {
         FrameUse::Reserved
     } else if u64_at(facts.refcount) as u32 == 0 {
         FrameUse::Free
@@ -188,7 +189,7 @@ fn used(facts: &FrameFacts, base: u64, page: &Words) -> Used {
 mod tests {
     use super::*;
 
-    const FACTS: FrameFacts = FrameFacts {
+    const FACTS: StructPageFacts = StructPageFacts {
         array: 0,
         count: 0,
         compound_head: 8,
@@ -203,7 +204,7 @@ mod tests {
     };
     const BASE: u64 = 0xffff_ea00_0000_0000;
 
-    fn page(flags: u64, word: u64, mapping: u64, kind: u32, refs: u32) -> Words {
+    fn page(flags: u64, word: u64, mapping: u64, kind: u32, refs: u32) -> StructPage {
         let mut page = [0; PAGE];
         page[..8].copy_from_slice(&flags.to_le_bytes());
         page[8..16].copy_from_slice(&word.to_le_bytes());
@@ -214,25 +215,28 @@ mod tests {
     }
 
     #[test]
-    fn a_struct_page_says_what_its_frame_is_used_for() {
+    fn a_struct_page_gives_the_use_of_its_frame() {
         let list = 0xffff_ea00_0001_0008;
         let unmapped = u32::MAX;
         for (words, expected) in [
-            (page(0, list, 0, unmapped, 0), Used::As(FrameUse::Free)),
-            (page(0, list, 0, 0xf000_0000, 0), Used::As(FrameUse::Free)),
-            (page(0, list, 0, unmapped, 1), Used::As(FrameUse::Unmarked)),
+            (page(0, list, 0, unmapped, 0), StructPageUse::Plain(FrameUse::Free)),
+            (page(0, list, 0, 0xf000_0000, 0), StructPageUse::Plain(FrameUse::Free)),
+            (page(0, list, 0, unmapped, 1), StructPageUse::Plain(FrameUse::Unmarked)),
             (
                 page(0, 0xffff_8880_0100_0000, 0, 0xf500_0000, 1),
-                Used::ForSlab(0xffff_8880_0100_0000),
+                StructPageUse::Slab(0xffff_8880_0100_0000),
             ),
-            (page(0, 0, 0, 0xf200_0000, 1), Used::As(FrameUse::PageTable)),
-            (page(0, list, 0xffff_8880_0200_0000, 3, 5), Used::As(FrameUse::File)),
-            (page(0, list, 0xffff_8880_0200_0001, 0, 1), Used::As(FrameUse::Anonymous)),
-            (page(0, list, 0xffff_8880_0200_0002, unmapped, 1), Used::As(FrameUse::Unmarked)),
-            (page(1 << 12, 0, 0, unmapped, 1), Used::As(FrameUse::Reserved)),
-            (page(0, BASE + 3 * 64 + 1, 0, unmapped, 0), Used::As(FrameUse::PartOf(3))),
+            (page(0, 0, 0, 0xf200_0000, 1), StructPageUse::Plain(FrameUse::PageTable)),
+            (page(0, list, 0xffff_8880_0200_0000, 3, 5), StructPageUse::Plain(FrameUse::File)),
+            (page(0, list, 0xffff_8880_0200_0001, 0, 1), StructPageUse::Plain(FrameUse::Anonymous)),
+            (
+                page(0, list, 0xffff_8880_0200_0002, unmapped, 1),
+                StructPageUse::Plain(FrameUse::Unmarked),
+            ),
+            (page(1 << 12, 0, 0, unmapped, 1), StructPageUse::Plain(FrameUse::Reserved)),
+            (page(0, BASE + 3 * 64 + 1, 0, unmapped, 0), StructPageUse::Plain(FrameUse::PartOf(3))),
         ] {
-            assert_eq!(used(&FACTS, BASE, &words), expected);
+            assert_eq!(struct_page_use(&FACTS, BASE, &words), expected);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What the recorder must know of one instruction: can it leave its translation, does it repeat, is
-//! it a marker. Takes bytes; knows nothing of QEMU. Whatever is not understood is taken for the
-//! case that costs time, never for the one that loses exactness.
+//! The properties of an instruction that the recorder needs: whether it can leave its translation,
+//! repeats, or is a marker. Input: bytes. This module knows nothing of QEMU. An unknown instruction
+//! counts as the case that costs time. It never counts as a case that loses exactness.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
-/// The numbers of markers that mean something; others are events.
+/// The markers with a meaning. All other numbers are events.
 pub const MARKER_BEGIN: u16 = 1;
 pub const MARKER_END: u16 = 2;
 pub const MARKER_FAILED: u16 = 3;
 
-/// The number of the marker that these bytes are: `nopl 0x4b4cNNNN(%rax,%rax,1)`.
+/// The marker's number, if these bytes are the marker `nopl 0x4b4cNNNN(%rax,%rax,1)`.
 pub fn marker(code: &[u8]) -> Option<u16> {
     match *code {
         [0x0f, 0x1f, 0x84, 0x00, low, high, 0x4c, 0x4b] => Some(u16::from_le_bytes([low, high])),
@@ -17,27 +17,28 @@ pub fn marker(code: &[u8]) -> Option<u16> {
     }
 }
 
-/// What the recorder needs to know of an instruction that is no marker.
+/// The properties of an instruction that is no marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traits {
-    /// It may raise an exception or make QEMU leave the translation before the next instruction.
+pub struct InstructionTraits {
+    /// The instruction can raise an exception, or make QEMU leave the translation before the next
+    /// instruction.
     pub may_leave: bool,
-    /// A string instruction with a repeat prefix.
+    /// The instruction is a string instruction with a repeat prefix.
     pub repeats: bool,
-    /// It may drop mappings of pages: the only instructions after which the same address can lie
-    /// elsewhere (Intel SDM volume 3, section 4.10.4.1).
+    /// The instruction can drop mappings of pages. Only after such an instruction can the same
+    /// address have another physical address (Intel SDM volume 3, section 4.10.4.1).
     pub drops_mappings: bool,
-    /// It reads the processor's clock (TSC).
+    /// The instruction reads the processor's clock (TSC).
     pub reads_clock: bool,
 }
 
 /// Decodes one instruction in 64-bit mode.
-pub fn traits(code: &[u8]) -> Traits {
+pub fn traits(code: &[u8]) -> InstructionTraits {
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
     let repeats = instruction.is_string_instruction()
         && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
-    Traits {
-        may_leave: !stays(&instruction),
+    InstructionTraits {
+        may_leave: !cannot_leave(&instruction),
         repeats,
         drops_mappings: drops_mappings(&instruction),
         reads_clock: matches!(instruction.mnemonic(), Mnemonic::Rdtsc | Mnemonic::Rdtscp),
@@ -52,16 +53,16 @@ fn drops_mappings(instruction: &Instruction) -> bool {
     }
 }
 
-/// Whether the instruction surely does nothing but compute from general registers and immediates,
-/// so that QEMU translates it to code that cannot leave. A list of what is known, because the rest
-/// of x86 is long.
-fn stays(instruction: &Instruction) -> bool {
+/// Whether the instruction only computes from general registers and immediates. QEMU translates
+/// such an instruction to code that cannot leave. This is a list of known instructions, because the
+/// rest of x86 is long.
+fn cannot_leave(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     if instruction.has_lock_prefix() {
         return false;
     }
     match instruction.mnemonic() {
-        // These name memory and do not access it.
+        // These instructions name memory and do not access it.
         M::Nop | M::Endbr64 | M::Lea => true,
         M::Mov
         | M::Movzx
@@ -164,22 +165,24 @@ fn stays(instruction: &Instruction) -> bool {
     }
 }
 
-/// Something to do before an instruction so that, wherever a translation is left, the progress
-/// tells where.
+/// A store of a number before an instruction. With these stores, the progress shows where a
+/// translation was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressStore {
-    /// Before which instruction.
+    /// The index of the instruction behind the store.
     pub before: usize,
-    /// 0: from here on every instruction is reached. Else: so many are reached if this one leaves.
+    /// 0: from here on, every instruction is reached. Otherwise: the number of instructions reached
+    /// if this one leaves.
     pub progress: u16,
 }
 
-/// Where to store progress in a translation whose instructions may or may not leave.
+/// Where to store progress in a translation. `may_leave` says for each instruction whether it can
+/// leave.
 ///
-/// Progress is 0 when a translation begins and must be 0 again when it ends with its last
-/// instruction reached. An instruction that may leave stores its number, counted from 1, before it
-/// begins; the one behind the last of these stores 0. The last instruction of all needs nothing for
-/// itself: once it has begun, all are reached.
+/// Progress is 0 when a translation begins. It must be 0 again when the translation has reached its
+/// last instruction. An instruction that can leave stores its number, counted from 1, before it
+/// begins. The instruction behind the last of these stores 0. The last instruction of the
+/// translation needs no store: when it has begun, all are reached.
 pub fn progress_stores(may_leave: &[bool]) -> Vec<ProgressStore> {
     let inner = &may_leave[..may_leave.len().saturating_sub(1)];
     let leaving = inner.iter().enumerate().filter(|&(_, &leaves)| leaves).map(|(i, _)| i);
@@ -196,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markers_are_known_by_their_bytes() {
+    fn markers_are_recognized_by_their_bytes() {
         assert_eq!(marker(&[0x0f, 0x1f, 0x84, 0x00, 0x02, 0x00, 0x4c, 0x4b]), Some(2));
         assert_eq!(marker(&[0x0f, 0x1f, 0x84, 0x00, 0x34, 0x12, 0x4c, 0x4b]), Some(0x1234));
         assert_eq!(marker(&[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00]), None);
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_computes_stays_and_the_rest_may_leave() {
+    fn only_known_instructions_cannot_leave() {
         let stays: &[&[u8]] = &[
             &[0x48, 0x89, 0xe5],                               // mov rbp, rsp
             &[0x48, 0x83, 0xec, 0x10],                         // sub rsp, 16
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drops_mappings_is_known() {
+    fn instructions_that_drop_mappings_are_recognized() {
         assert!(traits(&[0x0f, 0x22, 0xd8]).drops_mappings, "mov cr3, rax");
         assert!(traits(&[0x0f, 0x22, 0xe0]).drops_mappings, "mov cr4, rax");
         assert!(traits(&[0x0f, 0x01, 0x38]).drops_mappings, "invlpg [rax]");
@@ -265,10 +268,10 @@ mod tests {
         assert!(!traits(&[0xf3, 0x0f, 0x1e, 0xfa]).repeats, "endbr64");
     }
 
-    /// Runs every translation of up to eight instructions, leaving it at every instruction that may
-    /// leave, and not at all.
+    /// Runs every translation of up to eight instructions: to its end, and to each instruction that
+    /// can leave.
     #[test]
-    fn progress_tells_where_a_translation_was_left() {
+    fn progress_shows_where_a_translation_was_left() {
         for size in 1..=8 {
             for pattern in 0..1u32 << size {
                 let may_leave: Vec<bool> = (0..size).map(|i| pattern >> i & 1 == 1).collect();

@@ -1,41 +1,55 @@
-//! The library that QEMU loads: takes what QEMU runs, gives a recording
-//! (`docs/reference/recording-format.md`). Never analyses, never lets a panic unwind into QEMU,
-//! never changes what the guest does.
+//! The library that QEMU loads. Input: what QEMU runs. Output: a recording
+//! (`docs/reference/recording-format.md`). The plugin never analyses, never lets a panic unwind
+//! into QEMU, and never changes what the guest does.
 //!
 //! For QEMU 10.0 or later, x86-64 system emulation, one vCPU. Loaded as
 //! `-plugin libkernlane_plugin.so,out=FILE,…`:
 //!
-//! | argument | means |
-//! |---|---|
-//! | `out=FILE` | where the recording is written; created or emptied when QEMU starts. Required |
-//! | `build_id=HEX` | the kernel's GNU build id, for the header |
-//! | `workload=NAME` | for the header |
-//! | `seed=N` | the seed QEMU was started with, for the header; 0 when not given |
-//! | `condition.KEY=VALUE` | for the header's conditions; any number of them, kept in their order |
-//! | `switch_to=0xADDR` | the address of `__switch_to` as the guest executes it (its link address under `nokaslr`). Needed for tasks |
-//! | `comm=OFFSET` | the offset of `comm` in `task_struct`, bytes. Needed for tasks |
-//! | `set_comm=0xADDR` | the address of `__set_task_comm`, if the kernel calls it. Without it a task has its new name after execve only from the next switch to it |
-//! | `pid=OFFSET` | the offset of `pid` in `task_struct`, bytes. Without it tasks have no pid |
-//! | `data=on\|off` | also record every data access, and where pages lie; `off` when not given. Without it nothing is slower for it |
-//! | `page_offset_base=0xADDR` | the address of the kernel's `page_offset_base`, for `data=on`: without it the sizes of pages and the physical addresses of code are not known |
-//! | `on_error=stop\|continue` | when the recording cannot be written: end QEMU as SIGTERM would (the default), or let the guest run on |
-//! | `verify=on\|off` | also count every instruction and check every address, slowly, and report both at the end; `off` when not given. Instructions and their order stay the same; QEMU may cut very long translations differently |
+//! * `out=FILE`: where the recording is written. The file is created or emptied when QEMU starts.
+//!   Required.
+//! * `build_id=HEX`: the kernel's GNU build id, for the header.
+//! * `workload=NAME`: the name of the workload, for the header.
+//! * `seed=N`: the seed with which QEMU was started, for the header. Default: 0.
+//! * `condition.KEY=VALUE`: a condition for the header. There can be several. They keep their
+//!   order.
+//! * `value.NAME=0xADDR`: a variable of the kernel with eight bytes. Its value at the begin of the
+//!   recording becomes a condition. There can be several.
+//! * `switch_to=0xADDR`: the address of `__switch_to` as the guest executes it (its link address
+//!   under `nokaslr`). Needed for tasks.
+//! * `comm=OFFSET`: the offset of `comm` in `task_struct`, in bytes. Needed for tasks.
+//! * `set_comm=0xADDR`: the address of `__set_task_comm`, if the kernel calls it. Without it, a
+//!   task gets its new name after execve only at the next switch to it.
+//! * `pid=OFFSET`: the offset of `pid` in `task_struct`, in bytes. Without it, tasks have no pid.
+//! * `wakes=0xADDR+…`: functions whose second argument is a task that becomes able to run, at most
+//!   eight.
+//! * `clock=on|off`: also record the kernel's readings of the clock. Default: `off`.
+//! * `data=on|off`: also record every data access and the physical addresses of pages. Default:
+//!   `off`, which costs no time.
+//! * `page_offset_base=0xADDR`: the address of the kernel's `page_offset_base`, for `data=on`.
+//!   Without it, the sizes of pages and the physical addresses of code are not known.
+//! * `frames=N+…`: where the kernel keeps the uses of page frames, for `data=on`: eleven numbers,
+//!   see `StructPageFacts`.
+//! * `on_error=stop|continue`: what to do when the recording cannot be written: end QEMU as SIGTERM
+//!   would (the default), or let the guest run on.
+//! * `verify=on|off`: also count every instruction and check every address, and report both at the
+//!   end. This is slow. Default: `off`. Instructions and their order stay the same. QEMU may cut
+//!   very long translations differently.
 //!
-//! Numbers are decimal or begin with `0x`. An argument that is unknown, malformed or missing makes
-//! QEMU refuse to start.
+//! Numbers are decimal or begin with `0x`. QEMU refuses to start when an argument is unknown,
+//! malformed or missing.
 //!
-//! The workload executes markers in user code: `nopl MARK(%rax,%rax,1)`, bytes `0f 1f 84 00` and
-//! `0x4b4c0000 | n` little-endian.
+//! The workload executes markers in user code: `nopl MARK(%rax,%rax,1)`, with the bytes
+//! `0f 1f 84 00` and then `0x4b4c0000 | n` in little-endian order.
 //!
 //! * n = 1: recording begins with the first translation after the one that holds the marker.
-//! * n = 2: recording ends with the marker; the clean end is written and the file closed, and the
-//!   guest runs on without the plugin.
-//! * n = 3: the workload failed; recording ends, *without* a clean end.
+//! * n = 2: recording ends with the marker. The plugin writes the clean end and closes the file,
+//!   and the guest runs on without the plugin.
+//! * n = 3: the workload failed. Recording ends *without* a clean end.
 //! * any other n while recording: an event of the stream.
 //!
-//! Outside of a recording only markers and task switches cost anything. When QEMU ends before
-//! marker 2, what was recorded is flushed and there is no clean end, so that readers say the
-//! recording is cut off. The plugin's messages go to standard error, each line beginning with
+//! Outside of a recording, only markers and task switches cost time. When QEMU ends before marker
+//! 2, the plugin flushes what it recorded and writes no clean end. Readers then say that the
+//! recording is cut off. The plugin's messages go to standard error. Each line begins with
 //! `kernlane: `.
 
 mod arguments;
@@ -54,14 +68,15 @@ use arguments::Arguments;
 use qemu_plugin_sys as sys;
 use std::ffi::{CStr, c_char, c_int};
 
-/// The version of QEMU's plugin API that this is made for: QEMU 9.2's, the first to read memory.
+/// The version of QEMU's plugin API that the plugin needs: that of QEMU 9.2, the first that can
+/// read memory.
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = sys::QEMU_PLUGIN_VERSION as c_int;
 
-/// Called by QEMU once, before the guest runs. Not 0: QEMU refuses to start.
+/// QEMU calls this once, before the guest runs. With a result other than 0, QEMU refuses to start.
 ///
 /// # Safety
-/// QEMU's to keep: `info` and the `argc` strings of `argv` are valid during the call.
+/// `info` and the `argc` strings of `argv` must be valid during the call. QEMU guarantees this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: sys::qemu_plugin_id_t,
@@ -74,10 +89,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let (info, argv) = unsafe {
             (&*info, std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)))
         };
-        // SAFETY: each of them ends with a zero byte, and none is null.
+        // SAFETY: each string ends with a zero byte, and none is null.
         let argv: Vec<_> =
             argv.iter().map(|&text| unsafe { CStr::from_ptr(text) }.to_string_lossy()).collect();
-        fits(info)?;
+        check_qemu(info)?;
         let arguments =
             Arguments::parse(argv.iter().map(AsRef::as_ref)).map_err(|error| error.to_string())?;
         session::install(id, arguments)
@@ -92,23 +107,23 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// Whether this QEMU is one the plugin is made for.
-fn fits(info: &sys::qemu_info_t) -> Result<(), String> {
+/// Whether the plugin can run in this QEMU.
+fn check_qemu(info: &sys::qemu_info_t) -> Result<(), String> {
     // SAFETY: `target_name` is a string of QEMU that is valid as long as `info`.
     let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
     if target != "x86_64" || !info.system_emulation {
-        return Err(format!("made for the system emulation of x86_64, not for {target}"));
+        return Err(format!("this plugin needs the system emulation of x86_64, not of {target}"));
     }
-    // SAFETY: `system_emulation` is true here, by which QEMU says that it filled in `system`.
+    // SAFETY: `system_emulation` is true here, so QEMU has filled in `system`.
     match unsafe { info.__bindgen_anon_1.system.max_vcpus } {
         1 => Ok(()),
-        more => Err(format!("made for one vCPU; this guest can have {more} (use -smp 1)")),
+        more => Err(format!("this plugin needs a guest with one vCPU, not {more}: use -smp 1")),
     }
 }
 
-/// Says something to whoever started QEMU.
+/// Prints a message for the one who started QEMU.
 fn say(message: &str) {
-    // Not eprintln!, which panics when standard error cannot take it (a full disk).
+    // `eprintln!` panics when standard error cannot take the message (a full disk).
     let _ =
         std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("kernlane: {message}\n"));
 }

@@ -1,57 +1,58 @@
-//! Where the guest's pages lie: takes the page of each access, asks QEMU or the guest's page tables
-//! only when the answer may be new.
+//! The physical addresses of the guest's pages. Input: the page of each access. QEMU or the guest's
+//! page tables are read only when a mapping may be new.
 //!
-//! The processor's own rule says when that is: a mapping that was used stays as it is until the
-//! guest executes an instruction that drops it from the TLB (Intel SDM volume 3, section 4.10.4).
-//! Between two of these, a filter of the pages used last answers for nearly every access.
+//! A mapping that was used stays valid until the guest executes an instruction that drops it from
+//! the TLB (Intel SDM volume 3, section 4.10.4). Between two such instructions, a filter with the
+//! last pages answers nearly every access.
 
 use crate::qemu::{self, AccessInfo, Register, read_memory};
 use std::collections::HashMap;
 use trace::{Mapping, PageKind};
 
-/// Pages in the filter.
+/// The number of pages in the filter.
 const FILTER: usize = 1024;
-/// No page has this number.
+/// A number that no page has.
 const NONE: u64 = u64::MAX;
-/// Bits 12 to 51 of an entry of a page table (Intel SDM volume 3, table 4-15 and those that
-/// follow).
+/// Bits 12 to 51 of an entry of a page table (Intel SDM volume 3, table 4-15 and the tables after
+/// it).
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-pub struct Mappings {
-    /// Pages whose mapping is told, by their low bits.
+pub struct PageMappings {
+    /// Pages whose mapping was recorded, by their low bits.
     filter: Box<[u64; FILTER]>,
-    told: HashMap<u64, Mapping>,
-    /// Of pages of code, since mappings were dropped last.
+    recorded: HashMap<u64, Mapping>,
+    /// The frames of pages of code, since mappings were last dropped.
     code: HashMap<u64, Option<u64>>,
     tables: Option<PageTables>,
     /// The address of the kernel's `page_offset_base`.
     page_offset_base: Option<u64>,
 }
 
-impl Mappings {
-    pub fn new(page_offset_base: Option<u64>) -> Mappings {
-        Mappings {
+impl PageMappings {
+    pub fn new(page_offset_base: Option<u64>) -> PageMappings {
+        PageMappings {
             filter: Box::new([NONE; FILTER]),
-            told: HashMap::new(),
+            recorded: HashMap::new(),
             code: HashMap::new(),
             tables: None,
             page_offset_base,
         }
     }
 
-    /// Whether the mapping of this page is surely told already.
+    /// Whether the mapping of this page was recorded and is still valid. False is also possible
+    /// when it was.
     #[inline]
-    pub fn is_told(&self, page: u64) -> bool {
+    pub fn is_recorded(&self, page: u64) -> bool {
         self.filter[page as usize % FILTER] == page
     }
 
-    /// The mapping of a page that was just accessed, if it is news.
+    /// The mapping of a page that was just accessed, if it is new.
     #[cold]
     pub fn learn(&mut self, page: u64, info: AccessInfo) -> Option<Mapping> {
         self.filter[page as usize % FILTER] = page;
         let physical = qemu::physical(info, page << 12)?;
         let frame = physical.addr >> 12;
-        if self.told.get(&page).is_some_and(|told| told.frame == frame) {
+        if self.recorded.get(&page).is_some_and(|recorded| recorded.frame == frame) {
             return None;
         }
         let kind = match physical.is_device {
@@ -62,17 +63,17 @@ impl Mappings {
             },
         };
         let mapping = Mapping { page, frame, kind };
-        self.told.insert(page, mapping);
+        self.recorded.insert(page, mapping);
         Some(mapping)
     }
 
     /// The guest is about to drop mappings.
-    pub fn dropped(&mut self) {
+    pub fn drop_all(&mut self) {
         self.filter.fill(NONE);
         self.code.clear();
     }
 
-    /// The physical addresses of code of `size` bytes: of its first byte, and of its first byte in
+    /// The physical addresses of `size` bytes of code: of the first byte, and of the first byte in
     /// a second page.
     pub fn of_code(&mut self, addr: u64, size: u64) -> [Option<u64>; 2] {
         let last = addr.wrapping_add(size.saturating_sub(1)) & !0xfff;
@@ -98,7 +99,7 @@ impl Mappings {
     }
 }
 
-/// The guest's page tables, read where the kernel maps all of memory.
+/// The guest's page tables. They are read through the kernel's direct map of all memory.
 struct PageTables {
     cr3: Register,
     direct_map: u64,
@@ -116,7 +117,7 @@ impl PageTables {
         })
     }
 
-    /// The physical address of a page's first byte, and how large the page is that maps it.
+    /// The physical address of a page's first byte, and the size of the page that maps it.
     fn walk(&self, addr: u64) -> Option<(u64, PageKind)> {
         walk(self.cr3.value()?, self.levels, addr, |physical| {
             read_memory(self.direct_map.wrapping_add(physical)).map(u64::from_le_bytes)
@@ -124,7 +125,8 @@ impl PageTables {
     }
 }
 
-/// Intel SDM volume 3, section 4.5. `read` gives an entry at a physical address.
+/// Walks the page tables (Intel SDM volume 3, section 4.5). `read` gives the entry at a physical
+/// address.
 fn walk(
     cr3: u64,
     levels: u32,
@@ -159,7 +161,7 @@ fn walk(
 mod tests {
     use super::*;
 
-    /// Tables at 0x1000 (root), 0x2000, 0x3000, 0x4000; entry 1 of each leads on.
+    /// Tables at 0x1000 (root), 0x2000, 0x3000 and 0x4000. Entry 1 of each points to the next.
     fn read(physical: u64) -> Option<u64> {
         Some(match physical {
             0x1008 => 0x2067,

@@ -1,42 +1,43 @@
-//! The recording's way to the disk: batches go through a bounded queue to a thread that packs and
-//! writes them. Memory is flat: when the thread does not keep up, the guest waits. What is written
-//! does not depend on when.
+//! Writes the recording to the disk. Batches go through a bounded queue to a thread that packs and
+//! writes them. The use of memory is constant: when the thread is too slow, the guest waits. The
+//! bytes of the recording do not depend on timing.
 
-use crate::recorder::{Batch, Sink};
+use crate::recorder::{Batch, BatchSink};
 use std::fs::File;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use trace::{Header, Totals, WriteError, Writer};
+use trace::{RecordingHeader, RecordingTotals, RecordingWriter, WriteError};
 
-/// Batches on their way. With the one being filled and the one being written: 1.5 MiB.
+/// The length of the queue in batches. With the batch being filled and the one being written, they
+/// take 1.5 MiB.
 const QUEUE: usize = 4;
 
-/// Few of them exist at once, and a batch holds its events elsewhere: boxing it would add an
-/// allocation a batch and save nothing.
+/// Few messages exist at once, and a batch holds its events on the heap. A box would add an
+/// allocation for each batch and save nothing.
 #[allow(clippy::large_enum_variant)]
-enum Message {
+enum WriterMessage {
     Batch(Batch),
     /// Write the clean end.
     End,
 }
 
-/// The near end of the queue.
-pub struct Output {
-    to_thread: SyncSender<Message>,
-    /// Batches to be filled again.
+/// The recorder's end of the queue.
+pub struct RecordingOutput {
+    to_thread: SyncSender<WriterMessage>,
+    /// Empty batches, to be filled again.
     emptied: Receiver<Batch>,
-    thread: JoinHandle<Result<Option<Totals>, WriteError>>,
+    thread: JoinHandle<Result<Option<RecordingTotals>, WriteError>>,
 }
 
-impl Output {
-    /// Begins a recording in `file`, of data accesses too when `data`. `failed` is called on the
-    /// thread, once, when writing fails.
+impl RecordingOutput {
+    /// Begins a recording in `file`. `data`: the recording has data accesses. The thread calls
+    /// `failed` once when writing fails.
     pub fn begin(
         file: File,
-        header: Header,
+        header: RecordingHeader,
         data: bool,
         failed: impl FnOnce(&WriteError) + Send + 'static,
-    ) -> std::io::Result<Output> {
+    ) -> std::io::Result<RecordingOutput> {
         let (to_thread, from_guest) = sync_channel(QUEUE);
         let (give_back, emptied) = sync_channel(QUEUE + 2);
         let thread =
@@ -47,14 +48,15 @@ impl Output {
                 }
                 result
             })?;
-        Ok(Output { to_thread, emptied, thread })
+        Ok(RecordingOutput { to_thread, emptied, thread })
     }
 
-    /// Waits until all is written: with the clean end, or cut off.
-    pub fn finish(self, clean: bool) -> Result<Option<Totals>, WriteError> {
+    /// Waits until everything is written. `clean`: with the clean end; otherwise the recording is
+    /// cut off.
+    pub fn finish(self, clean: bool) -> Result<Option<RecordingTotals>, WriteError> {
         if clean {
-            // A thread that has failed takes nothing; its error is the result below.
-            let _ = self.to_thread.send(Message::End);
+            // A thread that has failed receives nothing. Its error is the result below.
+            let _ = self.to_thread.send(WriterMessage::End);
         }
         drop(self.to_thread);
         self.thread
@@ -63,37 +65,37 @@ impl Output {
     }
 }
 
-impl Sink for Output {
+impl BatchSink for RecordingOutput {
     fn send(&mut self, batch: Batch) -> Option<Batch> {
-        self.to_thread.send(Message::Batch(batch)).ok()?;
+        self.to_thread.send(WriterMessage::Batch(batch)).ok()?;
         Some(self.emptied.try_recv().unwrap_or_default())
     }
 }
 
-/// The thread: writes until the queue ends.
+/// The work of the thread: writes until the queue ends.
 fn write(
     file: File,
-    header: &Header,
+    header: &RecordingHeader,
     data: bool,
-    from_guest: &Receiver<Message>,
+    from_guest: &Receiver<WriterMessage>,
     give_back: &SyncSender<Batch>,
-) -> Result<Option<Totals>, WriteError> {
+) -> Result<Option<RecordingTotals>, WriteError> {
     let mut writer = match data {
-        true => Writer::with_data(file, header)?,
-        false => Writer::new(file, header)?,
+        true => RecordingWriter::with_data(file, header)?,
+        false => RecordingWriter::new(file, header)?,
     };
     for message in from_guest {
-        let Message::Batch(batch) = message else {
+        let WriterMessage::Batch(batch) = message else {
             return writer.end().map(|(_, totals)| Some(totals));
         };
         writer.tasks(&batch.tasks)?;
         writer.translations(&batch.translations)?;
         match data {
-            true => writer.stream_with_data(&batch.words, &batch.seen)?,
+            true => writer.stream_with_data(&batch.words, &batch.accesses)?,
             false => writer.stream(&batch.words)?,
         }
         match give_back.try_send(batch.cleared()) {
-            // Nobody wants it back when the recorder has ended.
+            // The recorder has ended and wants no batch back.
             Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
         }
     }

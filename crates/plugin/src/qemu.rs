@@ -1,7 +1,7 @@
-//! QEMU's plugin API as the session uses it: the only module besides `lib.rs` with `unsafe` calls
-//! into QEMU and its glib.
+//! QEMU's plugin API for the session. Only this module and `lib.rs` have `unsafe` calls into QEMU
+//! and its glib.
 //!
-//! Everything here must be called where QEMU allows it: in a callback, on a vCPU's thread.
+//! QEMU allows these calls only in a callback, on the thread of a vCPU.
 
 use qemu_plugin_sys as sys;
 use std::ffi::{CStr, c_uint, c_void};
@@ -9,10 +9,10 @@ use trace::RunAddr;
 
 pub use sys::qemu_plugin_id_t as PluginId;
 
-/// A callback at an execution; `data` is what was given when it was registered.
+/// A callback at an execution. `data` is the value given at its registration.
 pub type Callback = unsafe extern "C" fn(vcpu: c_uint, data: *mut c_void);
 
-// QEMU's glib; the symbols are in its process.
+// QEMU's glib. The symbols are in QEMU's process.
 unsafe extern "C" {
     fn g_byte_array_new() -> *mut sys::GByteArray;
     fn g_byte_array_unref(array: *mut sys::GByteArray);
@@ -23,47 +23,50 @@ unsafe extern "C" {
 pub type AccessCallback =
     unsafe extern "C" fn(vcpu: c_uint, info: AccessInfo, addr: u64, data: *mut c_void);
 
-/// QEMU's handle of a data access, during its callback.
+/// QEMU's handle of a data access, valid during its callback.
 pub type AccessInfo = sys::qemu_plugin_meminfo_t;
 
-/// A translation, during its callback.
+/// QEMU's handle of a translation, valid during its callback.
 #[derive(Clone, Copy)]
-pub struct Translating(pub *mut sys::qemu_plugin_tb);
+pub struct TranslationHandle(pub *mut sys::qemu_plugin_tb);
 
-/// An instruction of it.
+/// QEMU's handle of an instruction in a translation.
 #[derive(Clone, Copy)]
-pub struct Instruction(*mut sys::qemu_plugin_insn);
+pub struct InstructionHandle(*mut sys::qemu_plugin_insn);
 
 /// Whether a callback reads registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Reads {
+pub enum CallbackReads {
     Nothing,
     Registers,
 }
 
-impl Reads {
+impl CallbackReads {
     fn flags(self) -> sys::qemu_plugin_cb_flags {
         match self {
-            Reads::Nothing => sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS,
-            Reads::Registers => sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_R_REGS,
+            CallbackReads::Nothing => sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS,
+            CallbackReads::Registers => sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_R_REGS,
         }
     }
 }
 
-impl Translating {
+impl TranslationHandle {
     pub fn addr(self) -> RunAddr {
-        // SAFETY: the handle is valid during the callback that got it, and none keeps it longer.
+        // SAFETY: the handle is valid during the callback that received it, and no one keeps it
+        // longer.
         RunAddr(unsafe { sys::qemu_plugin_tb_vaddr(self.0) })
     }
 
-    pub fn instructions(self) -> impl Iterator<Item = Instruction> {
-        // SAFETY: the handle is valid during the callback that got it, and none keeps it longer.
+    pub fn instructions(self) -> impl Iterator<Item = InstructionHandle> {
+        // SAFETY: the handle is valid during the callback that received it, and no one keeps it
+        // longer.
         let count = unsafe { sys::qemu_plugin_tb_n_insns(self.0) };
         // SAFETY: as above, and `i` is below the number of instructions.
-        (0..count).map(move |i| Instruction(unsafe { sys::qemu_plugin_tb_get_insn(self.0, i) }))
+        (0..count)
+            .map(move |i| InstructionHandle(unsafe { sys::qemu_plugin_tb_get_insn(self.0, i) }))
     }
 
-    pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
+    pub fn at_execution(self, callback: Callback, reads: CallbackReads, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         unsafe {
             sys::qemu_plugin_register_vcpu_tb_exec_cb(
@@ -76,13 +79,14 @@ impl Translating {
     }
 }
 
-impl Instruction {
+impl InstructionHandle {
     pub fn addr(self) -> RunAddr {
-        // SAFETY: the handle is valid during the callback that got it, and none keeps it longer.
+        // SAFETY: the handle is valid during the callback that received it, and no one keeps it
+        // longer.
         RunAddr(unsafe { sys::qemu_plugin_insn_vaddr(self.0) })
     }
 
-    /// Appends the instruction's bytes; gives their number.
+    /// Appends the bytes of the instruction, and returns their number.
     pub fn append_code(self, code: &mut Vec<u8>) -> u8 {
         let mut bytes = [0_u8; 16];
         // SAFETY: as for `addr`; QEMU writes at most `bytes.len()` bytes to `bytes`.
@@ -93,7 +97,7 @@ impl Instruction {
         size as u8
     }
 
-    pub fn at_execution(self, callback: Callback, reads: Reads, data: usize) {
+    pub fn at_execution(self, callback: Callback, reads: CallbackReads, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         unsafe {
             sys::qemu_plugin_register_vcpu_insn_exec_cb(
@@ -105,15 +109,15 @@ impl Instruction {
         }
     }
 
-    pub fn store_at_execution(self, cell: &Cell, value: u64) {
+    pub fn store_at_execution(self, cell: &ScoreboardCell, value: u64) {
         self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_STORE_U64, cell, value);
     }
 
-    pub fn add_at_execution(self, cell: &Cell, value: u64) {
+    pub fn add_at_execution(self, cell: &ScoreboardCell, value: u64) {
         self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_ADD_U64, cell, value);
     }
 
-    /// Calls `load` after each load of the instruction that succeeded, `store` after each store.
+    /// Calls `load` after each successful load of the instruction, and `store` after each store.
     pub fn at_access(self, load: AccessCallback, store: AccessCallback, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         let register = |callback, kind| unsafe {
@@ -130,7 +134,7 @@ impl Instruction {
         register(store, sys::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_W);
     }
 
-    fn inline(self, op: sys::qemu_plugin_op, cell: &Cell, value: u64) {
+    fn inline(self, op: sys::qemu_plugin_op, cell: &ScoreboardCell, value: u64) {
         // SAFETY: as for `addr`; the cell's scoreboard is never freed, and has room for a `u64` at
         // its entry.
         unsafe {
@@ -144,20 +148,23 @@ impl Instruction {
     }
 }
 
-/// A number that translated code writes without a callback. For one vCPU, number 0.
-pub struct Cell {
+/// A number that translated code writes without a callback. It belongs to vCPU 0, the only one.
+pub struct ScoreboardCell {
     scoreboard: *mut sys::qemu_plugin_scoreboard,
     place: *mut u64,
 }
 
-impl Cell {
-    /// The vCPU must exist; the cell is 0. Never freed: translated code may refer to it as long as
-    /// QEMU runs.
-    pub fn new() -> Cell {
-        // SAFETY: the vCPU exists, as `new` demands, so that the scoreboard has its entry 0.
+impl ScoreboardCell {
+    /// A new cell with the value 0. The vCPU must exist. The cell is never freed: translated code
+    /// may refer to it as long as QEMU runs.
+    pub fn new() -> ScoreboardCell {
+        // SAFETY: the vCPU exists, as `new` demands. So the scoreboard has entry 0.
         unsafe {
             let scoreboard = sys::qemu_plugin_scoreboard_new(size_of::<u64>());
-            Cell { scoreboard, place: sys::qemu_plugin_scoreboard_find(scoreboard, 0).cast() }
+            ScoreboardCell {
+                scoreboard,
+                place: sys::qemu_plugin_scoreboard_find(scoreboard, 0).cast(),
+            }
         }
     }
 
@@ -167,9 +174,9 @@ impl Cell {
 
     #[inline]
     pub fn get(&self) -> u64 {
-        // Volatile: written by translated code, of which the compiler knows nothing. SAFETY:
-        // `place` is a `u64` of a scoreboard that is never freed; only the thread of the one vCPU
-        // uses it.
+        // The read is volatile, because translated code writes the cell and the compiler does not
+        // know it. SAFETY: `place` is a `u64` of a scoreboard that is never freed, and only the
+        // thread of the one vCPU uses it.
         unsafe { self.place.read_volatile() }
     }
 
@@ -184,12 +191,12 @@ struct ByteArray(*mut sys::GByteArray);
 
 impl ByteArray {
     fn new() -> ByteArray {
-        // SAFETY: takes nothing; ends the process when there is no memory.
+        // SAFETY: the function takes no argument. It ends the process when there is no memory.
         ByteArray(unsafe { g_byte_array_new() })
     }
 
     fn first<const N: usize>(&self) -> Option<[u8; N]> {
-        // SAFETY: the array is this `ByteArray`'s own until it is dropped.
+        // SAFETY: the array belongs to this `ByteArray` until it is dropped.
         let (data, size) = unsafe { ((*self.0).data, (*self.0).len as usize) };
         if size < N {
             return None;
@@ -211,10 +218,10 @@ impl Drop for ByteArray {
 pub struct Register(*mut sys::qemu_plugin_register);
 
 impl Register {
-    /// The register that gdb calls so.
+    /// The register with this name in gdb.
     pub fn find(name: &CStr) -> Option<Register> {
-        // SAFETY: QEMU gives an array of `qemu_plugin_reg_descriptor` that is the caller's to free;
-        // names are strings that QEMU keeps.
+        // SAFETY: QEMU gives an array of `qemu_plugin_reg_descriptor` that the caller frees. QEMU
+        // keeps the strings of the names.
         unsafe {
             let all = sys::qemu_plugin_get_registers();
             let (data, count) =
@@ -227,45 +234,46 @@ impl Register {
         }
     }
 
-    /// Its value; in a callback that was registered with `Reads::Registers`.
+    /// The value of the register. Must be called in a callback registered with
+    /// `CallbackReads::Registers`.
     pub fn value(self) -> Option<u64> {
         let bytes = ByteArray::new();
-        // SAFETY: the handle came from QEMU and stays valid; QEMU lets the array grow as it needs.
+        // SAFETY: the handle came from QEMU and stays valid. QEMU grows the array as it needs.
         unsafe { sys::qemu_plugin_read_register(self.0, bytes.0) };
         bytes.first().map(u64::from_le_bytes)
     }
 }
 
-/// N bytes at an address of the guest as the vCPU sees it now.
+/// Reads N bytes at an address of the guest, in the address space that the vCPU uses now.
 pub fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
     let bytes = ByteArray::new();
-    // SAFETY: QEMU checks the address, and lets the array grow to N bytes.
+    // SAFETY: QEMU checks the address, and grows the array to N bytes.
     match unsafe { sys::qemu_plugin_read_memory_vaddr(addr, bytes.0, N) } {
         true => bytes.first(),
         false => None,
     }
 }
 
-/// log2 of an access' bytes.
+/// log2 of the bytes of an access.
 #[inline]
 pub fn size_log2(info: AccessInfo) -> u8 {
-    // SAFETY: `info` is a number that QEMU gave to the callback at hand.
+    // SAFETY: `info` is a number that QEMU gave to the current callback.
     unsafe { sys::qemu_plugin_mem_size_shift(info) as u8 }
 }
 
-/// Where something lies.
-pub struct Physical {
+/// A physical address, and whether it belongs to a device.
+pub struct PhysicalPlace {
     pub addr: u64,
     pub is_device: bool,
 }
 
-/// Where an address of an access lies.
-pub fn physical(info: AccessInfo, addr: u64) -> Option<Physical> {
-    // SAFETY: `info` is of the callback at hand; the handle is valid until the next call, and is
-    // used at once.
+/// The physical address of an access.
+pub fn physical(info: AccessInfo, addr: u64) -> Option<PhysicalPlace> {
+    // SAFETY: `info` belongs to the current callback. The handle is valid until the next call, and
+    // is used at once.
     unsafe {
         let handle = sys::qemu_plugin_get_hwaddr(info, addr);
-        (!handle.is_null()).then(|| Physical {
+        (!handle.is_null()).then(|| PhysicalPlace {
             addr: sys::qemu_plugin_hwaddr_phys_addr(handle),
             is_device: sys::qemu_plugin_hwaddr_is_io(handle),
         })
@@ -277,7 +285,7 @@ pub fn at_translation(
     id: PluginId,
     callback: unsafe extern "C" fn(PluginId, *mut sys::qemu_plugin_tb),
 ) {
-    // SAFETY: QEMU gave the id; the callback is a function of this library, which stays loaded.
+    // SAFETY: QEMU gave the id. The callback is a function of this library, which stays loaded.
     unsafe { sys::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(callback)) }
 }
 
@@ -287,7 +295,7 @@ pub fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut c_voi
     unsafe { sys::qemu_plugin_register_atexit_cb(id, Some(callback), std::ptr::null_mut()) }
 }
 
-/// Drops all callbacks and all translations as soon as the current one ends, then calls `then`.
+/// Drops all callbacks and all translations when the current translation ends, then calls `then`.
 pub fn reset(id: PluginId, then: unsafe extern "C" fn(PluginId)) {
     // SAFETY: as in `at_translation`.
     unsafe { sys::qemu_plugin_reset(id, Some(then)) }

@@ -1,19 +1,20 @@
-//! What runs becomes records: takes translations as they are made and executed, gives batches.
-//! Knows nothing of QEMU or threads.
+//! Turns what runs into records. Input: translations as they are made and executed. Output:
+//! batches. This module knows nothing of QEMU or threads.
 //!
-//! The caller tells, at each execution, how far the one before came (`progress`): QEMU only says
-//! that a translation is entered.
+//! QEMU only says that a translation is entered. So at each execution, the caller also gives the
+//! progress of the execution before.
 
 use std::collections::HashMap;
 use trace::{
-    Event, Mapping, RunAddr, SeenAccesses, Site, Task, TaskId, TaskPointer, Translation,
-    TranslationId, UseChange,
+    AccessSite, FrameUseChange, Mapping, ObservedAccesses, RunAddr, StreamEvent, Task, TaskId,
+    TaskPointer, Translation, TranslationId,
 };
 
-/// Words of a batch, short of the few that belong to its last translation: 256 kB, which the nearer
-/// caches hold on their way from the thread that fills it to the one that empties it.
+/// The number of words in a batch, without the few words of its last translation: 256 kB. The
+/// nearer caches hold a batch on its way from the thread that fills it to the one that empties it.
 pub const BATCH: usize = 1 << 16;
-/// Room behind `BATCH` for those: its being left, and markers and a task switch in one translation.
+/// The space behind `BATCH` for the words of the last translation: its being left, its markers and
+/// a task switch.
 const SLACK: usize = 1024;
 /// Words below this are executed translations.
 const FIRST_EVENT: u32 = 1 << 31;
@@ -24,90 +25,91 @@ pub struct Batch {
     pub tasks: Vec<Task>,
     pub translations: Vec<Translation>,
     pub words: Vec<u32>,
-    /// What these words' executions accessed; only where data accesses are recorded.
-    pub seen: SeenAccesses,
+    /// The data accesses of these words' executions. Empty when data accesses are not recorded.
+    pub accesses: ObservedAccesses,
 }
 
 impl Batch {
-    /// An empty one that keeps its room.
+    /// Empties the batch and keeps its memory.
     pub fn cleared(mut self) -> Batch {
         self.tasks.clear();
         self.translations.clear();
         self.words.clear();
-        self.seen.clear();
+        self.accesses.clear();
         self
     }
 }
 
-/// Where batches go.
-pub trait Sink {
-    /// Takes a batch; gives an empty one to be filled next, or `None` when it takes no more.
+/// Takes batches.
+pub trait BatchSink {
+    /// Takes a batch and returns an empty one to fill next. `None`: the sink takes no more batches.
     fn send(&mut self, batch: Batch) -> Option<Batch>;
 }
 
-/// What is remembered of a translation when it was sent.
-struct Known {
+/// What the recorder remembers of a translation after it was sent.
+struct DefinedTranslation {
     instructions: u16,
-    /// The address of its last instruction, if that repeats.
+    /// The address of the last instruction, if that is a repeated string instruction.
     repeats_at: Option<u64>,
-    /// Its last instruction reads the processor's clock.
+    /// Whether the last instruction reads the processor's clock.
     reads_clock: bool,
 }
 
-/// One recording in the making.
-pub struct Recorder<S: Sink> {
-    /// The last word is always the translation that is being executed (none before the first).
+/// Makes one recording.
+pub struct Recorder<S: BatchSink> {
+    /// The last word is always the translation that is being executed. It is missing before the
+    /// first.
     words: Vec<u32>,
     sink: Option<S>,
-    known: Vec<Known>,
-    /// By address, physical addresses (unless data accesses are recorded, they are not known) and
-    /// bytes.
-    ids: HashMap<(u64, Physical, Box<[u8]>), TranslationId>,
+    defined: Vec<DefinedTranslation>,
+    /// The number of each translation, by its address, physical addresses and bytes. The physical
+    /// addresses are unknown when data accesses are not recorded.
+    ids: HashMap<(u64, CodeLocation, Box<[u8]>), TranslationId>,
     translations: Vec<Translation>,
     tasks: Vec<Task>,
     task_ids: HashMap<(TaskPointer, Option<u32>, [u8; 16]), TaskId>,
-    /// Executions in which a string instruction only went on.
+    /// The number of executions that only continued a string instruction.
     folded: u64,
-    seen: SeenAccesses,
+    accesses: ObservedAccesses,
 }
 
-/// Where code lies: as [`trace::Pattern::physical`] has it.
-pub type Physical = [Option<u64>; 2];
+/// The physical addresses of code; see [`trace::AccessPattern::physical`].
+pub type CodeLocation = [Option<u64>; 2];
 
-impl<S: Sink> Recorder<S> {
+impl<S: BatchSink> Recorder<S> {
     pub fn new(sink: S) -> Self {
         Recorder {
             words: Vec::with_capacity(BATCH + SLACK),
             sink: Some(sink),
-            known: Vec::new(),
+            defined: Vec::new(),
             ids: HashMap::new(),
             translations: Vec::new(),
             tasks: Vec::new(),
             task_ids: HashMap::new(),
             folded: 0,
-            seen: SeenAccesses::default(),
+            accesses: ObservedAccesses::default(),
         }
     }
 
-    /// The number of a translation, which is defined when it is new. `repeats`: its last
-    /// instruction is a repeated string instruction.
+    /// The number of a translation. A new one is defined. `repeats`: its last instruction is a
+    /// repeated string instruction.
     pub fn define(
         &mut self,
         addr: RunAddr,
         lengths: &[u8],
         code: &[u8],
         repeats: bool,
-        physical: Physical,
+        physical: CodeLocation,
     ) -> TranslationId {
-        let next = TranslationId(self.known.len() as u32);
+        let next = TranslationId(self.defined.len() as u32);
         let id = *self.ids.entry((addr.0, physical, code.into())).or_insert(next);
         if id == next {
             if physical != [None; 2] {
-                self.seen.physical.push((id, physical));
+                self.accesses.physical.push((id, physical));
             }
             let last = code.len() - lengths.last().map_or(0, |&length| usize::from(length));
             let repeats_at = repeats.then(|| addr.0.wrapping_add(last as u64));
-            self.known.push(Known {
+            self.defined.push(DefinedTranslation {
                 instructions: lengths.len() as u16,
                 repeats_at,
                 reads_clock: false,
@@ -122,30 +124,31 @@ impl<S: Sink> Recorder<S> {
         id
     }
 
-    /// The translation's last instruction reads the processor's clock.
+    /// Notes that the last instruction of a translation reads the processor's clock.
     pub fn reads_clock(&mut self, id: TranslationId) {
-        if let Some(known) = self.known.get_mut(id.0 as usize) {
+        if let Some(known) = self.defined.get_mut(id.0 as usize) {
             known.reads_clock = true;
         }
     }
 
-    /// Whether the execution just before the one that is being recorded came to its end, and that
-    /// is a reading of the clock.
+    /// Whether the execution before the current one ran to its end and ended with a reading of the
+    /// clock.
     pub fn is_behind_reading(&self) -> bool {
         let (before, of_left) = match self.words[..] {
-            [.., first, before, _] => (before, Event::is_left(first)),
+            [.., first, before, _] => (before, StreamEvent::is_left(first)),
             [before, _] => (before, false),
             _ => return false,
         };
-        !of_left && self.known.get(before as usize).is_some_and(|known| known.reads_clock)
+        !of_left && self.defined.get(before as usize).is_some_and(|known| known.reads_clock)
     }
 
-    /// The clock went on by so many ticks up to the reading with which the execution before ended.
+    /// Records that the clock advanced by `ticks` up to the reading at the end of the last
+    /// execution.
     pub fn clock(&mut self, ticks: u64) {
         let mut left = ticks;
         loop {
-            let part = left.min(Event::MOST_TICKS.into());
-            self.before_current(Event::Clock(part as u32));
+            let part = left.min(StreamEvent::MOST_TICKS.into());
+            self.before_current(StreamEvent::Clock(part as u32));
             left -= part;
             if left == 0 {
                 return;
@@ -153,7 +156,7 @@ impl<S: Sink> Recorder<S> {
         }
     }
 
-    /// A translation is entered, and the one before came to its end.
+    /// A translation is entered, and the one before ran to its end.
     #[inline]
     pub fn executed(&mut self, id: TranslationId) {
         if self.words.len() >= BATCH {
@@ -162,54 +165,54 @@ impl<S: Sink> Recorder<S> {
         self.words.push(id.0);
     }
 
-    /// As `executed`, where data accesses are recorded.
+    /// The same as `executed` when data accesses are recorded.
     #[inline]
     pub fn executed_with_data(&mut self, id: TranslationId) {
         self.executed(id);
-        self.seen.starts.push(self.seen.addresses.len() as u32);
+        self.accesses.starts.push(self.accesses.addresses.len() as u32);
     }
 
-    /// The translation that is being executed accessed memory.
+    /// The current translation accessed memory.
     #[inline]
-    pub fn access(&mut self, site: Site, addr: u64) {
-        self.seen.sites.push(site);
-        self.seen.addresses.push(addr);
+    pub fn access(&mut self, site: AccessSite, addr: u64) {
+        self.accesses.sites.push(site);
+        self.accesses.addresses.push(addr);
     }
 
     /// A mapping that holds from the next access on.
     pub fn mapping(&mut self, mapping: Mapping) {
-        self.seen.mappings.push((self.seen.addresses.len() as u32, mapping));
+        self.accesses.mappings.push((self.accesses.addresses.len() as u32, mapping));
     }
 
-    /// What frames are used for from the translation on that is being executed; and the names of
-    /// slab caches that are new.
+    /// Changes of the use of frames. They hold from the current translation on. `new_caches` are
+    /// the names of new slab caches.
     #[cold]
-    pub fn used(&mut self, changes: &[UseChange], new_caches: Vec<String>) {
-        let execution = self.seen.starts.len().saturating_sub(1) as u32;
-        self.seen.uses.extend(changes.iter().map(|&change| (execution, change)));
-        self.seen.slab_caches.extend(new_caches);
+    pub fn frame_use_changes(&mut self, changes: &[FrameUseChange], new_caches: Vec<String>) {
+        let execution = self.accesses.starts.len().saturating_sub(1) as u32;
+        self.accesses.uses.extend(changes.iter().map(|&change| (execution, change)));
+        self.accesses.slab_caches.extend(new_caches);
     }
 
-    /// As `executed`, for a translation that is nothing but a repeated string instruction: entered
-    /// again, it only goes on.
+    /// The same as `executed` for a translation that is a single repeated string instruction. When
+    /// it is entered again, it only continues.
     pub fn executed_repeat(&mut self, id: TranslationId) {
-        match self.goes_on(id) {
+        match self.continues(id) {
             true => self.folded += 1,
             false => self.executed(id),
         }
     }
 
-    /// As `executed_repeat`, where data accesses are recorded: those of an execution that only goes
-    /// on belong to the one before.
+    /// The same as `executed_repeat` when data accesses are recorded. The accesses of an execution
+    /// that only continues belong to the execution before.
     pub fn executed_repeat_with_data(&mut self, id: TranslationId) {
-        match self.goes_on(id) {
+        match self.continues(id) {
             true => self.folded += 1,
             false => self.executed_with_data(id),
         }
     }
 
-    fn goes_on(&self, id: TranslationId) -> bool {
-        let repeats_at = |id: u32| self.known.get(id as usize).and_then(|known| known.repeats_at);
+    fn continues(&self, id: TranslationId) -> bool {
+        let repeats_at = |id: u32| self.defined.get(id as usize).and_then(|known| known.repeats_at);
         let before = self.words.last().and_then(|&last| repeats_at(last));
         before.is_some() && before == repeats_at(id.0)
     }
@@ -220,23 +223,23 @@ impl<S: Sink> Recorder<S> {
         let Some(id) = self.words.pop_if(|&mut word| word < FIRST_EVENT) else {
             return;
         };
-        Event::Left { translation: TranslationId(id), instructions: progress as u32 }
+        StreamEvent::Left { translation: TranslationId(id), instructions: progress as u32 }
             .append_to(&mut self.words);
     }
 
-    /// In the translation that is being executed, the kernel switches to this task, or renames it.
+    /// In the current translation, the kernel switches to this task or renames it.
     pub fn switch(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
         let id = self.task(pointer, pid, comm);
-        self.before_current(Event::Task(id));
+        self.before_current(StreamEvent::Task(id));
     }
 
-    /// In the translation that is being executed, the kernel makes this task able to run.
+    /// In the current translation, the kernel makes this task able to run.
     pub fn woken(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
         let id = self.task(pointer, pid, comm);
-        self.before_current(Event::Woken(id));
+        self.before_current(StreamEvent::Woken(id));
     }
 
-    /// The number of a task, which is defined when it is new.
+    /// The number of a task. A new one is defined.
     fn task(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) -> TaskId {
         let next = TaskId(self.task_ids.len() as u32);
         let id = *self.task_ids.entry((pointer, pid, comm)).or_insert(next);
@@ -246,28 +249,27 @@ impl<S: Sink> Recorder<S> {
         id
     }
 
-    /// In the translation that is being executed, the workload executes a marker.
+    /// In the current translation, the workload executes a marker.
     pub fn marker(&mut self, number: u16) {
-        self.before_current(Event::Marker(number.into()));
+        self.before_current(StreamEvent::Marker(number.into()));
     }
 
-    fn before_current(&mut self, event: Event) {
+    fn before_current(&mut self, event: StreamEvent) {
         let current = self.words.pop_if(|&mut word| word < FIRST_EVENT);
         event.append_to(&mut self.words);
         self.words.extend(current);
     }
 
-    /// Recording ends in the translation that is being executed, of whose instructions `reached`
-    /// were reached.
+    /// Recording ends in the current translation, of which `reached` instructions were reached.
     pub fn end_within(&mut self, reached: u16) {
-        let current = self.words.last().and_then(|&last| self.known.get(last as usize));
+        let current = self.words.last().and_then(|&last| self.defined.get(last as usize));
         if current.is_some_and(|current| reached < current.instructions) {
             self.left(reached.into());
         }
     }
 
-    /// Sends what there is; then nothing is recorded any more. Gives the sink back, unless it took
-    /// no more before, and the number of folded executions.
+    /// Sends the last batch and ends recording. Returns the sink, unless it refused a batch before,
+    /// and the number of folded executions.
     pub fn finish(&mut self) -> (Option<S>, u64) {
         self.flush();
         (self.sink.take(), self.folded)
@@ -279,9 +281,9 @@ impl<S: Sink> Recorder<S> {
             tasks: std::mem::take(&mut self.tasks),
             translations: std::mem::take(&mut self.translations),
             words: std::mem::take(&mut self.words),
-            seen: std::mem::take(&mut self.seen),
+            accesses: std::mem::take(&mut self.accesses),
         };
-        // Without a sink what still runs goes round in one batch.
+        // Without a sink, one batch is filled and emptied over and over.
         let empty = match &mut self.sink {
             None => Some(batch.cleared()),
             Some(sink) => sink.send(batch),
@@ -290,7 +292,7 @@ impl<S: Sink> Recorder<S> {
             None => self.sink = None,
             Some(empty) => {
                 (self.tasks, self.translations) = (empty.tasks, empty.translations);
-                (self.words, self.seen) = (empty.words, empty.seen);
+                (self.words, self.accesses) = (empty.words, empty.accesses);
             }
         }
         self.words.reserve(BATCH + SLACK);
@@ -303,28 +305,28 @@ mod tests {
     use trace::events;
 
     #[derive(Default)]
-    struct Kept {
+    struct CollectingSink {
         batches: Vec<Batch>,
-        room: Option<usize>,
+        limit: Option<usize>,
     }
 
-    impl Sink for Kept {
+    impl BatchSink for CollectingSink {
         fn send(&mut self, batch: Batch) -> Option<Batch> {
             self.batches.push(batch);
-            (Some(self.batches.len()) != self.room).then(Batch::default)
+            (Some(self.batches.len()) != self.limit).then(Batch::default)
         }
     }
 
-    fn recorder() -> Recorder<Kept> {
-        Recorder::new(Kept::default())
+    fn recorder() -> Recorder<CollectingSink> {
+        Recorder::new(CollectingSink::default())
     }
 
-    fn finish(mut recorder: Recorder<Kept>) -> (Vec<Batch>, u64) {
+    fn finish(mut recorder: Recorder<CollectingSink>) -> (Vec<Batch>, u64) {
         let (sink, folded) = recorder.finish();
         (sink.unwrap().batches, folded)
     }
 
-    fn all_events(batches: &[Batch]) -> Vec<Event> {
+    fn all_events(batches: &[Batch]) -> Vec<StreamEvent> {
         batches.iter().flat_map(|batch| events(&batch.words)).collect()
     }
 
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn events_stand_before_the_translation_in_which_they_happened() {
+    fn events_come_before_the_translation_in_which_they_happened() {
         let mut recorder = recorder();
         let id = recorder.define(A, &[1, 1, 1], &[0x90; 3], false, [None; 2]);
         recorder.switch(TaskPointer(1), None, [0; 16]);
@@ -366,12 +368,12 @@ mod tests {
         recorder.switch(TaskPointer(1), None, [0; 16]);
         let (batches, _) = finish(recorder);
         let expected = [
-            Event::Task(TaskId(0)),
-            Event::Marker(9),
-            Event::Task(TaskId(1)),
-            Event::Left { translation: id, instructions: 2 },
-            Event::Task(TaskId(0)),
-            Event::Executed(id),
+            StreamEvent::Task(TaskId(0)),
+            StreamEvent::Marker(9),
+            StreamEvent::Task(TaskId(1)),
+            StreamEvent::Left { translation: id, instructions: 2 },
+            StreamEvent::Task(TaskId(0)),
+            StreamEvent::Executed(id),
         ];
         assert_eq!(all_events(&batches), expected);
         assert_eq!(
@@ -381,25 +383,31 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_of_the_clock_stands_behind_the_code_that_read_it() {
+    fn a_reading_of_the_clock_comes_after_the_code_that_read_it() {
         let mut recorder = recorder();
         let reads = recorder.define(A, &[2], &[0x0f, 0x31], false, [None; 2]);
         let next = recorder.define(RunAddr(A.0 + 2), &[1], &[0x90], false, [None; 2]);
         recorder.reads_clock(reads);
         recorder.executed(reads);
-        assert!(!recorder.is_behind_reading(), "it is the reading");
+        assert!(!recorder.is_behind_reading(), "the current execution is the reading");
         recorder.executed(next);
         assert!(recorder.is_behind_reading());
-        recorder.clock(2 * u64::from(Event::MOST_TICKS) + 5);
+        recorder.clock(2 * u64::from(StreamEvent::MOST_TICKS) + 5);
         recorder.executed(next);
-        assert!(!recorder.is_behind_reading(), "come to by another way");
+        assert!(!recorder.is_behind_reading(), "another execution came before");
         recorder.executed(reads);
         recorder.left(1);
         recorder.executed(next);
-        assert!(!recorder.is_behind_reading(), "left: read again later");
+        assert!(!recorder.is_behind_reading(), "the reading was left, and is repeated later");
         let (batches, _) = finish(recorder);
-        let most = Event::Clock(Event::MOST_TICKS);
-        let expected = [Event::Executed(reads), most, most, Event::Clock(5), Event::Executed(next)];
+        let most = StreamEvent::Clock(StreamEvent::MOST_TICKS);
+        let expected = [
+            StreamEvent::Executed(reads),
+            most,
+            most,
+            StreamEvent::Clock(5),
+            StreamEvent::Executed(next),
+        ];
         assert_eq!(all_events(&batches)[..5], expected);
     }
 
@@ -412,13 +420,13 @@ mod tests {
             recorder.switch(TaskPointer(pointer), Some(pid), [name; 16]);
         }
         let (batches, _) = finish(recorder);
-        assert_eq!(all_events(&batches), [0, 1, 2, 3, 0].map(|id| Event::Task(TaskId(id))));
+        assert_eq!(all_events(&batches), [0, 1, 2, 3, 0].map(|id| StreamEvent::Task(TaskId(id))));
     }
 
     #[test]
     fn a_repeated_string_instruction_is_reached_once() {
         let mut recorder = recorder();
-        // mov rcx, rax; rep stosq — then the rest of it alone, as QEMU makes it under icount.
+        // mov rcx, rax; rep stosq. Then its rest alone, as QEMU translates it under icount.
         let first =
             recorder.define(A, &[3, 3], &[0x48, 0x89, 0xc1, 0xf3, 0x48, 0xab], true, [None; 2]);
         let again = recorder.define(RunAddr(A.0 + 3), &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
@@ -429,23 +437,23 @@ mod tests {
         for _ in 0..3 {
             recorder.executed_repeat(again);
         }
-        // An interrupt between two steps: reached again afterwards.
+        // An interrupt between two repetitions: the instruction is reached again afterwards.
         recorder.executed(other);
         recorder.executed_repeat(again);
         recorder.executed_repeat(again);
-        // Another one behind it is no repetition of it.
+        // Another repeated instruction behind it does not continue it.
         recorder.executed_repeat(elsewhere);
         recorder.executed(first);
         recorder.left(1);
         recorder.executed(again);
         let (batches, folded) = finish(recorder);
         let expected = [
-            Event::Executed(first),
-            Event::Executed(other),
-            Event::Executed(again),
-            Event::Executed(elsewhere),
-            Event::Left { translation: first, instructions: 1 },
-            Event::Executed(again),
+            StreamEvent::Executed(first),
+            StreamEvent::Executed(other),
+            StreamEvent::Executed(again),
+            StreamEvent::Executed(elsewhere),
+            StreamEvent::Left { translation: first, instructions: 1 },
+            StreamEvent::Executed(again),
         ];
         assert_eq!(all_events(&batches), expected);
         assert_eq!(folded, 4);
@@ -462,7 +470,7 @@ mod tests {
         let (batches, _) = finish(recorder);
         assert_eq!(
             all_events(&batches),
-            [Event::Left { translation: id, instructions: 2 }, Event::Executed(id)]
+            [StreamEvent::Left { translation: id, instructions: 2 }, StreamEvent::Executed(id)]
         );
     }
 
@@ -487,13 +495,13 @@ mod tests {
         );
         assert_eq!(
             events(&batches[0].words).last(),
-            Some(Event::Left { translation: id, instructions: 1 })
+            Some(StreamEvent::Left { translation: id, instructions: 1 })
         );
     }
 
     #[test]
-    fn memory_stays_flat_when_nobody_takes_the_batches() {
-        let mut recorder = Recorder::new(Kept { batches: Vec::new(), room: Some(1) });
+    fn memory_stays_constant_when_the_sink_takes_no_batches() {
+        let mut recorder = Recorder::new(CollectingSink { batches: Vec::new(), limit: Some(1) });
         let id = recorder.define(A, &[1], &[0x90], false, [None; 2]);
         for _ in 0..5 * BATCH {
             recorder.executed(id);
@@ -509,7 +517,7 @@ mod tests {
         let copy = recorder.define(A, &[3], &[0xf3, 0x48, 0xa5], true, physical);
         let moved = recorder.define(A, &[3], &[0xf3, 0x48, 0xa5], true, [Some(0x200_0000), None]);
         assert_ne!(copy, moved, "the same code elsewhere is another translation");
-        let (load, store) = (Site::new(0, false, 3), Site::new(0, true, 3));
+        let (load, store) = (AccessSite::new(0, false, 3), AccessSite::new(0, true, 3));
         let mapping = Mapping::default();
         for (execution, addr) in [(copy, 0x1000), (copy, 0x1008), (moved, 0x1010)] {
             recorder.executed_repeat_with_data(execution);
@@ -521,13 +529,14 @@ mod tests {
         }
         recorder.executed_with_data(copy);
         let (batches, folded) = finish(recorder);
-        let seen = &batches[0].seen;
-        // The one at the other place is no repetition by its number, but by its address.
+        let accesses = &batches[0].accesses;
+        // The one at the other physical address has another number, but the same address. So it
+        // continues.
         assert_eq!(folded, 2);
-        assert_eq!(seen.addresses, [0x1000, 0x2000, 0x1008, 0x2008, 0x1010, 0x2010]);
-        assert_eq!(seen.sites, [load, store].repeat(3));
-        assert_eq!(seen.starts, [0, 6]);
-        assert_eq!(seen.mappings, [(3, mapping)]);
-        assert_eq!(seen.physical, [(copy, physical), (moved, [Some(0x200_0000), None])]);
+        assert_eq!(accesses.addresses, [0x1000, 0x2000, 0x1008, 0x2008, 0x1010, 0x2010]);
+        assert_eq!(accesses.sites, [load, store].repeat(3));
+        assert_eq!(accesses.starts, [0, 6]);
+        assert_eq!(accesses.mappings, [(3, mapping)]);
+        assert_eq!(accesses.physical, [(copy, physical), (moved, [Some(0x200_0000), None])]);
     }
 }

@@ -1,66 +1,68 @@
-//! What happens when: waiting for marker 1, recording, over. Takes QEMU's callbacks; hands what
-//! they say to the recorder.
+//! The course of a session: waiting for marker 1, recording, over. QEMU's callbacks pass what they
+//! learn to the recorder.
 //!
-//! While waiting, only the first marker and task switches are instrumented. Marker 1 makes QEMU
-//! drop all translations, so that whatever runs from then on is translated anew, at its real
-//! address, with the recorder's callbacks in it. The end drops them again.
+//! While waiting, only marker 1 and task switches are instrumented. Marker 1 makes QEMU drop all
+//! translations. So everything that runs later is translated again, at its real address, with the
+//! recorder's callbacks. The end of the recording drops them again.
 
-use crate::arguments::{Arguments, Data, OnError, TaskPlaces};
-use crate::clock::Clock;
-use crate::frames::Frames;
+use crate::arguments::{Arguments, DataArguments, OnError, TaskPlaces};
+use crate::clock::ClockReader;
+use crate::frames::FrameUses;
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
-use crate::mappings::Mappings;
-use crate::output::Output;
-use crate::qemu::{self, AccessInfo, Cell, PluginId, Reads, Translating, read_memory};
+use crate::mappings::PageMappings;
+use crate::output::RecordingOutput;
+use crate::qemu::{
+    self, AccessInfo, CallbackReads, PluginId, ScoreboardCell, TranslationHandle, read_memory,
+};
 use crate::recorder::Recorder;
 use crate::say;
-use crate::tasks::{Entry, News, TaskWatch};
-use crate::verify::{Checked, Verify};
+use crate::tasks::{TaskChange, TaskFunction, TaskWatch};
+use crate::verify::{CheckedTranslation, Verifier};
 use qemu_plugin_sys::qemu_plugin_tb;
 use std::ffi::{c_uint, c_void};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use trace::{Header, Site, TranslationId, WriteError};
+use trace::{AccessSite, RecordingHeader, TranslationId, WriteError};
 
-/// The one session. Made by `install`, used by the vCPU's thread and, after that has stopped, at
-/// exit; never freed.
+/// The one session. `install` makes it. The thread of the vCPU uses it and, after that thread has
+/// stopped, the callback at exit. It is never freed.
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(null_mut());
-/// What the callback of every execution needs, by itself so that it is one load away. Null when not
-/// recording.
-static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(null_mut());
+/// The data of the callback at every execution, in a pointer of its own, so that one load reaches
+/// it. Null when not recording.
+static RECORDING: AtomicPtr<ActiveRecording> = AtomicPtr::new(null_mut());
 
 struct Session {
     id: PluginId,
-    header: Header,
+    header: RecordingHeader,
     on_error: OnError,
     verify: bool,
     clock: bool,
-    data: Option<Data>,
+    data: Option<DataArguments>,
     values: Vec<(String, u64)>,
     tasks: Option<TaskWatch>,
-    phase: Phase,
+    phase: SessionPhase,
 }
 
-enum Phase {
+enum SessionPhase {
     Waiting(File),
     Recording,
     Over,
 }
 
-struct Recording {
-    /// Written by translated code, see `instruction::progress_stores`.
-    progress: Cell,
-    recorder: Recorder<Output>,
-    verify: Option<Verify>,
-    /// Only where readings of the clock are recorded.
-    clock: Option<Clock>,
-    /// Only where data accesses are recorded.
-    mappings: Option<Mappings>,
-    /// Only where what frames are used for is recorded.
-    frames: Option<Frames>,
-    /// Buffers for the translation callback.
+struct ActiveRecording {
+    /// The progress. Translated code writes it; see `instruction::progress_stores`.
+    progress: ScoreboardCell,
+    recorder: Recorder<RecordingOutput>,
+    verify: Option<Verifier>,
+    /// `None` when readings of the clock are not recorded.
+    clock: Option<ClockReader>,
+    /// `None` when data accesses are not recorded.
+    mappings: Option<PageMappings>,
+    /// `None` when the uses of frames are not recorded.
+    frames: Option<FrameUses>,
+    /// Buffers for the callback at translation.
     lengths: Vec<u8>,
     code: Vec<u8>,
 }
@@ -71,7 +73,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
-    let (tasks, phase) = (tasks.map(TaskWatch::new), Phase::Waiting(file));
+    let (tasks, phase) = (tasks.map(TaskWatch::new), SessionPhase::Waiting(file));
     let session =
         Box::new(Session { id, header, on_error, verify, clock, data, values, tasks, phase });
     SESSION.store(Box::into_raw(session), Ordering::Relaxed);
@@ -81,8 +83,9 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
 }
 
 impl Session {
-    fn begin_output(&mut self) -> Option<Output> {
-        let Phase::Waiting(file) = std::mem::replace(&mut self.phase, Phase::Over) else {
+    fn begin_output(&mut self) -> Option<RecordingOutput> {
+        let SessionPhase::Waiting(file) = std::mem::replace(&mut self.phase, SessionPhase::Over)
+        else {
             return None;
         };
         for (name, addr) in &self.values {
@@ -91,17 +94,18 @@ impl Session {
             }
         }
         let on_error = self.on_error;
-        let begun = Output::begin(file, self.header.clone(), self.data.is_some(), move |error| {
-            failed(on_error, error)
-        });
+        let begun =
+            RecordingOutput::begin(file, self.header.clone(), self.data.is_some(), move |error| {
+                failed(on_error, error)
+            });
         begun.map_err(|error| failed(on_error, &error.into())).ok()
     }
 
     /// Ends the recording: with a clean end, or cut off.
-    fn finish(&mut self, recording: &mut Recording, clean: bool) {
-        self.phase = Phase::Over;
+    fn finish(&mut self, recording: &mut ActiveRecording, clean: bool) {
+        self.phase = SessionPhase::Over;
         let (output, folded) = recording.recorder.finish();
-        // Without an output, or with an error, the writing thread has said why.
+        // Without an output, or after an error, the writing thread has printed the reason.
         let written = output.and_then(|output| output.finish(clean).ok());
         if let Some(verify) = &recording.verify {
             verify.report(written.flatten().as_ref(), folded);
@@ -116,7 +120,7 @@ impl Session {
                 totals.translations
             )),
             Some(None) => say("the recording is cut off"),
-            None => say("the recording is not whole"),
+            None => say("the recording is incomplete"),
         }
     }
 }
@@ -132,16 +136,16 @@ fn failed(on_error: OnError, error: &WriteError) {
     }
 }
 
-/// Runs a callback that may not unwind into QEMU. A panic has printed itself; recording ends with
-/// it.
+/// Runs a callback and catches its panics, which must not unwind into QEMU. A panic prints its own
+/// message and ends the recording.
 fn guarded(callback: impl FnOnce(&mut Session)) {
-    // SAFETY: as in `under_way`; no callback enters `guarded` twice.
+    // SAFETY: as in `active_recording`. No callback enters `guarded` twice.
     let Some(session) = (unsafe { SESSION.load(Ordering::Relaxed).as_mut() }) else {
         return;
     };
     if catch_unwind(AssertUnwindSafe(|| callback(session))).is_err() {
         SESSION.store(null_mut(), Ordering::Relaxed);
-        say("internal error; recording has ended without a clean end");
+        say("internal error: recording ended without a clean end; please report this");
         if session.on_error == OnError::Stop {
             // SAFETY: two system calls, which take no pointer.
             unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
@@ -149,19 +153,20 @@ fn guarded(callback: impl FnOnce(&mut Session)) {
     }
 }
 
-/// The recording that is under way.
+/// The recording in progress.
 #[inline(always)]
-fn under_way() -> Option<&'static mut Recording> {
+fn active_recording() -> Option<&'static mut ActiveRecording> {
     // SAFETY: the pointer comes from `Box::into_raw` and is never freed. Only one callback runs at
     // a time: those of the one vCPU on its thread, and the one at exit after that thread has
-    // stopped. Each is done with the reference before it, or a function that it calls, asks again.
+    // stopped. A callback stops using the reference before it, or a function that it calls, asks
+    // for it again.
     unsafe { RECORDING.load(Ordering::Relaxed).as_mut() }
 }
 
-/// As `guarded`, while recording.
-fn guarded_recording(callback: impl FnOnce(&mut Session, &mut Recording)) {
+/// The same as `guarded`, while recording.
+fn guarded_recording(callback: impl FnOnce(&mut Session, &mut ActiveRecording)) {
     guarded(|session| {
-        if let Some(recording) = under_way() {
+        if let Some(recording) = active_recording() {
             callback(session, recording);
         }
     });
@@ -169,17 +174,17 @@ fn guarded_recording(callback: impl FnOnce(&mut Session, &mut Recording)) {
 
 unsafe extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
     guarded(|session| match session.phase {
-        Phase::Over => {}
-        Phase::Waiting(_) => {
-            say("QEMU ends, and the workload has not executed marker 1");
+        SessionPhase::Over => {}
+        SessionPhase::Waiting(_) => {
+            say("QEMU ended, but the workload has not executed marker 1");
             if let Some(output) = session.begin_output() {
-                // What went wrong was said by the thread; either way there is no clean end.
+                // The thread has printed its error. In any case there is no clean end.
                 let _ = output.finish(false);
             }
         }
-        Phase::Recording => {
-            say("QEMU ends, and the workload has not executed marker 2");
-            if let Some(recording) = under_way() {
+        SessionPhase::Recording => {
+            say("QEMU ended, but the workload has not executed marker 2");
+            if let Some(recording) = active_recording() {
                 session.finish(recording, false);
             }
         }
@@ -194,54 +199,61 @@ mod waiting {
         guarded(|session| {
             let places = session.tasks.as_ref().map(|tasks| tasks.places);
             let mut code = Vec::new();
-            for instruction in Translating(translation).instructions() {
+            for instruction in TranslationHandle(translation).instructions() {
                 code.clear();
                 instruction.append_code(&mut code);
                 if instruction::marker(&code) == Some(MARKER_BEGIN) {
-                    instruction.at_execution(on_marker, Reads::Nothing, 0);
+                    instruction.at_execution(on_marker, CallbackReads::Nothing, 0);
                 }
-                if let Some(entry) = places.and_then(|places| places.entry(instruction.addr())) {
-                    instruction.at_execution(on_entry, Reads::Registers, entry as usize);
+                if let Some(function) =
+                    places.and_then(|places| places.function_at(instruction.addr()))
+                {
+                    instruction.at_execution(
+                        on_task_function,
+                        CallbackReads::Registers,
+                        function as usize,
+                    );
                 }
             }
         });
     }
 
-    unsafe extern "C" fn on_entry(_: c_uint, entry: *mut c_void) {
+    unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
         guarded(|session| {
             if let Some(tasks) = &mut session.tasks
-                && Entry::from_data(entry as usize) != Entry::Wake
+                && TaskFunction::from_data(function as usize) != TaskFunction::Wake
             {
-                tasks.at(Entry::from_data(entry as usize));
+                tasks.at(TaskFunction::from_data(function as usize));
             }
         });
     }
 
     unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
         guarded(|session| {
-            // In a loop the marker may be executed once more before QEMU has dropped the
+            // In a loop, the guest may execute the marker again before QEMU has dropped the
             // translations.
-            if let Phase::Waiting(_) = session.phase
+            if let SessionPhase::Waiting(_) = session.phase
                 && let Some(output) = session.begin_output()
             {
-                session.phase = Phase::Recording;
+                session.phase = SessionPhase::Recording;
                 let mut recorder = Recorder::new(output);
                 if let Some((pointer, pid, comm)) =
                     session.tasks.as_mut().and_then(TaskWatch::current)
                 {
                     recorder.switch(pointer, pid, comm);
                 }
-                let mut frames = session.data.and_then(|data| data.frames).and_then(Frames::find);
+                let mut frames =
+                    session.data.and_then(|data| data.frames).and_then(FrameUses::find);
                 if let Some(frames) = &mut frames {
                     let all = frames.all();
-                    recorder.used(&all, frames.new_names());
+                    recorder.frame_use_changes(&all, frames.new_names());
                 }
-                let recording = Box::new(Recording {
-                    progress: Cell::new(),
+                let recording = Box::new(ActiveRecording {
+                    progress: ScoreboardCell::new(),
                     recorder,
-                    verify: session.verify.then(Verify::new),
-                    clock: session.clock.then(Clock::default),
-                    mappings: session.data.map(|data| Mappings::new(data.page_offset_base)),
+                    verify: session.verify.then(Verifier::new),
+                    clock: session.clock.then(ClockReader::default),
+                    mappings: session.data.map(|data| PageMappings::new(data.page_offset_base)),
                     frames,
                     lengths: Vec::new(),
                     code: Vec::new(),
@@ -267,12 +279,12 @@ mod recording {
     unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
         guarded_recording(|session, recording| {
             let places = session.tasks.as_ref().map(|tasks| tasks.places);
-            recording.instrument(Translating(translation), places);
+            recording.instrument(TranslationHandle(translation), places);
         });
     }
 
-    impl Recording {
-        fn instrument(&mut self, translation: Translating, places: Option<TaskPlaces>) {
+    impl ActiveRecording {
+        fn instrument(&mut self, translation: TranslationHandle, places: Option<TaskPlaces>) {
             self.lengths.clear();
             self.code.clear();
             let (mut may_leave, mut repeats, mut reads_clock) = (Vec::new(), false, false);
@@ -282,7 +294,8 @@ mod recording {
                 self.lengths.push(instruction.append_code(&mut self.code));
                 let traits = instruction::traits(&self.code[start..]);
                 may_leave.push(traits.may_leave);
-                // What repeats is always the last: QEMU ends a translation with it.
+                // A repeated string instruction is always the last: QEMU ends a translation with
+                // it.
                 repeats = traits.repeats;
                 reads_clock = traits.reads_clock;
                 if let Some(verify) = &self.verify {
@@ -291,18 +304,24 @@ mod recording {
                 if self.mappings.is_some() {
                     instruction.at_access(on_load, on_store, i);
                     if traits.drops_mappings {
-                        instruction.at_execution(on_drop_of_mappings, Reads::Nothing, 0);
+                        instruction.at_execution(on_drop_of_mappings, CallbackReads::Nothing, 0);
                     }
                 }
                 if let Some(number) = instruction::marker(&self.code[start..]) {
                     instruction.at_execution(
                         on_marker,
-                        Reads::Nothing,
+                        CallbackReads::Nothing,
                         usize::from(number) << 16 | (i + 1),
                     );
                 }
-                if let Some(entry) = places.and_then(|places| places.entry(instruction.addr())) {
-                    instruction.at_execution(on_entry, Reads::Registers, entry as usize);
+                if let Some(function) =
+                    places.and_then(|places| places.function_at(instruction.addr()))
+                {
+                    instruction.at_execution(
+                        on_task_function,
+                        CallbackReads::Registers,
+                        function as usize,
+                    );
                 }
             }
             let size = self.code.len() as u64;
@@ -323,29 +342,39 @@ mod recording {
                 if let (Some(first), true) =
                     (instructions.first(), clock.is_behind(translation.addr().0))
                 {
-                    first.at_execution(on_clock, Reads::Registers, 0);
+                    first.at_execution(on_clock, CallbackReads::Registers, 0);
                 }
             }
             if self.verify.is_some() {
-                let checked =
-                    Checked { addr: translation.addr(), instructions: instructions.len() as u64 };
+                let checked = CheckedTranslation {
+                    addr: translation.addr(),
+                    instructions: instructions.len() as u64,
+                };
                 let data = Box::into_raw(Box::new(checked)) as usize;
-                translation.at_execution(on_execution_to_verify, Reads::Registers, data);
+                translation.at_execution(on_execution_to_verify, CallbackReads::Registers, data);
             }
             let callback = match (repeats && instructions.len() == 1, self.mappings.is_some()) {
-                (false, false) => on_execution,
-                (true, false) => on_repeat,
-                (false, true) => on_execution_with_data,
-                (true, true) => on_repeat_with_data,
+                (false, false) => on_execution::<false>,
+                (true, false) => on_repeat::<false>,
+                (false, true) => on_execution::<true>,
+                (true, true) => on_repeat::<true>,
             };
-            translation.at_execution(callback, Reads::Nothing, id.0 as usize);
+            translation.at_execution(callback, CallbackReads::Nothing, id.0 as usize);
             for store in instruction::progress_stores(&may_leave) {
                 instructions[store.before]
                     .store_at_execution(&self.progress, store.progress.into());
             }
         }
 
-        /// Notes that the translation before was left.
+        #[inline]
+        fn executed<const WITH_DATA: bool>(&mut self, id: TranslationId) {
+            match WITH_DATA {
+                true => self.recorder.executed_with_data(id),
+                false => self.recorder.executed(id),
+            }
+        }
+
+        /// Records that the translation before was left.
         #[cold]
         fn left(&mut self, progress: u64) {
             self.progress.set(0);
@@ -353,62 +382,38 @@ mod recording {
         }
     }
 
-    /// Every execution of every translation comes through here: some 50 million times a second.
-    /// Nothing in it can panic.
-    unsafe extern "C" fn on_execution(_: c_uint, id: *mut c_void) {
-        let Some(recording) = under_way() else {
+    /// Every execution of every translation calls this: about 50 million times a second. Nothing in
+    /// it can panic. `WITH_DATA`: data accesses are recorded.
+    unsafe extern "C" fn on_execution<const WITH_DATA: bool>(_: c_uint, id: *mut c_void) {
+        let Some(recording) = active_recording() else {
             return;
         };
         let progress = recording.progress.get();
         if progress != 0 {
             recording.left(progress);
         }
-        recording.recorder.executed(TranslationId(id as u32));
+        recording.executed::<WITH_DATA>(TranslationId(id as u32));
     }
 
-    /// As often, where the guest copies memory.
-    unsafe extern "C" fn on_repeat(_: c_uint, id: *mut c_void) {
-        let Some(recording) = under_way() else {
+    /// The same for a translation that is a single repeated string instruction. QEMU calls this as
+    /// often as `on_execution` while the guest copies memory.
+    unsafe extern "C" fn on_repeat<const WITH_DATA: bool>(_: c_uint, id: *mut c_void) {
+        let Some(recording) = active_recording() else {
             return;
         };
         let id = TranslationId(id as u32);
         match recording.progress.get() {
+            0 if WITH_DATA => recording.recorder.executed_repeat_with_data(id),
             0 => recording.recorder.executed_repeat(id),
             progress => {
                 recording.left(progress);
-                recording.recorder.executed(id);
-            }
-        }
-    }
-
-    /// As `on_execution`, where data accesses are recorded.
-    unsafe extern "C" fn on_execution_with_data(_: c_uint, id: *mut c_void) {
-        let Some(recording) = under_way() else {
-            return;
-        };
-        let progress = recording.progress.get();
-        if progress != 0 {
-            recording.left(progress);
-        }
-        recording.recorder.executed_with_data(TranslationId(id as u32));
-    }
-
-    unsafe extern "C" fn on_repeat_with_data(_: c_uint, id: *mut c_void) {
-        let Some(recording) = under_way() else {
-            return;
-        };
-        let id = TranslationId(id as u32);
-        match recording.progress.get() {
-            0 => recording.recorder.executed_repeat_with_data(id),
-            progress => {
-                recording.left(progress);
-                recording.recorder.executed_with_data(id);
+                recording.executed::<WITH_DATA>(id);
             }
         }
     }
 
     unsafe extern "C" fn on_load(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
-        access(info, addr, Site::new(instruction as u16, false, qemu::size_log2(info)));
+        access(info, addr, AccessSite::new(instruction as u16, false, qemu::size_log2(info)));
     }
 
     unsafe extern "C" fn on_store(
@@ -417,27 +422,27 @@ mod recording {
         addr: u64,
         instruction: *mut c_void,
     ) {
-        access(info, addr, Site::new(instruction as u16, true, qemu::size_log2(info)));
-        // Behind the store: what it stored is there to be read.
-        if let Some(recording) = under_way()
+        access(info, addr, AccessSite::new(instruction as u16, true, qemu::size_log2(info)));
+        // QEMU calls this after the store, so the stored value can be read.
+        if let Some(recording) = active_recording()
             && let Some(frames) = &mut recording.frames
             && frames.covers(addr)
             && let Some(change) = frames.stored(addr)
         {
-            recording.recorder.used(&[change], frames.new_names());
+            recording.recorder.frame_use_changes(&[change], frames.new_names());
         }
     }
 
-    /// Every access comes through here: as often as executions of translations, or more.
+    /// Every access calls this: as often as there are executions of translations, or more.
     #[inline]
-    fn access(info: AccessInfo, addr: u64, site: Site) {
-        let Some(recording) = under_way() else {
+    fn access(info: AccessInfo, addr: u64, site: AccessSite) {
+        let Some(recording) = active_recording() else {
             return;
         };
         let Some(mappings) = &mut recording.mappings else { return };
         let (first, last) = (addr >> 12, addr.wrapping_add(u64::from(site.size()) - 1) >> 12);
         for page in [first, last] {
-            if !mappings.is_told(page)
+            if !mappings.is_recorded(page)
                 && let Some(mapping) = mappings.learn(page, info)
             {
                 recording.recorder.mapping(mapping);
@@ -446,47 +451,50 @@ mod recording {
         recording.recorder.access(site, addr);
     }
 
-    /// Comes behind the callback that records the execution.
+    /// QEMU calls this after the callback that records the execution.
     unsafe extern "C" fn on_clock(_: c_uint, _: *mut c_void) {
         guarded_recording(|_, recording| {
             if recording.recorder.is_behind_reading()
-                && let Some(ticks) = recording.clock.as_mut().and_then(Clock::ticks)
+                && let Some(ticks) = recording.clock.as_mut().and_then(ClockReader::ticks)
             {
                 recording.recorder.clock(ticks);
             }
         });
     }
 
-    /// Comes before the instruction; until it has been executed there is no access.
+    /// QEMU calls this before the instruction. There is no access until the instruction was
+    /// executed.
     unsafe extern "C" fn on_drop_of_mappings(_: c_uint, _: *mut c_void) {
         guarded_recording(|_, recording| {
             if let Some(mappings) = &mut recording.mappings {
-                mappings.dropped();
+                mappings.drop_all();
             }
         });
     }
 
-    /// Comes before the callback that records the same execution.
+    /// QEMU calls this before the callback that records the same execution.
     unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
         guarded_recording(|_, recording| {
             let progress = recording.progress.get();
-            if let (Some(verify), Some(checked)) =
-                (&mut recording.verify, unsafe { checked.cast::<Checked>().as_ref() })
-            {
+            // SAFETY: `instrument` made the pointer from a box that is never freed.
+            let checked = unsafe { checked.cast::<CheckedTranslation>().as_ref() };
+            if let (Some(verify), Some(checked)) = (&mut recording.verify, checked) {
                 verify.entered(checked, progress);
             }
         });
     }
 
-    unsafe extern "C" fn on_entry(_: c_uint, entry: *mut c_void) {
+    unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
         guarded_recording(|session, recording| {
-            let news =
-                session.tasks.as_mut().and_then(|tasks| tasks.at(Entry::from_data(entry as usize)));
-            match news {
-                Some(News::Runs((pointer, pid, comm))) => {
+            let change = session
+                .tasks
+                .as_mut()
+                .and_then(|tasks| tasks.at(TaskFunction::from_data(function as usize)));
+            match change {
+                Some(TaskChange::Switched((pointer, pid, comm))) => {
                     recording.recorder.switch(pointer, pid, comm)
                 }
-                Some(News::Woken((pointer, pid, comm))) => {
+                Some(TaskChange::Woken((pointer, pid, comm))) => {
                     recording.recorder.woken(pointer, pid, comm)
                 }
                 None => {}
@@ -494,11 +502,11 @@ mod recording {
         });
     }
 
-    /// `data`: the marker's number, and from bit 0 how many instructions of the translation are
-    /// reached with it.
+    /// `data`: from bit 16 the marker's number, from bit 0 the number of instructions of the
+    /// translation reached with it.
     unsafe extern "C" fn on_marker(_: c_uint, data: *mut c_void) {
         guarded_recording(|session, recording| {
-            if let Phase::Recording = session.phase {
+            if let SessionPhase::Recording = session.phase {
                 let (number, reached) = ((data as usize >> 16) as u16, data as usize as u16);
                 match number {
                     MARKER_END | MARKER_FAILED => {

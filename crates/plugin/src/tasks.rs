@@ -1,98 +1,99 @@
-//! Who is running: reads, at a task switch or when a task is renamed, which task it is and what it
-//! is called.
+//! Follows the running task. At a task switch and when a task is renamed, it reads the task and its
+//! name.
 
 use crate::arguments::TaskPlaces;
 use crate::qemu::{Register, read_memory};
 use crate::say;
 use trace::{RunAddr, TaskPointer};
 
-/// A task: pointer, pid, comm.
-pub type Who = (TaskPointer, Option<u32>, [u8; 16]);
+/// A task: pointer, pid and comm.
+pub type TaskIdentity = (TaskPointer, Option<u32>, [u8; 16]);
 
-/// A function of the kernel at whose entry something is learned about tasks.
+/// A function of the kernel whose function shows a change of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum TaskFunction {
     /// `__switch_to(prev, next)`
     SwitchTo,
     /// `__set_task_comm(task, name, exec)`
     SetComm,
-    /// `enqueue_task_fair(rq, task, flags)` and its like
+    /// `enqueue_task_fair(rq, task, flags)` and similar functions
     Wake,
 }
 
-/// What was learned.
+/// A change of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// This task runs from now on, under this name.
-    Runs(Who),
+pub enum TaskChange {
+    /// This task runs from now on, with this name.
+    Switched(TaskIdentity),
     /// This task is able to run.
-    Woken(Who),
+    Woken(TaskIdentity),
 }
 
-impl Entry {
-    /// From `entry as usize`, which is what a callback can be given.
-    pub fn from_data(data: usize) -> Entry {
+impl TaskFunction {
+    /// The function for `function as usize`, the value that a callback receives.
+    pub fn from_data(data: usize) -> TaskFunction {
         match data {
-            data if data == Entry::SetComm as usize => Entry::SetComm,
-            data if data == Entry::Wake as usize => Entry::Wake,
-            _ => Entry::SwitchTo,
+            data if data == TaskFunction::SetComm as usize => TaskFunction::SetComm,
+            data if data == TaskFunction::Wake as usize => TaskFunction::Wake,
+            _ => TaskFunction::SwitchTo,
         }
     }
 }
 
 impl TaskPlaces {
-    /// What is learned at this instruction.
-    pub fn entry(&self, addr: RunAddr) -> Option<Entry> {
+    /// The function that begins at this instruction, if a task can change there.
+    pub fn function_at(&self, addr: RunAddr) -> Option<TaskFunction> {
         if addr.0 == self.switch_to {
-            return Some(Entry::SwitchTo);
+            return Some(TaskFunction::SwitchTo);
         }
         if Some(addr.0) == self.set_comm {
-            return Some(Entry::SetComm);
+            return Some(TaskFunction::SetComm);
         }
-        (addr.0 != 0 && self.wakes.contains(&addr.0)).then_some(Entry::Wake)
+        (addr.0 != 0 && self.wakes.contains(&addr.0)).then_some(TaskFunction::Wake)
     }
 }
 
-/// Follows the guest's task switches, before a recording begins and while it lasts.
+/// Follows the guest's task switches, before a recording and during it.
 pub struct TaskWatch {
     pub places: TaskPlaces,
-    /// Where a function finds its first two arguments (System V ABI, section 3.2.3). Looked up when
-    /// first needed: there are no registers before the vCPU runs.
+    /// The registers of a function's first two arguments (System V ABI, section 3.2.3). They are
+    /// looked up at the first use: there are no registers before the vCPU runs.
     arguments: Option<[Register; 2]>,
-    /// The task that runs now, once a switch was seen.
+    /// The running task, after the first switch.
     current: Option<TaskPointer>,
-    complained: bool,
+    warned: bool,
 }
 
 impl TaskWatch {
     pub fn new(places: TaskPlaces) -> TaskWatch {
-        TaskWatch { places, arguments: None, current: None, complained: false }
+        TaskWatch { places, arguments: None, current: None, warned: false }
     }
 
-    /// At the entry of a function, in a callback that reads registers: gives what is news.
-    pub fn at(&mut self, entry: Entry) -> Option<News> {
+    /// Reads the change at the entry of a function. Must be called in a callback that reads
+    /// registers.
+    pub fn at(&mut self, function: TaskFunction) -> Option<TaskChange> {
         let [first, second] = self.arguments()?;
-        match entry {
-            Entry::SwitchTo => {
+        match function {
+            TaskFunction::SwitchTo => {
                 self.current = Some(TaskPointer(second));
-                self.current().map(News::Runs)
+                self.current().map(TaskChange::Switched)
             }
-            Entry::Wake => self.who(TaskPointer(second)).map(News::Woken),
-            Entry::SetComm if self.current == Some(TaskPointer(first)) => {
+            TaskFunction::Wake => self.identify(TaskPointer(second)).map(TaskChange::Woken),
+            TaskFunction::SetComm if self.current == Some(TaskPointer(first)) => {
                 let name = self.readable(read_memory::<15>(second), second)?;
                 let (pointer, pid, _) = self.current()?;
-                Some(News::Runs((pointer, pid, comm(&name))))
+                Some(TaskChange::Switched((pointer, pid, comm(&name))))
             }
-            Entry::SetComm => None,
+            TaskFunction::SetComm => None,
         }
     }
 
-    /// The task that runs now.
-    pub fn current(&mut self) -> Option<Who> {
-        self.who(self.current?)
+    /// The running task.
+    pub fn current(&mut self) -> Option<TaskIdentity> {
+        self.identify(self.current?)
     }
 
-    fn who(&mut self, pointer: TaskPointer) -> Option<Who> {
+    fn identify(&mut self, pointer: TaskPointer) -> Option<TaskIdentity> {
         let place = pointer.0.wrapping_add(self.places.comm);
         let comm = self.readable(read_memory(place), place)?;
         let pid = match self.places.pid {
@@ -111,29 +112,29 @@ impl TaskWatch {
         let values =
             self.arguments.and_then(|[first, second]| Some([first.value()?, second.value()?]));
         if values.is_none() {
-            self.complain("registers rdi and rsi cannot be read");
+            self.warn_once("registers rdi and rsi cannot be read");
         }
         values
     }
 
     fn readable<const N: usize>(&mut self, bytes: Option<[u8; N]>, place: u64) -> Option<[u8; N]> {
         if bytes.is_none() {
-            self.complain(&format!("memory at {place:#x} cannot be read"));
+            self.warn_once(&format!("memory at {place:#x} cannot be read"));
         }
         bytes
     }
 
-    fn complain(&mut self, what: &str) {
-        if !self.complained {
+    fn warn_once(&mut self, what: &str) {
+        if !self.warned {
             say(&format!(
-                "{what}; are switch_to=, set_comm=, comm= and pid= this kernel's? Tasks are missing in the recording"
+                "{what}; tasks will be missing in the recording; check that switch_to=, set_comm=, comm= and pid= belong to this kernel"
             ));
-            self.complained = true;
+            self.warned = true;
         }
     }
 }
 
-/// A name as the kernel keeps it: cut, and filled up with NUL.
+/// A name as the kernel keeps it: cut to its length, and padded with NUL.
 fn comm(name: &[u8; 15]) -> [u8; 16] {
     let mut comm = [0; 16];
     let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_known_by_address() {
+    fn task_functions_are_found_by_address() {
         let places = TaskPlaces {
             switch_to: 0x10,
             set_comm: None,
@@ -160,14 +161,16 @@ mod tests {
             comm: 0,
             pid: None,
         };
-        assert_eq!(places.entry(RunAddr(0x10)), Some(Entry::SwitchTo));
-        assert_eq!(places.entry(RunAddr(0x20)), None);
-        assert_eq!(places.entry(RunAddr(0)), None);
+        assert_eq!(places.function_at(RunAddr(0x10)), Some(TaskFunction::SwitchTo));
+        assert_eq!(places.function_at(RunAddr(0x20)), None);
+        assert_eq!(places.function_at(RunAddr(0)), None);
         assert_eq!(
-            places.entry(RunAddr(0x40)).map(|entry| Entry::from_data(entry as usize)),
-            Some(Entry::Wake)
+            places
+                .function_at(RunAddr(0x40))
+                .map(|function| TaskFunction::from_data(function as usize)),
+            Some(TaskFunction::Wake)
         );
         let places = TaskPlaces { set_comm: Some(0x20), ..places };
-        assert_eq!(places.entry(RunAddr(0x20)), Some(Entry::SetComm));
+        assert_eq!(places.function_at(RunAddr(0x20)), Some(TaskFunction::SetComm));
     }
 }

@@ -1,43 +1,45 @@
-//! The recorder's own audit (`verify=on`): counts every instruction by itself, inline, and reads
-//! the real address at every execution; compares both with what is recorded, execution by
-//! execution.
+//! The recorder's own check (`verify=on`). It counts every instruction inline, and reads the real
+//! address at every execution. It compares both with what is recorded, execution by execution.
 //!
-//! It shares nothing with the recorder's scheme (progress stores, addresses at translation) but the
-//! translations themselves.
+//! It shares only the translations with the recorder. It uses neither progress stores nor addresses
+//! from the time of translation.
 
-use crate::qemu::{Cell, Instruction, Register};
+use crate::qemu::{InstructionHandle, Register, ScoreboardCell};
 use crate::say;
 use std::collections::BTreeMap;
-use trace::{RunAddr, Totals};
+use trace::{RecordingTotals, RunAddr};
 
-/// How many differences of a kind are listed one by one.
+/// The number of differences of a kind that are listed one by one.
 const LISTED: u64 = 20;
 
-/// What is checked of a translation. Never freed: translated code refers to it.
-pub struct Checked {
+/// The checked properties of a translation. Never freed: translated code refers to it.
+pub struct CheckedTranslation {
     pub addr: RunAddr,
     pub instructions: u64,
 }
 
-pub struct Verify {
-    /// Instructions begun, counted one by one.
-    kernel: Cell,
-    user: Cell,
+/// The check of a recording.
+pub struct Verifier {
+    /// The kernel's instructions that were begun, counted one by one.
+    kernel: ScoreboardCell,
+    /// The users' instructions that were begun, counted one by one.
+    user: ScoreboardCell,
     rip: Option<Register>,
-    /// The execution before: what is to be compared, and the counters when it began.
-    before: Option<&'static Checked>,
+    /// The execution before, which is compared next.
+    before: Option<&'static CheckedTranslation>,
+    /// The value of both counters when it began.
     counted_before: u64,
     executions: u64,
     wrong_counts: u64,
-    /// By what the address was taken for and what it was: how many executions.
+    /// The number of executions by recorded address and real address, where the two differ.
     aliases: BTreeMap<(RunAddr, RunAddr), u64>,
 }
 
-impl Verify {
-    pub fn new() -> Verify {
-        Verify {
-            kernel: Cell::new(),
-            user: Cell::new(),
+impl Verifier {
+    pub fn new() -> Verifier {
+        Verifier {
+            kernel: ScoreboardCell::new(),
+            user: ScoreboardCell::new(),
             rip: None,
             before: None,
             counted_before: 0,
@@ -47,14 +49,14 @@ impl Verify {
         }
     }
 
-    pub fn count(&self, instruction: Instruction) {
+    pub fn count(&self, instruction: InstructionHandle) {
         let cell = if instruction.addr().is_kernel() { &self.kernel } else { &self.user };
         instruction.add_at_execution(cell, 1);
     }
 
-    /// A translation is entered; `progress` is the recorder's of the one before. In a callback that
-    /// reads registers.
-    pub fn entered(&mut self, checked: &'static Checked, progress: u64) {
+    /// A translation is entered. `progress` is the recorder's progress of the one before. Must be
+    /// called in a callback that reads registers.
+    pub fn entered(&mut self, checked: &'static CheckedTranslation, progress: u64) {
         let counted = self.kernel.get() + self.user.get();
         if let Some(before) = self.before {
             let recorded = if progress == 0 { before.instructions } else { progress };
@@ -69,13 +71,13 @@ impl Verify {
         }
     }
 
-    fn compare(&mut self, translation: &Checked, recorded: u64, counted: u64) {
+    fn compare(&mut self, translation: &CheckedTranslation, recorded: u64, counted: u64) {
         if recorded == counted {
             return;
         }
         self.wrong_counts += 1;
         if self.wrong_counts <= LISTED {
-            let Checked { addr, instructions } = translation;
+            let CheckedTranslation { addr, instructions } = translation;
             say(&format!(
                 "verify: execution {}: {addr} of {instructions} instructions: {recorded} recorded, {counted} counted",
                 self.executions
@@ -83,9 +85,9 @@ impl Verify {
         }
     }
 
-    /// Says what came out. `folded`: instructions counted here that only went on with a string
-    /// instruction.
-    pub fn report(&self, totals: Option<&Totals>, folded: u64) {
+    /// Prints the results. `folded` is the number of counted instructions that only continued a
+    /// string instruction.
+    pub fn report(&self, totals: Option<&RecordingTotals>, folded: u64) {
         let (kernel, user) = (self.kernel.get(), self.user.get());
         let total = kernel + user;
         say(&format!(
@@ -101,8 +103,10 @@ impl Verify {
         let (executions, wrong) = (self.executions, self.wrong_counts);
         say(&format!("verify: {executions} executions compared, {wrong} with a wrong count"));
         let aliased = |kernel| {
-            let of_kind =
-                self.aliases.iter().filter(|((taken_for, _), _)| taken_for.is_kernel() == kernel);
+            let of_kind = self
+                .aliases
+                .iter()
+                .filter(|((recorded_at, _), _)| recorded_at.is_kernel() == kernel);
             of_kind.map(|(_, count)| count).sum::<u64>()
         };
         say(&format!(
@@ -110,9 +114,9 @@ impl Verify {
             aliased(true),
             aliased(false)
         ));
-        // The kernel's, which matter most, are the highest.
-        for ((taken_for, real), count) in self.aliases.iter().rev().take(LISTED as usize) {
-            say(&format!("verify: {count} executions at {real} recorded at {taken_for}"));
+        // The kernel's addresses, which matter most, are the highest.
+        for ((recorded_at, real), count) in self.aliases.iter().rev().take(LISTED as usize) {
+            say(&format!("verify: {count} executions at {real} recorded at {recorded_at}"));
         }
     }
 }

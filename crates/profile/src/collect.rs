@@ -8,7 +8,7 @@ use crate::joint::{self, JointMisses};
 use crate::temporal_edges::{RECENT_BYTES, TemporalEdges};
 use crate::{Process, Profile, Source};
 use anyhow::Context;
-use execution::part::{Cut, Part, executed};
+use execution::part::{PartFilter, RecordingPart, open_executions};
 use host::progress::Progress;
 use host::recording::Recording;
 use image::address::LinkAddr;
@@ -17,7 +17,7 @@ use layout::graph::{EdgeKind, SeedClass};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufReader, Read};
-use trace::{Chunk, Event, Reader, Task, TaskId, Translation, TranslationId};
+use trace::{Chunk, RecordingReader, StreamEvent, Task, TaskId, Translation, TranslationId};
 
 /// Interrupted transitions that wait for the way back; beyond that the oldest is forgotten, and one
 /// edge with it.
@@ -36,9 +36,9 @@ pub enum Besides {
 /// # Errors
 /// The recording is damaged, cut off, or of another kernel than `image`.
 pub fn collect<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     image: &Image,
-    cut: &mut Cut,
+    cut: &mut PartFilter,
     besides: Besides,
 ) -> anyhow::Result<Profile> {
     let header = reader.header().clone();
@@ -150,16 +150,16 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: StreamEvent) {
         match event {
-            Event::Executed(TranslationId(id)) => self.executed(id),
-            Event::Left { translation: TranslationId(id), instructions } => {
+            StreamEvent::Executed(TranslationId(id)) => self.executed(id),
+            StreamEvent::Left { translation: TranslationId(id), instructions } => {
                 self.left(id, instructions)
             }
-            Event::Task(TaskId(task)) => {
+            StreamEvent::Task(TaskId(task)) => {
                 self.current = self.table_of_task.get(task as usize).copied().unwrap_or(0)
             }
-            Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
+            StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => {}
         }
     }
 
@@ -278,7 +278,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn finish(self, header: trace::Header) -> Profile {
+    fn finish(self, header: trace::RecordingHeader) -> Profile {
         let mut profile = Profile {
             seeds: self.seeds,
             joint_misses: self.joint.counts(self.image),
@@ -327,11 +327,11 @@ impl<'a> Collector<'a> {
 pub fn of_recording(
     recording: &Recording,
     image: &Image,
-    part: &Part,
+    part: &RecordingPart,
     besides: Besides,
 ) -> anyhow::Result<Profile> {
     let named = || recording.trace().display().to_string();
-    let mut cut = part.cut(|| executed(recording)).with_context(named)?;
+    let mut cut = part.cut(|| open_executions(recording)).with_context(named)?;
     let trace = recording.trace();
     let file = File::open(&trace).with_context(named)?;
     let progress = Progress::of(
@@ -339,7 +339,7 @@ pub fn of_recording(
         format!("counts of {}", trace.display()),
     );
     let from = progress.reading(BufReader::with_capacity(1 << 20, file));
-    let mut reader = Reader::new(from).with_context(named)?.without_data();
+    let mut reader = RecordingReader::new(from).with_context(named)?.without_data();
     let mut profile = collect(&mut reader, image, &mut cut, besides).with_context(named)?;
     if !part.is_whole() {
         profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));
@@ -433,7 +433,7 @@ fn add_edge(
 mod tests {
     use super::*;
     use image::{Block, End, Function};
-    use trace::{Header, RunAddr, TaskPointer, Writer};
+    use trace::{RecordingHeader, RecordingWriter, RunAddr, TaskPointer};
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
@@ -489,10 +489,14 @@ mod tests {
         ]
     }
 
-    fn profile_of(events: &[Event]) -> Profile {
-        let header =
-            Header { build_id: "5f3c".into(), workload: "net".into(), seed: 1, conditions: vec![] };
-        let mut writer = Writer::new(Vec::new(), &header).unwrap();
+    fn profile_of(events: &[StreamEvent]) -> Profile {
+        let header = RecordingHeader {
+            build_id: "5f3c".into(),
+            workload: "net".into(),
+            seed: 1,
+            conditions: vec![],
+        };
+        let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
         writer.translations(&translations()).unwrap();
         let task = |id, name: &[u8]| {
             let mut comm = [0; 16];
@@ -510,16 +514,16 @@ mod tests {
         writer.stream(&words).unwrap();
         let (bytes, _) = writer.end().unwrap();
         collect(
-            &mut Reader::new(&bytes[..]).unwrap(),
+            &mut RecordingReader::new(&bytes[..]).unwrap(),
             &image(),
-            &mut Cut::whole(),
+            &mut PartFilter::whole(),
             Besides::Nothing,
         )
         .unwrap()
     }
 
-    fn run(id: u32) -> Event {
-        Event::Executed(TranslationId(id))
+    fn run(id: u32) -> StreamEvent {
+        StreamEvent::Executed(TranslationId(id))
     }
 
     fn edge(profile: &Profile, from: u64, to: u64) -> Option<(EdgeKind, u64)> {
@@ -565,7 +569,7 @@ mod tests {
 
     #[test]
     fn what_was_left_midway_counts_as_far_as_it_came() {
-        let left = |translation, instructions| Event::Left {
+        let left = |translation, instructions| StreamEvent::Left {
             translation: TranslationId(translation),
             instructions,
         };
@@ -577,7 +581,7 @@ mod tests {
 
     #[test]
     fn processes_are_told_apart_and_code_without_a_function_is_listed() {
-        let task = |id| Event::Task(TaskId(id));
+        let task = |id| StreamEvent::Task(TaskId(id));
         let profile = profile_of(&[task(0), run(USER), task(1), run(MODULE), run(G)]);
         assert_eq!(profile.processes["sh"].user_instructions, 2);
         assert_eq!(profile.processes["httpd"].kernel_instructions, 3);
@@ -586,12 +590,12 @@ mod tests {
 
     #[test]
     fn a_recording_of_another_kernel_is_refused() {
-        let header = Header { build_id: "00ae".into(), ..Header::default() };
-        let (bytes, _) = Writer::new(Vec::new(), &header).unwrap().end().unwrap();
+        let header = RecordingHeader { build_id: "00ae".into(), ..RecordingHeader::default() };
+        let (bytes, _) = RecordingWriter::new(Vec::new(), &header).unwrap().end().unwrap();
         let error = collect(
-            &mut Reader::new(&bytes[..]).unwrap(),
+            &mut RecordingReader::new(&bytes[..]).unwrap(),
             &image(),
-            &mut Cut::whole(),
+            &mut PartFilter::whole(),
             Besides::Nothing,
         )
         .unwrap_err();

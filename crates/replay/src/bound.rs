@@ -15,13 +15,13 @@
 
 use crate::results::{Bound, Sides};
 use anyhow::{Context, Result, ensure};
-use execution::part::Cut;
+use execution::part::PartFilter;
 use image::Image;
 use profile::ideal::{IdealCache, Unit, Units};
-use sim::Machine;
+use sim::MachineModel;
 use std::collections::BinaryHeap;
 use std::io::Read;
-use trace::{Chunk, Event, Reader, TranslationId};
+use trace::{Chunk, RecordingReader, StreamEvent, TranslationId};
 
 /// Belady's policy knows the future: all fetches are kept, in 8 bytes each, at most 2 GB of them.
 const MOST_FETCHES: usize = 1 << 28;
@@ -31,10 +31,10 @@ const MOST_FETCHES: usize = 1 << 28;
 /// # Errors
 /// The recording is damaged, or too long to be kept in memory.
 pub fn bound<R: Read>(
-    mut reader: Reader<R>,
+    mut reader: RecordingReader<R>,
     image: &Image,
-    cut: &mut Cut,
-    machine: &Machine,
+    cut: &mut PartFilter,
+    machine: &MachineModel,
 ) -> Result<Bound> {
     let line = u64::from(machine.l1i_line);
     let mut units = Units::new(line, 0);
@@ -52,11 +52,14 @@ pub fn bound<R: Read>(
             Chunk::Stream(words) => {
                 for event in trace::events(&words).filter(|event| cut.keeps(event)) {
                     let (translation, reached) = match event {
-                        Event::Executed(TranslationId(id)) => (id, lengths[id as usize]),
-                        Event::Left { translation: TranslationId(id), instructions } => {
+                        StreamEvent::Executed(TranslationId(id)) => (id, lengths[id as usize]),
+                        StreamEvent::Left { translation: TranslationId(id), instructions } => {
                             (id, instructions)
                         }
-                        Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {
+                        StreamEvent::Task(_)
+                        | StreamEvent::Marker(_)
+                        | StreamEvent::Woken(_)
+                        | StreamEvent::Clock(_) => {
                             continue;
                         }
                     };

@@ -10,7 +10,7 @@ use crate::application::{Application, Spaces};
 use crate::results::{Misses, Sides};
 use crate::{Asked, Layout, LayoutCounts, Replayed, Trials};
 use anyhow::{Context, Result};
-use execution::division::Division;
+use execution::division::SetDivision;
 use image::address::LinkAddr;
 use image::estimate;
 use image::place::Placement;
@@ -22,7 +22,7 @@ pub use plan::{AREAS, Area, LINES, Level, PENALTIES, SIZES, Shape, WAYS, figure_
 use profile::Profile;
 use profile::graph::{self, Movable};
 use serde::Serialize;
-use sim::{CacheDescription, Machine, SimpleModel};
+use sim::{CacheDescription, MachineModel, SimpleModel};
 use std::collections::BTreeMap;
 
 /// One layout with the caches that it is tried on.
@@ -30,8 +30,8 @@ pub struct Test<'a> {
     made: Made,
     layout: Layout,
     shapes: Vec<Shape>,
-    machines: Vec<Machine>,
-    division: Division,
+    machines: Vec<MachineModel>,
+    division: SetDivision,
     /// Where user code moves, too.
     application: Option<&'a Spaces>,
 }
@@ -132,8 +132,7 @@ impl Evaluated {
     /// By which share OptS is faster than Base with a miss penalty in cycles, by the paper's model
     /// (section 5.2).
     pub fn speed_increase(&self, cache: Shape, penalty: f64) -> Option<f64> {
-        let model =
-            SimpleModel { miss_penalty: penalty, data_references: 0.30, data_miss_rate: 0.05 };
+        let model = SimpleModel::new(penalty, 0.30, 0.05).ok()?;
         let cycles = |level| {
             let misses = self.trial(level, Area::Usual, cache)?.total();
             Some(model.cycles(self.instructions.total(), misses))
@@ -202,7 +201,7 @@ pub const PAPER: [Paper; 7] = [
 /// The image with the counts that layouts are made from: those of all recordings, averaged.
 pub struct Evaluator<'a> {
     image: &'a Image,
-    machine: &'a Machine,
+    machine: &'a MachineModel,
     average: &'a Profile,
     application: &'a Application,
     movable: Movable,
@@ -215,7 +214,7 @@ impl<'a> Evaluator<'a> {
     /// recordings.
     pub fn new(
         image: &'a Image,
-        machine: &'a Machine,
+        machine: &'a MachineModel,
         average: &'a Profile,
         application: &'a Application,
     ) -> Result<Evaluator<'a>> {
@@ -275,14 +274,14 @@ impl<'a> Evaluator<'a> {
         let machines =
             shapes.iter().map(|&shape| self.machine_with(shape)).collect::<Result<_>>()?;
         let division = match made.level {
-            Level::Separate => Division::Halves,
+            Level::Separate => SetDivision::Halves,
             Level::Reserved => self.reserved(&layout.placement),
             Level::Base
             | Level::ChangHwu
             | Level::OptS
             | Level::OptL
             | Level::OptA
-            | Level::Call => Division::Whole,
+            | Level::Call => SetDivision::Whole,
         };
         let application = made.level.lays_out_the_application().then_some(&self.application.spaces);
         if application.is_some() {
@@ -329,7 +328,7 @@ impl<'a> Evaluator<'a> {
 
     /// An eighth of the machine's cache for the lines of the laid out kernel from which most bytes
     /// are fetched, each in a place of its own.
-    fn reserved(&self, placement: &Placement) -> Division {
+    fn reserved(&self, placement: &Placement) -> SetDivision {
         let own = Shape::of(self.machine);
         let mut fetched: BTreeMap<u64, u64> = BTreeMap::new();
         for (&addr, &count) in &self.average.blocks {
@@ -345,14 +344,14 @@ impl<'a> Evaluator<'a> {
         lines.sort_by_key(|&(line, bytes)| (std::cmp::Reverse(bytes), line));
         let sets = own.sets() / 8;
         let places = (0..own.ways).flat_map(|_| 0..sets as u32);
-        Division::Reserved {
+        SetDivision::Reserved {
             sets: sets as u32,
             lines: lines.iter().map(|&(line, _)| line).zip(places).collect(),
         }
     }
 
     /// The machine with another L1I, and nothing behind it.
-    fn machine_with(&self, shape: Shape) -> Result<Machine> {
+    fn machine_with(&self, shape: Shape) -> Result<MachineModel> {
         let l1i = CacheDescription::new(
             shape.bytes,
             shape.ways,
@@ -365,7 +364,7 @@ impl<'a> Evaluator<'a> {
                 shape.bytes, shape.ways, shape.line
             )
         })?;
-        Ok(Machine {
+        Ok(MachineModel {
             l1i: l1i.geometry,
             l1i_line: l1i.line,
             itlb: None,

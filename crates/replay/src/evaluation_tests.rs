@@ -5,11 +5,11 @@ use crate::application::{Application, recorded};
 use crate::tests::guest::{Memory, record};
 use crate::{Trials, replay_trials};
 use execution::machine;
-use execution::part::Cut;
+use execution::part::PartFilter;
 use image::address::LinkAddr;
 use image::{Block, BuildId, End, Function, Image};
 use profile::collect::{Besides, collect};
-use trace::Reader;
+use trace::RecordingReader;
 
 const K: u64 = 0xffff_ffff_8100_0000;
 /// As many bytes as the paper's cache: what lies so far apart conflicts in it.
@@ -68,19 +68,23 @@ fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
     let (image, recording) = (image(), recording());
     let machine = machine::find("torrellas-8k").unwrap();
     let profile = collect(
-        &mut Reader::new(&*recording).unwrap(),
+        &mut RecordingReader::new(&*recording).unwrap(),
         &image,
-        &mut Cut::whole(),
+        &mut PartFilter::whole(),
         Besides::Nothing,
     )
     .unwrap();
-    let user_code = recorded(&mut Reader::new(&*recording).unwrap()).unwrap();
+    let user_code = recorded(&mut RecordingReader::new(&*recording).unwrap()).unwrap();
     let application = Application::new(&[user_code]).unwrap();
     let evaluator = Evaluator::new(&image, &machine, &profile, &application).unwrap();
     let tests = evaluator.tests().unwrap();
     let trials: Vec<Trials<'_>> = tests.iter().map(Test::trials).collect();
-    let replayed =
-        replay_trials(Reader::new(&*recording).unwrap(), &trials, &mut Cut::whole()).unwrap();
+    let replayed = replay_trials(
+        RecordingReader::new(&*recording).unwrap(),
+        &trials,
+        &mut PartFilter::whole(),
+    )
+    .unwrap();
     let found = evaluator.evaluated(&tests, &replayed, &profile);
 
     let own = Shape::of(&machine);

@@ -28,18 +28,20 @@ mod tests;
 
 use crate::application::Spaces;
 use anyhow::{Context, Result, ensure};
-use execution::data::{DataFlow, PIECE, Stream};
-use execution::division::Division;
-use execution::flow::{Flow, FragmentId, Interruptions};
-use execution::part::Cut;
+use execution::data::{AccessStream, DataFlow, PIECE_WORDS};
+use execution::division::SetDivision;
+use execution::flow::{ExecutionFlow, FragmentId, Interruptions};
+use execution::part::PartFilter;
 use image::BuildId;
 use image::place::Placement;
 use rayon::prelude::*;
-use sim::Machine;
+use sim::MachineModel;
 pub use simulation::Asked;
 use simulation::{Amounts, MachineCounts, Simulation};
 use std::io::Read;
-use trace::{Accesses, Chunk, Header, Patterns, Reader, RunAddr, Totals};
+use trace::{
+    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, RecordingTotals, RunAddr,
+};
 
 /// A layout to run over.
 #[derive(Clone, Debug)]
@@ -71,8 +73,8 @@ pub struct LayoutCounts {
 /// What the whole recording came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
-    pub header: Header,
-    pub totals: Totals,
+    pub header: RecordingHeader,
+    pub totals: RecordingTotals,
     pub interruptions: Interruptions,
     /// Kernel code that ran, as (start, end), ascending and apart.
     pub kernel_code: Vec<(RunAddr, RunAddr)>,
@@ -82,21 +84,21 @@ pub struct Replayed {
 
 /// Runs a recording over `layouts` on the caches of `machines`.
 pub fn replay<R: Read>(
-    reader: Reader<R>,
+    reader: RecordingReader<R>,
     layouts: &[Layout],
-    machines: &[Machine],
+    machines: &[MachineModel],
 ) -> Result<Replayed> {
-    replay_part(reader, layouts, machines, Asked::Caches, &mut Cut::whole())
+    replay_part(reader, layouts, machines, Asked::Caches, &mut PartFilter::whole())
 }
 
 /// Runs the part of a recording that `cut` keeps over `layouts` on `machines`; caches are empty
 /// where it begins. A reader of less than the whole leaves data accesses aside.
 pub fn replay_part<R: Read>(
-    reader: Reader<R>,
+    reader: RecordingReader<R>,
     layouts: &[Layout],
-    machines: &[Machine],
+    machines: &[MachineModel],
     asked: Asked,
-    cut: &mut Cut,
+    cut: &mut PartFilter,
 ) -> Result<Replayed> {
     let trials: Vec<Trials<'_>> =
         layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
@@ -107,11 +109,11 @@ pub fn replay_part<R: Read>(
 #[derive(Clone, Copy)]
 pub struct Trials<'a> {
     pub layout: &'a Layout,
-    pub machines: &'a [Machine],
+    pub machines: &'a [MachineModel],
     pub asked: Asked,
     /// How the sets of the L1I of all machines are divided. What is not whole is for machines of
     /// one number of sets, without data accesses.
-    pub division: &'a Division,
+    pub division: &'a SetDivision,
     /// Where the layout's placement has user code, if that moves, too. Such a layout is for
     /// recordings without data accesses.
     pub application: Option<&'a Spaces>,
@@ -119,15 +121,15 @@ pub struct Trials<'a> {
 
 impl<'a> Trials<'a> {
     /// On caches that are not divided.
-    pub fn new(layout: &'a Layout, machines: &'a [Machine], asked: Asked) -> Trials<'a> {
-        Trials { layout, machines, asked, division: &Division::Whole, application: None }
+    pub fn new(layout: &'a Layout, machines: &'a [MachineModel], asked: Asked) -> Trials<'a> {
+        Trials { layout, machines, asked, division: &SetDivision::Whole, application: None }
     }
 
     fn check(&self) -> Result<()> {
         let sets = || self.machines.iter().map(|machine| machine.l1i.sets());
         let same = sets().min() == sets().max();
         ensure!(
-            *self.division == Division::Whole
+            *self.division == SetDivision::Whole
                 || same && sets().all(|sets| self.division.fits(sets)),
             "the caches for the layout {} cannot be divided so",
             self.layout.name
@@ -139,12 +141,12 @@ impl<'a> Trials<'a> {
 /// As [`replay_part`], each layout on machines of its own. Only where all have the same, and no
 /// user code moves, are data accesses followed.
 pub fn replay_trials<R: Read>(
-    mut reader: Reader<R>,
+    mut reader: RecordingReader<R>,
     trials: &[Trials<'_>],
-    cut: &mut Cut,
+    cut: &mut PartFilter,
 ) -> Result<Replayed> {
     trials.iter().try_for_each(Trials::check)?;
-    let mut flow = Flow::default();
+    let mut flow = ExecutionFlow::default();
     let mut simulations: Vec<Simulation<'_>> = trials.iter().map(Simulation::new).collect();
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);
     if trials.iter().any(|trial| trial.machines != machines || trial.application.is_some()) {
@@ -194,12 +196,12 @@ pub fn replay_trials<R: Read>(
 
 /// The recorded execution runs on all layouts and machines.
 struct Run<'a, 'p> {
-    cut: &'a mut Cut,
-    flow: &'a mut Flow,
+    cut: &'a mut PartFilter,
+    flow: &'a mut ExecutionFlow,
     data: &'a mut DataFlow,
     simulations: &'a mut [Simulation<'p>],
     /// Of a recording with data accesses.
-    patterns: Option<&'a Patterns>,
+    patterns: Option<&'a AccessPatterns>,
 }
 
 impl Run<'_, '_> {
@@ -207,17 +209,17 @@ impl Run<'_, '_> {
         &mut self,
         words: &[u32],
         accesses: &Accesses,
-        patterns: &Patterns,
+        patterns: &AccessPatterns,
     ) -> Result<()> {
-        let mut stream = Stream::new(accesses, patterns);
-        for piece in trace::pieces(words, PIECE) {
+        let mut stream = AccessStream::new(accesses, patterns);
+        for piece in trace::pieces(words, PIECE_WORDS) {
             self.words(piece, Some(&mut stream))?;
         }
         self.data.finish(stream);
         Ok(())
     }
 
-    fn words(&mut self, words: &[u32], stream: Option<&mut Stream<'_>>) -> Result<()> {
+    fn words(&mut self, words: &[u32], stream: Option<&mut AccessStream<'_>>) -> Result<()> {
         let mut ran = Vec::new();
         let cut = &mut *self.cut;
         self.flow.follow(trace::events(words).filter(|event| cut.keeps(event)), &mut ran)?;

@@ -143,8 +143,8 @@ impl Misses {
     }
 }
 
-impl From<sim::Misses> for Misses {
-    fn from(misses: sim::Misses) -> Misses {
+impl From<sim::MissCounts> for Misses {
+    fn from(misses: sim::MissCounts) -> Misses {
         Misses { cold: misses.cold, own: misses.own, other: misses.other }
     }
 }
@@ -174,7 +174,7 @@ pub struct Memory {
 
 impl Memory {
     /// What these counters are on the machine; `None` when it describes no data cache.
-    pub fn new(machine: &sim::Machine, counters: &sim::Counters) -> Option<Memory> {
+    pub fn new(machine: &sim::MachineModel, counters: &sim::MachineCounters) -> Option<Memory> {
         let stalls = machine.stalls(counters)?;
         Some(Memory {
             loads: counters.loads,

@@ -7,7 +7,7 @@ use crate::simulation::DataMisses;
 use crate::{Layout, Replayed};
 use image::address::LinkAddr;
 use image::{BuildId, Function, Image};
-use sim::Machine;
+use sim::MachineModel;
 use std::collections::BTreeMap;
 use trace::RunAddr;
 
@@ -19,7 +19,7 @@ const FUNCTIONS: usize = 30;
 pub fn rows(
     replayed: &Replayed,
     layouts: &[Layout],
-    machines: &[Machine],
+    machines: &[MachineModel],
     image: Option<&Image>,
 ) -> Vec<Row> {
     let mut rows = Vec::new();

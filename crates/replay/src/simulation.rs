@@ -7,21 +7,21 @@
 use crate::Trials;
 use crate::application::Spaces;
 use anyhow::Result;
-use execution::branches::{Branches, Predicting};
-use execution::code::Code;
-use execution::data::{Access, DataFlow, Execution};
-use execution::division::Division;
-use execution::flow::{Exit, Flow, FragmentId};
-use execution::moved::{self, Moved};
-use execution::numbering::{Numbering, Unit};
+use execution::branches::{FragmentBranches, PredictorRun};
+use execution::code::TranslatedCode;
+use execution::data::{DataAccess, DataFlow, Execution};
+use execution::division::SetDivision;
+use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
+use execution::moved::{self, MovedFragment};
+use execution::numbering::{FetchUnit, Numbering};
 use image::place::Placement;
 use rayon::prelude::*;
 use sim::{
-    BranchCounters, Counters, Hierarchy, InstructionCache, Line, Machine, Mode, PerMode, PhysAddr,
-    Requester, TakenBranches, Tlb,
+    BranchCounters, Hierarchy, InstructionCache, LineId, MachineCounters, MachineModel, Mode,
+    PerMode, PhysAddr, Requester, TakenBranches, Tlb,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use trace::{Patterns, RunAddr, Translation, TranslationId};
+use trace::{AccessPatterns, RunAddr, Translation, TranslationId};
 
 /// The lines (or pages) that each fragment uses, in order; one directly behind the same one is left
 /// out.
@@ -30,7 +30,7 @@ struct Uses {
     numbering: Numbering,
     /// Fragment f uses `lines[starts[f]..starts[f + 1]]`.
     starts: Vec<u32>,
-    lines: Vec<Line>,
+    lines: Vec<LineId>,
     /// The old address of the first byte that is fetched from each of `lines`.
     origins: Vec<RunAddr>,
     /// Where each of `lines` lies; only for recordings with data accesses.
@@ -38,10 +38,10 @@ struct Uses {
 }
 
 impl Uses {
-    fn new(unit: Unit, sets: u32, division: &Division) -> Uses {
+    fn new(unit: FetchUnit, sets: u32, division: &SetDivision) -> Uses {
         let division = match unit {
-            Unit::Lines(_) => division.clone(),
-            Unit::Pages { .. } => Division::Whole,
+            FetchUnit::Lines(_) => division.clone(),
+            FetchUnit::Pages { .. } => SetDivision::Whole,
         };
         Uses {
             numbering: Numbering::divided(unit, sets, division),
@@ -56,7 +56,7 @@ impl Uses {
     /// all.
     fn push(
         &mut self,
-        moved: &Moved,
+        moved: &MovedFragment,
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
     ) -> Result<()> {
         let first = self.lines.len();
@@ -117,7 +117,7 @@ struct Running {
     pages: Option<usize>,
     /// Misses of each entry of `Uses::lines`.
     misses: Vec<u64>,
-    predicting: Option<Predicting>,
+    predicting: Option<PredictorRun>,
 }
 
 /// Data misses of one instruction or function.
@@ -185,7 +185,7 @@ impl Running {
 #[inline]
 fn access_data(
     hierarchy: &mut Hierarchy,
-    access: &Access,
+    access: &DataAccess,
     translation: TranslationId,
     misses: &mut HashMap<(TranslationId, u16), DataMisses>,
 ) {
@@ -222,21 +222,21 @@ pub struct Amounts {
     pub taken: PerMode<TakenBranches>,
     /// Pages of 4 KB from which something was fetched.
     pub touched_pages: PerMode<u64>,
-    /// See [`Moved::breaks`].
+    /// See [`MovedFragment::breaks`].
     pub breaks: u64,
 }
 
 /// What one machine's caches counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineCounts {
-    pub l1i: PerMode<sim::Misses>,
+    pub l1i: PerMode<sim::MissCounts>,
     pub itlb: Option<PerMode<u64>>,
     pub touched_lines: PerMode<u64>,
     /// Misses by the old address at which the missing fetch began; ascending, none with 0.
     pub misses_at: Vec<(RunAddr, u64)>,
     /// What the whole hierarchy did; of a recording with data accesses, where the machine describes
     /// a data cache.
-    pub memory: Option<PerMode<Counters>>,
+    pub memory: Option<PerMode<MachineCounters>>,
     /// Data misses by the old address of the instruction; ascending.
     pub data_misses_at: Vec<(RunAddr, DataMisses)>,
     /// How branches were predicted; where that was asked for and the machine says how it predicts.
@@ -248,12 +248,12 @@ pub struct Simulation<'a> {
     placement: &'a Placement,
     application: Option<&'a Spaces>,
     /// User code as the placement knows it; only where it moves.
-    codes: HashMap<TranslationId, Code>,
+    codes: HashMap<TranslationId, TranslatedCode>,
     once: Vec<Once>,
     pages: BTreeSet<u64>,
     uses: Vec<Uses>,
     /// Known only where something predicts them.
-    branches: Branches,
+    branches: FragmentBranches,
     running: Vec<Running>,
 }
 
@@ -268,15 +268,15 @@ impl<'a> Simulation<'a> {
         let index_of = |unit| sets.keys().position(|&known| known == unit);
         let running = machines.iter().map(|machine| Running {
             l1i: InstructionCache::new(machine.l1i),
-            itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry)),
+            itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry())),
             hierarchy: Hierarchy::new(machine),
             data_misses: HashMap::new(),
             lines: index_of(lines_of(machine)).unwrap_or_default(),
-            pages: machine.itlb.and_then(|itlb| index_of(Unit::of_pages(&itlb))),
+            pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
             misses: Vec::new(),
             predicting: match asked {
                 Asked::Caches => None,
-                Asked::Branches => machine.branch.as_ref().map(Predicting::new),
+                Asked::Branches => machine.branch.as_ref().map(PredictorRun::new),
             },
         });
         Simulation {
@@ -285,7 +285,7 @@ impl<'a> Simulation<'a> {
             codes: HashMap::new(),
             once: Vec::new(),
             pages: BTreeSet::new(),
-            branches: Branches::default(),
+            branches: FragmentBranches::default(),
             running: running.collect(),
             uses: sets
                 .iter()
@@ -307,8 +307,8 @@ impl<'a> Simulation<'a> {
     /// accesses also where they lie.
     pub fn learn(
         &mut self,
-        flow: &Flow,
-        mut data: Option<(&mut DataFlow, &Patterns)>,
+        flow: &ExecutionFlow,
+        mut data: Option<(&mut DataFlow, &AccessPatterns)>,
     ) -> Result<()> {
         let predicts = self.running.iter().any(|running| running.predicting.is_some());
         for fragment in &flow.fragments[self.once.len()..] {
@@ -328,7 +328,7 @@ impl<'a> Simulation<'a> {
             }
             self.once.push(Once {
                 translation: fragment.translation,
-                late: matches!(fragment.exit, Exit::LateNext | Exit::LateTaken),
+                late: matches!(fragment.exit, FragmentExit::LateNext | FragmentExit::LateTaken),
                 mode: code.mode(),
                 instructions: moved.instructions,
                 bytes: moved.bytes(),
@@ -379,7 +379,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// One for each machine, in their order.
-    pub fn machine_counts(&self, flow: &Flow) -> Vec<MachineCounts> {
+    pub fn machine_counts(&self, flow: &ExecutionFlow) -> Vec<MachineCounts> {
         self.running
             .iter()
             .map(|running| {
@@ -395,7 +395,7 @@ impl<'a> Simulation<'a> {
                     .as_ref()
                     .map(Hierarchy::counters)
                     .filter(|_| !lines.physical.is_empty());
-                let per_mode = |field: fn(&Counters) -> u64| {
+                let per_mode = |field: fn(&MachineCounters) -> u64| {
                     memory.map(|counters| PerMode {
                         kernel: field(&counters.kernel),
                         user: field(&counters.user),
@@ -424,7 +424,7 @@ impl<'a> Simulation<'a> {
 /// By address, from by translation and instruction.
 fn data_misses_at(
     misses: &HashMap<(TranslationId, u16), DataMisses>,
-    flow: &Flow,
+    flow: &ExecutionFlow,
 ) -> Vec<(RunAddr, DataMisses)> {
     let mut at = BTreeMap::<RunAddr, DataMisses>::new();
     for (&(translation, instruction), misses) in misses {
@@ -435,12 +435,12 @@ fn data_misses_at(
     at.into_iter().collect()
 }
 
-fn lines_of(machine: &Machine) -> Unit {
-    Unit::Lines(machine.l1i_line)
+fn lines_of(machine: &MachineModel) -> FetchUnit {
+    FetchUnit::Lines(machine.l1i_line)
 }
 
 /// What has to be numbered for a machine, and the sets of the cache that takes it.
-fn units(machine: &Machine) -> impl Iterator<Item = (Unit, u32)> {
-    let pages = machine.itlb.map(|itlb| (Unit::of_pages(&itlb), itlb.geometry.sets()));
+fn units(machine: &MachineModel) -> impl Iterator<Item = (FetchUnit, u32)> {
+    let pages = machine.itlb.map(|itlb| (FetchUnit::of_pages(&itlb), itlb.geometry().sets()));
     std::iter::once((lines_of(machine), machine.l1i.sets())).chain(pages)
 }

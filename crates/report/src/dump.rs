@@ -6,8 +6,9 @@
 use serde_json::json;
 use std::io::{self, Read, Write};
 use trace::{
-    Accesses, Chunk, Event, FrameUse, Header, Mapping, PageKind, Patterns, ReadError, Reader, Site,
-    Task, Totals, Translation, TranslationId, UseChange, events,
+    AccessPatterns, AccessSite, Accesses, Chunk, FrameUse, FrameUseChange, Mapping, PageKind,
+    ReadError, RecordingHeader, RecordingReader, RecordingTotals, StreamEvent, Task, Translation,
+    TranslationId, events,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub struct Sections {
 /// # Errors
 /// Writing fails. Damage of the recording is no error.
 pub fn dump<R: Read>(
-    mut reader: Reader<R>,
+    mut reader: RecordingReader<R>,
     form: Form,
     sections: Sections,
     out: &mut impl Write,
@@ -71,8 +72,8 @@ struct Printer<'a, W: Write> {
 }
 
 impl<W: Write> Printer<'_, W> {
-    fn header(&mut self, format: u32, header: &Header) -> io::Result<()> {
-        let Header { build_id, workload, seed, conditions } = header;
+    fn header(&mut self, format: u32, header: &RecordingHeader) -> io::Result<()> {
+        let RecordingHeader { build_id, workload, seed, conditions } = header;
         if self.form == Form::Json {
             let conditions: Vec<_> =
                 conditions.iter().map(|(key, value)| json!([key, value])).collect();
@@ -94,7 +95,11 @@ impl<W: Write> Printer<'_, W> {
         Ok(())
     }
 
-    fn chunk(&mut self, chunk: Chunk, accesses: Option<(&Accesses, &Patterns)>) -> io::Result<()> {
+    fn chunk(
+        &mut self,
+        chunk: Chunk,
+        accesses: Option<(&Accesses, &AccessPatterns)>,
+    ) -> io::Result<()> {
         match chunk {
             Chunk::Tasks(tasks) => tasks.iter().try_for_each(|task| self.task(task)),
             Chunk::Translations(translations) => {
@@ -146,7 +151,7 @@ impl<W: Write> Printer<'_, W> {
         }
     }
 
-    fn event(&mut self, event: Event) -> io::Result<()> {
+    fn event(&mut self, event: StreamEvent) -> io::Result<()> {
         if self.events_left == 0 {
             return Ok(());
         }
@@ -154,40 +159,40 @@ impl<W: Write> Printer<'_, W> {
         let known = |TranslationId(id): TranslationId| self.translations[id as usize];
         if self.form == Form::Json {
             let event = match event {
-                Event::Executed(id) => json!({ "executed": id.0 }),
-                Event::Left { translation, instructions } => {
+                StreamEvent::Executed(id) => json!({ "executed": id.0 }),
+                StreamEvent::Left { translation, instructions } => {
                     json!({"left": {"translation": translation.0, "instructions": instructions}})
                 }
-                Event::Task(id) => json!({ "switch": id.0 }),
-                Event::Marker(number) => json!({ "marker": number }),
-                Event::Woken(id) => json!({ "woken": id.0 }),
-                Event::Clock(ticks) => json!({ "clock": ticks }),
+                StreamEvent::Task(id) => json!({ "switch": id.0 }),
+                StreamEvent::Marker(number) => json!({ "marker": number }),
+                StreamEvent::Woken(id) => json!({ "woken": id.0 }),
+                StreamEvent::Clock(ticks) => json!({ "clock": ticks }),
             };
             return writeln!(self.out, "{event}");
         }
         match event {
-            Event::Executed(id) => {
+            StreamEvent::Executed(id) => {
                 let (addr, instructions) = known(id);
                 writeln!(self.out, "executed    {:>8} {addr} {instructions}", id.0)
             }
-            Event::Left { translation, instructions } => {
+            StreamEvent::Left { translation, instructions } => {
                 let (addr, of) = known(translation);
                 writeln!(self.out, "left        {:>8} {addr} {instructions} of {of}", translation.0)
             }
-            Event::Task(id) => writeln!(
+            StreamEvent::Task(id) => writeln!(
                 self.out,
                 "switch      {:>8} {}",
                 id.0,
                 self.tasks[id.0 as usize].escape_debug()
             ),
-            Event::Marker(number) => writeln!(self.out, "marker      {number:>8}"),
-            Event::Woken(id) => writeln!(
+            StreamEvent::Marker(number) => writeln!(self.out, "marker      {number:>8}"),
+            StreamEvent::Woken(id) => writeln!(
                 self.out,
                 "woken       {:>8} {}",
                 id.0,
                 self.tasks[id.0 as usize].escape_debug()
             ),
-            Event::Clock(ticks) => writeln!(self.out, "clock       {ticks:>8} ticks more"),
+            StreamEvent::Clock(ticks) => writeln!(self.out, "clock       {ticks:>8} ticks more"),
         }
     }
 
@@ -196,13 +201,13 @@ impl<W: Write> Printer<'_, W> {
         &mut self,
         words: &[u32],
         accesses: &Accesses,
-        patterns: &Patterns,
+        patterns: &AccessPatterns,
     ) -> io::Result<()> {
         let mut walk = accesses.walk(patterns);
         let mut mappings = accesses.mappings.iter().peekable();
         let (mut uses, mut execution) = (accesses.uses.iter().peekable(), 0);
         for event in events(words).take(usize::try_from(self.events_left).unwrap_or(usize::MAX)) {
-            if matches!(event, Event::Executed(_) | Event::Left { .. }) {
+            if matches!(event, StreamEvent::Executed(_) | StreamEvent::Left { .. }) {
                 while let Some((_, change)) = uses.next_if(|(from, _)| *from <= execution) {
                     self.used(change, &accesses.slab_caches)?;
                 }
@@ -224,7 +229,7 @@ impl<W: Write> Printer<'_, W> {
         Ok(())
     }
 
-    fn access(&mut self, site: Site, addr: u64) -> io::Result<()> {
+    fn access(&mut self, site: AccessSite, addr: u64) -> io::Result<()> {
         let (what, instruction, size) =
             (if site.is_store() { "store" } else { "load" }, site.instruction(), site.size());
         match self.form {
@@ -250,8 +255,8 @@ impl<W: Write> Printer<'_, W> {
         }
     }
 
-    fn used(&mut self, change: &UseChange, caches: &[String]) -> io::Result<()> {
-        let UseChange { frame, frames, used } = *change;
+    fn used(&mut self, change: &FrameUseChange, caches: &[String]) -> io::Result<()> {
+        let FrameUseChange { frame, frames, used } = *change;
         let first = format!("{:012x}", frame << 12);
         let used = match used {
             FrameUse::Free => "free".to_owned(),
@@ -277,7 +282,7 @@ impl<W: Write> Printer<'_, W> {
         }
     }
 
-    fn pattern(&mut self, id: TranslationId, patterns: &Patterns) -> io::Result<()> {
+    fn pattern(&mut self, id: TranslationId, patterns: &AccessPatterns) -> io::Result<()> {
         let physical = patterns.physical(id).map(|addr| addr.map(|addr| format!("{addr:012x}")));
         let sites: Vec<String> = patterns.of(id).iter().map(|site| site_text(*site)).collect();
         if self.form == Form::Json {
@@ -295,8 +300,8 @@ impl<W: Write> Printer<'_, W> {
         )
     }
 
-    fn totals(&mut self, totals: &Totals, damage: Option<&ReadError>) -> io::Result<()> {
-        let Totals {
+    fn totals(&mut self, totals: &RecordingTotals, damage: Option<&ReadError>) -> io::Result<()> {
+        let RecordingTotals {
             kernel_instructions,
             user_instructions,
             executions,
@@ -350,7 +355,7 @@ impl<W: Write> Printer<'_, W> {
 }
 
 /// "load@3:8": the instruction with index 3 loads eight bytes.
-fn site_text(site: Site) -> String {
+fn site_text(site: AccessSite) -> String {
     let what = if site.is_store() { "store" } else { "load" };
     format!("{what}@{}:{}", site.instruction(), site.size())
 }

@@ -252,16 +252,22 @@ mod tests {
     use attribution::services::Attributed;
     use attribution::services::annotations::Kind;
     use attribution::services::ledger::{Distribution, Invocation, Ledger, MachineCounts, Times};
-    use sim::{BranchCounters, BranchPrediction, Counters, Direction, Machine};
+    use sim::{
+        BranchCounters, BranchPrediction, DirectionPrediction, MachineCounters, MachineModel,
+    };
 
     /// 1000 instructions of a read on a machine with data caches and prediction, and on one that
     /// has neither.
     fn read() -> ServiceTable {
-        let branch = BranchPrediction::new(Direction::Static, None, 16, Some(10.0), None).unwrap();
-        let first =
-            Machine { branch: Some(branch), ..execution::machine::find("server-32k").unwrap() };
+        let branch =
+            BranchPrediction::new(DirectionPrediction::Static, None, 16, Some(10.0), None).unwrap();
+        let first = MachineModel {
+            branch: Some(branch),
+            ..execution::machine::find("server-32k").unwrap()
+        };
         let machines = [first, execution::machine::find("torrellas-8k").unwrap()];
-        let mut memory = Counters { instructions: 1000, itlb: 3, dtlb: 7, ..Counters::default() };
+        let mut memory =
+            MachineCounters { instructions: 1000, itlb: 3, dtlb: 7, ..MachineCounters::default() };
         memory.l1i.cold = 4;
         let branches =
             BranchCounters { wrong_directions: 6, wrong_returns: 2, ..BranchCounters::default() };
@@ -284,7 +290,7 @@ mod tests {
             wakes_seen: true,
             halted: Some(1_999_000),
         };
-        ServiceTable::new(&trace::Header::default(), &attributed, Vec::new(), &machines)
+        ServiceTable::new(&trace::RecordingHeader::default(), &attributed, Vec::new(), &machines)
     }
 
     /// A machine without an L2 waits for memory at its L1s.
@@ -293,8 +299,8 @@ mod tests {
         let machine = execution::machine::find("torrellas-8k").unwrap();
         let memory = machine.memory.as_ref().unwrap();
         assert!(memory.l2.is_none());
-        let penalty = memory.latencies.memory;
-        let mut counters = Counters { instructions: 1000, ..Counters::default() };
+        let penalty = memory.latencies.memory();
+        let mut counters = MachineCounters { instructions: 1000, ..MachineCounters::default() };
         (counters.l1i.cold, counters.l1d.cold) = (4, 6);
         let mut ledger = Ledger::default();
         let service = ledger.service(Kind::SystemCall, "read");
@@ -312,8 +318,12 @@ mod tests {
             wakes_seen: true,
             halted: None,
         };
-        let services =
-            ServiceTable::new(&trace::Header::default(), &attributed, Vec::new(), &[machine]);
+        let services = ServiceTable::new(
+            &trace::RecordingHeader::default(),
+            &attributed,
+            Vec::new(),
+            &[machine],
+        );
         let on = services.rows[0].on[0];
         assert_eq!(
             (on.l1i_stall, on.l1d_stall, on.l2_stall),

@@ -1,19 +1,21 @@
-//! What an access to a store of lines came to.
+//! The result of an access to a set-associative store of lines.
 //!
-//! Only data.
 
-use crate::line::Line;
+use crate::line::LineId;
 
+/// The result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum CacheAccess {
+    /// The line was there.
     Hit,
-    /// The line was not there and is now; `evicted` had to leave for it.
+    /// The line was not there, and is there now.
     Miss {
-        evicted: Option<Line>,
+        /// The line that left to make room, if the way was not empty.
+        evicted: Option<LineId>,
     },
 }
 
-/// The line that a way holds; `None`: the way is empty.
-pub(crate) fn occupied(line: Line) -> Option<Line> {
-    (line != Line::NONE).then_some(line)
+/// The line that a way holds; `None` when the way is empty.
+pub(crate) fn occupied(line: LineId) -> Option<LineId> {
+    (line != LineId::NONE).then_some(line)
 }

@@ -1,40 +1,47 @@
-//! What is counted of predicted branches.
+//! The counters of predicted branches.
 //!
-//! Takes branches and what was wrong about their prediction; gives counters. Predicts nothing.
+//! Input: branches, and how the prediction of each failed. Output: counters. This module predicts
+//! nothing.
 
 use crate::branches::{Branch, BranchKind};
 use std::ops::{AddAssign, Sub};
 
-/// What was wrong about a prediction.
+/// How a prediction failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrong {
-    /// Of a conditional branch.
+pub enum PredictionFailure {
+    /// The direction of a conditional branch.
     Direction,
-    /// Of an indirect jump or call.
+    /// The target of an indirect jump or call.
     Target,
+    /// The target of a return.
     Return,
-    /// A direct branch was rightly taken, but the target buffer lacked its target.
+    /// The target of a direct branch that was rightly taken: the target buffer did not have it.
     Misfetch,
 }
 
-/// Branches that were executed, and how many of them were predicted wrongly.
+/// Branches that were executed, and failed predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BranchCounters {
+    /// Conditional branches.
     pub conditional: u64,
-    /// Indirect jumps and calls of which was seen where they went.
+    /// Indirect jumps and calls whose target is known.
     pub indirect: u64,
-    /// Returns of which was seen where they went.
+    /// Returns whose target is known.
     pub returns: u64,
+    /// Conditional branches with a wrong direction.
     pub wrong_directions: u64,
+    /// Indirect jumps and calls with a wrong target.
     pub wrong_targets: u64,
+    /// Returns with a wrong target.
     pub wrong_returns: u64,
+    /// Direct branches that were rightly taken, and whose target the target buffer did not have.
     pub misfetches: u64,
 }
 
 impl BranchCounters {
-    /// Counts a branch and what was wrong about its prediction.
+    /// Counts a branch and the failure of its prediction.
     #[inline]
-    pub fn count(&mut self, branch: &Branch, wrong: Option<Wrong>) {
+    pub fn count(&mut self, branch: &Branch, wrong: Option<PredictionFailure>) {
         match branch.kind {
             BranchKind::Conditional => self.conditional += 1,
             BranchKind::IndirectJump | BranchKind::IndirectCall => {
@@ -45,14 +52,14 @@ impl BranchCounters {
         }
         match wrong {
             None => {}
-            Some(Wrong::Direction) => self.wrong_directions += 1,
-            Some(Wrong::Target) => self.wrong_targets += 1,
-            Some(Wrong::Return) => self.wrong_returns += 1,
-            Some(Wrong::Misfetch) => self.misfetches += 1,
+            Some(PredictionFailure::Direction) => self.wrong_directions += 1,
+            Some(PredictionFailure::Target) => self.wrong_targets += 1,
+            Some(PredictionFailure::Return) => self.wrong_returns += 1,
+            Some(PredictionFailure::Misfetch) => self.misfetches += 1,
         }
     }
 
-    /// Wrong predictions that only the branch's execution showed: all but misfetches.
+    /// Mispredictions: all failures but misfetches. Only the execution of the branch shows them.
     pub fn mispredictions(&self) -> u64 {
         self.wrong_directions + self.wrong_targets + self.wrong_returns
     }

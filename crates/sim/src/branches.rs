@@ -1,50 +1,63 @@
-//! Branches as they are executed; and those that were taken, by kind. A branch that was not taken
-//! costs a fetch unit nothing that a layout could save.
+//! Executed branches, and counts of taken branches by kind. Branches that are not taken are not
+//! counted: a layout cannot save their cost.
 
 use std::ops::AddAssign;
 
-/// An address of code, as a branch predictor sees it.
+/// An address of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CodeAddr(pub u64);
 
 /// One execution of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
+    /// The kind of the instruction.
     pub kind: BranchKind,
-    /// Of the instruction.
+    /// The address of the instruction.
     pub at: CodeAddr,
-    /// Behind the instruction: where control goes when it is not taken, and what a call puts on the
-    /// stack.
+    /// The address behind the instruction. Control goes there when the branch is not taken, and a
+    /// call pushes it.
     pub end: CodeAddr,
-    /// Where it goes when it is taken. `None`: it was taken, and nobody saw where to.
+    /// The target of the branch when it is taken. `None`: the branch was taken, and its target is
+    /// not known.
     pub target: Option<CodeAddr>,
+    /// Whether the branch was taken.
     pub taken: bool,
 }
 
+/// The kind of a branch instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchKind {
+    /// A conditional branch.
     Conditional,
     /// An unconditional direct jump.
     Jump,
     /// A direct call.
     Call,
+    /// A return.
     Return,
+    /// A jump to an address in a register or in memory.
     IndirectJump,
+    /// A call of an address in a register or in memory.
     IndirectCall,
 }
 
 /// How often branches of each kind were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakenBranches {
+    /// Conditional branches.
     pub conditional: u64,
+    /// Unconditional direct jumps.
     pub jump: u64,
+    /// Direct calls.
     pub call: u64,
+    /// Returns.
     pub ret: u64,
     /// Indirect jumps and calls.
     pub indirect: u64,
 }
 
 impl TakenBranches {
+    /// Counts `times` taken branches of one kind.
     pub fn count(&mut self, kind: BranchKind, times: u64) {
         *match kind {
             BranchKind::Conditional => &mut self.conditional,
@@ -55,6 +68,7 @@ impl TakenBranches {
         } += times;
     }
 
+    /// All counts, multiplied by `times`.
     pub fn times(self, times: u64) -> TakenBranches {
         TakenBranches {
             conditional: self.conditional * times,
@@ -65,11 +79,12 @@ impl TakenBranches {
         }
     }
 
-    /// Conditional branches and jumps: those that a layout decides about.
+    /// Conditional branches and jumps. A layout decides whether these are taken.
     pub fn of_layout(&self) -> u64 {
         self.conditional + self.jump
     }
 
+    /// Taken branches of all kinds.
     pub fn total(&self) -> u64 {
         self.conditional + self.jump + self.call + self.ret + self.indirect
     }

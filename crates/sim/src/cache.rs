@@ -1,85 +1,86 @@
-//! A set-associative store of lines: what is in it, and what has to leave.
+//! A set-associative store of lines: which lines it holds, and which one leaves.
 //!
-//! Takes one line after the other; says hit or miss and which line was evicted. Knows no modes, no
-//! counters, no time.
+//! Input: one line after the other. Output: hit or miss, and the line that was evicted. A cache
+//! knows no modes, counters or time.
 //!
-//! Most accesses are to the line that was used last of its set. Using it again changes nothing,
-//! whatever the replacement, so these lines stand apart, a set a number, and all else is looked for
-//! only when the line is another.
+//! Most accesses use the line that was used last in its set. Such an access changes nothing under
+//! any replacement policy. So the last line of each set is kept in an array of its own, and the
+//! cache searches its ways only for other lines.
 
-use crate::access::{Access, occupied};
-use crate::geometry::{Geometry, Replacement};
-use crate::line::Line;
-use crate::plru::Trees;
-use crate::wide::Wide;
+use crate::access::{CacheAccess, occupied};
+use crate::geometry::{CacheGeometry, Replacement};
+use crate::line::LineId;
+use crate::plru::PlruTrees;
+use crate::wide::WideLru;
 
-/// A cache of any [`Geometry`].
+/// A cache of any [`CacheGeometry`].
 #[derive(Clone, Debug)]
 pub struct Cache {
     set_mask: u32,
     ways: usize,
-    /// The line used last of each set.
-    last: Vec<Line>,
-    /// Sets × ways, a set's ways side by side.
-    lines: Vec<Line>,
-    order: Order,
+    /// For each set, the line used last.
+    last: Vec<LineId>,
+    /// The lines by set. The ways of a set lie side by side.
+    lines: Vec<LineId>,
+    order: ReplacementState,
 }
 
-/// How a set knows what has to leave.
+/// The data from which a set chooses its victim.
 #[derive(Clone, Debug)]
-enum Order {
-    /// LRU: a set's ways stand in the order of their last use, the most recent first, so that the
-    /// victim is always the last way.
+enum ReplacementState {
+    /// LRU: the ways of a set are sorted by their last use, the most recent first. The victim is
+    /// the last way.
     Sorted,
-    /// LRU of many ways: too many to move.
-    Wide(Wide),
-    Tree(Trees),
+    /// LRU of sets with too many ways to move.
+    WideLru(WideLru),
+    /// Tree pseudo-LRU.
+    Tree(PlruTrees),
 }
 
-/// Sets of more ways than this are not sorted.
+/// Sets with more ways than this are not sorted.
 const MOST_SORTED: usize = 16;
 
 impl Cache {
-    pub fn new(geometry: Geometry) -> Cache {
+    /// An empty cache of this geometry.
+    pub fn new(geometry: CacheGeometry) -> Cache {
         let sets = geometry.sets() as usize;
         let ways = geometry.ways() as usize;
         Cache {
             set_mask: geometry.sets() - 1,
             ways,
-            last: vec![Line::NONE; sets],
-            lines: vec![Line::NONE; sets * ways],
+            last: vec![LineId::NONE; sets],
+            lines: vec![LineId::NONE; sets * ways],
             order: match geometry.replacement() {
-                Replacement::Lru if ways <= MOST_SORTED => Order::Sorted,
-                Replacement::Lru => Order::Wide(Wide::new(sets * ways)),
-                Replacement::TreePlru => Order::Tree(Trees::new(sets, ways as u32)),
+                Replacement::Lru if ways <= MOST_SORTED => ReplacementState::Sorted,
+                Replacement::Lru => ReplacementState::WideLru(WideLru::new(sets * ways)),
+                Replacement::TreePlru => ReplacementState::Tree(PlruTrees::new(sets, ways as u32)),
             },
         }
     }
 
-    /// Whether `line` is the one used last of its set: then it is there, and using it changes
-    /// nothing.
+    /// Whether `line` was used last in its set. Then it is there, and an access changes nothing.
     #[inline]
-    pub fn used_last(&self, line: Line) -> bool {
+    pub fn used_last(&self, line: LineId) -> bool {
         self.last[(line.index() & self.set_mask) as usize] == line
     }
 
-    /// Uses `line`, bringing it in if it is not there.
+    /// Uses `line`. A line that is not there comes in.
     #[inline]
-    pub fn access(&mut self, line: Line) -> Access {
+    pub fn access(&mut self, line: LineId) -> CacheAccess {
         if self.used_last(line) {
-            return Access::Hit;
+            return CacheAccess::Hit;
         }
         self.access_another(line)
     }
 
-    /// Uses a line that is not the one used last of its set.
-    fn access_another(&mut self, line: Line) -> Access {
+    /// Uses a line that was not used last in its set.
+    fn access_another(&mut self, line: LineId) -> CacheAccess {
         let set = (line.index() & self.set_mask) as usize;
         self.last[set] = line;
         let start = set * self.ways;
         let ways = &mut self.lines[start..start + self.ways];
         match &mut self.order {
-            Order::Sorted => match ways.len() {
+            ReplacementState::Sorted => match ways.len() {
                 1 => sorted::<1>(ways, line),
                 2 => sorted::<2>(ways, line),
                 4 => sorted::<4>(ways, line),
@@ -88,13 +89,16 @@ impl Cache {
                 16 => sorted::<16>(ways, line),
                 _ => sorted_by_steps(ways, line),
             },
-            Order::Wide(wide) => wide.access(&mut self.lines, start..start + self.ways, line),
-            Order::Tree(trees) => trees.access(ways, set, line),
+            ReplacementState::WideLru(wide) => {
+                wide.access(&mut self.lines, start..start + self.ways, line)
+            }
+            ReplacementState::Tree(trees) => trees.access(ways, set, line),
         }
     }
 }
 
-/// For each way, a mask of all bits for it and the ways before it, of none for those behind it.
+/// For each way, a mask with all bits set for it and for the ways before it, and with no bit set
+/// for the ways behind it.
 const UP_TO: [[u32; MOST_SORTED]; MOST_SORTED] = {
     let mut masks = [[0; MOST_SORTED]; MOST_SORTED];
     let mut place = 0;
@@ -109,10 +113,10 @@ const UP_TO: [[u32; MOST_SORTED]; MOST_SORTED] = {
     masks
 };
 
-/// As [`sorted_by_steps`], for a number of ways that the compiler knows: all are compared and moved
-/// at once, without a branch on where the line is.
+/// The same as [`sorted_by_steps`] for a number of ways known at compile time. The loops compare
+/// and move all ways at once, without a branch that depends on the place of the line.
 #[inline]
-fn sorted<const WAYS: usize>(ways: &mut [Line], line: Line) -> Access {
+fn sorted<const WAYS: usize>(ways: &mut [LineId], line: LineId) -> CacheAccess {
     let Some(ways) = ways.first_chunk_mut::<WAYS>() else {
         return sorted_by_steps(ways, line);
     };
@@ -126,25 +130,24 @@ fn sorted<const WAYS: usize>(ways: &mut [Line], line: Line) -> Access {
     let (moved, mut shifted) = (&UP_TO[place], [line; WAYS]);
     shifted[1..].copy_from_slice(&old[..WAYS - 1]);
     for way in 0..WAYS {
-        ways[way] = Line::choose(moved[way], shifted[way], old[way]);
+        ways[way] = LineId::choose(moved[way], shifted[way], old[way]);
     }
     match found {
-        0 => Access::Miss { evicted: occupied(old[WAYS - 1]) },
-        _ => Access::Hit,
+        0 => CacheAccess::Miss { evicted: occupied(old[WAYS - 1]) },
+        _ => CacheAccess::Hit,
     }
 }
 
-/// Moves `line` to the front; if it was not there, the last way leaves.
+/// Moves `line` to the front. If it was not there, the last way leaves.
 ///
-/// One pass does both: each way takes what its left neighbour held, until the line's old place is
-/// reached.
-fn sorted_by_steps(ways: &mut [Line], line: Line) -> Access {
+/// One pass does both: each way takes the line of the way before it, until the old place of `line`.
+fn sorted_by_steps(ways: &mut [LineId], line: LineId) -> CacheAccess {
     let mut carried = line;
     for way in ways {
         std::mem::swap(way, &mut carried);
         if carried == line {
-            return Access::Hit;
+            return CacheAccess::Hit;
         }
     }
-    Access::Miss { evicted: occupied(carried) }
+    CacheAccess::Miss { evicted: occupied(carried) }
 }

@@ -1,37 +1,38 @@
-//! Whether a conditional branch is taken: static, bimodal (Smith 1981, strategy 7), gshare
-//! (McFarling 1993, section 7).
+//! Predicts whether a conditional branch is taken: static, bimodal (Smith 1981, strategy 7) or
+//! gshare (McFarling 1993, section 7).
 //!
-//! Tables hold counters of two bits, which begin at "weakly not taken". Their index are the low
-//! bits of the branch's address; gshare's, xor'ed with the outcomes of the last conditional
-//! branches, which meet the index's high bits where they are fewer.
+//! Tables hold counters of two bits, which start at "weakly not taken". Bimodal's index is the low
+//! bits of the branch's address. Gshare xors this index with the outcomes of the last conditional
+//! branches. A history shorter than the index goes to the high bits of the index.
 
 use crate::branches::CodeAddr;
-use crate::prediction::Direction;
+use crate::prediction::DirectionPrediction;
 
 const WEAKLY_NOT_TAKEN: u8 = 1;
 const STRONGLY_TAKEN: u8 = 3;
 
 #[derive(Clone, Debug)]
 pub(crate) enum DirectionPredictor {
-    /// Backward: taken.
+    /// Backward branches are taken, forward branches are not.
     Static,
-    Table(Table),
+    /// A table of counters, bimodal or gshare.
+    Table(CounterTable),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct CounterTable {
     counters: Vec<u8>,
-    /// Outcomes of the last branches, the last one in bit 0.
+    /// The outcomes of the last branches. Bit 0 is the latest.
     history: u64,
     history_mask: u64,
-    /// By how much the history is shifted to meet the index.
+    /// How far the history is shifted to the left before the xor.
     shift: u32,
 }
 
 impl DirectionPredictor {
-    pub fn new(direction: Direction) -> DirectionPredictor {
+    pub fn new(direction: DirectionPrediction) -> DirectionPredictor {
         let table = |entries: u32, bits: u32| {
-            DirectionPredictor::Table(Table {
+            DirectionPredictor::Table(CounterTable {
                 counters: vec![WEAKLY_NOT_TAKEN; entries as usize],
                 history: 0,
                 history_mask: (1 << bits) - 1,
@@ -39,13 +40,14 @@ impl DirectionPredictor {
             })
         };
         match direction {
-            Direction::Static => DirectionPredictor::Static,
-            Direction::Bimodal { entries } => table(entries, 0),
-            Direction::Gshare { entries, history } => table(entries, history),
+            DirectionPrediction::Static => DirectionPredictor::Static,
+            DirectionPrediction::Bimodal { entries } => table(entries, 0),
+            DirectionPrediction::Gshare { entries, history } => table(entries, history),
         }
     }
 
-    /// What was predicted of the conditional branch at `at` to `target`, which is taken or not.
+    /// The predicted direction of the conditional branch at `at` to `target`. The predictor then
+    /// learns from `taken`.
     pub fn predicts(&mut self, at: CodeAddr, target: CodeAddr, taken: bool) -> bool {
         match self {
             DirectionPredictor::Static => target <= at,
@@ -54,7 +56,7 @@ impl DirectionPredictor {
     }
 }
 
-impl Table {
+impl CounterTable {
     fn predicts(&mut self, at: CodeAddr, taken: bool) -> bool {
         let index = (at.0 ^ self.history << self.shift) as usize & (self.counters.len() - 1);
         let counter = &mut self.counters[index];
@@ -72,7 +74,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn predictions(direction: Direction, branches: &[(u64, u64, bool)]) -> Vec<bool> {
+    fn predictions(direction: DirectionPrediction, branches: &[(u64, u64, bool)]) -> Vec<bool> {
         let mut predictor = DirectionPredictor::new(direction);
         let predicts = branches
             .iter()
@@ -83,37 +85,45 @@ mod tests {
     #[test]
     fn backward_branches_are_taken_forward_ones_are_not() {
         let branches = [(10, 5, false), (10, 10, false), (10, 15, true), (10, 15, true)];
-        assert_eq!(predictions(Direction::Static, &branches), [true, true, false, false]);
+        assert_eq!(predictions(DirectionPrediction::Static, &branches), [true, true, false, false]);
     }
 
-    /// A loop's branch, taken three times and left: from the second round on only its end is wrong.
+    /// The branch of a loop: taken three times, then not taken. From the second round on, only the
+    /// last prediction is wrong.
     #[test]
-    fn two_bits_forgive_a_loops_end() {
+    fn two_bits_mispredict_a_loop_once_a_round() {
         let rounds = [true, true, true, false].repeat(2);
         let branches: Vec<_> = rounds.into_iter().map(|taken| (8, 0, taken)).collect();
         assert_eq!(
-            predictions(Direction::Bimodal { entries: 4 }, &branches),
+            predictions(DirectionPrediction::Bimodal { entries: 4 }, &branches),
             [false, true, true, true, true, true, true, true]
         );
-        // Addresses 8 and 12 share a counter of four; of eight they do not.
+        // With four counters, the addresses 8 and 12 share one. With eight they do not.
         let two = [(8, 0, true), (8, 0, true), (12, 0, true)];
-        assert_eq!(predictions(Direction::Bimodal { entries: 4 }, &two), [false, true, true]);
-        assert_eq!(predictions(Direction::Bimodal { entries: 8 }, &two), [false, true, false]);
+        assert_eq!(
+            predictions(DirectionPrediction::Bimodal { entries: 4 }, &two),
+            [false, true, true]
+        );
+        assert_eq!(
+            predictions(DirectionPrediction::Bimodal { entries: 8 }, &two),
+            [false, true, false]
+        );
     }
 
-    /// A branch that alternates: with one bit of history gshare knows it, bimodal never does.
+    /// An alternating branch. Gshare with one bit of history predicts it. Bimodal never does.
     #[test]
-    fn history_tells_an_alternating_branch() {
+    fn gshare_predicts_an_alternating_branch() {
         let branches: Vec<_> = (0..8).map(|time| (0, 9, time % 2 == 0)).collect();
-        let gshare = Direction::Gshare { entries: 4, history: 1 };
-        // History 0 before each taken one: counter 0; 1 before each other: counter 2, as the
-        // history meets the index's high bit.
+        let gshare = DirectionPrediction::Gshare { entries: 4, history: 1 };
+        // Before each taken branch the history is 0, and selects counter 0. Before each other
+        // branch it is 1, and selects counter 2, because the history is xored with the high bit of
+        // the index.
         assert_eq!(
             predictions(gshare, &branches),
             [false, false, true, false, true, false, true, false]
         );
         assert_eq!(
-            predictions(Direction::Bimodal { entries: 4 }, &branches),
+            predictions(DirectionPrediction::Bimodal { entries: 4 }, &branches),
             [false, true, false, true, false, true, false, true]
         );
     }

@@ -1,7 +1,9 @@
-//! The shape of a cache or TLB, checked once: what cannot be built is an error that names the rule.
+//! The geometry of a cache or TLB, checked once. An impossible geometry gives an error that names
+//! the rule.
 
 use thiserror::Error;
 
+/// How the victim of a set is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
     /// True least-recently-used.
@@ -10,44 +12,51 @@ pub enum Replacement {
     TreePlru,
 }
 
-/// Sets × ways, and how a victim is chosen.
+/// The numbers of sets and ways, and how a victim is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct CacheGeometry {
     sets: u32,
     ways: u32,
     replacement: Replacement,
 }
 
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum GeometryError {
-    #[error("a line holds a power of two from 16 to 256 bytes, not {0}")]
+    #[error("the size of a line must be a power of two from 16 to 256 bytes, not {0}")]
     LineSize(u64),
-    #[error("there is at least one way")]
+    #[error("the number of ways must be at least 1")]
     NoWays,
     #[error("the size, {size} bytes, is not a multiple of ways × line = {ways} × {line} bytes")]
     NotWholeSets { size: u64, ways: u64, line: u64 },
     #[error("the entries, {entries}, are not a multiple of the {ways} ways")]
     NotWholeEntries { entries: u64, ways: u64 },
-    #[error("the number of sets is a power of two, not {0}: address bits choose the set")]
+    #[error(
+        "the number of sets must be a power of two, because address bits choose the set; not {0}"
+    )]
     Sets(u64),
     #[error("tree-plru needs a power of two of at most 64 ways, not {0}")]
     PlruWays(u64),
-    #[error("at most {max} lines are simulated, not {lines}", max = Geometry::MAX_LINES)]
+    #[error("at most {max} lines can be simulated, not {lines}", max = CacheGeometry::MAX_LINES)]
     TooLarge { lines: u64 },
 }
 
-impl Geometry {
-    /// 64 MB of 64-byte lines; beyond any cache that holds instructions.
+impl CacheGeometry {
+    /// The largest number of lines: 64 MB of 64-byte lines, more than any cache that holds
+    /// instructions.
     pub const MAX_LINES: u64 = 1 << 20;
 
-    /// A cache of `size` bytes in lines of `line` bytes. The size need not be a power of two (48 KB
-    /// in 12 ways), the number of sets must.
+    /// A cache of `size` bytes in lines of `line` bytes. The number of sets must be a power of two,
+    /// the size need not (48 KB in 12 ways).
+    ///
+    /// # Errors
+    /// No cache with these numbers can be built or simulated.
     pub fn cache(
         size: u64,
         ways: u64,
         line: u64,
         replacement: Replacement,
-    ) -> Result<Geometry, GeometryError> {
+    ) -> Result<CacheGeometry, GeometryError> {
         if !line.is_power_of_two() || !(16..=256).contains(&line) {
             return Err(GeometryError::LineSize(line));
         }
@@ -57,30 +66,33 @@ impl Geometry {
         if size == 0 || !size.is_multiple_of(line) || !(size / line).is_multiple_of(ways) {
             return Err(GeometryError::NotWholeSets { size, ways, line });
         }
-        Geometry::of_lines(size / line, ways, replacement)
+        CacheGeometry::of_lines(size / line, ways, replacement)
     }
 
     /// A TLB of `entries` pages.
+    ///
+    /// # Errors
+    /// No TLB with these numbers can be built or simulated.
     pub fn tlb(
         entries: u64,
         ways: u64,
         replacement: Replacement,
-    ) -> Result<Geometry, GeometryError> {
+    ) -> Result<CacheGeometry, GeometryError> {
         if ways == 0 {
             return Err(GeometryError::NoWays);
         }
         if entries == 0 || !entries.is_multiple_of(ways) {
             return Err(GeometryError::NotWholeEntries { entries, ways });
         }
-        Geometry::of_lines(entries, ways, replacement)
+        CacheGeometry::of_lines(entries, ways, replacement)
     }
 
     fn of_lines(
         lines: u64,
         ways: u64,
         replacement: Replacement,
-    ) -> Result<Geometry, GeometryError> {
-        if lines > Geometry::MAX_LINES {
+    ) -> Result<CacheGeometry, GeometryError> {
+        if lines > CacheGeometry::MAX_LINES {
             return Err(GeometryError::TooLarge { lines });
         }
         let sets = lines / ways;
@@ -90,17 +102,20 @@ impl Geometry {
         if replacement == Replacement::TreePlru && !(ways.is_power_of_two() && ways <= 64) {
             return Err(GeometryError::PlruWays(ways));
         }
-        Ok(Geometry { sets: sets as u32, ways: ways as u32, replacement })
+        Ok(CacheGeometry { sets: sets as u32, ways: ways as u32, replacement })
     }
 
+    /// The number of sets: a power of two.
     pub fn sets(&self) -> u32 {
         self.sets
     }
 
+    /// The number of ways in each set.
     pub fn ways(&self) -> u32 {
         self.ways
     }
 
+    /// How a victim is chosen.
     pub fn replacement(&self) -> Replacement {
         self.replacement
     }
@@ -114,7 +129,7 @@ mod tests {
     #[test]
     fn real_caches_can_be_built() {
         let shape = |size, ways, line, replacement| {
-            let geometry = Geometry::cache(size, ways, line, replacement).unwrap();
+            let geometry = CacheGeometry::cache(size, ways, line, replacement).unwrap();
             (geometry.sets(), geometry.ways())
         };
         assert_eq!(shape(8 << 10, 1, 32, Lru), (256, 1));
@@ -122,11 +137,11 @@ mod tests {
         assert_eq!(shape(32 << 10, 8, 64, TreePlru), (64, 8));
         assert_eq!(shape(48 << 10, 12, 64, Lru), (64, 12));
         assert_eq!(shape(4 << 10, 64, 64, TreePlru), (1, 64));
-        assert_eq!(Geometry::tlb(64, 64, Lru).unwrap().sets(), 1);
+        assert_eq!(CacheGeometry::tlb(64, 64, Lru).unwrap().sets(), 1);
     }
 
     #[test]
-    fn impossible_caches_name_their_rule() {
+    fn impossible_caches_give_an_error_that_names_the_rule() {
         use GeometryError::*;
         let cases = [
             ((8192, 1, 48, Lru), LineSize(48)),
@@ -144,14 +159,14 @@ mod tests {
         ];
         for ((size, ways, line, replacement), error) in cases {
             assert_eq!(
-                Geometry::cache(size, ways, line, replacement),
+                CacheGeometry::cache(size, ways, line, replacement),
                 Err(error),
                 "{size} {ways} {line}"
             );
         }
-        assert_eq!(Geometry::tlb(64, 0, Lru), Err(NoWays));
-        assert_eq!(Geometry::tlb(64, 5, Lru), Err(NotWholeEntries { entries: 64, ways: 5 }));
-        assert_eq!(Geometry::tlb(0, 5, Lru), Err(NotWholeEntries { entries: 0, ways: 5 }));
-        assert_eq!(Geometry::tlb(60, 5, Lru), Err(Sets(12)));
+        assert_eq!(CacheGeometry::tlb(64, 0, Lru), Err(NoWays));
+        assert_eq!(CacheGeometry::tlb(64, 5, Lru), Err(NotWholeEntries { entries: 64, ways: 5 }));
+        assert_eq!(CacheGeometry::tlb(0, 5, Lru), Err(NotWholeEntries { entries: 0, ways: 5 }));
+        assert_eq!(CacheGeometry::tlb(60, 5, Lru), Err(Sets(12)));
     }
 }

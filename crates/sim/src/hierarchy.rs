@@ -1,9 +1,9 @@
-//! The caches and TLBs of a machine together: L1 for instructions and for data, L2 and L3 for both.
+//! The caches and TLBs of a machine: L1 for instructions and for data, L2 and L3 for both.
 //!
-//! Takes what a processor fetches, loads and stores, in order; gives counters by mode and cause. A
-//! level is asked when the one above it missed, and keeps what it was asked for; levels do not
-//! reach into one another (neither inclusive nor exclusive). Stores bring their line in, as loads
-//! do. An access across the end of a line uses both lines, one after the other, and is one
+//! Input: the fetches, loads and stores of a processor, in order. Output: counters by mode and
+//! cause. A level is accessed when the level above it missed, and keeps the line. A level changes
+//! no other level (it is neither inclusive nor exclusive). A store brings its line in, as a load
+//! does. An access across the end of a line uses both lines, one after the other, and counts as one
 //! reference.
 //!
 //! ```text
@@ -12,41 +12,51 @@
 //! load, store → L1D ─┘
 //! ```
 //!
-//! L1I lines are whatever numbers the caller gives them; all others are lines of physical memory.
+//! The caller numbers the lines of the L1I. All other lines are lines of physical memory.
 //!
-//! Whoever wants to know what a stretch of execution cost (a service, a function) takes
-//! [`Hierarchy::counters`] before and after it and subtracts: a copy of some forty numbers.
+//! To know what a stretch of execution cost (a service, a function), take [`Hierarchy::counters`]
+//! before and after it and subtract. This copies some forty numbers.
 
-use crate::geometry::Geometry;
-use crate::level::{Cause, Level, Misses, Requester};
-use crate::line::{Line, Mode, PerMode};
-use crate::machine::{CacheDescription, Machine};
+use crate::geometry::CacheGeometry;
+use crate::level::{CacheLevel, MissCause, MissCounts, Requester};
+use crate::line::{LineId, Mode, PerMode};
+use crate::machine::{CacheDescription, MachineModel};
 use crate::tlb::Tlb;
 use std::ops::{AddAssign, Sub};
 
-/// An address of the guest's memory.
+/// An address of the guest's physical memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PhysAddr(pub u64);
 
-/// What a machine did, of one side.
+/// The counters of a machine for one mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct MachineCounters {
+    /// Instructions.
     pub instructions: u64,
+    /// Loads.
     pub loads: u64,
+    /// Stores.
     pub stores: u64,
-    pub l1i: Misses,
-    pub l1d: Misses,
-    /// Misses of the L2 by fetches and by loads and stores; 0 where there is none.
-    pub l2i: Misses,
-    pub l2d: Misses,
-    pub l3i: Misses,
-    pub l3d: Misses,
+    /// L1I misses.
+    pub l1i: MissCounts,
+    /// L1D misses.
+    pub l1d: MissCounts,
+    /// L2 misses of fetches; 0 without an L2.
+    pub l2i: MissCounts,
+    /// L2 misses of loads and stores; 0 without an L2.
+    pub l2d: MissCounts,
+    /// L3 misses of fetches; 0 without an L3.
+    pub l3i: MissCounts,
+    /// L3 misses of loads and stores; 0 without an L3.
+    pub l3d: MissCounts,
+    /// Misses of the instruction TLB.
     pub itlb: u64,
+    /// Misses of the data TLB.
     pub dtlb: u64,
 }
 
-impl AddAssign for Counters {
-    fn add_assign(&mut self, other: Counters) {
+impl AddAssign for MachineCounters {
+    fn add_assign(&mut self, other: MachineCounters) {
         self.instructions += other.instructions;
         self.loads += other.loads;
         self.stores += other.stores;
@@ -62,11 +72,11 @@ impl AddAssign for Counters {
 }
 
 /// What happened between an earlier state of the counters and a later one.
-impl Sub for Counters {
-    type Output = Counters;
+impl Sub for MachineCounters {
+    type Output = MachineCounters;
 
-    fn sub(self, earlier: Counters) -> Counters {
-        Counters {
+    fn sub(self, earlier: MachineCounters) -> MachineCounters {
+        MachineCounters {
             instructions: self.instructions - earlier.instructions,
             loads: self.loads - earlier.loads,
             stores: self.stores - earlier.stores,
@@ -82,30 +92,35 @@ impl Sub for Counters {
     }
 }
 
-/// Which levels missed, and why: the L1 did.
+/// The levels that missed in one access, and the causes. The L1 missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Missed {
-    pub l1: Cause,
-    /// `None`: it was there, or there is no such level.
-    pub l2: Option<Cause>,
-    pub l3: Option<Cause>,
+pub struct MissedLevels {
+    /// The cause of the L1's miss.
+    pub l1: MissCause,
+    /// The cause of the L2's miss. `None`: the L2 hit, or there is none.
+    pub l2: Option<MissCause>,
+    /// The cause of the L3's miss. `None`: the L3 hit or was not accessed, or there is none.
+    pub l3: Option<MissCause>,
 }
 
-/// A level whose lines are lines of physical memory.
+/// A level that holds lines of physical memory.
 #[derive(Clone, Debug)]
-struct Physical {
-    level: Level,
+struct PhysicalLevel {
+    level: CacheLevel,
     line_log2: u32,
 }
 
-impl Physical {
-    fn new(cache: &CacheDescription) -> Physical {
-        Physical { level: Level::new(cache.geometry), line_log2: cache.line.trailing_zeros() }
+impl PhysicalLevel {
+    fn new(cache: &CacheDescription) -> PhysicalLevel {
+        PhysicalLevel {
+            level: CacheLevel::new(cache.geometry),
+            line_log2: cache.line.trailing_zeros(),
+        }
     }
 
     #[inline]
-    fn line(&self, addr: PhysAddr) -> Line {
-        Line::physical(addr.0 >> self.line_log2)
+    fn line(&self, addr: PhysAddr) -> LineId {
+        LineId::physical(addr.0 >> self.line_log2)
     }
 
     #[inline]
@@ -114,50 +129,51 @@ impl Physical {
     }
 
     #[inline]
-    fn access(&mut self, addr: PhysAddr, requester: Requester) -> Option<Cause> {
+    fn access(&mut self, addr: PhysAddr, requester: Requester) -> Option<MissCause> {
         self.level.access(self.line(addr), requester)
     }
 }
 
+/// The caches and TLBs of a machine, with their counters.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
     requester: Requester,
     mode: Mode,
-    l1i: Level,
-    l1d: Physical,
-    l2: Option<Physical>,
-    l3: Option<Physical>,
+    l1i: CacheLevel,
+    l1d: PhysicalLevel,
+    l2: Option<PhysicalLevel>,
+    l3: Option<PhysicalLevel>,
     itlb: Option<Tlb>,
     dtlb: Option<Tlb>,
-    counters: PerMode<Counters>,
+    counters: PerMode<MachineCounters>,
 }
 
 impl Hierarchy {
-    /// `None` when the machine describes no data cache.
-    pub fn new(machine: &Machine) -> Option<Hierarchy> {
+    /// Empty caches and TLBs; `None` when the machine describes no data cache.
+    pub fn new(machine: &MachineModel) -> Option<Hierarchy> {
         let memory = machine.memory.as_ref()?;
-        let tlb = |geometry: Geometry| Tlb::new(geometry);
+        let tlb = |geometry: CacheGeometry| Tlb::new(geometry);
         Some(Hierarchy {
             requester: Requester::KERNEL,
             mode: Mode::Kernel,
-            l1i: Level::new(machine.l1i),
-            l1d: Physical::new(&memory.l1d),
-            l2: memory.l2.as_ref().map(Physical::new),
-            l3: memory.l3.as_ref().map(Physical::new),
+            l1i: CacheLevel::new(machine.l1i),
+            l1d: PhysicalLevel::new(&memory.l1d),
+            l2: memory.l2.as_ref().map(PhysicalLevel::new),
+            l3: memory.l3.as_ref().map(PhysicalLevel::new),
             itlb: machine.itlb.map(|itlb| tlb(itlb.geometry)),
             dtlb: memory.dtlb.map(tlb),
             counters: PerMode::default(),
         })
     }
 
-    /// Who executes from now on.
+    /// Sets the requester that executes from now on.
     #[inline]
     pub fn runs(&mut self, requester: Requester) {
         self.requester = requester;
         self.mode = requester.mode();
     }
 
-    /// Counts instructions, and the loads and stores they made; what these touch goes to
+    /// Counts instructions and their loads and stores. The caller gives the accessed lines to
     /// [`Hierarchy::data`].
     #[inline]
     pub fn executed(&mut self, instructions: u64, loads: u64, stores: u64) {
@@ -167,65 +183,66 @@ impl Hierarchy {
         counters.stores += stores;
     }
 
-    /// Fetches from the L1I's `line`, which lies at `physical`.
+    /// Fetches from `line` of the L1I, which lies at `physical`.
     #[inline]
-    pub fn fetch(&mut self, line: Line, physical: PhysAddr) -> Option<Missed> {
+    pub fn fetch(&mut self, line: LineId, physical: PhysAddr) -> Option<MissedLevels> {
         let cause = self.fetch_ahead(line, self.requester)?;
         Some(self.fetch_missed(cause, physical))
     }
 
-    /// Loads from or stores into the line at `physical`.
+    /// Loads from the line at `physical` or stores into it.
     #[inline]
-    pub fn data(&mut self, physical: PhysAddr) -> Option<Missed> {
+    pub fn data(&mut self, physical: PhysAddr) -> Option<MissedLevels> {
         let cause = self.data_ahead(physical, self.requester)?;
         Some(self.data_missed(cause, physical))
     }
 
-    /// The L1I's part of a fetch by `requester`. What an L1 or a TLB answers depends on none of the
-    /// other caches, so each can be asked ahead for many executions; [`Hierarchy::fetch_missed`]
-    /// and [`Hierarchy::data_missed`] are then told the misses of both, in the order of the
-    /// executions.
+    /// The L1I's part of a fetch by `requester`. The answer of an L1 or a TLB does not depend on
+    /// the other caches. So a caller can run each of them ahead over many executions, and then give
+    /// the misses of both to [`Hierarchy::fetch_missed`] and [`Hierarchy::data_missed`], in the
+    /// order of the executions.
     #[inline]
-    pub fn fetch_ahead(&mut self, line: Line, requester: Requester) -> Option<Cause> {
+    pub fn fetch_ahead(&mut self, line: LineId, requester: Requester) -> Option<MissCause> {
         self.l1i.access(line, requester)
     }
 
-    /// Whether fetching from the line would change nothing: its set's last fetch was from it.
+    /// Whether a fetch from the line would change nothing, because the last fetch of its set was
+    /// from it.
     #[inline]
-    pub fn fetched_last(&self, line: Line) -> bool {
+    pub fn fetched_last(&self, line: LineId) -> bool {
         self.l1i.used_last(line)
     }
 
-    /// As [`Hierarchy::fetch_ahead`]: the L1D's part of a load or store.
+    /// The L1D's part of a load or store; see [`Hierarchy::fetch_ahead`].
     #[inline]
-    pub fn data_ahead(&mut self, physical: PhysAddr, requester: Requester) -> Option<Cause> {
+    pub fn data_ahead(&mut self, physical: PhysAddr, requester: Requester) -> Option<MissCause> {
         self.l1d.access(physical, requester)
     }
 
-    /// As [`Hierarchy::fetched_last`], for loads and stores.
+    /// The same as [`Hierarchy::fetched_last`] for loads and stores.
     #[inline]
     pub fn accessed_last(&self, physical: PhysAddr) -> bool {
         self.l1d.used_last(physical)
     }
 
-    /// The L1I missed a line, which lies at `physical`: asks what is behind it, and counts.
-    pub fn fetch_missed(&mut self, l1: Cause, physical: PhysAddr) -> Missed {
+    /// The L1I missed a line, which lies at `physical`: accesses the next levels, and counts.
+    pub fn fetch_missed(&mut self, l1: MissCause, physical: PhysAddr) -> MissedLevels {
         let (l2, l3) = self.below(physical);
         let counters = self.counters.get_mut(self.mode);
         counters.l1i.count(l1);
         l2.into_iter().for_each(|cause| counters.l2i.count(cause));
         l3.into_iter().for_each(|cause| counters.l3i.count(cause));
-        Missed { l1, l2, l3 }
+        MissedLevels { l1, l2, l3 }
     }
 
-    /// The L1D missed the line at `physical`: asks what is behind it, and counts.
-    pub fn data_missed(&mut self, l1: Cause, physical: PhysAddr) -> Missed {
+    /// The L1D missed the line at `physical`: accesses the next levels, and counts.
+    pub fn data_missed(&mut self, l1: MissCause, physical: PhysAddr) -> MissedLevels {
         let (l2, l3) = self.below(physical);
         let counters = self.counters.get_mut(self.mode);
         counters.l1d.count(l1);
         l2.into_iter().for_each(|cause| counters.l2d.count(cause));
         l3.into_iter().for_each(|cause| counters.l3d.count(cause));
-        Missed { l1, l2, l3 }
+        MissedLevels { l1, l2, l3 }
     }
 
     /// log2 of the bytes in a line of the L1D.
@@ -234,8 +251,8 @@ impl Hierarchy {
         self.l1d.line_log2
     }
 
-    /// What the L2 and the L3 say to a miss of an L1.
-    fn below(&mut self, physical: PhysAddr) -> (Option<Cause>, Option<Cause>) {
+    /// Accesses the L2, and the L3 when the L2 misses.
+    fn below(&mut self, physical: PhysAddr) -> (Option<MissCause>, Option<MissCause>) {
         let Some(l2) = &mut self.l2 else { return (None, None) };
         let Some(missed) = l2.access(physical, self.requester) else {
             return (None, None);
@@ -246,15 +263,15 @@ impl Hierarchy {
 
     /// Translates the address of a fetch in this page.
     #[inline]
-    pub fn fetch_page(&mut self, page: Line) {
+    pub fn fetch_page(&mut self, page: LineId) {
         if self.fetch_page_ahead(page) {
             self.fetch_page_missed();
         }
     }
 
-    /// As [`Hierarchy::fetch_ahead`]: the instruction TLB's part; true when it missed.
+    /// The instruction TLB's part of a fetch; see [`Hierarchy::fetch_ahead`]. True: it missed.
     #[inline]
-    pub fn fetch_page_ahead(&mut self, page: Line) -> bool {
+    pub fn fetch_page_ahead(&mut self, page: LineId) -> bool {
         self.itlb.as_mut().is_some_and(|itlb| itlb.access(page))
     }
 
@@ -265,15 +282,15 @@ impl Hierarchy {
 
     /// Translates the address of a load or store in this page.
     #[inline]
-    pub fn data_page(&mut self, page: Line) {
+    pub fn data_page(&mut self, page: LineId) {
         if self.data_page_ahead(page) {
             self.data_page_missed();
         }
     }
 
-    /// As [`Hierarchy::fetch_ahead`]: the data TLB's part; true when it missed.
+    /// The data TLB's part of a load or store; see [`Hierarchy::fetch_ahead`]. True: it missed.
     #[inline]
-    pub fn data_page_ahead(&mut self, page: Line) -> bool {
+    pub fn data_page_ahead(&mut self, page: LineId) -> bool {
         self.dtlb.as_mut().is_some_and(|dtlb| dtlb.access(page))
     }
 
@@ -282,8 +299,8 @@ impl Hierarchy {
         self.counters.get_mut(self.mode).dtlb += 1;
     }
 
-    /// All that happened so far, by mode.
-    pub fn counters(&self) -> PerMode<Counters> {
+    /// The counters of everything so far, by mode.
+    pub fn counters(&self) -> PerMode<MachineCounters> {
         self.counters
     }
 }

@@ -1,25 +1,27 @@
-//! An instruction cache whose lines have a mode, misses counted by mode and cause.
+//! An instruction cache whose lines have a mode. It counts misses by mode and cause.
 //!
-//! Torrellas' two requesters (1998, sections 2.2 and 5.1): all user code is one.
+//! The two requesters are those of Torrellas (1998, sections 2.2 and 5.1): all user code is one.
 
-use crate::geometry::Geometry;
-use crate::level::{Level, Misses, Requester};
-use crate::line::{Line, PerMode};
+use crate::geometry::CacheGeometry;
+use crate::level::{CacheLevel, MissCounts, Requester};
+use crate::line::{LineId, PerMode};
 
+/// An instruction cache with its counters.
 #[derive(Clone, Debug)]
 pub struct InstructionCache {
-    level: Level,
-    misses: PerMode<Misses>,
+    level: CacheLevel,
+    misses: PerMode<MissCounts>,
 }
 
 impl InstructionCache {
-    pub fn new(geometry: Geometry) -> InstructionCache {
-        InstructionCache { level: Level::new(geometry), misses: PerMode::default() }
+    /// An empty cache of this geometry.
+    pub fn new(geometry: CacheGeometry) -> InstructionCache {
+        InstructionCache { level: CacheLevel::new(geometry), misses: PerMode::default() }
     }
 
-    /// Fetches from `line`; true when it missed.
+    /// Fetches from `line`. True: the cache missed.
     #[inline]
-    pub fn fetch(&mut self, line: Line) -> bool {
+    pub fn fetch(&mut self, line: LineId) -> bool {
         let mode = line.mode();
         match self.level.access(line, Requester::of(mode)) {
             None => false,
@@ -30,8 +32,8 @@ impl InstructionCache {
         }
     }
 
-    /// Misses so far, by the mode whose code missed.
-    pub fn misses(&self) -> PerMode<Misses> {
+    /// Misses so far, by the mode of the line.
+    pub fn misses(&self) -> PerMode<MissCounts> {
         self.misses
     }
 }
@@ -42,19 +44,19 @@ mod tests {
     use crate::geometry::Replacement;
     use crate::line::Mode;
 
-    fn kernel(index: u32) -> Line {
-        Line::new(Mode::Kernel, index).unwrap()
+    fn kernel(index: u32) -> LineId {
+        LineId::new(Mode::Kernel, index).unwrap()
     }
 
-    fn user(index: u32) -> Line {
-        Line::new(Mode::User, index).unwrap()
+    fn user(index: u32) -> LineId {
+        LineId::new(Mode::User, index).unwrap()
     }
 
-    /// Four sets of one way: lines 0, 4, 8 conflict.
+    /// Four sets of one way: lines 0, 4 and 8 conflict.
     #[test]
     fn every_miss_has_its_cause() {
         let mut cache =
-            InstructionCache::new(Geometry::cache(64, 1, 16, Replacement::Lru).unwrap());
+            InstructionCache::new(CacheGeometry::cache(64, 1, 16, Replacement::Lru).unwrap());
         let fetches = [
             (kernel(0), true),  // cold
             (kernel(0), false), // the line fetched last
@@ -74,8 +76,8 @@ mod tests {
             assert_eq!(cache.fetch(line), missed, "fetch {step}");
         }
         let misses = cache.misses();
-        assert_eq!(misses.kernel, Misses { cold: 3, own: 2, other: 1 });
-        assert_eq!(misses.user, Misses { cold: 2, own: 1, other: 1 });
+        assert_eq!(misses.kernel, MissCounts { cold: 3, own: 2, other: 1 });
+        assert_eq!(misses.user, MissCounts { cold: 2, own: 1, other: 1 });
         assert_eq!(misses.kernel.total() + misses.user.total(), 10);
     }
 }

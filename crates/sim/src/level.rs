@@ -1,36 +1,37 @@
-//! One level of cache that says why it missed.
+//! One level of cache that knows the cause of each miss.
 //!
-//! The classes of SimOS (Rosenblum 1995, section 4.4.1) and of Torrellas (1998, sections 2.2 and
-//! 5.1): a miss on a line is *cold* when the line was never in this cache, *self* when it had been
-//! evicted by the very requester that misses it now, *other* when by another one. Requesters are
-//! the kernel and each user process; so there are COLD, KERN-self, KERN-other, USER-self and
-//! USER-other. What a line's state is, is kept for every line that was ever used: nothing is
-//! sampled.
+//! The causes are those of SimOS (Rosenblum 1995, section 4.4.1) and Torrellas (1998, sections 2.2
+//! and 5.1). A miss is *cold* when the line was never in this cache, *self* when the requester that
+//! misses the line had evicted it, and *other* when another requester had. The requesters are the
+//! kernel and each user process. So there are COLD, KERN-self, KERN-other, USER-self and
+//! USER-other. The evictor is kept for every line that was ever used. Nothing is sampled.
 
-use crate::access::Access;
+use crate::access::CacheAccess;
 use crate::cache::Cache;
-use crate::geometry::Geometry;
-use crate::line::{Line, Mode, PerMode};
+use crate::geometry::CacheGeometry;
+use crate::line::{LineId, Mode, PerMode};
 use std::ops::{AddAssign, Sub};
 
-/// Who uses a cache.
+/// The one that uses a cache: the kernel or a user process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requester(u16);
 
 impl Requester {
+    /// The kernel.
     pub const KERNEL: Requester = Requester(1);
-    /// What has not yet evicted a line.
+    /// The evictor of a line that was never evicted.
     pub(crate) const NOBODY: Requester = Requester(0);
-    /// So many user processes are told apart.
+    /// The number of user processes that can be told apart.
     pub const PROCESSES: u32 = u16::MAX as u32 - 1;
 
-    /// The user process with this number; from [`Requester::PROCESSES`] on, numbers are used again.
+    /// The user process with this number. Numbers from [`Requester::PROCESSES`] on share a
+    /// requester with a smaller number.
     #[inline]
     pub fn process(number: u32) -> Requester {
         Requester(2 + (number % Requester::PROCESSES) as u16)
     }
 
-    /// The requester of a mode all of whose processes are one: Torrellas' two.
+    /// The requester of a mode, when all processes count as one (Torrellas 1998).
     #[inline]
     pub fn of(mode: Mode) -> Requester {
         match mode {
@@ -39,6 +40,7 @@ impl Requester {
         }
     }
 
+    /// The mode in which the requester executes.
     pub fn mode(self) -> Mode {
         if self == Requester::KERNEL { Mode::Kernel } else { Mode::User }
     }
@@ -46,48 +48,56 @@ impl Requester {
 
 /// Why a cache missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum MissCause {
+    /// The line was never in the cache.
     Cold,
+    /// The requester that misses the line had evicted it.
     Own,
+    /// Another requester had evicted the line.
     Other,
 }
 
-/// Misses of one side, by what caused them.
+/// Misses of one mode, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Misses {
+pub struct MissCounts {
+    /// Misses on lines that were never in the cache.
     pub cold: u64,
+    /// Misses on lines that the same requester had evicted.
     pub own: u64,
+    /// Misses on lines that another requester had evicted.
     pub other: u64,
 }
 
-impl Misses {
+impl MissCounts {
+    /// Misses of all causes.
     pub fn total(&self) -> u64 {
         self.cold + self.own + self.other
     }
 
+    /// Counts a miss.
     #[inline]
-    pub fn count(&mut self, cause: Cause) {
+    pub fn count(&mut self, cause: MissCause) {
         match cause {
-            Cause::Cold => self.cold += 1,
-            Cause::Own => self.own += 1,
-            Cause::Other => self.other += 1,
+            MissCause::Cold => self.cold += 1,
+            MissCause::Own => self.own += 1,
+            MissCause::Other => self.other += 1,
         }
     }
 }
 
-impl AddAssign for Misses {
-    fn add_assign(&mut self, other: Misses) {
+impl AddAssign for MissCounts {
+    fn add_assign(&mut self, other: MissCounts) {
         self.cold += other.cold;
         self.own += other.own;
         self.other += other.other;
     }
 }
 
-impl Sub for Misses {
-    type Output = Misses;
+impl Sub for MissCounts {
+    type Output = MissCounts;
 
-    fn sub(self, earlier: Misses) -> Misses {
-        Misses {
+    fn sub(self, earlier: MissCounts) -> MissCounts {
+        MissCounts {
             cold: self.cold - earlier.cold,
             own: self.own - earlier.own,
             other: self.other - earlier.other,
@@ -95,26 +105,26 @@ impl Sub for Misses {
     }
 }
 
+/// One level of cache.
 #[derive(Clone, Debug)]
-pub struct Level {
+pub(crate) struct CacheLevel {
     cache: Cache,
-    /// Who evicted each line last; a line that is in the cache keeps the value it had when it was
-    /// brought in.
+    /// The last evictor of each line. It stays while the line is in the cache.
     evicted_by: PerMode<Evictors>,
 }
 
-/// A requester for each line, by its index. Lines are used in neighbourhoods that lie far apart, so
-/// only these take memory.
+/// A requester for each line, by the line's index. The lines in use form neighbourhoods that lie
+/// far apart. Only these neighbourhoods take memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evictors {
     neighbourhoods: Vec<Option<Box<[Requester; Evictors::LINES]>>>,
 }
 
 impl Evictors {
-    /// Lines of a neighbourhood.
+    /// Lines in a neighbourhood.
     const LINES: usize = 1 << 12;
 
-    pub(crate) fn of(&mut self, line: Line) -> &mut Requester {
+    pub(crate) fn of(&mut self, line: LineId) -> &mut Requester {
         let (at, within) =
             (line.index() as usize / Evictors::LINES, line.index() as usize % Evictors::LINES);
         if at >= self.neighbourhoods.len() {
@@ -125,31 +135,32 @@ impl Evictors {
     }
 }
 
-impl Level {
-    pub fn new(geometry: Geometry) -> Level {
-        Level { cache: Cache::new(geometry), evicted_by: PerMode::default() }
+impl CacheLevel {
+    /// An empty level of this geometry.
+    pub fn new(geometry: CacheGeometry) -> CacheLevel {
+        CacheLevel { cache: Cache::new(geometry), evicted_by: PerMode::default() }
     }
 
-    /// Whether `line` was used last of its set: then it is there, and using it changes nothing.
+    /// Whether `line` was used last in its set. Then it is there, and an access changes nothing.
     #[inline]
-    pub fn used_last(&self, line: Line) -> bool {
+    pub fn used_last(&self, line: LineId) -> bool {
         self.cache.used_last(line)
     }
 
-    /// `requester` uses `line`; says why it was not there, if it was not.
+    /// `requester` uses `line`. Returns the cause of the miss, if the level missed.
     #[inline]
-    pub fn access(&mut self, line: Line, requester: Requester) -> Option<Cause> {
+    pub fn access(&mut self, line: LineId, requester: Requester) -> Option<MissCause> {
         match self.cache.access(line) {
-            Access::Hit => None,
-            Access::Miss { evicted } => Some(self.missed(line, evicted, requester)),
+            CacheAccess::Hit => None,
+            CacheAccess::Miss { evicted } => Some(self.missed(line, evicted, requester)),
         }
     }
 
-    fn missed(&mut self, line: Line, evicted: Option<Line>, requester: Requester) -> Cause {
+    fn missed(&mut self, line: LineId, evicted: Option<LineId>, requester: Requester) -> MissCause {
         let cause = match *self.evicted_by.get_mut(line.mode()).of(line) {
-            Requester::NOBODY => Cause::Cold,
-            evictor if evictor == requester => Cause::Own,
-            _ => Cause::Other,
+            Requester::NOBODY => MissCause::Cold,
+            evictor if evictor == requester => MissCause::Own,
+            _ => MissCause::Other,
         };
         if let Some(evicted) = evicted {
             *self.evicted_by.get_mut(evicted.mode()).of(evicted) = requester;
@@ -165,21 +176,21 @@ mod tests {
 
     /// One set of one way.
     #[test]
-    fn processes_are_parties_of_their_own() {
-        let mut level = Level::new(Geometry::cache(16, 1, 16, Replacement::Lru).unwrap());
-        let line = |index| Line::new(Mode::Kernel, index).unwrap();
+    fn each_process_is_a_requester() {
+        let mut level = CacheLevel::new(CacheGeometry::cache(16, 1, 16, Replacement::Lru).unwrap());
+        let line = |index| LineId::new(Mode::Kernel, index).unwrap();
         let (kernel, first, second) =
             (Requester::KERNEL, Requester::process(0), Requester::process(1));
         let steps = [
-            (0, first, Some(Cause::Cold)),
-            (0, second, None),              // shared, and there
-            (1, second, Some(Cause::Cold)), // second evicts 0
-            (0, first, Some(Cause::Other)), // first evicts 1
-            (1, first, Some(Cause::Own)),   // evicts 0
-            (0, kernel, Some(Cause::Other)),
-            (1, kernel, Some(Cause::Own)),
-            (0, kernel, Some(Cause::Own)),
-            (1, second, Some(Cause::Other)),
+            (0, first, Some(MissCause::Cold)),
+            (0, second, None),                  // shared, and there
+            (1, second, Some(MissCause::Cold)), // second evicts 0
+            (0, first, Some(MissCause::Other)), // first evicts 1
+            (1, first, Some(MissCause::Own)),   // evicts 0
+            (0, kernel, Some(MissCause::Other)),
+            (1, kernel, Some(MissCause::Own)),
+            (0, kernel, Some(MissCause::Own)),
+            (1, second, Some(MissCause::Other)),
         ];
         for (step, (index, requester, cause)) in steps.into_iter().enumerate() {
             assert_eq!(level.access(line(index), requester), cause, "step {step}");
@@ -187,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn requesters_know_their_mode() {
+    fn a_requester_has_the_mode_of_its_number() {
         assert_eq!(Requester::KERNEL.mode(), Mode::Kernel);
         for number in [0, 1, Requester::PROCESSES - 1, Requester::PROCESSES, u32::MAX] {
             assert_eq!(Requester::process(number).mode(), Mode::User, "{number}");

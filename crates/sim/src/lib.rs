@@ -1,14 +1,35 @@
-//! The machine: caches, TLBs, branch prediction and the taken branches; a stream of fetches and
-//! data accesses in, counters out.
+//! A machine: caches, TLBs and branch prediction.
 //!
-//! Takes a [`Machine`] and the lines and pages that a processor fetches, loads and stores, and the
-//! branches that it executes, in order; gives counters. Pure: knows nothing of ELF, kernels or
-//! files, and never looks at a clock. The same stream gives the same counters.
+//! Input: a [`MachineModel`], the lines and pages that a processor fetches, loads and stores, and
+//! the branches that it executes, in order. Output: counters. The crate knows nothing of ELF,
+//! kernels or files, and never looks at a clock. The same stream gives the same counters.
 //!
-//! Only instructions: [`InstructionCache`], [`Tlb`]. Instructions and data: [`Hierarchy`]. Many
-//! caches at once: [`Sweep`]. Branches: [`Predictor`].
+//! | to simulate | use |
+//! |---|---|
+//! | instructions only | [`InstructionCache`], [`Tlb`] |
+//! | instructions and data | [`Hierarchy`] |
+//! | many caches at once | [`Sweep`] |
+//! | branches | [`BranchPredictor`] |
+//!
+//! ```
+//! # use kernlane_sim as sim;
+//! use sim::{CacheGeometry, InstructionCache, LineId, Mode, Replacement};
+//!
+//! // Four sets of one way: the lines 0 and 4 share a set.
+//! let geometry = CacheGeometry::cache(64, 1, 16, Replacement::Lru)?;
+//! let mut cache = InstructionCache::new(geometry);
+//! let line = |index| LineId::new(Mode::Kernel, index).unwrap();
+//! assert!(cache.fetch(line(0)));
+//! assert!(!cache.fetch(line(0)));
+//! assert!(cache.fetch(line(4)));
+//! assert!(cache.fetch(line(0)));
+//! let misses = cache.misses().kernel;
+//! assert_eq!((misses.cold, misses.own, misses.other), (2, 1, 0));
+//! # Ok::<(), sim::GeometryError>(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod access;
 mod branch_counters;
@@ -32,18 +53,22 @@ mod time;
 mod tlb;
 mod wide;
 
-pub use access::Access;
-pub use branch_counters::{BranchCounters, Wrong};
+pub use access::CacheAccess;
+pub use branch_counters::{BranchCounters, PredictionFailure};
 pub use branches::{Branch, BranchKind, CodeAddr, TakenBranches};
 pub use cache::Cache;
-pub use geometry::{Geometry, GeometryError, Replacement};
-pub use hierarchy::{Counters, Hierarchy, Missed, PhysAddr};
+pub use geometry::{CacheGeometry, GeometryError, Replacement};
+pub use hierarchy::{Hierarchy, MachineCounters, MissedLevels, PhysAddr};
 pub use instruction_cache::InstructionCache;
-pub use level::{Cause, Level, Misses, Requester};
-pub use line::{Line, Mode, PerMode};
-pub use machine::{CacheDescription, ItlbDescription, Machine, MachineError, Memory};
-pub use prediction::{BranchPrediction, Direction, Held, PredictionError, TargetBufferDescription};
-pub use predictor::Predictor;
+pub use level::{MissCause, MissCounts, Requester};
+pub use line::{LineId, Mode, PerMode};
+pub use machine::{
+    CacheDescription, ItlbDescription, MachineError, MachineModel, MemoryDescription,
+};
+pub use prediction::{
+    BranchPrediction, DirectionPrediction, HeldBranches, PredictionError, TargetBufferDescription,
+};
+pub use predictor::BranchPredictor;
 pub use stalls::Stalls;
 pub use sweep::Sweep;
 pub use time::{Latencies, SimpleModel};

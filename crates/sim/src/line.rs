@@ -1,25 +1,30 @@
-//! What is fetched and by whom: lines (or pages) as small numbers, and the two modes that compete
-//! for a cache.
+//! Lines (or pages) as small numbers, and the two modes that compete for a cache.
 
-/// Who executes. Torrellas' two requesters (1998, section 2.2): operating system and application.
+/// Who executes: the operating system or an application (Torrellas 1998, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
+    /// The kernel.
     Kernel,
+    /// User code.
     User,
 }
 
 impl Mode {
+    /// Both modes.
     pub const BOTH: [Mode; 2] = [Mode::Kernel, Mode::User];
 }
 
 /// One value for the kernel and one for user code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerMode<T> {
+    /// The kernel's value.
     pub kernel: T,
+    /// The value of user code.
     pub user: T,
 }
 
 impl<T> PerMode<T> {
+    /// The value of `mode`.
     pub fn get(&self, mode: Mode) -> &T {
         match mode {
             Mode::Kernel => &self.kernel,
@@ -27,6 +32,7 @@ impl<T> PerMode<T> {
         }
     }
 
+    /// The value of `mode`, to change it.
     pub fn get_mut(&mut self, mode: Mode) -> &mut T {
         match mode {
             Mode::Kernel => &mut self.kernel,
@@ -35,48 +41,50 @@ impl<T> PerMode<T> {
     }
 }
 
-/// A line of memory (for a TLB: a page) as the number that stands for it in a stream of fetches: 31
-/// bits of index, and the mode whose code it holds in bit 31.
+/// The number of a line of memory (for a TLB: of a page) in a stream of fetches. It has 31 bits of
+/// index. Bit 31 is the mode of the code in the line.
 ///
-/// Whoever makes the stream numbers the lines densely, so that tables can be arrays, and keeps the
-/// low bits of the index those of the line's address, at least as many as the cache has index bits:
-/// they choose the set.
+/// The maker of the stream numbers the lines densely, so that tables can be arrays. The low bits of
+/// the index choose the set. They must equal the low bits of the line's address, at least as many
+/// as the cache has index bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Line(u32);
+pub struct LineId(u32);
 
 const USER: u32 = 1 << 31;
 
-impl Line {
-    /// The largest index; one less than 31 bits hold, so that [`Line::NONE`] is no line.
+impl LineId {
+    /// The largest index. It is one less than 31 bits allow, so that `NONE` is no line.
     pub const MAX_INDEX: u32 = USER - 2;
-    /// What an empty way holds.
-    pub(crate) const NONE: Line = Line(u32::MAX);
+    /// The content of an empty way.
+    pub(crate) const NONE: LineId = LineId(u32::MAX);
 
-    /// `None` when `index` is above [`Line::MAX_INDEX`].
-    pub fn new(mode: Mode, index: u32) -> Option<Line> {
+    /// The line of `mode` with this index; `None` when `index` is above [`LineId::MAX_INDEX`].
+    pub fn new(mode: Mode, index: u32) -> Option<LineId> {
         let bit = if mode == Mode::User { USER } else { 0 };
-        (index <= Line::MAX_INDEX).then_some(Line(index | bit))
+        (index <= LineId::MAX_INDEX).then_some(LineId(index | bit))
     }
 
-    /// The line of physical memory with this number, on the kernel's mode: physical lines have
-    /// none. Numbers above [`Line::MAX_INDEX`] (64 GB in lines of 32 bytes) are cut off.
+    /// The line of physical memory with this number. Physical lines have no mode, and take the
+    /// kernel's. Numbers are cut to 31 bits (64 GB in lines of 32 bytes).
     #[inline]
-    pub const fn physical(number: u64) -> Line {
+    pub const fn physical(number: u64) -> LineId {
         let index = (number & (USER - 1) as u64) as u32;
-        Line(if index > Line::MAX_INDEX { Line::MAX_INDEX } else { index })
+        LineId(if index > LineId::MAX_INDEX { LineId::MAX_INDEX } else { index })
     }
 
-    /// `one` where the mask is all bits, `other` where it is none.
+    /// `one` where a bit of the mask is set, `other` where it is not.
     #[inline]
-    pub(crate) fn choose(mask: u32, one: Line, other: Line) -> Line {
-        Line(one.0 & mask | other.0 & !mask)
+    pub(crate) fn choose(mask: u32, one: LineId, other: LineId) -> LineId {
+        LineId(one.0 & mask | other.0 & !mask)
     }
 
+    /// The index within the lines of the mode.
     #[inline]
     pub fn index(self) -> u32 {
         self.0 & !USER
     }
 
+    /// The mode of the code in the line.
     #[inline]
     pub fn mode(self) -> Mode {
         if self.0 & USER == 0 { Mode::Kernel } else { Mode::User }
@@ -90,12 +98,12 @@ mod tests {
     #[test]
     fn a_line_keeps_its_mode_and_index() {
         for mode in Mode::BOTH {
-            for index in [0, 1, 12345, Line::MAX_INDEX] {
-                let line = Line::new(mode, index).unwrap();
+            for index in [0, 1, 12345, LineId::MAX_INDEX] {
+                let line = LineId::new(mode, index).unwrap();
                 assert_eq!((line.mode(), line.index()), (mode, index));
-                assert_ne!(line, Line::NONE);
+                assert_ne!(line, LineId::NONE);
             }
-            assert_eq!(Line::new(mode, Line::MAX_INDEX + 1), None);
+            assert_eq!(LineId::new(mode, LineId::MAX_INDEX + 1), None);
         }
     }
 }

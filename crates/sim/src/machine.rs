@@ -1,63 +1,78 @@
-//! A machine: the numbers that the simulator needs, checked.
+//! A machine: the checked numbers that the simulator needs.
 
-use crate::geometry::{Geometry, GeometryError, Replacement};
+use crate::geometry::{CacheGeometry, GeometryError, Replacement};
 use crate::prediction::BranchPrediction;
 use crate::time::{Latencies, SimpleModel};
 use thiserror::Error;
 
 /// A machine that can be simulated.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct MachineModel {
+    /// The name of the machine.
     pub name: String,
-    pub l1i: Geometry,
-    /// Bytes in a line of the L1I.
+    /// The L1 cache of instructions.
+    pub l1i: CacheGeometry,
+    /// The bytes in a line of the L1I.
     pub l1i_line: u32,
-    /// `None`: the machine's source says nothing of one.
+    /// The instruction TLB. `None`: the machine's source describes none.
     pub itlb: Option<ItlbDescription>,
+    /// The parameters of the simple time model.
     pub time: SimpleModel,
-    /// `None`: the machine's source says nothing of data caches.
-    pub memory: Option<Memory>,
-    /// `None`: the machine's source says nothing of it, or it predicts no branches.
+    /// The data caches. `None`: the machine's source describes none.
+    pub memory: Option<MemoryDescription>,
+    /// The branch prediction. `None`: the machine's source describes none, or the machine predicts
+    /// no branches.
     pub branch: Option<BranchPrediction>,
 }
 
-/// A cache and the bytes in its lines.
+/// A cache together with the bytes in its lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheDescription {
-    pub geometry: Geometry,
+    /// Sets, ways and replacement.
+    pub geometry: CacheGeometry,
+    /// The bytes in a line.
     pub line: u32,
 }
 
-/// What lies behind the L1I: the L1D, and what both miss into.
+/// The caches behind the L1I: the L1D, and the levels that both L1s share.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
+pub struct MemoryDescription {
+    /// The L1 cache of data.
     pub l1d: CacheDescription,
+    /// The L2, if there is one.
     pub l2: Option<CacheDescription>,
+    /// The L3, if there is one.
     pub l3: Option<CacheDescription>,
-    /// Its entries hold pages of any size, as the guest maps them.
-    pub dtlb: Option<Geometry>,
+    /// The data TLB, if there is one. An entry holds a page of any size, as the guest maps it.
+    pub dtlb: Option<CacheGeometry>,
+    /// What misses cost.
     pub latencies: Latencies,
 }
 
-impl Memory {
+impl MemoryDescription {
+    /// Puts the levels together.
+    ///
     /// # Errors
     /// There is an L3 and no L2.
     pub fn new(
         l1d: CacheDescription,
         l2: Option<CacheDescription>,
         l3: Option<CacheDescription>,
-        dtlb: Option<Geometry>,
+        dtlb: Option<CacheGeometry>,
         latencies: Latencies,
-    ) -> Result<Memory, MachineError> {
+    ) -> Result<MemoryDescription, MachineError> {
         match (&l2, &l3) {
             (None, Some(_)) => Err(MachineError::L3WithoutL2),
-            _ => Ok(Memory { l1d, l2, l3, dtlb, latencies }),
+            _ => Ok(MemoryDescription { l1d, l2, l3, dtlb, latencies }),
         }
     }
 }
 
 impl CacheDescription {
-    /// See [`Geometry::cache`].
+    /// A cache of `size` bytes in lines of `line` bytes.
+    ///
+    /// # Errors
+    /// See [`CacheGeometry::cache`].
     pub fn new(
         size: u64,
         ways: u64,
@@ -65,7 +80,7 @@ impl CacheDescription {
         replacement: Replacement,
     ) -> Result<CacheDescription, GeometryError> {
         Ok(CacheDescription {
-            geometry: Geometry::cache(size, ways, line, replacement)?,
+            geometry: CacheGeometry::cache(size, ways, line, replacement)?,
             line: line as u32,
         })
     }
@@ -74,34 +89,40 @@ impl CacheDescription {
 /// An instruction TLB whose entries hold pages of any size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItlbDescription {
-    pub geometry: Geometry,
-    /// Bytes in a page of the kernel's image.
-    pub kernel_page: u64,
-    /// Bytes in any other page.
-    pub user_page: u64,
+    /// Sets, ways and replacement.
+    pub(crate) geometry: CacheGeometry,
+    /// The bytes in a page of the kernel's image.
+    pub(crate) kernel_page: u64,
+    /// The bytes in any other page.
+    pub(crate) user_page: u64,
 }
 
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum MachineError {
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    #[error("a page holds a power of two from 4096 to 2^30 bytes, not {0}")]
+    #[error("the size of a page must be a power of two from 4096 to 2^30 bytes, not {0}")]
     PageSize(u64),
-    #[error("a miss costs from 0 to 10000 cycles, not {0}")]
+    #[error("a miss must cost from 0 to 10000 cycles, not {0}")]
     MissPenalty(f64),
-    #[error("an L3 stands behind an L2, and there is none")]
+    #[error("there is an L3 but no L2")]
     L3WithoutL2,
     #[error(
-        "a latency lies between 0 and 10000 cycles and is not less than that of the level before, not {0}"
+        "a latency must lie between 0 and 10000 cycles and be at least that of the level before, not {0}"
     )]
     Latency(f64),
-    #[error("a share lies between 0 and 1, not {0}")]
+    #[error("a share must lie between 0 and 1, not {0}")]
     Share(f64),
 }
 
 impl ItlbDescription {
+    /// A TLB with these sizes of pages in bytes.
+    ///
+    /// # Errors
+    /// No such TLB can be built, or a size is no power of two from 4096 to 2^30.
     pub fn new(
-        geometry: Geometry,
+        geometry: CacheGeometry,
         kernel_page: u64,
         user_page: u64,
     ) -> Result<ItlbDescription, MachineError> {
@@ -112,10 +133,28 @@ impl ItlbDescription {
         }
         Ok(ItlbDescription { geometry, kernel_page, user_page })
     }
+
+    /// Sets, ways and replacement.
+    pub fn geometry(&self) -> CacheGeometry {
+        self.geometry
+    }
+
+    /// The bytes in a page of the kernel's image.
+    pub fn kernel_page(&self) -> u64 {
+        self.kernel_page
+    }
+
+    /// The bytes in any other page.
+    pub fn user_page(&self) -> u64 {
+        self.user_page
+    }
 }
 
 impl SimpleModel {
-    /// Checks the ranges; NaN is in none.
+    /// The model with these parameters.
+    ///
+    /// # Errors
+    /// A parameter is outside its range. NaN is outside of every range.
     pub fn new(
         miss_penalty: f64,
         data_references: f64,
@@ -134,8 +173,11 @@ impl SimpleModel {
 }
 
 impl Latencies {
-    /// Checks the ranges; NaN is in none. Where a level is missing, its latency is that of the
-    /// next.
+    /// The latencies in cycles. A missing level has the latency of the next level.
+    ///
+    /// # Errors
+    /// A latency is outside its range, or below that of the level before. NaN is outside of every
+    /// range.
     pub fn new(l2: f64, l3: f64, memory: f64, tlb_miss: f64) -> Result<Latencies, MachineError> {
         for cycles in [l2, l3, memory, tlb_miss] {
             if !(0.0..=10000.0).contains(&cycles) {
@@ -158,7 +200,7 @@ mod tests {
 
     #[test]
     fn pages_and_shares_have_their_ranges() {
-        let geometry = Geometry::tlb(64, 64, Replacement::Lru).unwrap();
+        let geometry = CacheGeometry::tlb(64, 64, Replacement::Lru).unwrap();
         assert!(ItlbDescription::new(geometry, 2 << 20, 4096).is_ok());
         assert_eq!(
             ItlbDescription::new(geometry, 2 << 20, 5000),

@@ -1,4 +1,4 @@
-//! Tree pseudo-LRU of one set: a binary tree over the ways whose inner nodes each hold one bit, the
+//! Tree pseudo-LRU. Each set has a binary tree over its ways. Each inner node holds one bit: the
 //! half that was used less recently.
 //!
 //! ```text
@@ -9,54 +9,54 @@
 //!     way 0  1   2     3
 //! ```
 
-use crate::access::{Access, occupied};
-use crate::line::Line;
+use crate::access::{CacheAccess, occupied};
+use crate::line::LineId;
 
 /// The trees of all sets.
 #[derive(Clone, Debug)]
-pub(crate) struct Trees {
-    trees: Vec<Tree>,
-    /// By way: what a use of it does to its set's tree.
-    uses: Vec<Use>,
+pub(crate) struct PlruTrees {
+    trees: Vec<PlruTree>,
+    /// For each way, how a use of it changes the tree of its set.
+    uses: Vec<PlruUse>,
 }
 
-impl Trees {
-    /// `ways`: a power of two up to 64.
-    pub fn new(sets: usize, ways: u32) -> Trees {
-        Trees {
-            trees: vec![Tree::default(); sets],
-            uses: (0..ways).map(|way| Use::of(way, ways)).collect(),
+impl PlruTrees {
+    /// `ways` must be a power of two up to 64.
+    pub fn new(sets: usize, ways: u32) -> PlruTrees {
+        PlruTrees {
+            trees: vec![PlruTree::default(); sets],
+            uses: (0..ways).map(|way| PlruUse::of(way, ways)).collect(),
         }
     }
 
-    /// Uses `line`, which belongs into the ways of `set`. Empty ways are filled from the first to
-    /// the last before anything is evicted.
-    pub fn access(&mut self, ways: &mut [Line], set: usize, line: Line) -> Access {
+    /// Uses `line` in the ways of `set`. Empty ways are filled from the first to the last before a
+    /// line is evicted.
+    pub fn access(&mut self, ways: &mut [LineId], set: usize, line: LineId) -> CacheAccess {
         let tree = &mut self.trees[set];
         if let Some(way) = ways.iter().position(|&held| held == line) {
             tree.touch(self.uses[way]);
-            return Access::Hit;
+            return CacheAccess::Hit;
         }
-        let way = match ways.iter().position(|&held| held == Line::NONE) {
+        let way = match ways.iter().position(|&held| held == LineId::NONE) {
             Some(empty) => empty,
             None => tree.victim(ways.len() as u32) as usize,
         };
         let evicted = occupied(std::mem::replace(&mut ways[way], line));
         tree.touch(self.uses[way]);
-        Access::Miss { evicted }
+        CacheAccess::Miss { evicted }
     }
 }
 
-/// The bits that a use of a way sets and leaves.
+/// The bits that a use of a way sets, and a mask of the bits that it leaves.
 #[derive(Clone, Copy, Debug)]
-struct Use {
+struct PlruUse {
     set: u64,
     leave: u64,
 }
 
-impl Use {
-    fn of(way: u32, ways: u32) -> Use {
-        let mut of = Use { set: 0, leave: u64::MAX };
+impl PlruUse {
+    fn of(way: u32, ways: u32) -> PlruUse {
+        let mut of = PlruUse { set: 0, leave: u64::MAX };
         let mut node = way + ways;
         while node > 1 {
             let parent = node / 2;
@@ -71,14 +71,14 @@ impl Use {
     }
 }
 
-/// The bits of one set; node n is bit n, bit 0 is unused.
+/// The bits of one set. Node n is bit n. Bit 0 is unused.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tree(u64);
+struct PlruTree(u64);
 
-impl Tree {
+impl PlruTree {
     /// Marks a way as just used.
     #[inline]
-    fn touch(&mut self, used: Use) {
+    fn touch(&mut self, used: PlruUse) {
         self.0 = self.0 & used.leave | used.set;
     }
 
@@ -99,28 +99,28 @@ mod tests {
 
     #[test]
     fn four_ways_by_hand() {
-        let mut tree = Tree::default();
+        let mut tree = PlruTree::default();
         assert_eq!(tree.victim(4), 0);
         for (used, victim) in [(0, 2), (2, 1), (1, 3), (3, 0), (0, 2), (1, 2), (2, 0)] {
-            tree.touch(Use::of(used, 4));
+            tree.touch(PlruUse::of(used, 4));
             assert_eq!(tree.victim(4), victim, "after a use of way {used}");
         }
     }
 
     #[test]
     fn one_way_is_always_the_victim() {
-        let mut tree = Tree::default();
-        tree.touch(Use::of(0, 1));
+        let mut tree = PlruTree::default();
+        tree.touch(PlruUse::of(0, 1));
         assert_eq!(tree.victim(1), 0);
     }
 
     #[test]
     fn the_way_just_used_is_never_the_victim() {
         for ways in [2, 4, 8, 16, 32, 64] {
-            let mut tree = Tree::default();
+            let mut tree = PlruTree::default();
             for step in 0..1000u32 {
                 let way = step.wrapping_mul(2654435761) >> 7 & (ways - 1);
-                tree.touch(Use::of(way, ways));
+                tree.touch(PlruUse::of(way, ways));
                 assert_ne!(tree.victim(ways), way);
             }
         }

@@ -1,48 +1,50 @@
-//! A machine's branch prediction: direction, target buffer and return stack together.
+//! A machine's branch predictor: direction, target buffer and return stack.
 //!
-//! Takes the branches that are executed, in order, with what they did; says what was wrong about
-//! each. Everything is brought up to date before the next branch is asked for: nothing is executed
-//! on a wrong path.
+//! Input: the executed branches, in order, with their outcomes. Output: how the prediction of each
+//! failed. The predictor learns each outcome before it predicts the next branch. No instruction of
+//! a wrong path is executed.
 //!
 //! | branch | direction | target |
 //! |---|---|---|
 //! | conditional | static, bimodal, gshare | when taken: as a jump's |
-//! | jump, call | taken | from the target buffer; not there: a misfetch, as the decoder soon knows better |
+//! | jump, call | taken | from the target buffer; not there: a misfetch |
 //! | indirect jump, indirect call | taken | from the target buffer; not there or another: wrong |
 //! | return | taken | from the return stack; where there is none, as an indirect jump's |
 
-use crate::branch_counters::Wrong;
+use crate::branch_counters::PredictionFailure;
 use crate::branches::{Branch, BranchKind, CodeAddr};
 use crate::direction::DirectionPredictor;
-use crate::prediction::{BranchPrediction, Held};
+use crate::prediction::{BranchPrediction, HeldBranches};
 use crate::return_stack::ReturnStack;
 use crate::target_buffer::TargetBuffer;
 
+/// The state of a branch predictor.
 #[derive(Clone, Debug)]
-pub struct Predictor {
+pub struct BranchPredictor {
     direction: DirectionPredictor,
     targets: Option<TargetBuffer>,
-    /// Whether direct branches are looked for in `targets`.
+    /// Whether `targets` holds direct branches.
     holds_direct: bool,
     returns: Option<ReturnStack>,
 }
 
-impl Predictor {
-    pub fn new(prediction: &BranchPrediction) -> Predictor {
+impl BranchPredictor {
+    /// A predictor that has seen no branch.
+    pub fn new(prediction: &BranchPrediction) -> BranchPredictor {
         let targets = prediction.targets;
-        Predictor {
+        BranchPredictor {
             direction: DirectionPredictor::new(prediction.direction),
             targets: targets.map(|targets| TargetBuffer::new(targets.geometry)),
-            holds_direct: targets.is_some_and(|targets| targets.holds == Held::Taken),
+            holds_direct: targets.is_some_and(|targets| targets.holds == HeldBranches::Taken),
             returns: (prediction.return_stack > 0)
                 .then(|| ReturnStack::new(prediction.return_stack)),
         }
     }
 
-    /// Executes a branch. Of one that is taken to where nobody saw, nothing is wrong, and no target
-    /// is learnt.
+    /// Predicts a branch and learns its outcome. A taken branch with an unknown target counts as
+    /// predicted, and its target is not learnt.
     #[inline]
-    pub fn branch(&mut self, branch: &Branch) -> Option<Wrong> {
+    pub fn branch(&mut self, branch: &Branch) -> Option<PredictionFailure> {
         match branch.kind {
             BranchKind::Conditional => self.conditional(branch),
             BranchKind::Jump => self.direct(branch),
@@ -50,32 +52,32 @@ impl Predictor {
                 self.call(branch);
                 self.direct(branch)
             }
-            BranchKind::IndirectJump => self.indirect(branch).then_some(Wrong::Target),
+            BranchKind::IndirectJump => self.indirect(branch).then_some(PredictionFailure::Target),
             BranchKind::IndirectCall => {
                 self.call(branch);
-                self.indirect(branch).then_some(Wrong::Target)
+                self.indirect(branch).then_some(PredictionFailure::Target)
             }
             BranchKind::Return => {
                 let wrong = match self.returns.as_mut().map(ReturnStack::pop) {
                     Some(predicted) => branch.target.is_some() && predicted != branch.target,
                     None => self.indirect(branch),
                 };
-                wrong.then_some(Wrong::Return)
+                wrong.then_some(PredictionFailure::Return)
             }
         }
     }
 
-    fn conditional(&mut self, branch: &Branch) -> Option<Wrong> {
+    fn conditional(&mut self, branch: &Branch) -> Option<PredictionFailure> {
         let predicted = self.direction.predicts(branch.at, branch.target?, branch.taken);
         let misfetched = if branch.taken { self.direct(branch) } else { None };
-        if predicted == branch.taken { misfetched } else { Some(Wrong::Direction) }
+        if predicted == branch.taken { misfetched } else { Some(PredictionFailure::Direction) }
     }
 
-    /// A direct branch is taken.
-    fn direct(&mut self, branch: &Branch) -> Option<Wrong> {
+    /// Predicts the target of a taken direct branch.
+    fn direct(&mut self, branch: &Branch) -> Option<PredictionFailure> {
         let target = branch.target?;
         let missed = self.holds_direct && self.target(branch.at, target) != Some(target);
-        missed.then_some(Wrong::Misfetch)
+        missed.then_some(PredictionFailure::Misfetch)
     }
 
     /// Whether the target of an indirect branch was predicted wrongly.
@@ -83,7 +85,7 @@ impl Predictor {
         branch.target.is_some_and(|target| self.target(branch.at, target) != Some(target))
     }
 
-    /// The target that is predicted of a branch that goes to `target`.
+    /// The predicted target of a branch that goes to `target`.
     fn target(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
         self.targets.as_mut()?.taken(at, target)
     }

@@ -1,7 +1,7 @@
-//! A return stack: where the calls that are open go on.
+//! A return stack: the return addresses of the open calls.
 //!
-//! A ring: a call too many overwrites the oldest entry, and a return too many finds an entry that
-//! was used before.
+//! The stack is a ring. One call too many overwrites the oldest entry. One return too many finds an
+//! entry that was used before.
 
 use crate::branches::CodeAddr;
 
@@ -12,7 +12,7 @@ pub(crate) struct ReturnStack {
 }
 
 impl ReturnStack {
-    /// `entries`: at least one.
+    /// `entries` must be at least 1.
     pub fn new(entries: u32) -> ReturnStack {
         ReturnStack { entries: vec![None; entries as usize], top: 0 }
     }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ring_goes_round_both_ways() {
+    fn the_ring_wraps_in_both_directions() {
         let mut stack = ReturnStack::new(2);
         let addr = |number| Some(CodeAddr(number));
         assert_eq!(stack.pop(), None);
@@ -42,7 +42,7 @@ mod tests {
             stack.push(CodeAddr(call));
         }
         assert_eq!([stack.pop(), stack.pop()], [addr(3), addr(2)]);
-        // 1 was overwritten by 3, which is found once more; then 2 by 4.
+        // 3 overwrote 1, and is found a second time. Then 4 overwrites 2.
         assert_eq!([stack.pop(), stack.pop()], [addr(3), addr(2)]);
         stack.push(CodeAddr(4));
         assert_eq!([stack.pop(), stack.pop()], [addr(4), addr(3)]);

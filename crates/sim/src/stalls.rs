@@ -1,37 +1,41 @@
-//! What a machine waits for by SimOS' 1994 model (Rosenblum 1995, section 3.2), where data is
-//! simulated.
+//! The stalls of a machine in SimOS' 1994 model (Rosenblum 1995, section 3.2), for machines with
+//! data caches.
 //!
-//! Takes counters and the machine's latencies; gives cycles. Counts nothing.
+//! Input: counters and the machine's latencies. Output: cycles. This module counts nothing.
 
-use crate::hierarchy::Counters;
-use crate::machine::Machine;
+use crate::hierarchy::MachineCounters;
+use crate::machine::MachineModel;
 
-/// Cycles for which the machine stood still, by what it waited for.
+/// The cycles for which the machine stopped, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stalls {
-    /// For instructions and for data that the L1 lacked and the next level had: the L2, or memory
-    /// where there is no L2.
+    /// Instruction lines that missed in the L1I and hit in the next level: the L2, or memory when
+    /// there is no L2.
     pub l1i: f64,
+    /// Data lines that missed in the L1D and hit in the next level.
     pub l1d: f64,
-    /// For what the L2 lacked, too; 0 where there is no L2.
+    /// Instruction lines that missed in the L2, too; 0 without an L2.
     pub l2i: f64,
+    /// Data lines that missed in the L2, too; 0 without an L2.
     pub l2d: f64,
+    /// TLB misses.
     pub tlb: f64,
 }
 
 impl Stalls {
+    /// All stalls.
     pub fn total(&self) -> f64 {
         self.l1i + self.l1d + self.l2i + self.l2d + self.tlb
     }
 }
 
-impl Machine {
-    /// What these counters make the machine wait for; `None` when it describes no data cache.
-    pub fn stalls(&self, counters: &Counters) -> Option<Stalls> {
+impl MachineModel {
+    /// The stalls that these counters cause; `None` when the machine describes no data cache.
+    pub fn stalls(&self, counters: &MachineCounters) -> Option<Stalls> {
         let memory = self.memory.as_ref()?;
         let latencies = &memory.latencies;
-        // By level: what it had, times what that costs. Without an L2 memory has what the L1
-        // lacked.
+        // Hits of each level times their latency. Without an L2, memory serves the misses of the
+        // L1.
         let split = |l1: u64, l2: u64, l3: u64| match (&memory.l2, &memory.l3) {
             (None, _) => (l1 as f64 * latencies.memory, 0.0),
             (Some(_), None) => ((l1 - l2) as f64 * latencies.l2, l2 as f64 * latencies.memory),
@@ -51,8 +55,9 @@ impl Machine {
         })
     }
 
-    /// One cycle an instruction, and the stalls.
-    pub fn cycles(&self, counters: &Counters) -> Option<f64> {
+    /// One cycle for each instruction, and the stalls; `None` when the machine describes no data
+    /// cache.
+    pub fn cycles(&self, counters: &MachineCounters) -> Option<f64> {
         Some(counters.instructions as f64 + self.stalls(counters)?.total())
     }
 }

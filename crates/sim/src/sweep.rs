@@ -1,55 +1,56 @@
-//! Misses of many caches at once, by size and associativity, in one pass over the accesses.
+//! Counts the misses of many caches, by size and associativity, in one pass over the accesses.
 //!
-//! Under LRU the ways of a set are a stack (Mattson et al. 1970): a cache of `ways` ways holds the
-//! topmost `ways` lines of its set's stack, so one stack a set answers for every associativity, and
-//! a line that leaves place `ways` was evicted from the cache of `ways` ways by whoever pushed it.
-//! And what is on top of a set is on top of every smaller set that it belongs to, so the search
-//! ends at the first number of sets for which a line is.
+//! Under LRU the ways of a set form a stack (Mattson et al. 1970). A cache of `ways` ways holds the
+//! topmost `ways` lines of the set's stack. So one stack for each set serves all associativities. A
+//! line that sinks below place `ways` leaves the cache of `ways` ways, evicted by the requester
+//! that pushed it down. A line on top of a set is also on top of every smaller set that contains
+//! it. So the search ends at the first number of sets for which the line is on top.
 
-use crate::level::{Cause, Evictors, Misses, Requester};
-use crate::line::{Line, PerMode};
+use crate::level::{Evictors, MissCause, MissCounts, Requester};
+use crate::line::{LineId, PerMode};
 use std::ops::RangeInclusive;
 
-/// LRU caches with every power of two of sets in a range, and of ways up to a number.
+/// LRU caches with every power of two of sets in a range, and every power of two of ways up to a
+/// limit.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// The fewest sets first.
-    stacks: Vec<Stacks>,
+    /// The smallest number of sets comes first.
+    stacks: Vec<LruStacks>,
 }
 
-/// All caches of one number of sets.
+/// All caches with one number of sets.
 #[derive(Clone, Debug)]
-struct Stacks {
+struct LruStacks {
     set_mask: u32,
-    /// Of the cache with the most ways.
+    /// The ways of the cache with the most ways.
     depth: usize,
-    /// Sets × depth, the most recently used first.
-    lines: Vec<Line>,
-    /// For caches of 1, 2, 4 … ways.
-    caches: Vec<OfWays>,
+    /// The lines by set, the most recently used first in each set.
+    lines: Vec<LineId>,
+    /// The caches of 1, 2, 4 … ways.
+    caches: Vec<SweptCache>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct OfWays {
+struct SweptCache {
     evicted_by: PerMode<Evictors>,
-    misses: PerMode<Misses>,
+    misses: PerMode<MissCounts>,
 }
 
 impl Sweep {
-    /// `sets`: log2 of the numbers of sets; `ways`: log2 of the most ways.
+    /// `sets` gives the log2 of the numbers of sets, `ways` the log2 of the largest number of ways.
     pub fn new(sets: RangeInclusive<u32>, ways: u32) -> Sweep {
-        let stacks = sets.map(|sets| Stacks {
+        let stacks = sets.map(|sets| LruStacks {
             set_mask: (1 << sets) - 1,
             depth: 1 << ways,
-            lines: vec![Line::NONE; 1 << (sets + ways)],
-            caches: vec![OfWays::default(); ways as usize + 1],
+            lines: vec![LineId::NONE; 1 << (sets + ways)],
+            caches: vec![SweptCache::default(); ways as usize + 1],
         });
         Sweep { stacks: stacks.collect() }
     }
 
     /// `requester` uses `line` in every cache.
     #[inline]
-    pub fn access(&mut self, line: Line, requester: Requester) {
+    pub fn access(&mut self, line: LineId, requester: Requester) {
         for stacks in &mut self.stacks {
             if stacks.lines[(line.index() & stacks.set_mask) as usize * stacks.depth] == line {
                 return;
@@ -58,9 +59,9 @@ impl Sweep {
         }
     }
 
-    /// Misses of the cache with so many sets and ways, by whose they are; `None`: it is not among
-    /// them.
-    pub fn misses(&self, sets: u32, ways: u32) -> Option<PerMode<Misses>> {
+    /// The misses of the cache with this number of sets and ways, by the mode of the requester.
+    /// `None`: the sweep has no such cache.
+    pub fn misses(&self, sets: u32, ways: u32) -> Option<PerMode<MissCounts>> {
         let stacks =
             self.stacks.iter().find(|stacks| stacks.set_mask.checked_add(1) == Some(sets))?;
         let cache = ways.is_power_of_two().then(|| stacks.caches.get(ways.ilog2() as usize))??;
@@ -68,25 +69,26 @@ impl Sweep {
     }
 }
 
-impl Stacks {
-    /// For a line that is not on top of its stack.
-    fn access(&mut self, line: Line, requester: Requester) {
+impl LruStacks {
+    /// Uses a line that is not on top of its stack.
+    fn access(&mut self, line: LineId, requester: Requester) {
         let first = (line.index() & self.set_mask) as usize * self.depth;
         let stack = &mut self.lines[first..first + self.depth];
         let place = stack.iter().position(|&held| held == line);
-        // All above it are pushed one place down; those at the end of a cache leave it.
+        // The lines above it move down by one place. The last line of each smaller cache leaves
+        // that cache.
         let pushed = place.unwrap_or(self.depth);
         for (log2, cache) in
             self.caches.iter_mut().enumerate().take_while(|(log2, _)| 1 << log2 <= pushed)
         {
             let cause = match *cache.evicted_by.get_mut(line.mode()).of(line) {
-                Requester::NOBODY => Cause::Cold,
-                evictor if evictor == requester => Cause::Own,
-                _ => Cause::Other,
+                Requester::NOBODY => MissCause::Cold,
+                evictor if evictor == requester => MissCause::Own,
+                _ => MissCause::Other,
             };
             cache.misses.get_mut(requester.mode()).count(cause);
             let evicted = stack[(1 << log2) - 1];
-            if evicted != Line::NONE {
+            if evicted != LineId::NONE {
                 *cache.evicted_by.get_mut(evicted.mode()).of(evicted) = requester;
             }
         }
@@ -98,21 +100,23 @@ impl Stacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::{Geometry, Replacement};
-    use crate::level::Level;
+    use crate::geometry::{CacheGeometry, Replacement};
+    use crate::level::CacheLevel;
     use crate::line::Mode;
 
-    /// Every cache of the sweep counts what that cache alone counts.
+    /// The sweep counts the same misses as each cache does alone.
     #[test]
-    fn one_pass_counts_what_each_cache_alone_counts() {
+    fn the_sweep_counts_the_misses_of_each_cache() {
         let (sets, ways) = (0..=6, 4);
         let mut sweep = Sweep::new(sets.clone(), ways);
         let mut alone = Vec::new();
         for sets in sets {
             for ways in (0..=ways).map(|ways| 1 << ways) {
                 let size = (1_u64 << sets) * ways * 16;
-                let level = Level::new(Geometry::cache(size, ways, 16, Replacement::Lru).unwrap());
-                alone.push((1 << sets, ways as u32, level, PerMode::<Misses>::default()));
+                let level = CacheLevel::new(
+                    CacheGeometry::cache(size, ways, 16, Replacement::Lru).unwrap(),
+                );
+                alone.push((1 << sets, ways as u32, level, PerMode::<MissCounts>::default()));
             }
         }
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -128,7 +132,7 @@ mod tests {
                 number => Requester::process(number as u32),
             };
             let span = [16, 100, 3000][below(3) as usize];
-            let line = Line::new(Mode::BOTH[below(2) as usize], below(span) as u32).unwrap();
+            let line = LineId::new(Mode::BOTH[below(2) as usize], below(span) as u32).unwrap();
             sweep.access(line, requester);
             for (_, _, level, misses) in &mut alone {
                 if let Some(cause) = level.access(line, requester) {

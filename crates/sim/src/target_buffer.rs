@@ -1,40 +1,40 @@
-//! A branch target buffer: where branches went when they were taken last.
+//! A branch target buffer: the last target of each taken branch.
 //!
-//! Sets × ways, LRU. The low bits of a branch's address choose its set; the whole address is its
-//! tag.
+//! The buffer is set-associative with LRU replacement. The low bits of a branch's address choose
+//! its set. The whole address is its tag.
 
 use crate::branches::CodeAddr;
-use crate::geometry::Geometry;
+use crate::geometry::CacheGeometry;
 
 #[derive(Clone, Debug)]
 pub(crate) struct TargetBuffer {
     set_mask: u64,
     ways: usize,
-    /// Sets × ways, a set's ways side by side in the order of their last use, the most recent
-    /// first.
-    entries: Vec<Option<Entry>>,
+    /// The entries by set. The ways of a set are sorted by their last use, the most recent first.
+    entries: Vec<Option<BtbEntry>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BtbEntry {
     at: CodeAddr,
     target: CodeAddr,
 }
 
 impl TargetBuffer {
-    pub fn new(geometry: Geometry) -> TargetBuffer {
+    pub fn new(geometry: CacheGeometry) -> TargetBuffer {
         let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
         TargetBuffer { set_mask: sets as u64 - 1, ways, entries: vec![None; sets * ways] }
     }
 
-    /// The branch at `at` goes to `target`: keeps that, and says what was kept of it.
+    /// Learns that the branch at `at` goes to `target`. Returns the target that the buffer had
+    /// before.
     pub fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
         let first = (at.0 & self.set_mask) as usize * self.ways;
         let set = &mut self.entries[first..first + self.ways];
         let found = set.iter().position(|entry| entry.is_some_and(|entry| entry.at == at));
         let held = found.and_then(|way| set[way]).map(|entry| entry.target);
         set.copy_within(..found.unwrap_or(set.len() - 1), 1);
-        set[0] = Some(Entry { at, target });
+        set[0] = Some(BtbEntry { at, target });
         held
     }
 }
@@ -47,7 +47,7 @@ mod tests {
     /// Two sets of two ways: even addresses, odd addresses.
     #[test]
     fn the_branch_taken_longest_ago_leaves() {
-        let mut buffer = TargetBuffer::new(Geometry::tlb(4, 2, Replacement::Lru).unwrap());
+        let mut buffer = TargetBuffer::new(CacheGeometry::tlb(4, 2, Replacement::Lru).unwrap());
         let steps = [
             (0, 100, None),
             (2, 102, None),

@@ -1,18 +1,18 @@
-//! Time by Torrellas' "very simple model" (1998, section 5.2): a single-issue machine that executes
-//! an instruction a cycle and stops for every miss; data references are a fixed share of
-//! instruction references and miss at a fixed rate. The latencies of SimOS' 1994 model, which
-//! `stalls.rs` multiplies by what really missed.
+//! Time in Torrellas' "very simple model" (1998, section 5.2): a single-issue machine that executes
+//! one instruction in a cycle and stops for every miss. Data references are a fixed share of
+//! instruction references, and miss at a fixed rate. Also the latencies of SimOS' 1994 model, which
+//! `stalls.rs` multiplies by the simulated misses.
 
-/// The model's parameters. In the paper: penalties of 10, 30 and 50 cycles, 30 % data references, 5
-/// % of which miss.
+/// The parameters of the model. The paper uses penalties of 10, 30 and 50 cycles, and 30 % data
+/// references, of which 5 % miss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimpleModel {
-    /// Cycles for which a miss stops the machine.
-    pub miss_penalty: f64,
+    /// The cycles for which a miss stops the machine.
+    pub(crate) miss_penalty: f64,
     /// Data references per instruction.
-    pub data_references: f64,
+    pub(crate) data_references: f64,
     /// Share of the data references that miss.
-    pub data_miss_rate: f64,
+    pub(crate) data_miss_rate: f64,
 }
 
 impl SimpleModel {
@@ -22,18 +22,38 @@ impl SimpleModel {
         let data_misses = instructions * self.data_references * self.data_miss_rate;
         instructions + (data_misses + misses as f64) * self.miss_penalty
     }
+
+    /// The cycles for which a miss stops the machine.
+    pub fn miss_penalty(&self) -> f64 {
+        self.miss_penalty
+    }
 }
 
-/// What a single-issue machine with blocking caches waits for: SimOS' 1994 model (Rosenblum 1995,
-/// section 3.2 and table 3.1). Cycles for which a miss stops the machine, as the processor sees it,
-/// by the level that has the line.
+/// The latencies of a single-issue machine with blocking caches: SimOS' 1994 model (Rosenblum 1995,
+/// section 3.2 and table 3.1). Each is the number of cycles for which a miss stops the machine, as
+/// the processor sees it, by the level that has the line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latencies {
-    pub l2: f64,
-    /// Where there is no L3: the same as `memory`.
-    pub l3: f64,
-    pub memory: f64,
-    pub tlb_miss: f64,
+    /// The L2 has the line.
+    pub(crate) l2: f64,
+    /// The L3 has the line. Without an L3: the same as `memory`.
+    pub(crate) l3: f64,
+    /// Memory has the line.
+    pub(crate) memory: f64,
+    /// A TLB misses.
+    pub(crate) tlb_miss: f64,
+}
+
+impl Latencies {
+    /// The L2 has the line.
+    pub fn l2(&self) -> f64 {
+        self.l2
+    }
+
+    /// Memory has the line.
+    pub fn memory(&self) -> f64 {
+        self.memory
+    }
 }
 
 #[cfg(test)]

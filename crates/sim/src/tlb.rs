@@ -1,10 +1,11 @@
-//! A TLB: pages instead of lines, misses counted by mode.
+//! A TLB: pages instead of lines. It counts misses by mode.
 
-use crate::access::Access;
+use crate::access::CacheAccess;
 use crate::cache::Cache;
-use crate::geometry::Geometry;
-use crate::line::{Line, PerMode};
+use crate::geometry::CacheGeometry;
+use crate::line::{LineId, PerMode};
 
+/// A TLB with its counters.
 #[derive(Clone, Debug)]
 pub struct Tlb {
     cache: Cache,
@@ -12,26 +13,22 @@ pub struct Tlb {
 }
 
 impl Tlb {
-    pub fn new(geometry: Geometry) -> Tlb {
+    /// An empty TLB of this geometry.
+    pub fn new(geometry: CacheGeometry) -> Tlb {
         Tlb { cache: Cache::new(geometry), misses: PerMode::default() }
     }
 
-    /// Whether `page` was used last of its set: then it is there, and using it changes nothing.
+    /// Translates an address within `page`. True: the TLB missed.
     #[inline]
-    pub fn used_last(&self, page: Line) -> bool {
-        self.cache.used_last(page)
-    }
-
-    /// Translates an address within `page`; true when it missed.
-    #[inline]
-    pub fn access(&mut self, page: Line) -> bool {
-        let missed = self.cache.access(page) != Access::Hit;
+    pub fn access(&mut self, page: LineId) -> bool {
+        let missed = self.cache.access(page) != CacheAccess::Hit;
         if missed {
             *self.misses.get_mut(page.mode()) += 1;
         }
         missed
     }
 
+    /// Misses so far, by the mode of the page.
     pub fn misses(&self) -> PerMode<u64> {
         self.misses
     }
@@ -45,7 +42,7 @@ mod tests {
 
     #[test]
     fn three_pages_in_two_entries() {
-        let mut tlb = Tlb::new(Geometry::tlb(2, 2, Replacement::Lru).unwrap());
+        let mut tlb = Tlb::new(CacheGeometry::tlb(2, 2, Replacement::Lru).unwrap());
         for (mode, page) in [
             (Mode::Kernel, 7), // miss
             (Mode::User, 7),   // miss
@@ -55,7 +52,7 @@ mod tests {
             (Mode::Kernel, 7), // hit
             (Mode::User, 7),   // miss, evicts user 9
         ] {
-            tlb.access(Line::new(mode, page).unwrap());
+            tlb.access(LineId::new(mode, page).unwrap());
         }
         assert_eq!(tlb.misses(), PerMode { kernel: 1, user: 3 });
     }

@@ -1,49 +1,50 @@
-//! True LRU of sets with many ways (a TLB of 64 entries): ways stay where they are and bear the
-//! time of their last use.
+//! True LRU of sets with many ways (a TLB of 64 entries). Lines stay in their ways, and each way
+//! has the time of its last use.
 //!
-//! A hit is found by a guess where the line was last, and only looked for when the guess is wrong;
-//! a miss looks at all ways.
+//! A guess finds most hits: the way in which the line was last time. A wrong guess, or a miss,
+//! searches all ways.
 
-use crate::access::{Access, occupied};
-use crate::line::Line;
+use crate::access::{CacheAccess, occupied};
+use crate::line::LineId;
 use std::ops::Range;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Wide {
-    /// When each way was used last; 0: never.
+pub(crate) struct WideLru {
+    /// The time of each way's last use; 0 when it was never used.
     used: Vec<u64>,
     now: u64,
-    /// Where a line was when it was last looked for, by its low bits; may be out of date.
+    /// For the low bits of a line: the way in which such a line was last found. The guess may be
+    /// out of date.
     guesses: Vec<u32>,
 }
 
 const GUESSES: usize = 1 << 10;
 
-impl Wide {
-    pub fn new(lines: usize) -> Wide {
-        Wide { used: vec![0; lines], now: 0, guesses: vec![0; GUESSES] }
+impl WideLru {
+    pub fn new(lines: usize) -> WideLru {
+        WideLru { used: vec![0; lines], now: 0, guesses: vec![0; GUESSES] }
     }
 
-    /// Uses `line`, which belongs into the ways `set` of `lines`.
-    pub fn access(&mut self, lines: &mut [Line], set: Range<usize>, line: Line) -> Access {
+    /// Uses `line` in the ways `set` of `lines`.
+    pub fn access(&mut self, lines: &mut [LineId], set: Range<usize>, line: LineId) -> CacheAccess {
         self.now += 1;
         let guess = &mut self.guesses[line.index() as usize % GUESSES];
         let at = *guess as usize;
         if lines[at] == line {
             self.used[at] = self.now;
-            return Access::Hit;
+            return CacheAccess::Hit;
         }
         if let Some(way) = lines[set.clone()].iter().position(|&held| held == line) {
             let at = set.start + way;
             *guess = at as u32;
             self.used[at] = self.now;
-            return Access::Hit;
+            return CacheAccess::Hit;
         }
-        // Ways never used come first, from the first to the last.
+        // Ways that were never used come first, in order.
         let oldest = self.used[set.clone()].iter().enumerate().min_by_key(|&(_, used)| used);
         let at = set.start + oldest.map_or(0, |(way, _)| way);
         *guess = at as u32;
         self.used[at] = self.now;
-        Access::Miss { evicted: occupied(std::mem::replace(&mut lines[at], line)) }
+        CacheAccess::Miss { evicted: occupied(std::mem::replace(&mut lines[at], line)) }
     }
 }

@@ -1,17 +1,17 @@
-//! Branch prediction against the plainest one that can be written: every branch is judged alike.
+//! Compares the branch predictor with a naive one: both agree on every branch.
 
 mod random;
 
 use kernlane_sim::{
-    Branch, BranchKind, BranchPrediction, CodeAddr, Direction, Held, Predictor,
-    TargetBufferDescription, Wrong,
+    Branch, BranchKind, BranchPrediction, BranchPredictor, CodeAddr, DirectionPrediction,
+    HeldBranches, PredictionFailure, TargetBufferDescription,
 };
-use random::Random;
+use random::XorShift;
 use std::collections::HashMap;
 
-/// Counters are a map, the history and a set's branches are lists, the newest last, and the return
-/// stack a map by depth.
-struct Naive {
+/// The counters are a map. The history and the branches of a set are lists, the newest last. The
+/// return stack is a map by depth.
+struct NaivePredictor {
     machine: BranchPrediction,
     counters: HashMap<u64, i32>,
     history: Vec<bool>,
@@ -20,9 +20,9 @@ struct Naive {
     depth: i64,
 }
 
-impl Naive {
-    fn new(machine: BranchPrediction) -> Naive {
-        Naive {
+impl NaivePredictor {
+    fn new(machine: BranchPrediction) -> NaivePredictor {
+        NaivePredictor {
             machine,
             counters: HashMap::new(),
             history: Vec::new(),
@@ -33,12 +33,15 @@ impl Naive {
     }
 
     fn direction(&mut self, at: u64, target: u64, taken: bool) -> bool {
-        let (entries, history) = match self.machine.direction {
-            Direction::Static => return target <= at,
-            Direction::Bimodal { entries } => (u64::from(entries), 0),
-            Direction::Gshare { entries, history } => (u64::from(entries), history as usize),
+        let (entries, history) = match self.machine.direction() {
+            DirectionPrediction::Static => return target <= at,
+            DirectionPrediction::Bimodal { entries } => (u64::from(entries), 0),
+            DirectionPrediction::Gshare { entries, history } => {
+                (u64::from(entries), history as usize)
+            }
         };
-        // The index as a string of bits, the history in its first ones, the newest outcome last.
+        // The index as a string of bits. The history is xored into the first ones, the newest
+        // outcome last.
         let mut index: Vec<bool> =
             (0..entries.ilog2()).rev().map(|bit| at >> bit & 1 == 1).collect();
         let newest = &self.history[self.history.len().saturating_sub(history)..];
@@ -54,7 +57,7 @@ impl Naive {
     }
 
     fn target(&mut self, at: u64, target: u64) -> Option<u64> {
-        let geometry = self.machine.targets?.geometry;
+        let geometry = self.machine.targets()?.geometry();
         let set = self.sets.entry(at % u64::from(geometry.sets())).or_default();
         let held = set.iter().find(|(held, _)| *held == at).map(|&(_, target)| target);
         set.retain(|(held, _)| *held != at);
@@ -65,20 +68,21 @@ impl Naive {
         held
     }
 
-    fn direct(&mut self, at: u64, target: u64) -> Option<Wrong> {
-        let holds = self.machine.targets.is_some_and(|targets| targets.holds == Held::Taken);
-        (holds && self.target(at, target) != Some(target)).then_some(Wrong::Misfetch)
+    fn direct(&mut self, at: u64, target: u64) -> Option<PredictionFailure> {
+        let holds =
+            self.machine.targets().is_some_and(|targets| targets.holds() == HeldBranches::Taken);
+        (holds && self.target(at, target) != Some(target)).then_some(PredictionFailure::Misfetch)
     }
 
     fn call(&mut self, end: u64) {
-        let entries = i64::from(self.machine.return_stack);
+        let entries = i64::from(self.machine.return_stack());
         if entries > 0 {
             self.depth += 1;
             self.stack.insert(self.depth.rem_euclid(entries), end);
         }
     }
 
-    fn branch(&mut self, branch: &Branch) -> Option<Wrong> {
+    fn branch(&mut self, branch: &Branch) -> Option<PredictionFailure> {
         let (at, target) = (branch.at.0, branch.target.map(|target| target.0));
         if matches!(branch.kind, BranchKind::Call | BranchKind::IndirectCall) {
             self.call(branch.end.0);
@@ -88,28 +92,30 @@ impl Naive {
                 let target = target?;
                 let right = self.direction(at, target, branch.taken) == branch.taken;
                 let misfetch = branch.taken.then(|| self.direct(at, target)).flatten();
-                if right { misfetch } else { Some(Wrong::Direction) }
+                if right { misfetch } else { Some(PredictionFailure::Direction) }
             }
             BranchKind::Jump | BranchKind::Call => self.direct(at, target?),
-            BranchKind::Return if self.machine.return_stack > 0 => {
+            BranchKind::Return if self.machine.return_stack() > 0 => {
                 let predicted = self
                     .stack
-                    .get(&self.depth.rem_euclid(self.machine.return_stack.into()))
+                    .get(&self.depth.rem_euclid(self.machine.return_stack().into()))
                     .copied();
                 self.depth -= 1;
-                (predicted != Some(target?)).then_some(Wrong::Return)
+                (predicted != Some(target?)).then_some(PredictionFailure::Return)
             }
-            BranchKind::Return => (self.target(at, target?) != target).then_some(Wrong::Return),
+            BranchKind::Return => {
+                (self.target(at, target?) != target).then_some(PredictionFailure::Return)
+            }
             BranchKind::IndirectJump | BranchKind::IndirectCall => {
-                (self.target(at, target?) != target).then_some(Wrong::Target)
+                (self.target(at, target?) != target).then_some(PredictionFailure::Target)
             }
         }
     }
 }
 
-/// Branches of a program that has a few hundred of them, some with one target and some with many;
-/// calls and returns mostly nest.
-fn stream(random: &mut Random, open: &mut Vec<u64>) -> Branch {
+/// The branches of a program with a few hundred of them, with one target or many. Most calls and
+/// returns nest.
+fn stream(random: &mut XorShift, open: &mut Vec<u64>) -> Branch {
     let at = random.below(400) * 3 + (random.below(2) << 40);
     let end = at + 2;
     let target = at ^ 0x155 ^ (random.below(2) * 0x400);
@@ -143,20 +149,20 @@ fn stream(random: &mut Random, open: &mut Vec<u64>) -> Branch {
 }
 
 #[test]
-fn every_branch_is_judged_as_by_the_naive_predictor() {
-    let mut random = Random(0x5EED_0B5E);
+fn the_predictor_agrees_with_the_naive_predictor() {
+    let mut random = XorShift(0x5EED_0B5E);
     let directions = [
-        Direction::Static,
-        Direction::bimodal(1).unwrap(),
-        Direction::bimodal(128).unwrap(),
-        Direction::gshare(256, 8).unwrap(),
-        Direction::gshare(512, 3).unwrap(),
+        DirectionPrediction::Static,
+        DirectionPrediction::bimodal(1).unwrap(),
+        DirectionPrediction::bimodal(128).unwrap(),
+        DirectionPrediction::gshare(256, 8).unwrap(),
+        DirectionPrediction::gshare(512, 3).unwrap(),
     ];
     let buffers = [(1, 1), (16, 1), (64, 4), (48, 3), (1024, 8)]
-        .map(|(entries, ways)| (entries, ways, Held::Taken));
-    let mut judged = HashMap::new();
+        .map(|(entries, ways)| (entries, ways, HeldBranches::Taken));
+    let mut outcomes = HashMap::new();
     for direction in directions {
-        let some = buffers.into_iter().chain([(64, 64, Held::Indirect)]).map(Some);
+        let some = buffers.into_iter().chain([(64, 64, HeldBranches::Indirect)]).map(Some);
         for (number, buffer) in some.chain([None]).enumerate() {
             let targets = buffer.map(|(entries, ways, holds)| {
                 TargetBufferDescription::new(entries, ways, holds).unwrap()
@@ -165,25 +171,26 @@ fn every_branch_is_judged_as_by_the_naive_predictor() {
                 BranchPrediction::new(direction, targets, [0, 1, 2, 7, 16][number % 5], None, None)
                     .unwrap();
             let (mut predictor, mut naive, mut open) =
-                (Predictor::new(&machine), Naive::new(machine), Vec::new());
+                (BranchPredictor::new(&machine), NaivePredictor::new(machine), Vec::new());
             for step in 0..20_000 {
                 let branch = stream(&mut random, &mut open);
                 let wrong = predictor.branch(&branch);
                 assert_eq!(wrong, naive.branch(&branch), "{machine:?}, step {step}: {branch:?}");
-                *judged.entry(format!("{:?} {wrong:?}", branch.kind)).or_insert(0) += 1;
+                *outcomes.entry(format!("{:?} {wrong:?}", branch.kind)).or_insert(0) += 1;
             }
         }
     }
-    // Every branch can be right or wrong, the conditional ones and none else in three ways.
-    assert_eq!(judged.len(), 3 + 5 * 2, "{judged:?}");
+    // Every kind of branch can be predicted and fail. Conditional branches can fail in two ways.
+    assert_eq!(outcomes.len(), 3 + 5 * 2, "{outcomes:?}");
 }
 
-/// A loop around a call through a pointer: what the second round knows of the first.
+/// A loop around a call through a pointer. The second round uses what the first one taught.
 #[test]
 fn a_loop_by_hand() {
-    let targets = TargetBufferDescription::new(4, 2, Held::Taken).unwrap();
-    let machine = BranchPrediction::new(Direction::Static, Some(targets), 4, None, None).unwrap();
-    let mut predictor = Predictor::new(&machine);
+    let targets = TargetBufferDescription::new(4, 2, HeldBranches::Taken).unwrap();
+    let machine =
+        BranchPrediction::new(DirectionPrediction::Static, Some(targets), 4, None, None).unwrap();
+    let mut predictor = BranchPredictor::new(&machine);
     let mut branch = |kind, at, end, target, taken| {
         predictor.branch(&Branch {
             kind,
@@ -200,8 +207,11 @@ fn a_loop_by_hand() {
             branch(BranchKind::Conditional, 21, 23, 10, again),
         ]
     };
-    assert_eq!(round(100, true), [Some(Wrong::Target), None, Some(Wrong::Misfetch)]);
+    assert_eq!(
+        round(100, true),
+        [Some(PredictionFailure::Target), None, Some(PredictionFailure::Misfetch)]
+    );
     assert_eq!(round(100, true), [None, None, None]);
-    assert_eq!(round(200, true), [Some(Wrong::Target), None, None]);
-    assert_eq!(round(200, false), [None, None, Some(Wrong::Direction)]);
+    assert_eq!(round(200, true), [Some(PredictionFailure::Target), None, None]);
+    assert_eq!(round(200, false), [None, None, Some(PredictionFailure::Direction)]);
 }

@@ -1,13 +1,12 @@
-//! The hierarchy against the plainest one that can be written, and against a public simulator:
-//! every miss is the same.
+//! Compares the hierarchy with a naive one and with a public simulator: all count the same misses.
 
 mod random;
 
 use kernlane_sim::{
-    CacheDescription, Counters, Geometry, Hierarchy, Latencies, Line, Machine, Memory, Misses,
-    Mode, PerMode, PhysAddr, Replacement, Requester, SimpleModel,
+    CacheDescription, CacheGeometry, Hierarchy, Latencies, LineId, MachineCounters, MachineModel,
+    MemoryDescription, MissCounts, Mode, PerMode, PhysAddr, Replacement, Requester, SimpleModel,
 };
-use random::Random;
+use random::XorShift;
 use std::collections::HashMap;
 
 fn cache(size: u64, ways: u64, line: u64) -> CacheDescription {
@@ -19,23 +18,29 @@ fn machine(
     l1d: CacheDescription,
     l2: Option<CacheDescription>,
     l3: Option<CacheDescription>,
-) -> Machine {
-    Machine {
+) -> MachineModel {
+    MachineModel {
         name: "test".to_owned(),
-        l1i: Geometry::cache(l1i.0, l1i.1, l1i.2, Replacement::Lru).unwrap(),
+        l1i: CacheGeometry::cache(l1i.0, l1i.1, l1i.2, Replacement::Lru).unwrap(),
         l1i_line: l1i.2 as u32,
         itlb: None,
         time: SimpleModel::new(10.0, 0.3, 0.05).unwrap(),
         memory: Some(
-            Memory::new(l1d, l2, l3, None, Latencies::new(10.0, 40.0, 100.0, 7.0).unwrap())
-                .unwrap(),
+            MemoryDescription::new(
+                l1d,
+                l2,
+                l3,
+                None,
+                Latencies::new(10.0, 40.0, 100.0, 7.0).unwrap(),
+            )
+            .unwrap(),
         ),
         branch: None,
     }
 }
 
-/// Sets are lists, least recently used first; who evicted what is a map.
-struct Naive {
+/// The sets are lists, the least recently used line first. A map holds the evictors.
+struct NaiveLevel {
     sets: u64,
     ways: usize,
     line: u64,
@@ -43,9 +48,9 @@ struct Naive {
     evicted_by: HashMap<u64, u32>,
 }
 
-impl Naive {
-    fn new(size: u64, ways: u64, line: u64) -> Naive {
-        Naive {
+impl NaiveLevel {
+    fn new(size: u64, ways: u64, line: u64) -> NaiveLevel {
+        NaiveLevel {
             sets: size / ways / line,
             ways: ways as usize,
             line,
@@ -54,7 +59,7 @@ impl Naive {
         }
     }
 
-    /// None: a hit. Else cold (0), self (1), other (2).
+    /// `None`: a hit. Otherwise a cold miss (0), self (1) or other (2).
     fn access(&mut self, addr: u64, requester: u32) -> Option<usize> {
         let line = addr / self.line;
         let set = self.held.entry(line % self.sets).or_default();
@@ -75,14 +80,14 @@ impl Naive {
     }
 }
 
-fn misses(counts: [u64; 3]) -> Misses {
-    Misses { cold: counts[0], own: counts[1], other: counts[2] }
+fn misses(counts: [u64; 3]) -> MissCounts {
+    MissCounts { cold: counts[0], own: counts[1], other: counts[2] }
 }
 
 #[test]
-fn every_level_misses_what_the_naive_one_misses() {
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
-    // Sizes, ways and lines of L1I, L1D, L2, L3.
+fn every_level_has_the_misses_of_the_naive_level() {
+    let mut random = XorShift(0x9E37_79B9_7F4A_7C15);
+    // Size, ways and line of L1I, L1D, L2 and L3.
     let shapes = [
         [(512, 1, 16), (512, 2, 32), (2048, 1, 128), (8192, 4, 128)],
         [(1024, 2, 64), (768, 3, 64), (4096, 8, 64), (16384, 16, 64)],
@@ -92,8 +97,9 @@ fn every_level_misses_what_the_naive_one_misses() {
         let build = |(size, ways, line): (u64, u64, u64)| cache(size, ways, line);
         let mut fast =
             Hierarchy::new(&machine(l1i, build(l1d), Some(build(l2)), Some(build(l3)))).unwrap();
-        let mut naive = [l1i, l1d, l2, l3].map(|(size, ways, line)| Naive::new(size, ways, line));
-        // By mode; L1I, L1D, L2 and L3 of fetches and of data.
+        let mut naive =
+            [l1i, l1d, l2, l3].map(|(size, ways, line)| NaiveLevel::new(size, ways, line));
+        // By mode: misses of L1I and L1D, then L2 and L3 by fetches and by data accesses.
         let mut expected = [[[0_u64; 3]; 6]; 2];
         for _ in 0..60_000 {
             let requester = random.below(4) as u32;
@@ -110,8 +116,10 @@ fn every_level_misses_what_the_naive_one_misses() {
             let is_data = random.below(2) == 1;
             let missed = match is_data {
                 true => fast.data(PhysAddr(addr)),
-                false => fast
-                    .fetch(Line::new(Mode::Kernel, (addr / l1i.2) as u32).unwrap(), PhysAddr(addr)),
+                false => fast.fetch(
+                    LineId::new(Mode::Kernel, (addr / l1i.2) as u32).unwrap(),
+                    PhysAddr(addr),
+                ),
             };
             let counts = &mut expected[usize::from(requester != 0)];
             let first = naive[usize::from(is_data)].access(addr, requester);
@@ -136,13 +144,13 @@ fn every_level_misses_what_the_naive_one_misses() {
     }
 }
 
-/// Misses that pycachesim 0.3.1 (a public simulator) counts on the same random streams: see
-/// `pycachesim.py`, which wrote the file.
+/// The misses that pycachesim 0.3.1 (a public simulator) counts on the same random streams.
+/// `pycachesim.py` wrote the file.
 #[test]
 fn a_public_simulator_counts_the_same_misses() {
-    let told = include_str!("pycachesim.txt");
+    let rows = include_str!("pycachesim.txt");
     let mut compared = 0;
-    for row in told.lines().filter(|line| !line.starts_with('#')) {
+    for row in rows.lines().filter(|line| !line.starts_with('#')) {
         let numbers: Vec<u64> =
             row.split_whitespace().map(|number| number.parse().unwrap()).collect();
         let [line, sets1, ways1, sets2, ways2, span, seed, l1, l2] = numbers[..] else {
@@ -152,7 +160,7 @@ fn a_public_simulator_counts_the_same_misses() {
         let shape =
             machine((1024, 1, 64), l1d, Some(cache(line * sets2 * ways2, ways2, line)), None);
         let mut hierarchy = Hierarchy::new(&shape).unwrap();
-        let mut random = Random(seed);
+        let mut random = XorShift(seed);
         for _ in 0..20_000 {
             let near = random.below(4) != 0;
             hierarchy.data(PhysAddr(random.below(if near { span / 8 } else { span })));
@@ -164,10 +172,10 @@ fn a_public_simulator_counts_the_same_misses() {
     assert!(compared >= 20, "only {compared} rows");
 }
 
-/// By hand: SimOS' 1994 model.
+/// SimOS' 1994 model by hand.
 #[test]
-fn time_is_instructions_and_what_was_waited_for() {
-    let counters = Counters {
+fn cycles_are_instructions_and_stalls() {
+    let counters = MachineCounters {
         instructions: 1000,
         l1i: misses([10, 5, 5]),
         l1d: misses([20, 10, 0]),
@@ -177,7 +185,7 @@ fn time_is_instructions_and_what_was_waited_for() {
         l3d: misses([2, 0, 0]),
         itlb: 2,
         dtlb: 3,
-        ..Counters::default()
+        ..MachineCounters::default()
     };
     let l1 = cache(1024, 1, 64);
     let three = machine((1024, 1, 64), l1, Some(l1), Some(l1));
@@ -192,7 +200,7 @@ fn time_is_instructions_and_what_was_waited_for() {
 }
 
 #[test]
-fn what_a_stretch_cost_is_a_difference() {
+fn the_cost_of_a_stretch_is_the_difference_of_counters() {
     let shape = machine((1024, 1, 64), cache(1024, 1, 64), Some(cache(4096, 1, 64)), None);
     let mut hierarchy = Hierarchy::new(&shape).unwrap();
     hierarchy.executed(3, 2, 1);
@@ -203,13 +211,13 @@ fn what_a_stretch_cost_is_a_difference() {
     hierarchy.data(PhysAddr(4096));
     let after = hierarchy.counters();
     let cost = PerMode { kernel: after.kernel - before.kernel, user: after.user - before.user };
-    assert_eq!(cost.kernel, Counters::default());
-    let expected = Counters {
+    assert_eq!(cost.kernel, MachineCounters::default());
+    let expected = MachineCounters {
         instructions: 5,
         loads: 1,
         l1d: misses([1, 0, 0]),
         l2d: misses([1, 0, 0]),
-        ..Counters::default()
+        ..MachineCounters::default()
     };
     assert_eq!(cost.user, expected);
     let mut sum = before.user;

@@ -1,41 +1,48 @@
-//! How a chunk is framed. Pure bytes: no reading, no writing, no packing.
+//! The frame of a chunk: the bytes around its payload. This module does no input or output.
 //!
 //! ```text
 //! file    MAGIC (8)  version (4)  chunk HEAD  chunk …  chunk END
 //! chunk   kind (4)  packed size (4)  unpacked size (4)  CRC-32 (4)  packed payload
-//!                                                       of the 12 bytes before it and the packed payload
+//!         The CRC-32 covers the 12 bytes before it and the packed payload.
 //! ```
 //!
-//! All numbers little-endian.
+//! All numbers are little-endian.
 
 use std::fmt;
 
-/// The first bytes of every recording. The first has bit 7 set, and the line ends give away a
-/// transfer as text.
+/// The first bytes of every recording. Bit 7 of the first byte is set, and the line ends change
+/// when a program transfers the file as text.
 pub const MAGIC: [u8; 8] = *b"\x89KLT\r\n\x1a\n";
-/// The newest version, that of recordings with data accesses. Raised whenever an old reader would
-/// misunderstand a new file.
+/// The newest version of the format: a recording with data accesses. The number rises whenever an
+/// old reader would misunderstand a new file.
 pub const FORMAT_VERSION: u32 = 6;
-/// The version of recordings without.
+/// The version of a recording without data accesses.
 pub(crate) const VERSION_WITHOUT_DATA: u32 = 4;
-/// The same without readings of the clock, with data accesses and without.
+/// The versions without readings of the clock: with data accesses, and without them.
 pub(crate) const VERSIONS_WITHOUT_CLOCK: [u32; 2] = [3, 1];
-/// Bytes before a chunk's payload.
+/// The size of a frame in bytes. It stands before the chunk's payload.
 pub(crate) const FRAME_SIZE: usize = 16;
-/// No chunk's payload unpacks to more.
+/// The largest size of an unpacked payload in bytes.
 pub(crate) const UNPACKED_LIMIT: u32 = 16 << 20;
-/// No chunk's packed payload is larger: zstd's bound for `UNPACKED_LIMIT` is below it.
+/// The largest size of a packed payload in bytes. It is above zstd's bound for `UNPACKED_LIMIT`.
 pub(crate) const PACKED_LIMIT: u32 = UNPACKED_LIMIT + (1 << 18);
 
-/// What a chunk holds.
+/// The kind of records in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkKind {
+    /// The conditions of the recording.
     Header,
+    /// Definitions of translations.
     Translations,
+    /// Definitions of tasks.
     Tasks,
+    /// Definitions of access patterns.
     Patterns,
+    /// The data accesses of the next stream.
     Data,
+    /// A stream of events.
     Stream,
+    /// The totals at the clean end.
     End,
 }
 
@@ -67,17 +74,17 @@ impl fmt::Display for ChunkKind {
 
 /// The 16 bytes before a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct ChunkFrame {
     pub kind: ChunkKind,
     pub packed: u32,
     pub unpacked: u32,
     pub checksum: u32,
 }
 
-impl Frame {
-    /// The frame of a packed payload.
-    pub fn of(kind: ChunkKind, packed: &[u8], unpacked: u32) -> Frame {
-        let mut frame = Frame { kind, packed: packed.len() as u32, unpacked, checksum: 0 };
+impl ChunkFrame {
+    /// Makes the frame of a packed payload.
+    pub fn of(kind: ChunkKind, packed: &[u8], unpacked: u32) -> ChunkFrame {
+        let mut frame = ChunkFrame { kind, packed: packed.len() as u32, unpacked, checksum: 0 };
         frame.checksum = frame.checksum_with(packed);
         frame
     }
@@ -91,10 +98,10 @@ impl Frame {
         bytes
     }
 
-    /// The frame, or the tag that is none.
-    pub fn from_bytes(bytes: &[u8; FRAME_SIZE]) -> Result<Frame, [u8; 4]> {
+    /// Reads a frame. The error is a tag that no kind of chunk has.
+    pub fn from_bytes(bytes: &[u8; FRAME_SIZE]) -> Result<ChunkFrame, [u8; 4]> {
         let word = |i: usize| [bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]];
-        Ok(Frame {
+        Ok(ChunkFrame {
             kind: ChunkKind::from_tag(word(0)).ok_or(word(0))?,
             packed: u32::from_le_bytes(word(4)),
             unpacked: u32::from_le_bytes(word(8)),
@@ -102,7 +109,7 @@ impl Frame {
         })
     }
 
-    /// What `checksum` must be for this payload.
+    /// The checksum of the frame together with this payload.
     pub fn checksum_with(&self, packed: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.to_bytes()[..12]);

@@ -1,65 +1,76 @@
-//! The byte format of a recording: what QEMU's plugin writes and every other part of Kernlane
-//! reads.
+//! The byte format of a recording. QEMU's plugin writes it, and every other part of Kernlane reads
+//! it.
 //!
-//! Takes and gives records; knows nothing of ELF, Linux or files (a `Write` or a `Read` is handed
-//! in). `docs/reference/recording-format.md` is normative for the bytes.
+//! Input and output are records and bytes. The crate knows nothing of ELF, Linux or files: the
+//! caller hands in a `Write` or a `Read`. `docs/reference/recording-format.md` is normative for the
+//! bytes.
 //!
-//! A recording is a header, then chunks. [`Reader::next_chunk`] gives them one by one, in the order
-//! in which they were written: a translation or a task is defined before the first stream that
-//! names it, and [`Chunk::End`] is the last. [`events`] turns the words of a stream into
-//! [`Event`]s.
+//! A recording is a header, then chunks. [`RecordingReader::next_chunk`] gives the chunks in the
+//! order in which they were written. A translation or a task is defined before the first stream
+//! that names it, and [`Chunk::End`] comes last. [`events`] turns the words of a stream into
+//! [`StreamEvent`]s.
 //!
-//! ```no_run
+//! ```
 //! # use kernlane_trace as trace;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use trace::{Chunk, Event, Reader, events};
-//! let mut reader = Reader::new(std::fs::File::open("trace.klt")?)?;
-//! let mut lengths = Vec::new();
-//! let mut instructions = 0_u64;
+//! use trace::{Chunk, RecordingHeader, RecordingReader, RecordingWriter, RunAddr};
+//! use trace::{StreamEvent, Translation, TranslationId, events};
+//!
+//! // Two instructions at one address of the kernel, executed twice.
+//! let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default())?;
+//! let id = TranslationId(0);
+//! writer.translations(&[Translation {
+//!     id,
+//!     addr: RunAddr(0xffff_ffff_8100_0000),
+//!     lengths: [1, 1].into(),
+//!     code: [0x90, 0x90].into(),
+//! }])?;
+//! let mut words = Vec::new();
+//! StreamEvent::Executed(id).append_to(&mut words);
+//! StreamEvent::Executed(id).append_to(&mut words);
+//! writer.stream(&words)?;
+//! let (bytes, _) = writer.end()?;
+//!
+//! let mut reader = RecordingReader::new(&bytes[..])?;
+//! let mut executions = 0;
 //! while let Some(chunk) = reader.next_chunk()? {
 //!     match chunk {
-//!         Chunk::Translations(defined) => lengths.extend(defined.iter().map(|t| t.instructions())),
-//!         Chunk::Tasks(_) => {}
-//!         Chunk::Stream(words) => {
-//!             for event in events(&words) {
-//!                 match event {
-//!                     Event::Executed(t) => instructions += u64::from(lengths[t.0 as usize]),
-//!                     Event::Left { instructions: reached, .. } => instructions += u64::from(reached),
-//!                     Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => {}
-//!                 }
-//!             }
-//!         }
-//!         Chunk::End(totals) => assert_eq!(instructions, totals.instructions()),
+//!         Chunk::Stream(words) => executions += events(&words).count(),
+//!         Chunk::End(totals) => assert_eq!(totals.kernel_instructions, 4),
+//!         Chunk::Translations(_) | Chunk::Tasks(_) => {}
 //!     }
 //! }
+//! assert_eq!(executions, 2);
 //! # Ok(()) }
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod access;
-mod access_in;
-mod access_out;
+mod access_decoder;
+mod access_encoder;
 mod error;
 mod frame;
+mod frame_use;
 mod payload;
 mod reader;
 mod record;
 mod stream;
 mod tally;
-mod uses;
 mod varint;
 mod writer;
 
 pub use access::{
-    Accesses, FrameUse, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, UseChange, Walk,
+    AccessPattern, AccessPatterns, AccessSite, AccessWalk, Accesses, FrameUse, FrameUseChange,
+    Mapping, ObservedAccesses, PageKind,
 };
 pub use error::{ReadError, Violation, WriteError};
 pub use frame::{ChunkKind, FORMAT_VERSION, MAGIC};
-pub use reader::{Chunk, Reader};
-pub use record::{DataTotals, Header, Task, TaskPointer, Totals, Translation};
-pub use stream::{Event, Events, events, pieces};
-pub use writer::Writer;
+pub use reader::{Chunk, RecordingReader};
+pub use record::{AccessTotals, RecordingHeader, RecordingTotals, Task, TaskPointer, Translation};
+pub use stream::{StreamEvent, StreamEvents, events, pieces};
+pub use writer::RecordingWriter;
 
 use std::fmt;
 
@@ -80,10 +91,10 @@ impl fmt::Display for RunAddr {
     }
 }
 
-/// A translation, numbered from 0 in the order in which they were first seen.
+/// The number of a translation. The first translation of a recording has number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TranslationId(pub u32);
 
-/// A task of the guest, numbered from 0 in the order in which they were first switched to.
+/// The number of a task of the guest. The first task that the kernel switched to has number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u32);

@@ -1,24 +1,26 @@
-//! Records to payload bytes and back. Gives a named [`Violation`] for bytes that are no record;
-//! never reads past the end, never allocates more than the payload's own size warrants.
+//! Encodes records into payloads and decodes them. Bytes that are no record give a named
+//! [`Violation`]. Decoding never reads past the end, and never allocates more than the payload's
+//! size justifies.
 //!
 //! ```text
-//! HEAD  text build_id  text workload  u64 seed  u32 count  count × (text key, text value)      text: u32 size, UTF-8
+//! HEAD  text build_id  text workload  u64 seed  u32 count  count × (text key, text value)
+//!       text: u32 size, UTF-8
 //! TRAN  × (u64 address  u16 instructions  instructions × u8 length  code)
 //! TASK  × (u64 pointer  u8 pid known (0, 1)  u32 pid  16 bytes comm)
 //! PATT  × (u32 translation  2 × u64 physical address  u16 sites  × u16 site)
-//! DATA  see `access_out`, `access_in`
+//! DATA  see `access_encoder`, `access_decoder`
 //! STRM  × u32 word
-//! END   u64 kernel instructions, user instructions, executions, left, translations, tasks, hash; with data accesses also loads, stores,
-//!       mappings, checksum
+//! END   u64 kernel instructions, user instructions, executions, left, translations, tasks, hash;
+//!       with data accesses also loads, stores, mappings, checksum
 //! ```
 
 use crate::access::UNKNOWN;
 use crate::{
-    DataTotals, Header, Pattern, RunAddr, Site, Task, TaskId, TaskPointer, Totals, Translation,
-    TranslationId, Violation,
+    AccessPattern, AccessSite, AccessTotals, RecordingHeader, RecordingTotals, RunAddr, Task,
+    TaskId, TaskPointer, Translation, TranslationId, Violation,
 };
 
-pub(crate) fn put_header(header: &Header, out: &mut Vec<u8>) -> Result<(), Violation> {
+pub(crate) fn put_header(header: &RecordingHeader, out: &mut Vec<u8>) -> Result<(), Violation> {
     put_text(&header.build_id, "the build id", out)?;
     put_text(&header.workload, "the workload's name", out)?;
     out.extend(header.seed.to_le_bytes());
@@ -32,20 +34,20 @@ pub(crate) fn put_header(header: &Header, out: &mut Vec<u8>) -> Result<(), Viola
     Ok(())
 }
 
-pub(crate) fn take_header(payload: &[u8]) -> Result<Header, Violation> {
-    let mut from = Bytes { rest: payload, what: "the header" };
+pub(crate) fn take_header(payload: &[u8]) -> Result<RecordingHeader, Violation> {
+    let mut from = PayloadCursor { rest: payload, what: "the header" };
     let build_id = from.text()?;
     let workload = from.text()?;
     let seed = from.u64()?;
     let count = from.u32()?;
-    // Each condition has at least two sizes, so a count that is too large runs out of bytes before
-    // it costs memory.
+    // Each condition has at least two sizes. So a wrong count runs out of bytes before it costs
+    // memory.
     let mut conditions = Vec::new();
     for _ in 0..count {
         conditions.push((from.text()?, from.text()?));
     }
     from.finish()?;
-    Ok(Header { build_id, workload, seed, conditions })
+    Ok(RecordingHeader { build_id, workload, seed, conditions })
 }
 
 /// The translation must have passed [`Tally::define`](crate::tally::Tally::define).
@@ -56,9 +58,9 @@ pub(crate) fn put_translation(translation: &Translation, out: &mut Vec<u8>) {
     out.extend_from_slice(&translation.code);
 }
 
-/// Gives the translations of a chunk, the first of which is number `first`.
+/// The translations of a chunk. The first one has number `first`.
 pub(crate) fn take_translations(payload: &[u8], first: u32) -> Result<Vec<Translation>, Violation> {
-    let mut from = Bytes { rest: payload, what: "a translation" };
+    let mut from = PayloadCursor { rest: payload, what: "a translation" };
     let mut translations = Vec::new();
     while !from.rest.is_empty() {
         let id = TranslationId(next_id(first, translations.len())?);
@@ -78,9 +80,9 @@ pub(crate) fn put_task(task: &Task, out: &mut Vec<u8>) {
     out.extend(task.comm);
 }
 
-/// Gives the tasks of a chunk, the first of which is number `first`.
+/// The tasks of a chunk. The first one has number `first`.
 pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violation> {
-    let mut from = Bytes { rest: payload, what: "a task" };
+    let mut from = PayloadCursor { rest: payload, what: "a task" };
     let mut tasks = Vec::new();
     while !from.rest.is_empty() {
         let id = TaskId(next_id(first, tasks.len())?);
@@ -96,7 +98,7 @@ pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violat
     Ok(tasks)
 }
 
-pub(crate) fn put_pattern(pattern: &Pattern, out: &mut Vec<u8>) {
+pub(crate) fn put_pattern(pattern: &AccessPattern, out: &mut Vec<u8>) {
     out.extend(pattern.translation.0.to_le_bytes());
     for addr in pattern.physical {
         out.extend(addr.unwrap_or(UNKNOWN).to_le_bytes());
@@ -105,18 +107,18 @@ pub(crate) fn put_pattern(pattern: &Pattern, out: &mut Vec<u8>) {
     pattern.sites.iter().for_each(|site| out.extend(site.0.to_le_bytes()));
 }
 
-pub(crate) fn take_patterns(payload: &[u8]) -> Result<Vec<Pattern>, Violation> {
-    let mut from = Bytes { rest: payload, what: "a pattern" };
+pub(crate) fn take_patterns(payload: &[u8]) -> Result<Vec<AccessPattern>, Violation> {
+    let mut from = PayloadCursor { rest: payload, what: "a pattern" };
     let mut patterns = Vec::new();
     while !from.rest.is_empty() {
         let translation = TranslationId(from.u32()?);
         let physical = [from.u64()?, from.u64()?].map(|addr| (addr != UNKNOWN).then_some(addr));
         let count = usize::from(from.u16()?);
         let (sites, _) = from.bytes(2 * count)?.as_chunks::<2>();
-        patterns.push(Pattern {
+        patterns.push(AccessPattern {
             translation,
             physical,
-            sites: sites.iter().map(|&site| Site(u16::from_le_bytes(site))).collect(),
+            sites: sites.iter().map(|&site| AccessSite(u16::from_le_bytes(site))).collect(),
         });
     }
     Ok(patterns)
@@ -125,7 +127,7 @@ pub(crate) fn take_patterns(payload: &[u8]) -> Result<Vec<Pattern>, Violation> {
 pub(crate) fn put_stream(words: &[u32], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + 4 * words.len(), 0);
-    // Written so, it becomes a copy of memory where that is little-endian.
+    // In this form the loop becomes a copy of memory on little-endian machines.
     for (bytes, word) in out[start..].as_chunks_mut::<4>().0.iter_mut().zip(words) {
         *bytes = word.to_le_bytes();
     }
@@ -139,7 +141,7 @@ pub(crate) fn take_stream(payload: &[u8]) -> Result<Vec<u32>, Violation> {
     Ok(words.iter().map(|&word| u32::from_le_bytes(word)).collect())
 }
 
-pub(crate) fn put_totals(totals: &Totals, out: &mut Vec<u8>) {
+pub(crate) fn put_totals(totals: &RecordingTotals, out: &mut Vec<u8>) {
     for (_, value) in named(totals) {
         out.extend(value.to_le_bytes());
     }
@@ -148,9 +150,9 @@ pub(crate) fn put_totals(totals: &Totals, out: &mut Vec<u8>) {
     }
 }
 
-pub(crate) fn take_totals(payload: &[u8], with_data: bool) -> Result<Totals, Violation> {
-    let mut from = Bytes { rest: payload, what: "the clean end" };
-    let mut totals = Totals {
+pub(crate) fn take_totals(payload: &[u8], with_data: bool) -> Result<RecordingTotals, Violation> {
+    let mut from = PayloadCursor { rest: payload, what: "the clean end" };
+    let mut totals = RecordingTotals {
         kernel_instructions: from.u64()?,
         user_instructions: from.u64()?,
         executions: from.u64()?,
@@ -161,7 +163,7 @@ pub(crate) fn take_totals(payload: &[u8], with_data: bool) -> Result<Totals, Vio
         data: None,
     };
     if with_data {
-        totals.data = Some(DataTotals {
+        totals.data = Some(AccessTotals {
             loads: from.u64()?,
             stores: from.u64()?,
             mappings: from.u64()?,
@@ -174,7 +176,7 @@ pub(crate) fn take_totals(payload: &[u8], with_data: bool) -> Result<Totals, Vio
 }
 
 /// The totals in the order of the file, with their names for messages.
-pub(crate) fn named(totals: &Totals) -> [(&'static str, u64); 7] {
+pub(crate) fn named(totals: &RecordingTotals) -> [(&'static str, u64); 7] {
     [
         ("kernel instructions", totals.kernel_instructions),
         ("user instructions", totals.user_instructions),
@@ -186,8 +188,8 @@ pub(crate) fn named(totals: &Totals) -> [(&'static str, u64); 7] {
     ]
 }
 
-/// As `named`, of the data accesses.
-pub(crate) fn named_data(totals: &DataTotals) -> [(&'static str, u64); 4] {
+/// The totals of the data accesses in the order of the file, with their names for messages.
+pub(crate) fn named_data(totals: &AccessTotals) -> [(&'static str, u64); 4] {
     [
         ("loads", totals.loads),
         ("stores", totals.stores),
@@ -207,13 +209,13 @@ fn put_text(text: &str, what: &'static str, out: &mut Vec<u8>) -> Result<(), Vio
     Ok(())
 }
 
-/// Takes values off the front of a payload.
-struct Bytes<'a> {
+/// Takes values from the front of a payload.
+struct PayloadCursor<'a> {
     rest: &'a [u8],
     what: &'static str,
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> PayloadCursor<'a> {
     fn bytes(&mut self, size: usize) -> Result<&'a [u8], Violation> {
         let (taken, rest) =
             self.rest.split_at_checked(size).ok_or(Violation::Short { what: self.what })?;

@@ -1,67 +1,71 @@
-//! Records in: reads chunk by chunk, unpacks, checks. Whatever the bytes are, gives records that
-//! follow the rules, or a named error.
+//! Reads a recording chunk by chunk, unpacks it and checks it. Any bytes give records that follow
+//! the rules, or a named error.
 
-use crate::access::{Accesses, Patterns};
-use crate::access_in::AccessesIn;
+use crate::access::{AccessPatterns, Accesses};
+use crate::access_decoder::AccessDecoder;
 use crate::error::{ReadError, Violation};
 use crate::frame::{
-    ChunkKind, FORMAT_VERSION, FRAME_SIZE, Frame, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT,
+    ChunkFrame, ChunkKind, FORMAT_VERSION, FRAME_SIZE, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT,
     VERSION_WITHOUT_DATA, VERSIONS_WITHOUT_CLOCK,
 };
 use crate::tally::{self, Tally};
-use crate::{Header, Task, Totals, Translation, payload};
+use crate::{RecordingHeader, RecordingTotals, Task, Translation, payload};
 use std::io::{ErrorKind, Read};
 
-/// A piece of a recording.
+/// One chunk of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chunk {
-    /// Definitions; each comes before the first stream that names it, ids ascend without a gap over
-    /// the whole recording.
+    /// Definitions of translations. Each comes before the first stream that names it. Ids ascend
+    /// without a gap over the whole recording.
     Translations(Vec<Translation>),
-    /// As with translations.
+    /// Definitions of tasks, under the same rules.
     Tasks(Vec<Task>),
-    /// What happened next; see [`events`](crate::events). Every id in it is defined. No event is
-    /// cut in two.
+    /// The words of what happened next; see [`events`](crate::events). Every id in them is defined,
+    /// and they hold whole events.
     Stream(Vec<u32>),
-    /// The clean end. A recording without one was cut off, and the reader gives
+    /// The clean end. A recording without a clean end was cut off, and the reader gives
     /// [`ReadError::CutOff`].
-    End(Totals),
+    End(RecordingTotals),
 }
 
-/// Reads one recording. Does its own buffering by chunks; a bare `File` is fine.
-pub struct Reader<R: Read> {
+/// Reads one recording. The reader reads whole chunks, so `from` needs no buffer of its own.
+pub struct RecordingReader<R: Read> {
     from: R,
-    header: Header,
+    header: RecordingHeader,
     version: u32,
     tally: Tally,
     unpacker: zstd::bulk::Decompressor<'static>,
     packed: Vec<u8>,
-    /// Number of the next chunk, and its offset in the file.
+    /// The number of the next chunk, and its offset in the file.
     chunk: u64,
     offset: u64,
-    /// The clean end, or an error, was given.
+    /// The clean end or an error was reached.
     done: bool,
-    data: DataIn,
+    data: DataMode,
 }
 
-/// What becomes of data accesses.
-enum DataIn {
-    /// The recording is one without.
+/// What the reader does with data accesses.
+enum DataMode {
+    /// The recording has none.
     Absent,
-    /// They are there, and nobody wants them.
+    /// The recording has them, and the caller does not want them.
     Ignored,
-    Decoded(Box<Decoding>),
+    Decoded(Box<DataDecoder>),
 }
 
 #[derive(Default)]
-struct Decoding {
-    accesses: AccessesIn,
-    /// The payload of a DATA chunk whose STRM chunk is still to come.
+struct DataDecoder {
+    accesses: AccessDecoder,
+    /// The payload of a DATA chunk whose STRM chunk has not come yet.
     payload: Option<Vec<u8>>,
 }
 
-impl<R: Read> Reader<R> {
-    /// Reads magic, version and header.
+impl<R: Read> RecordingReader<R> {
+    /// Opens a recording: reads magic, version and header.
+    ///
+    /// # Errors
+    /// The bytes are no recording, have another version, are cut off, damaged or break a rule, or
+    /// reading fails.
     pub fn new(mut from: R) -> Result<Self, ReadError> {
         let io = |source| ReadError::Io { chunk: 0, offset: 0, source };
         let mut prefix = Vec::new();
@@ -81,15 +85,15 @@ impl<R: Read> Reader<R> {
         let version = u32::from_le_bytes(*version);
         let [with_data, without_data] = VERSIONS_WITHOUT_CLOCK;
         let data = match version {
-            VERSION_WITHOUT_DATA => DataIn::Absent,
-            FORMAT_VERSION => DataIn::Decoded(Box::default()),
-            old if old == without_data => DataIn::Absent,
-            old if old == with_data => DataIn::Decoded(Box::default()),
+            VERSION_WITHOUT_DATA => DataMode::Absent,
+            FORMAT_VERSION => DataMode::Decoded(Box::default()),
+            old if old == without_data => DataMode::Absent,
+            old if old == with_data => DataMode::Decoded(Box::default()),
             found => return Err(ReadError::Version { found }),
         };
-        let mut reader = Reader {
+        let mut reader = RecordingReader {
             from,
-            header: Header::default(),
+            header: RecordingHeader::default(),
             version,
             tally: Tally::new(!VERSIONS_WITHOUT_CLOCK.contains(&version)),
             unpacker: zstd::bulk::Decompressor::new().map_err(io)?,
@@ -99,7 +103,7 @@ impl<R: Read> Reader<R> {
             done: false,
             data,
         };
-        let at = Place { chunk: 0, offset: 12, kind: ChunkKind::Header };
+        let at = ChunkPosition { chunk: 0, offset: 12, kind: ChunkKind::Header };
         match reader.read_payload()? {
             Some((ChunkKind::Header, payload)) => {
                 reader.header = payload::take_header(&payload).map_err(|v| at.wrong(v))?
@@ -114,43 +118,47 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// Leaves data accesses aside: for who wants to know only what was executed. They are then not
-    /// decoded, nor checked beyond their checksums.
+    /// Skips data accesses, for callers that need only the executions. The reader then checks the
+    /// checksums of the data chunks, but does not decode them.
     pub fn without_data(mut self) -> Self {
-        if let DataIn::Decoded(_) = self.data {
-            self.data = DataIn::Ignored;
+        if let DataMode::Decoded(_) = self.data {
+            self.data = DataMode::Ignored;
         }
         self
     }
 
-    /// What was accessed during the stream that was given last, and the patterns to read it by;
-    /// `None` in a recording without data accesses, or when they were left aside.
-    pub fn accesses(&self) -> Option<(&Accesses, &Patterns)> {
+    /// The accesses during the last stream, and the patterns to read them with. `None`: the
+    /// recording has no data accesses, or the reader skips them.
+    pub fn accesses(&self) -> Option<(&Accesses, &AccessPatterns)> {
         match &self.data {
-            DataIn::Decoded(data) => Some((&data.accesses.accesses, &data.accesses.patterns)),
-            DataIn::Absent | DataIn::Ignored => None,
+            DataMode::Decoded(data) => Some((&data.accesses.accesses, &data.accesses.patterns)),
+            DataMode::Absent | DataMode::Ignored => None,
         }
     }
 
-    pub fn header(&self) -> &Header {
+    /// The recording's header.
+    pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
 
-    /// What was read so far amounts to this; after the clean end the same as its totals.
-    pub fn totals_so_far(&self) -> Totals {
+    /// The totals of everything read so far. After the clean end they equal its totals.
+    pub fn totals_so_far(&self) -> RecordingTotals {
         let data = match &self.data {
-            DataIn::Decoded(data) => Some(data.accesses.totals()),
-            DataIn::Absent | DataIn::Ignored => None,
+            DataMode::Decoded(data) => Some(data.accesses.totals()),
+            DataMode::Absent | DataMode::Ignored => None,
         };
-        Totals { data, ..self.tally.totals() }
+        RecordingTotals { data, ..self.tally.totals() }
     }
 
-    /// The version of the format that the recording has.
+    /// The version of the recording's format.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The next chunk; `None` after the clean end. After an error every further call gives `None`.
+    /// The next chunk; `None` after the clean end. After an error, every further call gives `None`.
+    ///
+    /// # Errors
+    /// The next chunk is cut off, damaged or breaks a rule, or reading fails.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, ReadError> {
         if self.done {
             return Ok(None);
@@ -166,7 +174,7 @@ impl<R: Read> Reader<R> {
             let Some((kind, payload)) = self.read_payload()? else {
                 return Err(ReadError::CutOff { chunk, offset });
             };
-            let wrong = |violation| Place { chunk, offset, kind }.wrong(violation);
+            let wrong = |violation| ChunkPosition { chunk, offset, kind }.wrong(violation);
             if matches!(kind, ChunkKind::Patterns | ChunkKind::Data) {
                 self.take_data(kind, payload).map_err(wrong)?;
                 continue;
@@ -179,30 +187,30 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Keeps what belongs to a stream that is still to come.
+    /// Keeps the accesses of a stream that comes later.
     fn take_data(&mut self, kind: ChunkKind, payload: Vec<u8>) -> Result<(), Violation> {
         match &mut self.data {
-            DataIn::Absent => Err(Violation::Misplaced {
+            DataMode::Absent => Err(Violation::Misplaced {
                 found: kind,
-                expected: "what a recording without data accesses has",
+                expected: "a chunk of a recording without data accesses",
             }),
-            DataIn::Ignored => Ok(()),
-            DataIn::Decoded(data) if kind == ChunkKind::Patterns => {
+            DataMode::Ignored => Ok(()),
+            DataMode::Decoded(data) if kind == ChunkKind::Patterns => {
                 data.accesses.define(&payload::take_patterns(&payload)?, &self.tally)
             }
-            DataIn::Decoded(data) if data.payload.is_none() => {
+            DataMode::Decoded(data) if data.payload.is_none() => {
                 data.payload = Some(payload);
                 Ok(())
             }
-            DataIn::Decoded(_) => Err(Violation::Misplaced { found: kind, expected: "STRM" }),
+            DataMode::Decoded(_) => Err(Violation::Misplaced { found: kind, expected: "STRM" }),
         }
     }
 
-    /// A payload's records, checked and counted.
+    /// Decodes a payload's records, checks them and counts them.
     fn take(&mut self, kind: ChunkKind, payload: &[u8]) -> Result<Chunk, Violation> {
         match kind {
             ChunkKind::Header => {
-                Err(Violation::Misplaced { found: kind, expected: "anything else" })
+                Err(Violation::Misplaced { found: kind, expected: "another kind" })
             }
             ChunkKind::Translations => {
                 let translations =
@@ -218,7 +226,7 @@ impl<R: Read> Reader<R> {
             ChunkKind::Stream => {
                 let words = payload::take_stream(payload)?;
                 self.tally.stream(&words)?;
-                if let DataIn::Decoded(data) = &mut self.data {
+                if let DataMode::Decoded(data) = &mut self.data {
                     let payload = data
                         .payload
                         .take()
@@ -229,23 +237,23 @@ impl<R: Read> Reader<R> {
             }
             ChunkKind::End => {
                 let mut totals =
-                    payload::take_totals(payload, !matches!(self.data, DataIn::Absent))?;
+                    payload::take_totals(payload, !matches!(self.data, DataMode::Absent))?;
                 self.tally.check(&totals)?;
                 match &self.data {
-                    DataIn::Absent => {}
-                    DataIn::Ignored => totals.data = None,
-                    DataIn::Decoded(data) => self.check_data(data, &totals)?,
+                    DataMode::Absent => {}
+                    DataMode::Ignored => totals.data = None,
+                    DataMode::Decoded(data) => self.check_data(data, &totals)?,
                 }
                 Ok(Chunk::End(totals))
             }
-            // Taken before.
+            // `next_chunk_or_cut_off` handles these kinds before.
             ChunkKind::Patterns | ChunkKind::Data => {
-                Err(Violation::Misplaced { found: kind, expected: "anything else" })
+                Err(Violation::Misplaced { found: kind, expected: "another kind" })
             }
         }
     }
 
-    fn check_data(&self, data: &Decoding, said: &Totals) -> Result<(), Violation> {
+    fn check_data(&self, data: &DataDecoder, said: &RecordingTotals) -> Result<(), Violation> {
         if data.payload.is_some() {
             return Err(Violation::Misplaced { found: ChunkKind::End, expected: "STRM" });
         }
@@ -253,7 +261,7 @@ impl<R: Read> Reader<R> {
         tally::equal(&payload::named_data(&said), &payload::named_data(&counted))
     }
 
-    /// Reads one chunk, checks its sum and unpacks it. `None` at the end of the file.
+    /// Reads one chunk, checks its checksum and unpacks it. `None` at the end of the file.
     fn read_payload(&mut self) -> Result<Option<(ChunkKind, Vec<u8>)>, ReadError> {
         let (chunk, offset) = (self.chunk, self.offset);
         self.read_packed(FRAME_SIZE as u64)?;
@@ -263,9 +271,12 @@ impl<R: Read> Reader<R> {
                 got => Err(ReadError::CutOff { chunk, offset: offset + got as u64 }),
             };
         };
-        let frame =
-            Frame::from_bytes(bytes).map_err(|found| ReadError::Kind { chunk, offset, found })?;
-        let at = Place { chunk, offset, kind: frame.kind };
+        let frame = ChunkFrame::from_bytes(bytes).map_err(|found| ReadError::Kind {
+            chunk,
+            offset,
+            found,
+        })?;
+        let at = ChunkPosition { chunk, offset, kind: frame.kind };
         for (size, limit) in [(frame.packed, PACKED_LIMIT), (frame.unpacked, UNPACKED_LIMIT)] {
             if size > limit {
                 return Err(at.wrong(Violation::ChunkSize { size, limit }));
@@ -278,10 +289,10 @@ impl<R: Read> Reader<R> {
         }
         let found = frame.checksum_with(&self.packed);
         if found != frame.checksum {
-            let Frame { kind, checksum: expected, .. } = frame;
+            let ChunkFrame { kind, checksum: expected, .. } = frame;
             return Err(ReadError::Checksum { chunk, kind, offset, found, expected });
         }
-        let ignored = matches!(self.data, DataIn::Ignored) && frame.kind == ChunkKind::Data;
+        let ignored = matches!(self.data, DataMode::Ignored) && frame.kind == ChunkKind::Data;
         let payload = if ignored { Ok(Vec::new()) } else { self.unpack(frame.unpacked) };
         let payload = payload.map_err(|violation| at.wrong(violation))?;
         self.chunk += 1;
@@ -300,7 +311,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Replaces `packed` by the next `size` bytes, fewer at the end of the file.
+    /// Replaces `packed` with the next `size` bytes, or with fewer at the end of the file.
     fn read_packed(&mut self, size: u64) -> Result<(), ReadError> {
         self.packed.clear();
         match self.from.by_ref().take(size).read_to_end(&mut self.packed) {
@@ -324,14 +335,14 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Which chunk an error is about.
-struct Place {
+/// The chunk that an error is about.
+struct ChunkPosition {
     chunk: u64,
     offset: u64,
     kind: ChunkKind,
 }
 
-impl Place {
+impl ChunkPosition {
     fn wrong(&self, violation: Violation) -> ReadError {
         ReadError::Chunk { chunk: self.chunk, kind: self.kind, offset: self.offset, violation }
     }

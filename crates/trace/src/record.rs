@@ -1,54 +1,57 @@
-//! The records of a recording: its header, its definitions, its totals. Plain values; nothing here
-//! reads or writes.
+//! The records of a recording: its header, definitions and totals. These are plain values. This
+//! module does no input or output.
 
 use crate::{RunAddr, TaskId, TranslationId};
 use std::borrow::Cow;
 
-/// What a recording says about itself before anything was executed.
+/// The conditions of a recording, known before anything was executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Header {
-    /// The GNU build id of the kernel that ran, lower-case hex; empty when it is not known.
+pub struct RecordingHeader {
+    /// The GNU build id of the kernel that ran, in lower-case hex. Empty when it is not known.
     pub build_id: String,
     /// The name of the workload.
     pub workload: String,
     /// The seed that the machine was started with.
     pub seed: u64,
-    /// Everything else that the result depends on, as (key, value), in the order in which it was
-    /// given.
+    /// Everything else that the result depends on, as (key, value), in the order in which the
+    /// recorder gave them.
     pub conditions: Vec<(String, String)>,
 }
 
-/// A run of instructions that QEMU translated at once, with the bytes it had then. Code that is
-/// patched at run time is a new translation at the same address.
+/// A translation block: a run of instructions that QEMU translated at once, with the bytes that
+/// they had then. Code that is patched at run time becomes a new translation at the same address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
+    /// The number of the translation.
     pub id: TranslationId,
-    /// The address of the first instruction, as it was when the code was translated. Kernel
-    /// addresses are exact. A page of a user's position-independent code that several processes map
-    /// at different addresses has the address of the first.
+    /// The address of the first instruction when the code was translated. Kernel addresses are
+    /// exact. Several processes may map one page of position-independent user code at different
+    /// addresses. Then the address is the one of the first process that executed it.
     pub addr: RunAddr,
-    /// Bytes of each instruction, in order; 1 to [`Translation::MAX_INSTRUCTIONS`] of them, each 1
-    /// to 15.
+    /// The length of each instruction in bytes, in order. There are 1 to
+    /// [`Translation::MAX_INSTRUCTIONS`] instructions of 1 to 15 bytes.
     pub lengths: Box<[u8]>,
-    /// The code; as long as the sum of `lengths`.
+    /// The bytes of the code: as many as the sum of `lengths`.
     pub code: Box<[u8]>,
 }
 
 impl Translation {
-    /// QEMU's TCG_MAX_INSNS.
+    /// The largest number of instructions: QEMU's TCG_MAX_INSNS.
     pub const MAX_INSTRUCTIONS: usize = 512;
-    /// The longest instruction of x86-64 (Intel SDM volume 2, section 2.3.11).
+    /// The longest instruction of x86-64 in bytes (Intel SDM volume 2, section 2.3.11).
     pub const MAX_LENGTH: u8 = 15;
 
+    /// The number of instructions.
     pub fn instructions(&self) -> u32 {
         self.lengths.len() as u32
     }
 
+    /// Whether the code ran in the kernel.
     pub fn is_kernel(&self) -> bool {
         self.addr.is_kernel()
     }
 
-    /// Address and bytes of each instruction.
+    /// The address and the bytes of each instruction.
     pub fn code_by_instruction(&self) -> impl Iterator<Item = (RunAddr, &[u8])> {
         let mut at = 0;
         self.lengths.iter().map(move |&length| {
@@ -66,34 +69,37 @@ impl Translation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskPointer(pub u64);
 
-/// A task of the guest as it was when it was switched to or renamed. A task that changed its name
+/// A task of the guest when the kernel switched to it or renamed it. A task that changed its name
 /// (execve) is a new one with the same pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
+    /// The number of the task.
     pub id: TaskId,
+    /// The address of its `task_struct`.
     pub pointer: TaskPointer,
+    /// The pid of the thread, if the recorder could read it.
     pub pid: Option<u32>,
-    /// `task_struct.comm`, filled up with NUL.
+    /// `task_struct.comm`, padded with NUL.
     pub comm: [u8; 16],
 }
 
 impl Task {
-    /// The task's name up to the first NUL; bytes that are not UTF-8 are replaced.
+    /// The task's name up to the first NUL. Bytes that are not UTF-8 are replaced.
     pub fn name(&self) -> Cow<'_, str> {
         let end = self.comm.iter().position(|&byte| byte == 0).unwrap_or(self.comm.len());
         String::from_utf8_lossy(&self.comm[..end])
     }
 }
 
-/// What a whole recording amounts to; stands at its clean end. The reader has checked every number
-/// against what it read.
+/// The totals of a whole recording, from its clean end. The reader has compared each of them with
+/// the records it read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct RecordingTotals {
     /// Instructions reached at kernel addresses.
     pub kernel_instructions: u64,
     /// Instructions reached at user addresses.
     pub user_instructions: u64,
-    /// Executions of translations, those left midway included.
+    /// Executions of translations, including those left midway.
     pub executions: u64,
     /// Executions that were left midway.
     pub left: u64,
@@ -101,25 +107,28 @@ pub struct Totals {
     pub translations: u64,
     /// Tasks defined.
     pub tasks: u64,
-    /// Hash of all definitions and of all events, each in their order. Equal hashes: the same
-    /// execution.
+    /// The hash of all definitions and of all events, each in their order. Equal hashes mean the
+    /// same execution.
     pub hash: u64,
-    /// `None`: the recording is one without data accesses.
-    pub data: Option<DataTotals>,
+    /// The totals of data accesses. `None`: the recording has no data accesses.
+    pub data: Option<AccessTotals>,
 }
 
-/// What the data accesses of a recording amount to.
+/// The totals of a recording's data accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DataTotals {
+pub struct AccessTotals {
+    /// Loads.
     pub loads: u64,
+    /// Stores.
     pub stores: u64,
-    /// Mappings told.
+    /// Mappings.
     pub mappings: u64,
-    /// CRC-32 of the payloads of all DATA chunks, one after the other.
+    /// The CRC-32 of the payloads of all DATA chunks, one after the other.
     pub checksum: u32,
 }
 
-impl DataTotals {
+impl AccessTotals {
+    /// Loads and stores.
     pub fn accesses(&self) -> u64 {
         self.loads + self.stores
     }
@@ -131,7 +140,8 @@ impl DataTotals {
     }
 }
 
-impl Totals {
+impl RecordingTotals {
+    /// Instructions reached in the kernel and in user mode.
     pub fn instructions(&self) -> u64 {
         self.kernel_instructions + self.user_instructions
     }

@@ -1,16 +1,17 @@
-//! The words of a stream: what happened, in order, 32 bits at a time.
+//! The words of a stream: what happened, in order, in words of 32 bits.
 //!
 //! ```text
 //! bit 31 30 … 28 27 … 0
 //!      0 ─────── id ────   translation `id` was executed, all of it
-//!      1  0  0  0 n        the translation in the next word was left: only its first n instructions were reached
+//!      1  0  0  0 n        the translation in the next word was left after n instructions
 //!      1  0  0  1 id       task `id` is switched to; holds for what follows
 //!      1  0  1  0 n        the workload executed marker n
 //!      1  0  1  1 id       task `id` became able to run
-//!      1  1  0  0 n        the clock of the guest's processor is n ticks later than at the last such word
+//!      1  1  0  0 n        the guest's clock is n ticks later than at the last such word
 //! ```
 //!
-//! Gives events for words and words for events; whether ids are defined is `tally`'s concern.
+//! This module turns words into events and events into words. [`crate::tally`] checks that ids are
+//! defined.
 
 use crate::{TaskId, TranslationId};
 
@@ -21,64 +22,70 @@ const MARKER: u32 = 0xa000_0000;
 const WOKEN: u32 = 0xb000_0000;
 const CLOCK: u32 = 0xc000_0000;
 
-/// Ids of translations are below this.
+/// Ids of translations are below this number.
 pub(crate) const TRANSLATIONS: u32 = 0x8000_0000;
-/// Ids of tasks, numbers of markers, counts of instructions and of ticks are below this.
+/// Ids of tasks, numbers of markers, and counts of instructions and ticks are below this number.
 pub(crate) const OPERANDS: u32 = 0x1000_0000;
 
-/// One thing that happened in the guest.
+/// One event in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StreamEvent {
     /// Every instruction of the translation was reached.
     Executed(TranslationId),
-    /// Only the first `instructions` (at least 1, fewer than all) were reached; the last of them
-    /// raised an exception or was begun again in a translation that is not recorded.
-    Left { translation: TranslationId, instructions: u32 },
-    /// The task that executes what follows. Stands before the translation in which the switch
-    /// happened.
+    /// Only the first instructions were reached. The last of them raised an exception, or was begun
+    /// again in a translation that is not recorded.
+    Left {
+        /// The translation that was left.
+        translation: TranslationId,
+        /// The number of instructions reached: at least 1, fewer than all.
+        instructions: u32,
+    },
+    /// The task that executes what follows. The event comes before the translation in which the
+    /// switch happened.
     Task(TaskId),
-    /// The workload executed a marker. Stands before the translation in which it did.
+    /// The workload executed a marker. The event comes before the translation with the marker.
     Marker(u32),
-    /// A task became able to run. Stands before the translation in which it did.
+    /// A task became able to run. The event comes before the translation in which this happened.
     Woken(TaskId),
-    /// The kernel has read the processor's clock (TSC), behind the translation that did: so many
-    /// ticks more than at the event of this kind before, 0 in the first. More than
-    /// [`Event::MOST_TICKS`] are several events.
+    /// The kernel read the processor's clock (TSC) at the end of the translation before. The value
+    /// is the number of ticks since the last event of this kind, 0 in the first. A longer time than
+    /// [`StreamEvent::MOST_TICKS`] takes several events.
     Clock(u32),
 }
 
-impl Event {
-    /// What an event of the clock holds at most.
+impl StreamEvent {
+    /// The largest number of ticks in one clock event.
     pub const MOST_TICKS: u32 = OPERANDS - 1;
 
-    /// Whether a word is the first of the two of a translation that was left.
+    /// Whether a word is the first word of a [`StreamEvent::Left`], which has two.
     pub fn is_left(word: u32) -> bool {
         word & KIND == LEFT
     }
 
-    /// Appends the event's words. Operands that do not fit their field are the caller's error and
-    /// give another event; the [`Writer`](crate::Writer) refuses what was not defined.
+    /// Appends the event's words. The caller must give operands that fit their field; others give
+    /// another event. The [`RecordingWriter`](crate::RecordingWriter) refuses ids that are not
+    /// defined.
     pub fn append_to(self, words: &mut Vec<u32>) {
         match self {
-            Event::Executed(id) => words.push(id.0 & !LEFT),
-            Event::Left { translation, instructions } => {
+            StreamEvent::Executed(id) => words.push(id.0 & !LEFT),
+            StreamEvent::Left { translation, instructions } => {
                 words.extend([LEFT | instructions & !KIND, translation.0 & !LEFT]);
             }
-            Event::Task(id) => words.push(TASK | id.0 & !KIND),
-            Event::Marker(number) => words.push(MARKER | number & !KIND),
-            Event::Woken(id) => words.push(WOKEN | id.0 & !KIND),
-            Event::Clock(ticks) => words.push(CLOCK | ticks & !KIND),
+            StreamEvent::Task(id) => words.push(TASK | id.0 & !KIND),
+            StreamEvent::Marker(number) => words.push(MARKER | number & !KIND),
+            StreamEvent::Woken(id) => words.push(WOKEN | id.0 & !KIND),
+            StreamEvent::Clock(ticks) => words.push(CLOCK | ticks & !KIND),
         }
     }
 }
 
-/// The events of a stream that the [`Reader`](crate::Reader) gave. On words that no writer makes
-/// the iteration ends.
-pub fn events(words: &[u32]) -> Events<'_> {
-    Events { words: words.iter() }
+/// The events of a stream from the [`RecordingReader`](crate::RecordingReader). The iteration ends
+/// at a word that no writer makes.
+pub fn events(words: &[u32]) -> StreamEvents<'_> {
+    StreamEvents { words: words.iter() }
 }
 
-/// The words in pieces of `size` or one more: none is cut within an event.
+/// Splits the words into pieces of `size` or `size` + 1 words, so that no event is split.
 pub fn pieces(words: &[u32], size: usize) -> impl Iterator<Item = &[u32]> {
     let mut rest = words;
     std::iter::from_fn(move || {
@@ -90,48 +97,49 @@ pub fn pieces(words: &[u32], size: usize) -> impl Iterator<Item = &[u32]> {
     })
 }
 
-/// See [`events`].
+/// The iterator that [`events`] returns.
 #[derive(Clone, Debug)]
-pub struct Events<'a> {
+pub struct StreamEvents<'a> {
     words: std::slice::Iter<'a, u32>,
 }
 
-impl Events<'_> {
-    /// How many words are not yet read.
+impl StreamEvents<'_> {
+    /// The number of words not yet read.
     pub(crate) fn words_left(&self) -> usize {
         self.words.len()
     }
 }
 
-impl Iterator for Events<'_> {
-    type Item = Event;
+impl Iterator for StreamEvents<'_> {
+    type Item = StreamEvent;
 
     #[inline]
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<StreamEvent> {
         let &word = self.words.next()?;
         if word < TRANSLATIONS {
-            return Some(Event::Executed(TranslationId(word)));
+            return Some(StreamEvent::Executed(TranslationId(word)));
         }
         let operand = word & !KIND;
         match word & KIND {
             LEFT => match self.words.next() {
-                Some(&id) if id < TRANSLATIONS => {
-                    Some(Event::Left { translation: TranslationId(id), instructions: operand })
-                }
+                Some(&id) if id < TRANSLATIONS => Some(StreamEvent::Left {
+                    translation: TranslationId(id),
+                    instructions: operand,
+                }),
                 _ => self.stop(),
             },
-            TASK => Some(Event::Task(TaskId(operand))),
-            MARKER => Some(Event::Marker(operand)),
-            WOKEN => Some(Event::Woken(TaskId(operand))),
-            CLOCK => Some(Event::Clock(operand)),
+            TASK => Some(StreamEvent::Task(TaskId(operand))),
+            MARKER => Some(StreamEvent::Marker(operand)),
+            WOKEN => Some(StreamEvent::Woken(TaskId(operand))),
+            CLOCK => Some(StreamEvent::Clock(operand)),
             _ => self.stop(),
         }
     }
 }
 
-impl Events<'_> {
+impl StreamEvents<'_> {
     #[cold]
-    fn stop(&mut self) -> Option<Event> {
+    fn stop(&mut self) -> Option<StreamEvent> {
         self.words = [].iter();
         None
     }
@@ -142,15 +150,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_survive_their_words() {
+    fn events_are_read_back() {
         let given = [
-            Event::Executed(TranslationId(0)),
-            Event::Executed(TranslationId(TRANSLATIONS - 1)),
-            Event::Left { translation: TranslationId(7), instructions: 3 },
-            Event::Task(TaskId(OPERANDS - 1)),
-            Event::Marker(0xffff),
-            Event::Woken(TaskId(5)),
-            Event::Clock(Event::MOST_TICKS),
+            StreamEvent::Executed(TranslationId(0)),
+            StreamEvent::Executed(TranslationId(TRANSLATIONS - 1)),
+            StreamEvent::Left { translation: TranslationId(7), instructions: 3 },
+            StreamEvent::Task(TaskId(OPERANDS - 1)),
+            StreamEvent::Marker(0xffff),
+            StreamEvent::Woken(TaskId(5)),
+            StreamEvent::Clock(StreamEvent::MOST_TICKS),
         ];
         let mut words = Vec::new();
         given.iter().for_each(|event| event.append_to(&mut words));
@@ -165,7 +173,7 @@ mod tests {
             let cut: Vec<&[u32]> = pieces(&words, size).collect();
             assert_eq!(cut.concat(), words);
             assert!(cut.iter().all(|piece| piece.len() <= size.max(1) + 1));
-            let of_pieces: Vec<Event> = cut.iter().flat_map(|piece| events(piece)).collect();
+            let of_pieces: Vec<StreamEvent> = cut.iter().flat_map(|piece| events(piece)).collect();
             assert_eq!(of_pieces, events(&words).collect::<Vec<_>>(), "size {size}");
         }
         assert_eq!(pieces(&[], 5).count(), 0);
@@ -175,7 +183,8 @@ mod tests {
     fn words_that_no_writer_makes_end_the_iteration() {
         for bad in [&[LEFT | 1][..], &[LEFT | 1, TASK], &[0xd000_0000, 1], &[0xffff_ffff, 1]] {
             let words = [&[5, 6], bad].concat();
-            let expected = [Event::Executed(TranslationId(5)), Event::Executed(TranslationId(6))];
+            let expected =
+                [StreamEvent::Executed(TranslationId(5)), StreamEvent::Executed(TranslationId(6))];
             assert_eq!(events(&words).collect::<Vec<_>>(), expected, "{bad:x?}");
         }
     }

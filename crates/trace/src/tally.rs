@@ -1,28 +1,30 @@
-//! Checks that records follow the format's rules, and counts them. Writer and reader use the same
-//! one, so a recording's totals mean the same on both sides.
+//! Checks that records follow the format's rules, and counts them. The writer and the reader use
+//! the same code, so the totals of a recording mean the same to both.
 
 use crate::payload::named;
-use crate::stream::{Event, OPERANDS, TRANSLATIONS, events};
-use crate::{Task, Totals, Translation, Violation};
+use crate::stream::{OPERANDS, StreamEvent, TRANSLATIONS, events};
+use crate::{RecordingTotals, Task, Translation, Violation};
 
-/// Bit 15 of an entry of `Tally::translations`: kernel; the other bits: instructions.
+/// Bit 15 of an element of `Tally::translations`: the translation is kernel code. The other bits
+/// are its number of instructions.
 const KERNEL: u16 = 1 << 15;
 
 #[derive(Default)]
 pub(crate) struct Tally {
     translations: Vec<u16>,
     tasks: u32,
-    /// The format's version has no readings of the clock.
+    /// The version of the format has no readings of the clock.
     without_clock: bool,
-    totals: Totals,
-    /// Of the definitions in their order and of the stream in its own: where the one stands in the
-    /// other is the writer's choice.
-    defined: OrderHash,
-    happened: OrderHash,
+    totals: RecordingTotals,
+    /// The hash of the definitions in their order, and of the stream in its order. The writer may
+    /// put the definitions anywhere before their use, so the two are hashed apart.
+    defined: SequenceHash,
+    happened: SequenceHash,
 }
 
 impl Tally {
-    /// `has_clock`: the format's version has readings of the clock, as those that are written have.
+    /// `has_clock`: the version of the format has readings of the clock. Every version that is
+    /// written today has them.
     pub fn new(has_clock: bool) -> Tally {
         Tally { without_clock: !has_clock, ..Tally::default() }
     }
@@ -35,7 +37,7 @@ impl Tally {
         self.tasks
     }
 
-    /// Instructions of a translation; `None` when it is not defined.
+    /// The number of instructions of a translation; `None` when it is not defined.
     pub fn instructions(&self, id: crate::TranslationId) -> Option<u32> {
         self.translations.get(id.0 as usize).map(|entry| u32::from(entry & !KERNEL))
     }
@@ -86,7 +88,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Checks and counts the words of one chunk. After an error the totals are meaningless.
+    /// Checks and counts the words of one chunk. After an error, the totals have no meaning.
     pub fn stream(&mut self, words: &[u32]) -> Result<(), Violation> {
         let mut rest = words;
         while !rest.is_empty() {
@@ -95,8 +97,8 @@ impl Tally {
             let mut events = events(rest);
             match events.next() {
                 None if rest.is_empty() => break,
-                Some(Event::Clock(_)) if !self.without_clock => {}
-                None | Some(Event::Clock(_)) => {
+                Some(StreamEvent::Clock(_)) if !self.without_clock => {}
+                None | Some(StreamEvent::Clock(_)) => {
                     return Err(Violation::UnknownWord { at: words.len() - rest.len() });
                 }
                 Some(event) => self.event(event)?,
@@ -107,11 +109,11 @@ impl Tally {
         Ok(())
     }
 
-    /// Counts the leading words that are plain executions of defined translations; says how many
-    /// they are.
+    /// Counts the leading words that are plain executions of defined translations, and returns
+    /// their number.
     fn executed(&mut self, words: &[u32]) -> usize {
-        // Instructions of the kernel in the upper half, of users in the lower: a chunk has at most
-        // 2^22 words of 512.
+        // The upper half sums kernel instructions, the lower half user instructions. No half
+        // overflows: a chunk has at most 2^22 words of 512 instructions.
         let mut sums = 0u64;
         let mut count = 0;
         for &word in words {
@@ -127,10 +129,10 @@ impl Tally {
         count
     }
 
-    fn event(&mut self, event: Event) -> Result<(), Violation> {
+    fn event(&mut self, event: StreamEvent) -> Result<(), Violation> {
         match event {
-            Event::Executed(id) => Err(Violation::UndefinedTranslation { id }),
-            Event::Left { translation: id, instructions } => {
+            StreamEvent::Executed(id) => Err(Violation::UndefinedTranslation { id }),
+            StreamEvent::Left { translation: id, instructions } => {
                 let &entry = self
                     .translations
                     .get(id.0 as usize)
@@ -148,28 +150,31 @@ impl Tally {
                 self.totals.left += 1;
                 Ok(())
             }
-            Event::Task(id) | Event::Woken(id) if id.0 >= self.tasks => {
+            StreamEvent::Task(id) | StreamEvent::Woken(id) if id.0 >= self.tasks => {
                 Err(Violation::UndefinedTask { id })
             }
-            Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => Ok(()),
+            StreamEvent::Task(_)
+            | StreamEvent::Marker(_)
+            | StreamEvent::Woken(_)
+            | StreamEvent::Clock(_) => Ok(()),
         }
     }
 
-    pub fn totals(&self) -> Totals {
-        let mut both = OrderHash::default();
+    pub fn totals(&self) -> RecordingTotals {
+        let mut both = SequenceHash::default();
         both.bytes(&self.defined.value().to_le_bytes());
         both.bytes(&self.happened.value().to_le_bytes());
-        Totals { hash: both.value(), ..self.totals }
+        RecordingTotals { hash: both.value(), ..self.totals }
     }
 
-    /// Compares the totals that a clean end states with what was counted.
-    pub fn check(&self, said: &Totals) -> Result<(), Violation> {
+    /// Compares the totals of a clean end with the counted ones.
+    pub fn check(&self, said: &RecordingTotals) -> Result<(), Violation> {
         let counted = self.totals();
         equal(&named(said), &named(&counted))
     }
 }
 
-/// Names the first number that is not what was counted.
+/// Names the first total that differs from the counted one.
 pub(crate) fn equal(
     said: &[(&'static str, u64)],
     counted: &[(&'static str, u64)],
@@ -181,30 +186,31 @@ pub(crate) fn equal(
 }
 
 /// A hash of a sequence of words. Four lanes take the words in turn, so that a processor works on
-/// four multiplications at once; word i goes to lane i mod 4 whatever the chunks are. The step is
-/// FNV-1a's (a bijection of the lane for a given word), by words of 32 bits with a 64-bit odd
-/// multiplier. Tells executions apart that differ by accident; no defence against intent.
-struct OrderHash {
+/// four multiplications at once. Word i goes to lane i mod 4, however the words are cut into
+/// chunks. The step is FNV-1a's (a bijection of the lane for a given word), on words of 32 bits
+/// with a 64-bit odd multiplier. The hash tells executions apart that differ by accident. It gives
+/// no protection against intent.
+struct SequenceHash {
     lanes: [u64; 4],
     next: usize,
 }
 
-impl Default for OrderHash {
+impl Default for SequenceHash {
     fn default() -> Self {
-        OrderHash {
-            lanes: [1, 2, 3, 4].map(|lane: u64| lane.wrapping_mul(OrderHash::MULTIPLIER)),
+        SequenceHash {
+            lanes: [1, 2, 3, 4].map(|lane: u64| lane.wrapping_mul(SequenceHash::MULTIPLIER)),
             next: 0,
         }
     }
 }
 
-impl OrderHash {
+impl SequenceHash {
     /// The fractional part of the golden ratio in 64 bits, made odd.
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
     fn step(lane: u64, word: u32) -> u64 {
-        // The rotation brings the upper half, which depends on all bits, to where the next word
-        // goes in.
+        // The rotation moves the upper half, which depends on all bits, to where the next word
+        // enters.
         (lane ^ u64::from(word)).wrapping_mul(Self::MULTIPLIER).rotate_left(32)
     }
 
@@ -253,10 +259,10 @@ mod tests {
     #[test]
     fn the_hash_does_not_depend_on_how_words_are_cut() {
         let words: Vec<u32> = (0..103).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
-        let mut whole = OrderHash::default();
+        let mut whole = SequenceHash::default();
         whole.words(&words);
         for cut in 0..words.len() {
-            let mut parts = OrderHash::default();
+            let mut parts = SequenceHash::default();
             parts.words(&words[..cut]);
             parts.words(&words[cut..]);
             assert_eq!(parts.value(), whole.value(), "cut at {cut}");
@@ -266,7 +272,7 @@ mod tests {
     #[test]
     fn the_hash_sees_order_count_and_value() {
         let value = |words: &[u32]| {
-            let mut hash = OrderHash::default();
+            let mut hash = SequenceHash::default();
             hash.words(words);
             hash.value()
         };

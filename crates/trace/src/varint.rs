@@ -1,6 +1,6 @@
-//! Numbers of as many bytes as they need: seven bits a byte, the lowest first, bit 7 set in all but
-//! the last (LEB128). Signed numbers are folded first (zigzag: 0, −1, 1, −2, … become 0, 1, 2, 3,
-//! …).
+//! Integers of variable length (LEB128): seven bits in each byte, the lowest first. Bit 7 is set in
+//! all bytes but the last. Signed numbers are folded first (zigzag: 0, −1, 1, −2, … become 0, 1, 2,
+//! 3, …).
 
 /// Appends a number.
 #[inline]
@@ -19,12 +19,12 @@ pub(crate) fn put_step(from: u64, to: u64, out: &mut Vec<u8>) {
     put((step << 1 ^ step >> 63) as u64, out);
 }
 
-/// Takes numbers off the front of bytes.
+/// Takes numbers from the front of bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers<'a>(pub &'a [u8]);
+pub(crate) struct VarintCursor<'a>(pub &'a [u8]);
 
-impl Numbers<'_> {
-    /// `None` when the bytes end early or the number has more than 64 bits.
+impl VarintCursor<'_> {
+    /// The next number. `None`: the bytes end early, or the number has more than 64 bits.
     #[inline]
     pub fn next(&mut self) -> Option<u64> {
         let (&first, rest) = self.0.split_first()?;
@@ -57,7 +57,7 @@ impl Numbers<'_> {
         None
     }
 
-    /// The number that lies a signed step from `from`.
+    /// The number at a signed step from `from`.
     #[inline]
     pub fn step(&mut self, from: u64) -> Option<u64> {
         let folded = self.next()?;
@@ -80,14 +80,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_survive() {
+    fn numbers_are_read_back() {
         let values = (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) - 1, u64::MAX << bit]);
         for value in values {
             let mut bytes = Vec::new();
             put(value, &mut bytes);
             put_step(value, 7, &mut bytes);
             put_step(7, value, &mut bytes);
-            let mut numbers = Numbers(&bytes);
+            let mut numbers = VarintCursor(&bytes);
             assert_eq!(numbers.next(), Some(value));
             assert_eq!(numbers.step(value), Some(7));
             assert_eq!(numbers.step(7), Some(value));
@@ -109,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_number_are_none() {
+    fn bytes_that_hold_no_number_give_none() {
         for bytes in [&[][..], &[0x80], &[0xff; 9], &[0xff; 10], &[0xff; 11]] {
-            assert_eq!(Numbers(bytes).next(), None, "{bytes:x?}");
+            assert_eq!(VarintCursor(bytes).next(), None, "{bytes:x?}");
         }
         let most = [[0xff; 9].as_slice(), &[1]].concat();
-        assert_eq!(Numbers(&most).next(), Some(u64::MAX));
+        assert_eq!(VarintCursor(&most).next(), Some(u64::MAX));
         let more = [[0xff; 9].as_slice(), &[2]].concat();
-        assert_eq!(Numbers(&more).next(), None);
+        assert_eq!(VarintCursor(&more).next(), None);
     }
 }

@@ -1,20 +1,22 @@
-//! Records out: checks them, packs them, writes chunk by chunk.
+//! Writes a recording: checks the records, packs them and writes chunk by chunk.
 
-use crate::access::SeenAccesses;
-use crate::access_out::AccessesOut;
+use crate::access::ObservedAccesses;
+use crate::access_encoder::AccessEncoder;
 use crate::error::{Violation, WriteError};
-use crate::frame::{ChunkKind, FORMAT_VERSION, Frame, MAGIC, UNPACKED_LIMIT, VERSION_WITHOUT_DATA};
+use crate::frame::{
+    ChunkFrame, ChunkKind, FORMAT_VERSION, MAGIC, UNPACKED_LIMIT, VERSION_WITHOUT_DATA,
+};
 use crate::tally::Tally;
-use crate::{DataTotals, Header, Task, Totals, Translation, payload};
+use crate::{AccessTotals, RecordingHeader, RecordingTotals, Task, Translation, payload};
 use std::io::Write;
 
-/// zstd's level. On streams, level 3 is as fast as 1, because it finds longer repetitions, and
-/// gives half the bytes; 4 gives no fewer.
+/// The level of zstd. On streams, level 3 is as fast as level 1, because it finds longer
+/// repetitions, and gives half the bytes. Level 4 gives no fewer bytes.
 const LEVEL: i32 = 3;
 
-/// Writes one recording. What is dropped without [`Writer::end`] has no clean end, and readers say
-/// so.
-pub struct Writer<W: Write> {
+/// Writes one recording. A writer that is dropped without [`RecordingWriter::end`] leaves a
+/// recording without a clean end, which readers report as cut off.
+pub struct RecordingWriter<W: Write> {
     out: W,
     tally: Tally,
     packer: zstd::bulk::Compressor<'static>,
@@ -23,45 +25,53 @@ pub struct Writer<W: Write> {
     /// The words of the next chunk.
     stream: Vec<u8>,
     packed: Vec<u8>,
-    data: Option<DataOut>,
+    data: Option<DataEncoder>,
 }
 
-/// What a recording with data accesses has besides.
+/// The additional state for a recording with data accesses.
 #[derive(Default)]
-struct DataOut {
-    accesses: AccessesOut,
-    totals: DataTotals,
+struct DataEncoder {
+    accesses: AccessEncoder,
+    totals: AccessTotals,
 }
 
-impl<W: Write> Writer<W> {
-    /// Words of a stream's chunk, more or less: enough for repetitions to be found.
+impl<W: Write> RecordingWriter<W> {
+    /// The number of words in a chunk of a stream. Chunks of this size are long enough to find
+    /// repetitions.
     pub const CHUNK: usize = 1 << 20;
-    /// The same where data accesses come along: so few that a reader's addresses fit the nearer
-    /// caches.
+    /// The number of words in a chunk of a stream with data accesses. Smaller chunks keep a
+    /// reader's addresses in the nearer caches.
     pub const CHUNK_WITH_DATA: usize = 1 << 18;
-    /// Bytes of accesses at which a chunk is cut before it has so many words.
+    /// The size in bytes of a chunk's accesses at which the chunk ends before it has this number of
+    /// words.
     const DATA_CHUNK: usize = 4 << 20;
 
     /// Writes magic, version and header of a recording without data accesses.
-    pub fn new(out: W, header: &Header) -> Result<Self, WriteError> {
+    ///
+    /// # Errors
+    /// The header is too long, or writing fails.
+    pub fn new(out: W, header: &RecordingHeader) -> Result<Self, WriteError> {
         Self::begin(out, header, VERSION_WITHOUT_DATA, None)
     }
 
-    /// Writes magic, version and header of a recording with data accesses: streams go to
-    /// [`Writer::stream_with_data`].
-    pub fn with_data(out: W, header: &Header) -> Result<Self, WriteError> {
-        Self::begin(out, header, FORMAT_VERSION, Some(DataOut::default()))
+    /// Writes magic, version and header of a recording with data accesses. Streams then go to
+    /// [`RecordingWriter::stream_with_data`].
+    ///
+    /// # Errors
+    /// The header is too long, or writing fails.
+    pub fn with_data(out: W, header: &RecordingHeader) -> Result<Self, WriteError> {
+        Self::begin(out, header, FORMAT_VERSION, Some(DataEncoder::default()))
     }
 
     fn begin(
         mut out: W,
-        header: &Header,
+        header: &RecordingHeader,
         version: u32,
-        data: Option<DataOut>,
+        data: Option<DataEncoder>,
     ) -> Result<Self, WriteError> {
         out.write_all(&MAGIC)?;
         out.write_all(&version.to_le_bytes())?;
-        let mut writer = Writer {
+        let mut writer = RecordingWriter {
             out,
             tally: Tally::default(),
             packer: zstd::bulk::Compressor::new(LEVEL)?,
@@ -78,46 +88,57 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Defines translations; their ids must continue those before.
+    /// Defines translations. Their ids must continue those before.
+    ///
+    /// # Errors
+    /// A translation breaks a rule, or writing fails.
     pub fn translations(&mut self, translations: &[Translation]) -> Result<(), WriteError> {
-        // One translation is below 9 kB, so a chunk that is ended at half the limit never reaches
-        // it.
-        for translation in translations {
-            self.tally.define(translation)?;
-            payload::put_translation(translation, &mut self.unpacked);
-            if self.unpacked.len() > UNPACKED_LIMIT as usize / 2 {
-                self.chunk(ChunkKind::Translations)?;
-            }
-        }
-        if !self.unpacked.is_empty() {
-            self.chunk(ChunkKind::Translations)?;
-        }
-        Ok(())
+        self.define(translations, ChunkKind::Translations, Tally::define, payload::put_translation)
     }
 
-    /// Defines tasks; their ids must continue those before.
+    /// Defines tasks. Their ids must continue those before.
+    ///
+    /// # Errors
+    /// A task breaks a rule, or writing fails.
     pub fn tasks(&mut self, tasks: &[Task]) -> Result<(), WriteError> {
-        for task in tasks {
-            self.tally.define_task(task)?;
-            payload::put_task(task, &mut self.unpacked);
+        self.define(tasks, ChunkKind::Tasks, Tally::define_task, payload::put_task)
+    }
+
+    /// Checks definitions, encodes them and writes them as chunks of this kind.
+    fn define<T>(
+        &mut self,
+        definitions: &[T],
+        kind: ChunkKind,
+        check: impl Fn(&mut Tally, &T) -> Result<(), Violation>,
+        encode: impl Fn(&T, &mut Vec<u8>),
+    ) -> Result<(), WriteError> {
+        for definition in definitions {
+            check(&mut self.tally, definition)?;
+            encode(definition, &mut self.unpacked);
+            // A translation is below 9 kB and a pattern below 132 kB. So a chunk that ends at half
+            // the limit never reaches the limit.
             if self.unpacked.len() > UNPACKED_LIMIT as usize / 2 {
-                self.chunk(ChunkKind::Tasks)?;
+                self.chunk(kind)?;
             }
         }
         if !self.unpacked.is_empty() {
-            self.chunk(ChunkKind::Tasks)?;
+            self.chunk(kind)?;
         }
         Ok(())
     }
 
-    /// Takes what happened next: at most 2 Mi words, and no event may be cut in two. Words of
-    /// several calls become one chunk, which is written when it has [`CHUNK`](Self::CHUNK) words;
-    /// definitions that come meanwhile are written before it.
+    /// Takes the words of what happened next: at most 2 Mi words of whole events. Words of several
+    /// calls become one chunk, which is written when it has [`CHUNK`](Self::CHUNK) words.
+    /// Definitions made in the meantime are written before that chunk.
+    ///
+    /// # Errors
+    /// The words break a rule, the recording has data accesses, or writing fails.
     pub fn stream(&mut self, words: &[u32]) -> Result<(), WriteError> {
         if self.data.is_some() {
-            return Err(
-                Violation::Accesses { what: "a stream comes without its data accesses" }.into()
-            );
+            return Err(Violation::Accesses {
+                what: "the recording has data accesses, but a stream comes without them",
+            }
+            .into());
         }
         self.take_words(words)?;
         if self.stream.len() >= 4 * Self::CHUNK {
@@ -126,25 +147,29 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// As [`Writer::stream`], with what these words' executions accessed.
+    /// The same as [`RecordingWriter::stream`], together with the accesses of these executions.
+    ///
+    /// # Errors
+    /// The words or the accesses break a rule, the recording has no data accesses, or writing
+    /// fails.
     pub fn stream_with_data(
         &mut self,
         words: &[u32],
-        seen: &SeenAccesses,
+        observed: &ObservedAccesses,
     ) -> Result<(), WriteError> {
         if self.data.is_none() {
             return Err(Violation::Accesses {
-                what: "there are data accesses in a recording without",
+                what: "data accesses come, but the recording was begun without",
             }
             .into());
         }
         self.take_words(words)?;
         let Some(data) = &mut self.data else { return Ok(()) };
-        data.accesses.take(words, seen, &self.tally)?;
-        let stores = seen.sites.iter().filter(|site| site.is_store()).count();
+        data.accesses.take(words, observed, &self.tally)?;
+        let stores = observed.sites.iter().filter(|site| site.is_store()).count();
         data.totals.stores += stores as u64;
-        data.totals.loads += (seen.sites.len() - stores) as u64;
-        data.totals.mappings += seen.mappings.len() as u64;
+        data.totals.loads += (observed.sites.len() - stores) as u64;
+        data.totals.mappings += observed.mappings.len() as u64;
         if self.stream.len() >= 4 * Self::CHUNK_WITH_DATA
             || data.accesses.size() >= Self::DATA_CHUNK
         {
@@ -162,7 +187,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the words taken so far, if any, as a chunk.
+    /// Writes the words taken so far as a chunk, if there are any.
+    ///
+    /// # Errors
+    /// The accesses of the words are too long for a chunk, or writing fails.
     pub fn cut_stream(&mut self) -> Result<(), WriteError> {
         if self.stream.is_empty() {
             return Ok(());
@@ -174,18 +202,11 @@ impl<W: Write> Writer<W> {
         result
     }
 
-    /// Writes the accesses of the words taken so far, before their chunk.
+    /// Writes the accesses of the words taken so far. They come before the chunk of the words.
     fn cut_data(&mut self) -> Result<(), WriteError> {
         let Some(mut data) = self.data.take() else { return Ok(()) };
-        for pattern in data.accesses.new_patterns() {
-            payload::put_pattern(&pattern, &mut self.unpacked);
-            if self.unpacked.len() > UNPACKED_LIMIT as usize / 2 {
-                self.chunk(ChunkKind::Patterns)?;
-            }
-        }
-        if !self.unpacked.is_empty() {
-            self.chunk(ChunkKind::Patterns)?;
-        }
+        let patterns = data.accesses.new_patterns();
+        self.define(&patterns, ChunkKind::Patterns, |_, _| Ok(()), payload::put_pattern)?;
         data.accesses.payload(&mut self.unpacked);
         if self.unpacked.len() > UNPACKED_LIMIT as usize {
             return Err(Violation::TooLong { what: "the accesses of a stream" }.into());
@@ -195,8 +216,11 @@ impl<W: Write> Writer<W> {
         self.chunk(ChunkKind::Data)
     }
 
-    /// Writes the clean end and flushes; gives the output back.
-    pub fn end(mut self) -> Result<(W, Totals), WriteError> {
+    /// Writes the clean end, flushes, and gives the output back.
+    ///
+    /// # Errors
+    /// The last accesses are too long for a chunk, or writing fails.
+    pub fn end(mut self) -> Result<(W, RecordingTotals), WriteError> {
         self.cut_stream()?;
         let mut totals = self.tally.totals();
         totals.data = self.data.as_ref().map(|data| data.totals);
@@ -206,7 +230,10 @@ impl<W: Write> Writer<W> {
         Ok((self.out, totals))
     }
 
-    /// Writes and flushes what was taken, without a clean end; gives the output back.
+    /// Writes and flushes everything taken so far, without a clean end, and gives the output back.
+    ///
+    /// # Errors
+    /// The last accesses are too long for a chunk, or writing fails.
     pub fn cut_off(mut self) -> Result<W, WriteError> {
         self.cut_stream()?;
         self.out.flush()?;
@@ -218,7 +245,7 @@ impl<W: Write> Writer<W> {
         self.packed.clear();
         self.packed.reserve(zstd::zstd_safe::compress_bound(self.unpacked.len()));
         self.packer.compress_to_buffer(&self.unpacked, &mut self.packed)?;
-        let frame = Frame::of(kind, &self.packed, self.unpacked.len() as u32);
+        let frame = ChunkFrame::of(kind, &self.packed, self.unpacked.len() as u32);
         self.unpacked.clear();
         self.out.write_all(&frame.to_bytes())?;
         self.out.write_all(&self.packed)?;

@@ -1,18 +1,18 @@
-//! Whatever happened to a recording's bytes: a named error or the right answer, and all that stands
-//! before the damage.
+//! Damaged recordings: the reader gives a named error or the right answer, and every chunk before
+//! the damage.
 
 mod frames;
 mod sample;
 
-use frames::{Random, boundaries, file, file_of, framed, framed_as, pieces};
+use frames::{DamageGenerator, boundaries, file, file_of, framed, framed_as, pieces};
 use kernlane_trace::{
-    Chunk, Event, ReadError, Reader, Task, TaskId, Translation, TranslationId, Violation, Writer,
-    events,
+    Chunk, ReadError, RecordingReader, RecordingWriter, StreamEvent, Task, TaskId, Translation,
+    TranslationId, Violation, events,
 };
 
 /// The chunks up to the first error, and the error.
 fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
-    let mut reader = match Reader::new(bytes) {
+    let mut reader = match RecordingReader::new(bytes) {
         Ok(reader) => reader,
         Err(error) => return (Vec::new(), Some(error)),
     };
@@ -33,7 +33,7 @@ fn read(bytes: &[u8]) -> (Vec<Chunk>, Option<ReadError>) {
 }
 
 #[test]
-fn cut_off_anywhere_it_says_where_and_gives_what_stands_before() {
+fn a_file_cut_off_anywhere_gives_the_chunks_before_and_the_offset() {
     let (bytes, totals) = sample::bytes();
     let starts = boundaries(&bytes);
     let mut all = sample::chunks();
@@ -55,7 +55,7 @@ fn cut_off_anywhere_it_says_where_and_gives_what_stands_before() {
 }
 
 #[test]
-fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
+fn a_change_of_any_byte_is_an_error_and_gives_the_chunks_before() {
     let (bytes, totals) = sample::bytes();
     let starts = boundaries(&bytes);
     let mut all = sample::chunks();
@@ -65,7 +65,7 @@ fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
             let mut damaged = bytes.clone();
             damaged[at] ^= flip;
             let (chunks, error) = read(&damaged);
-            let error = error.unwrap_or_else(|| panic!("byte {at} ^ {flip:#x} went unnoticed"));
+            let error = error.unwrap_or_else(|| panic!("byte {at} ^ {flip:#x} was not noticed"));
             let whole = starts.iter().rposition(|&start| start <= at).unwrap_or(0);
             assert_eq!(chunks, all[..whole.saturating_sub(1)], "byte {at} ^ {flip:#x}: {error}");
             match error {
@@ -89,7 +89,7 @@ fn a_chunk_removed_repeated_or_swapped_is_noticed() {
     let pieces: Vec<&[u8]> = starts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
     let noticed = |pieces: &[&[u8]], what: String| {
         let file = [&bytes[..12], &pieces.concat()].concat();
-        assert!(read(&file).1.is_some(), "{what} went unnoticed");
+        assert!(read(&file).1.is_some(), "{what} was not noticed");
     };
     for i in 0..pieces.len() {
         let mut removed = pieces.clone();
@@ -111,7 +111,7 @@ fn a_chunk_removed_repeated_or_swapped_is_noticed() {
     }
 }
 
-/// Definitions in their order, events in theirs.
+/// The definitions in their order, and the events in their order.
 fn meaning(chunks: &[Chunk]) -> (Vec<Translation>, Vec<Task>, Vec<u32>) {
     let mut meaning = (Vec::new(), Vec::new(), Vec::new());
     for chunk in chunks {
@@ -126,7 +126,7 @@ fn meaning(chunks: &[Chunk]) -> (Vec<Translation>, Vec<Task>, Vec<u32>) {
 }
 
 #[test]
-fn what_follows_the_clean_end_is_an_error() {
+fn bytes_after_the_clean_end_are_an_error() {
     let (mut bytes, _) = sample::bytes();
     let size = bytes.len() as u64;
     bytes.push(0);
@@ -150,18 +150,18 @@ fn other_files_are_not_recordings() {
     }
 }
 
-/// Recordings made before the clock was read have no readings, and are read as ever.
+/// The first versions of the format have no readings of the clock.
 #[test]
 fn versions_without_the_clock_are_read_and_have_none() {
     let read_as = |version: u32, words: &[u32]| {
-        let mut writer = Writer::new(Vec::new(), &sample::header()).unwrap();
+        let mut writer = RecordingWriter::new(Vec::new(), &sample::header()).unwrap();
         writer.translations(&[sample::translation(0, 0x1000, &[1])]).unwrap();
         writer.stream(words).unwrap();
         let (mut bytes, _) = writer.end().unwrap();
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         read(&bytes)
     };
-    let clock = sample::words(&[Event::Executed(TranslationId(0)), Event::Clock(3)]);
+    let clock = sample::words(&[StreamEvent::Executed(TranslationId(0)), StreamEvent::Clock(3)]);
     assert!(read_as(1, &[0, 0]).1.is_none());
     assert!(read_as(4, &clock).1.is_none());
     match read_as(1, &clock).1 {
@@ -172,10 +172,10 @@ fn versions_without_the_clock_are_read_and_have_none() {
     }
 }
 
-/// A chunk with a right checksum, whatever the payload is.
+/// The payload of a header without build id, workload and conditions.
 const EMPTY_HEADER: [u8; 20] = [0; 20];
 
-/// The violation of a file whose second chunk this is.
+/// The violation in a file that has this chunk after its header.
 fn violation(kind: &[u8; 4], payload: &[u8]) -> Violation {
     match read(&file(4, &[framed(b"HEAD", &EMPTY_HEADER), framed(kind, payload)])).1 {
         Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
@@ -184,7 +184,7 @@ fn violation(kind: &[u8; 4], payload: &[u8]) -> Violation {
 }
 
 #[test]
-fn payloads_that_break_a_rule_are_refused_though_their_checksum_is_right() {
+fn payloads_that_break_a_rule_are_refused_under_a_right_checksum() {
     let address = [0; 8];
     assert_eq!(violation(b"STRM", &[1, 2, 3, 4, 5]), Violation::Surplus { bytes: 1 });
     assert_eq!(
@@ -236,34 +236,35 @@ fn headers_that_break_a_rule_are_refused() {
 }
 
 #[test]
-fn sizes_that_lie_are_refused_without_the_memory_they_ask_for() {
-    let lies = |chunk: Vec<u8>| match read(&file(4, &[framed(b"HEAD", &EMPTY_HEADER), chunk])).1 {
+fn false_sizes_are_refused_without_allocating_them() {
+    let refused = |chunk: Vec<u8>| match read(&file(4, &[framed(b"HEAD", &EMPTY_HEADER), chunk])).1
+    {
         Some(ReadError::Chunk { chunk: 1, violation, .. }) => violation,
         other => panic!("{other:?}"),
     };
     let packed = zstd::bulk::compress(&[0; 400], 1).unwrap();
     assert!(matches!(
-        lies(framed_as(b"STRM", &packed, u32::MAX)),
+        refused(framed_as(b"STRM", &packed, u32::MAX)),
         Violation::ChunkSize { size: u32::MAX, .. }
     ));
     assert_eq!(
-        lies(framed_as(b"STRM", &packed, 401)),
+        refused(framed_as(b"STRM", &packed, 401)),
         Violation::UnpackedSize { unpacked: 400, said: 401 }
     );
-    assert!(matches!(lies(framed_as(b"STRM", &packed, 399)), Violation::Unpack(_)));
-    assert!(matches!(lies(framed_as(b"STRM", b"not zstd", 8)), Violation::Unpack(_)));
+    assert!(matches!(refused(framed_as(b"STRM", &packed, 399)), Violation::Unpack(_)));
+    assert!(matches!(refused(framed_as(b"STRM", b"not zstd", 8)), Violation::Unpack(_)));
     let mut huge = framed_as(b"STRM", &packed, 400);
     huge[4..8].fill(0xff);
-    assert!(matches!(lies(huge), Violation::ChunkSize { size: u32::MAX, .. }));
+    assert!(matches!(refused(huge), Violation::ChunkSize { size: u32::MAX, .. }));
 }
 
-/// Payloads damaged *under* a right checksum: the records that come out must still follow the
-/// rules.
+/// The payload is damaged before the checksum is computed. The records that the reader gives must
+/// still follow the rules.
 #[test]
 fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule() {
     let (bytes, _) = sample::bytes();
     let good = pieces(&bytes);
-    let mut random = Random(20_200_101);
+    let mut random = DamageGenerator(20_200_101);
     let (mut refused, mut given) = (0, 0);
     for _ in 0..5_000 {
         let mut damaged = good.clone();
@@ -274,7 +275,7 @@ fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule()
         let (chunks, error) = read(&file_of(4, &damaged));
         refused += u32::from(error.is_some());
         given += chunks.len();
-        follow_the_rules(&chunks);
+        check_that_ids_are_defined(&chunks);
     }
     assert!(
         refused > 4_000 && given > 5_000,
@@ -282,8 +283,8 @@ fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule()
     );
 }
 
-/// Panics when a chunk names what was not defined before it.
-fn follow_the_rules(chunks: &[Chunk]) {
+/// Panics when a stream names a translation or a task that is not defined before it.
+fn check_that_ids_are_defined(chunks: &[Chunk]) {
     let (mut sizes, mut tasks) = (Vec::new(), 0);
     for chunk in chunks {
         match chunk {
@@ -304,12 +305,14 @@ fn follow_the_rules(chunks: &[Chunk]) {
             Chunk::Stream(words) => {
                 for event in events(words) {
                     match event {
-                        Event::Executed(id) => assert!((id.0 as usize) < sizes.len()),
-                        Event::Left { translation, instructions } => {
+                        StreamEvent::Executed(id) => assert!((id.0 as usize) < sizes.len()),
+                        StreamEvent::Left { translation, instructions } => {
                             assert!(instructions < sizes[translation.0 as usize])
                         }
-                        Event::Task(id) | Event::Woken(id) => assert!((id.0 as usize) < tasks),
-                        Event::Marker(_) | Event::Clock(_) => {}
+                        StreamEvent::Task(id) | StreamEvent::Woken(id) => {
+                            assert!((id.0 as usize) < tasks)
+                        }
+                        StreamEvent::Marker(_) | StreamEvent::Clock(_) => {}
                     }
                 }
             }

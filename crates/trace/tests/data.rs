@@ -1,30 +1,31 @@
-//! Data accesses: what is written is what is read, however it is damaged it is an error or follows
-//! the rules, and what breaks a rule is not written.
+//! Data accesses: a reader gives what was written. Damaged accesses give an error or accesses that
+//! follow the rules. The writer refuses accesses that break a rule.
 
 mod frames;
 mod sample;
 
-use frames::{Piece, Random, file_of, pieces};
+use frames::{DamageGenerator, RawChunk, file_of, pieces};
 use kernlane_trace::{
-    Accesses, Chunk, Event, FrameUse, Mapping, Pattern, Patterns, ReadError, Reader, SeenAccesses,
-    Site, Translation, TranslationId, UseChange, Violation, WriteError, Writer, events,
+    AccessPattern, AccessPatterns, AccessSite, Accesses, Chunk, FrameUse, FrameUseChange, Mapping,
+    ObservedAccesses, ReadError, RecordingReader, RecordingWriter, StreamEvent, Translation,
+    TranslationId, Violation, WriteError, events,
 };
 
-/// One stream's executions with their accesses, and its mappings.
-type Executions = (Vec<(Event, Vec<(Site, u64)>)>, Accesses);
+/// The executions of one stream with their accesses, and its mappings.
+type StreamAccesses = (Vec<(StreamEvent, Vec<(AccessSite, u64)>)>, Accesses);
 
-fn executions(words: &[u32], accesses: &Accesses, patterns: &Patterns) -> Executions {
+fn executions(words: &[u32], accesses: &Accesses, patterns: &AccessPatterns) -> StreamAccesses {
     let mut walk = accesses.walk(patterns);
-    let told = events(words).map(|event| {
+    let executions_read = events(words).map(|event| {
         let (sites, first) = walk.event(event);
         let addresses = &accesses.addresses[first..first + sites.len()];
         (event, sites.iter().copied().zip(addresses.iter().copied()).collect())
     });
-    (told.collect(), accesses.clone())
+    (executions_read.collect(), accesses.clone())
 }
 
-fn read(bytes: &[u8]) -> (Vec<Executions>, Option<ReadError>) {
-    let mut reader = match Reader::new(bytes) {
+fn read(bytes: &[u8]) -> (Vec<StreamAccesses>, Option<ReadError>) {
+    let mut reader = match RecordingReader::new(bytes) {
         Ok(reader) => reader,
         Err(error) => return (Vec::new(), Some(error)),
     };
@@ -32,7 +33,7 @@ fn read(bytes: &[u8]) -> (Vec<Executions>, Option<ReadError>) {
     loop {
         match reader.next_chunk() {
             Ok(Some(Chunk::Stream(words))) => {
-                // A damaged version makes a recording without data accesses of it.
+                // A damaged version number can say that there are no data accesses.
                 if let Some((accesses, patterns)) = reader.accesses() {
                     all.push(executions(&words, accesses, patterns));
                 }
@@ -45,43 +46,49 @@ fn read(bytes: &[u8]) -> (Vec<Executions>, Option<ReadError>) {
 }
 
 #[test]
-fn every_access_survives() {
+fn every_access_is_read_back() {
     let (bytes, totals) = sample::data_bytes();
     let (all, error) = read(&bytes);
     assert!(error.is_none(), "{error:?}");
     assert_eq!(all.len(), 2);
     let (mut loads, mut stores, mut mappings) = (0, 0, 0);
-    for ((told, accesses), (words, seen)) in all.iter().zip(sample::data_streams()) {
-        let of_executions: Vec<_> = told
+    for ((executions_read, accesses), (words, observed)) in all.iter().zip(sample::data_streams()) {
+        let of_executions: Vec<_> = executions_read
             .iter()
-            .filter(|(event, _)| matches!(event, Event::Executed(_) | Event::Left { .. }))
+            .filter(|(event, _)| {
+                matches!(event, StreamEvent::Executed(_) | StreamEvent::Left { .. })
+            })
             .collect();
         assert_eq!(
-            told.iter().map(|(event, _)| *event).collect::<Vec<_>>(),
+            executions_read.iter().map(|(event, _)| *event).collect::<Vec<_>>(),
             events(&words).collect::<Vec<_>>()
         );
-        assert_eq!(of_executions.len(), seen.starts.len());
+        assert_eq!(of_executions.len(), observed.starts.len());
         let mut at = 0;
-        for ((_, accesses), start) in of_executions.iter().zip(&seen.starts) {
+        for ((_, accesses), start) in of_executions.iter().zip(&observed.starts) {
             assert_eq!(at, *start as usize);
             for &(site, addr) in accesses {
-                assert_eq!((site, addr), (seen.sites[at], seen.addresses[at]), "access {at}");
+                assert_eq!(
+                    (site, addr),
+                    (observed.sites[at], observed.addresses[at]),
+                    "access {at}"
+                );
                 *(if site.is_store() { &mut stores } else { &mut loads }) += 1;
                 at += 1;
             }
         }
-        assert_eq!(at, seen.addresses.len());
-        assert_eq!(accesses.mappings, seen.mappings);
-        mappings += seen.mappings.len() as u64;
+        assert_eq!(at, observed.addresses.len());
+        assert_eq!(accesses.mappings, observed.mappings);
+        mappings += observed.mappings.len() as u64;
     }
     let data = totals.data.unwrap();
     assert_eq!((data.loads, data.stores, data.mappings), (loads, stores, mappings));
 }
 
 #[test]
-fn patterns_know_where_code_lies() {
+fn patterns_give_the_physical_addresses_of_code() {
     let (bytes, _) = sample::data_bytes();
-    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
     while let Some(chunk) = reader.next_chunk().unwrap() {
         if let Chunk::Stream(_) = chunk {
             let (_, patterns) = reader.accesses().unwrap();
@@ -93,15 +100,17 @@ fn patterns_know_where_code_lies() {
 }
 
 #[test]
-fn who_does_not_want_data_reads_the_same_without() {
+fn a_reader_without_data_gives_the_same_streams() {
     let (bytes, totals) = sample::data_bytes();
-    let mut reader = Reader::new(&bytes[..]).unwrap().without_data();
+    let mut reader = RecordingReader::new(&bytes[..]).unwrap().without_data();
     let mut streams = Vec::new();
     while let Some(chunk) = reader.next_chunk().unwrap() {
         assert!(reader.accesses().is_none());
         match chunk {
             Chunk::Stream(words) => streams.push(words),
-            Chunk::End(end) => assert_eq!(end, kernlane_trace::Totals { data: None, ..totals }),
+            Chunk::End(end) => {
+                assert_eq!(end, kernlane_trace::RecordingTotals { data: None, ..totals })
+            }
             Chunk::Translations(_) | Chunk::Tasks(_) => {}
         }
     }
@@ -111,19 +120,19 @@ fn who_does_not_want_data_reads_the_same_without() {
     );
 }
 
-/// What a repeated string instruction does is told in a few bytes, whatever it copies.
+/// The accesses of a repeated string instruction take a few bytes, for any number of repetitions.
 #[test]
-fn repeated_accesses_take_no_room() {
-    let (load, store) = (Site::new(0, false, 3), Site::new(0, true, 3));
+fn repeated_accesses_take_a_constant_number_of_bytes() {
+    let (load, store) = (AccessSite::new(0, false, 3), AccessSite::new(0, true, 3));
     let size = |times: u64| {
-        let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+        let mut writer = RecordingWriter::with_data(Vec::new(), &sample::header()).unwrap();
         writer.translations(&[sample::translation(0, 0xffff_ffff_8100_0000, &[3])]).unwrap();
-        let mut seen = SeenAccesses { starts: vec![0, 0], ..SeenAccesses::default() };
+        let mut observed = ObservedAccesses { starts: vec![0, 0], ..ObservedAccesses::default() };
         for i in 0..times {
-            seen.addresses.extend([0x1000 + 8 * i, 0x9_0000_0000 + 8 * i]);
-            seen.sites.extend([load, store]);
+            observed.addresses.extend([0x1000 + 8 * i, 0x9_0000_0000 + 8 * i]);
+            observed.sites.extend([load, store]);
         }
-        writer.stream_with_data(&[0, 0], &seen).unwrap();
+        writer.stream_with_data(&[0, 0], &observed).unwrap();
         writer.end().unwrap().0.len()
     };
     assert!(size(100_000) < size(2) + 10, "{} {}", size(100_000), size(2));
@@ -136,61 +145,61 @@ fn violation(result: Result<(), WriteError>) -> Violation {
     }
 }
 
-fn used(used: FrameUse) -> UseChange {
-    UseChange { frame: 5, frames: 1, used }
+fn used(used: FrameUse) -> FrameUseChange {
+    FrameUseChange { frame: 5, frames: 1, used }
 }
 
 #[test]
-fn what_does_not_fit_together_is_not_written() {
-    let site = Site::new(0, false, 0);
-    let good = || SeenAccesses {
+fn accesses_that_do_not_match_the_words_are_refused() {
+    let site = AccessSite::new(0, false, 0);
+    let good = || ObservedAccesses {
         addresses: vec![1, 2],
         sites: vec![site, site],
         starts: vec![0, 1],
-        ..SeenAccesses::default()
+        ..ObservedAccesses::default()
     };
-    let written = |change: &dyn Fn(&mut SeenAccesses)| {
-        let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+    let written = |change: &dyn Fn(&mut ObservedAccesses)| {
+        let mut writer = RecordingWriter::with_data(Vec::new(), &sample::header()).unwrap();
         writer.translations(&[sample::translation(0, 0x1000, &[3])]).unwrap();
-        let mut seen = good();
-        change(&mut seen);
-        writer.stream_with_data(&[0, 0], &seen)
+        let mut observed = good();
+        change(&mut observed);
+        writer.stream_with_data(&[0, 0], &observed)
     };
     assert!(written(&|_| {}).is_ok());
-    type Change = fn(&mut SeenAccesses);
-    let changes: [(&str, Change); 10] = [
-        ("a site less", |seen| seen.sites.truncate(1)),
-        ("a start less", |seen| seen.starts.truncate(1)),
-        ("no start", |seen| seen.starts.clear()),
-        ("a start more", |seen| seen.starts.push(2)),
-        ("starts late", |seen| seen.starts[0] = 1),
-        ("starts behind the end", |seen| seen.starts[1] = 3),
-        ("no such access", |seen| seen.mappings.push((3, Mapping::default()))),
-        ("mappings descend", |seen| {
-            seen.mappings.extend([(2, Mapping::default()), (1, Mapping::default())])
+    type ObservedChange = fn(&mut ObservedAccesses);
+    let changes: [(&str, ObservedChange); 10] = [
+        ("a site less", |observed| observed.sites.truncate(1)),
+        ("a start less", |observed| observed.starts.truncate(1)),
+        ("no start", |observed| observed.starts.clear()),
+        ("a start more", |observed| observed.starts.push(2)),
+        ("starts late", |observed| observed.starts[0] = 1),
+        ("starts behind the end", |observed| observed.starts[1] = 3),
+        ("no such access", |observed| observed.mappings.push((3, Mapping::default()))),
+        ("mappings descend", |observed| {
+            observed.mappings.extend([(2, Mapping::default()), (1, Mapping::default())])
         }),
-        ("uses descend", |seen| {
-            seen.uses.extend([(2, used(FrameUse::Free)), (1, used(FrameUse::File))])
+        ("uses descend", |observed| {
+            observed.uses.extend([(2, used(FrameUse::Free)), (1, used(FrameUse::File))])
         }),
-        ("a cache without a name", |seen| seen.uses.push((0, used(FrameUse::Slab(0))))),
+        ("a cache without a name", |observed| observed.uses.push((0, used(FrameUse::Slab(0))))),
     ];
     for (what, change) in changes {
         assert!(matches!(violation(written(&change)), Violation::Accesses { .. }), "{what}");
     }
-    let beyond = violation(written(&|seen| seen.sites[0] = Site::new(1, false, 0)));
+    let beyond = violation(written(&|observed| observed.sites[0] = AccessSite::new(1, false, 0)));
     assert!(matches!(beyond, Violation::Site { of: 1, .. }), "{beyond}");
 
-    let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+    let mut writer = RecordingWriter::with_data(Vec::new(), &sample::header()).unwrap();
     assert!(matches!(violation(writer.stream(&[])), Violation::Accesses { .. }));
-    let mut writer = Writer::new(Vec::new(), &sample::header()).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &sample::header()).unwrap();
     assert!(matches!(
-        violation(writer.stream_with_data(&[], &SeenAccesses::default())),
+        violation(writer.stream_with_data(&[], &ObservedAccesses::default())),
         Violation::Accesses { .. }
     ));
 }
 
 #[test]
-fn cut_off_anywhere_it_is_an_error_and_gives_what_stands_before() {
+fn a_file_cut_off_anywhere_is_an_error_and_gives_the_streams_before() {
     let (bytes, _) = sample::data_bytes();
     let (whole, _) = read(&bytes);
     let mut longest = 0;
@@ -207,7 +216,7 @@ fn cut_off_anywhere_it_is_an_error_and_gives_what_stands_before() {
 }
 
 #[test]
-fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
+fn a_change_of_any_byte_is_an_error_and_gives_the_chunks_before() {
     let (bytes, _) = sample::data_bytes();
     let (whole, _) = read(&bytes);
     for at in 0..bytes.len() {
@@ -215,24 +224,25 @@ fn changed_at_any_byte_it_is_an_error_and_gives_what_stands_before() {
             let mut damaged = bytes.clone();
             damaged[at] ^= flip;
             let (some, error) = read(&damaged);
-            assert!(error.is_some(), "byte {at} ^ {flip:#x} went unnoticed");
+            assert!(error.is_some(), "byte {at} ^ {flip:#x} was not noticed");
             assert_eq!(some, whole[..some.len()], "byte {at} ^ {flip:#x}");
         }
     }
 }
 
-/// Payloads damaged *under* a right checksum: what comes out must still follow the rules.
+/// The payload is damaged before the checksum is computed. The accesses that the reader gives must
+/// still follow the rules.
 #[test]
 fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule() {
     let (bytes, _) = sample::data_bytes();
     let good = pieces(&bytes);
     assert_eq!(file_of(6, &good).len(), file_of(6, &pieces(&file_of(6, &good))).len());
-    let mut random = Random(20_200_101);
+    let mut random = DamageGenerator(20_200_101);
     let (mut refused, mut given) = (0, 0);
     for _ in 0..5_000 {
         let mut damaged = good.clone();
         for _ in 0..=random.below(3) {
-            // Mostly the chunks that only a recording with data accesses has.
+            // Half of the damage goes to the chunks of data accesses.
             let at = random.below(damaged.len());
             let at = if random.below(2) == 0 {
                 at
@@ -249,8 +259,8 @@ fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule(
         let (all, error) = read(&file_of(6, &damaged));
         refused += u32::from(error.is_some());
         given += all.len();
-        for (told, accesses) in &all {
-            let count: usize = told.iter().map(|(_, accesses)| accesses.len()).sum();
+        for (executions_read, accesses) in &all {
+            let count: usize = executions_read.iter().map(|(_, accesses)| accesses.len()).sum();
             assert_eq!(count, accesses.addresses.len());
             assert!(
                 accesses
@@ -272,7 +282,7 @@ fn chunks_out_of_place_are_refused() {
     let (bytes, _) = sample::data_bytes();
     let good = pieces(&bytes);
     let of_kind = |kind: &[u8]| good.iter().position(|piece| piece.0 == kind).unwrap();
-    let refused = |pieces: &[Piece], version| match read(&file_of(version, pieces)).1 {
+    let refused = |pieces: &[RawChunk], version| match read(&file_of(version, pieces)).1 {
         Some(ReadError::Chunk { violation, .. }) => violation,
         other => panic!("{other:?}"),
     };
@@ -294,9 +304,9 @@ fn chunks_out_of_place_are_refused() {
     assert!(matches!(refused(&without(b"PATT"), 6), Violation::Surplus { .. }));
 }
 
-/// A group that says it repeats for ever, and a pattern of more accesses than there are bytes.
+/// A group with the largest number of repetitions.
 #[test]
-fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
+fn false_counts_are_refused_without_allocating_them() {
     let mut damaged = pieces(&sample::data_bytes().0);
     let at = damaged.iter().position(|piece| &piece.0 == b"DATA").unwrap();
     let group = [&[0, 1][..], &[0xff; 9], &[1, 1, 0, 0, 0, 0]].concat();
@@ -308,12 +318,12 @@ fn numbers_that_lie_do_not_cost_the_memory_they_ask_for() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(Pattern::MAX_SITES, usize::from(u16::MAX));
+    assert_eq!(AccessPattern::MAX_SITES, usize::from(u16::MAX));
 }
 
 #[test]
-fn a_stream_of_many_executions_is_cut_and_survives() {
-    let mut writer = Writer::with_data(Vec::new(), &sample::header()).unwrap();
+fn a_long_stream_is_cut_into_chunks_and_read_back() {
+    let mut writer = RecordingWriter::with_data(Vec::new(), &sample::header()).unwrap();
     writer
         .translations(&[sample::translation(
             0,
@@ -321,19 +331,20 @@ fn a_stream_of_many_executions_is_cut_and_survives() {
             &[3; Translation::MAX_INSTRUCTIONS],
         )])
         .unwrap();
-    let sites: Vec<Site> = (0..512).map(|i| Site::new(i, i % 3 == 0, 3)).collect();
-    let mut random = Random(7);
+    let sites: Vec<AccessSite> = (0..512).map(|i| AccessSite::new(i, i % 3 == 0, 3)).collect();
+    let mut random = DamageGenerator(7);
     let mut expected = Vec::new();
     for _ in 0..40 {
-        let mut seen = SeenAccesses::default();
+        let mut observed = ObservedAccesses::default();
         for _ in 0..100 {
-            seen.starts.push(seen.addresses.len() as u32);
-            seen.sites.extend(&sites);
-            seen.addresses
+            observed.starts.push(observed.addresses.len() as u32);
+            observed.sites.extend(&sites);
+            observed
+                .addresses
                 .extend(sites.iter().map(|_| 0xff11_0000_0000_0000 | random.below(1 << 28) as u64));
         }
-        expected.extend_from_slice(&seen.addresses);
-        writer.stream_with_data(&[0; 100], &seen).unwrap();
+        expected.extend_from_slice(&observed.addresses);
+        writer.stream_with_data(&[0; 100], &observed).unwrap();
     }
     let bytes = writer.end().unwrap().0;
     let (all, error) = read(&bytes);

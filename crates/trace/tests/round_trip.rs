@@ -1,16 +1,16 @@
-//! What is written is what is read, and what breaks a rule is not written.
+//! A reader gives what was written, and the writer refuses what breaks a rule.
 
 mod sample;
 
 use kernlane_trace::{
-    Chunk, Event, Header, Reader, RunAddr, TaskId, Totals, Translation, TranslationId, Violation,
-    WriteError, Writer, events,
+    Chunk, RecordingHeader, RecordingReader, RecordingTotals, RecordingWriter, RunAddr,
+    StreamEvent, TaskId, Translation, TranslationId, Violation, WriteError, events,
 };
 
 #[test]
-fn every_record_survives() {
+fn every_record_is_read_back() {
     let (bytes, totals) = sample::bytes();
-    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
     assert_eq!(*reader.header(), sample::header());
     for expected in sample::chunks() {
         assert_eq!(reader.next_chunk().unwrap(), Some(expected));
@@ -23,7 +23,7 @@ fn every_record_survives() {
 #[test]
 fn totals_count_what_was_reached() {
     let (_, totals) = sample::bytes();
-    let expected = Totals {
+    let expected = RecordingTotals {
         kernel_instructions: 5 + 5 + 2 + 3,
         user_instructions: 3 + 3 + 1,
         executions: 7,
@@ -44,7 +44,7 @@ fn the_same_records_give_the_same_bytes() {
 #[test]
 fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
     let hash = |translations: &[Translation], streams: &[&[u32]]| {
-        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         writer.translations(translations).unwrap();
         streams
             .iter()
@@ -60,18 +60,18 @@ fn the_hash_tells_orders_and_definitions_apart_but_not_chunks() {
 }
 
 #[test]
-fn large_definitions_and_streams_survive() {
+fn large_definitions_and_streams_are_read_back() {
     let lengths = [15; Translation::MAX_INSTRUCTIONS];
     let translations: Vec<_> =
         (0..3000).map(|id| sample::translation(id, u64::from(id) << 16, &lengths)).collect();
     let words: Vec<u32> = (0..1 << 21).map(|i: u32| i.wrapping_mul(2_654_435_761) % 3000).collect();
-    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
     writer.translations(&translations).unwrap();
     writer.stream(&words).unwrap();
     let (bytes, totals) = writer.end().unwrap();
     assert_eq!(totals.user_instructions, (1 << 21) * 512);
 
-    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
     let (mut read, mut streams) = (Vec::new(), Vec::new());
     while let Some(chunk) = reader.next_chunk().unwrap() {
         match chunk {
@@ -87,22 +87,22 @@ fn large_definitions_and_streams_survive() {
 #[test]
 fn words_of_many_calls_become_few_chunks_behind_their_definitions() {
     let write = |words_a_call: usize| {
-        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         for id in 0..4 {
             writer.translations(&[sample::translation(id, 0x1000, &[1])]).unwrap();
-            let words = vec![id; Writer::<Vec<u8>>::CHUNK / 2];
+            let words = vec![id; RecordingWriter::<Vec<u8>>::CHUNK / 2];
             words.chunks(words_a_call).for_each(|words| writer.stream(words).unwrap());
         }
         writer.end().unwrap().0
     };
     let bytes = write(1 << 16);
     assert!(bytes == write(1 << 12), "chunks are cut by the number of words");
-    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
     let mut kinds = Vec::new();
     while let Some(chunk) = reader.next_chunk().unwrap() {
         kinds.push(match chunk {
             Chunk::Translations(_) => 't',
-            Chunk::Stream(words) if words.len() == Writer::<Vec<u8>>::CHUNK => 's',
+            Chunk::Stream(words) if words.len() == RecordingWriter::<Vec<u8>>::CHUNK => 's',
             Chunk::End(_) => 'e',
             other => panic!("{other:?}"),
         });
@@ -111,7 +111,7 @@ fn words_of_many_calls_become_few_chunks_behind_their_definitions() {
 }
 
 #[test]
-fn kernel_and_user_are_told_by_the_top_bit() {
+fn the_top_bit_tells_kernel_from_user_addresses() {
     assert!(RunAddr(0x8000_0000_0000_0000).is_kernel());
     assert!(!RunAddr(0x7fff_ffff_ffff_ffff).is_kernel());
 }
@@ -139,7 +139,11 @@ fn violation(result: Result<(), WriteError>) -> Violation {
 #[test]
 fn definitions_that_break_a_rule_are_refused() {
     let refuse = |translation: Translation| {
-        violation(Writer::new(Vec::new(), &Header::default()).unwrap().translations(&[translation]))
+        violation(
+            RecordingWriter::new(Vec::new(), &RecordingHeader::default())
+                .unwrap()
+                .translations(&[translation]),
+        )
     };
     let id = TranslationId(0);
     let good = sample::translation(0, 0x1000, &[1, 2]);
@@ -172,19 +176,20 @@ fn definitions_that_break_a_rule_are_refused() {
 #[test]
 fn streams_that_break_a_rule_are_refused() {
     let refuse = |stream: &[u32]| {
-        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         writer.translations(&[sample::translation(0, 0x1000, &[1, 2, 3])]).unwrap();
         violation(writer.stream(stream))
     };
     let (id, unknown) = (TranslationId(0), TranslationId(1));
-    let left =
-        |translation, instructions| sample::words(&[Event::Left { translation, instructions }]);
+    let left = |translation, instructions| {
+        sample::words(&[StreamEvent::Left { translation, instructions }])
+    };
     assert_eq!(refuse(&[0, 1]), Violation::UndefinedTranslation { id: unknown });
     assert_eq!(refuse(&left(unknown, 1)), Violation::UndefinedTranslation { id: unknown });
     assert_eq!(refuse(&left(id, 0)), Violation::LeftOutOfRange { id, instructions: 0, of: 3 });
     assert_eq!(refuse(&left(id, 3)), Violation::LeftOutOfRange { id, instructions: 3, of: 3 });
     assert_eq!(
-        refuse(&sample::words(&[Event::Task(TaskId(0))])),
+        refuse(&sample::words(&[StreamEvent::Task(TaskId(0))])),
         Violation::UndefinedTask { id: TaskId(0) }
     );
     assert_eq!(refuse(&left(id, 1)[..1]), Violation::UnknownWord { at: 0 });
@@ -194,11 +199,11 @@ fn streams_that_break_a_rule_are_refused() {
 
 #[test]
 fn a_full_disk_is_an_error_and_not_a_recording() {
-    /// Takes `left` bytes, then has no more room.
-    struct Full {
+    /// Takes `left` bytes, then reports a full disk.
+    struct FullDisk {
         left: usize,
     }
-    impl std::io::Write for Full {
+    impl std::io::Write for FullDisk {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             let taken = bytes.len().min(self.left);
             self.left -= taken;
@@ -212,7 +217,7 @@ fn a_full_disk_is_an_error_and_not_a_recording() {
         }
     }
     let write = |room| {
-        let mut writer = Writer::new(Full { left: room }, &sample::header())?;
+        let mut writer = RecordingWriter::new(FullDisk { left: room }, &sample::header())?;
         writer.translations(&[sample::translation(0, 0x1000, &[1, 2, 3])])?;
         writer.stream(&[0, 0, 0])?;
         writer.end().map(|_| ())
@@ -226,7 +231,7 @@ fn a_full_disk_is_an_error_and_not_a_recording() {
 
 #[test]
 fn events_and_their_words_agree_with_the_chunks() {
-    let streams: Vec<Event> = sample::chunks()
+    let streams: Vec<StreamEvent> = sample::chunks()
         .iter()
         .filter_map(|chunk| match chunk {
             Chunk::Stream(words) => Some(events(words).collect::<Vec<_>>()),
@@ -235,5 +240,5 @@ fn events_and_their_words_agree_with_the_chunks() {
         .flatten()
         .collect();
     assert_eq!(streams.len(), 12);
-    assert_eq!(streams[8], Event::Task(TaskId(1)));
+    assert_eq!(streams[8], StreamEvent::Task(TaskId(1)));
 }

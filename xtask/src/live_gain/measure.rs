@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
-use trace::Reader;
+use trace::RecordingReader;
 
 /// One recording, machine by machine.
 pub type Side = Vec<OnMachine>;
@@ -74,8 +74,11 @@ pub fn on(
     let layouts = [Layout::original()];
     let path = Recording::at(recording).trace();
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
-    let replayed =
-        replay::replay(Reader::new(BufReader::with_capacity(1 << 20, file))?, &layouts, &machines)?;
+    let replayed = replay::replay(
+        RecordingReader::new(BufReader::with_capacity(1 << 20, file))?,
+        &layouts,
+        &machines,
+    )?;
     let rows = rows::rows(&replayed, &layouts, &machines, None);
     let counters = &rows.first().context("replay gave nothing")?.counters;
     let binding = Binding::new(&Annotations::shipped()?, symbols);
@@ -84,7 +87,7 @@ pub fn on(
     })?;
     let [machine] = machines;
     let misses = counters.l1i.kernel.total();
-    let stall = |misses: u64| misses as f64 * machine.time.miss_penalty;
+    let stall = |misses: u64| misses as f64 * machine.time.miss_penalty();
     let functions = functions.iter().map(|&function| {
         let cost = invocations(&tree, function);
         Invocations {

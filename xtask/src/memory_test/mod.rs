@@ -16,12 +16,12 @@ use execution::machine;
 use guest::{self, Boot, Clock, Contents, Kernel, Outcome, Plugin};
 use host::recording::Recording;
 use replay::{self, Layout};
-use sim::Counters;
+use sim::MachineCounters;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::process::Command;
-use trace::Reader;
+use trace::RecordingReader;
 
 const PROGRAM: &str = include_str!("judged.c");
 const TOLERANCE: f64 = 0.01;
@@ -84,7 +84,7 @@ pub fn memory_test(tree: &Path) -> Result<()> {
 /// Services are told apart by a pass of its own, in which each cache and TLB runs ahead: no miss is
 /// lost there, and none is added.
 fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> {
-    let reader = || anyhow::Ok(Reader::new(BufReader::new(File::open(trace)?))?);
+    let reader = || anyhow::Ok(RecordingReader::new(BufReader::new(File::open(trace)?))?);
     let names = ["server-32k", "small-core"].map(str::to_owned);
     let attribution = Attribution::open(&Kernel::open(tree, None)?.vmlinux, None, &names)?;
     let attributed = services::attribute(
@@ -97,7 +97,7 @@ fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> 
     for (at, name) in names.iter().enumerate() {
         let accounts = attributed.ledger.accounts.iter();
         let counts = accounts.filter_map(|account| account.totals.machines.get(at)?.memory);
-        let all = counts.fold(Counters::default(), |mut all, counts| {
+        let all = counts.fold(MachineCounters::default(), |mut all, counts| {
             all += counts;
             all
         });
@@ -175,8 +175,8 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<Counted> {
 fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<Counted> {
     let trace = Recording::at(directory).trace();
     let outcome = recorded(tree, "judged", program, &trace)?;
-    let reader =
-        Reader::new(BufReader::new(File::open(&trace)?)).with_context(|| outcome.qemu.clone())?;
+    let reader = RecordingReader::new(BufReader::new(File::open(&trace)?))
+        .with_context(|| outcome.qemu.clone())?;
     let replayed = replay::replay(
         reader,
         &[Layout::original()],

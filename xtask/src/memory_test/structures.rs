@@ -9,11 +9,11 @@ use execution::machine;
 use guest::End;
 use host::recording::Recording;
 use replay::{self, Layout};
-use sim::{Counters, PerMode};
+use sim::{MachineCounters, PerMode};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
-use trace::Reader;
+use trace::RecordingReader;
 
 const PROGRAM: &str = include_str!("structures.c");
 const MACHINE: &str = "server-32k";
@@ -39,7 +39,7 @@ pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
         outcome.qemu
     );
 
-    let reader = Reader::new(BufReader::new(File::open(&trace)?))?;
+    let reader = RecordingReader::new(BufReader::new(File::open(&trace)?))?;
     let replayed = replay::replay(reader, &[Layout::original()], &[machine::find(MACHINE)?])?;
     let counted =
         replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
@@ -92,7 +92,11 @@ fn of_class(row: &attribution::misses::table::StructureRow, class: &str) -> bool
 }
 
 /// Functions, structures and ranges, each to the last miss.
-fn adds_up(table: &MissTable, counted: &PerMode<Counters>, check: &mut impl FnMut(&str, bool)) {
+fn adds_up(
+    table: &MissTable,
+    counted: &PerMode<MachineCounters>,
+    check: &mut impl FnMut(&str, bool),
+) {
     let (kernel, user) = (Levels::from(&counted.kernel), Levels::from(&counted.user));
     check("the caches counted what replay counts", (table.kernel, table.user) == (kernel, user));
     for (mode, is_kernel, levels) in [("kernel", true, &kernel), ("user", false, &user)] {

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use trace::{
-    Chunk, Event, Header, PageKind, ReadError, Reader, RunAddr, Totals, Translation, TranslationId,
-    events,
+    Chunk, PageKind, ReadError, RecordingHeader, RecordingReader, RecordingTotals, RunAddr,
+    StreamEvent, Translation, TranslationId, events,
 };
 
 const PROGRAM: &str = include_str!("counted.c");
@@ -170,13 +170,13 @@ impl Machine {
         for name in ["counted", "renamed"] {
             ensure!(recording.names.contains(name), "no task {name:?} among {:?}", recording.names);
         }
-        let switches = recording.count(|event| matches!(event, Event::Task(_)));
+        let switches = recording.count(|event| matches!(event, StreamEvent::Task(_)));
         ensure!(switches >= 2 * FORKS, "{switches} task switches for {FORKS} forks");
         ensure!(
-            matches!(recording.events.first(), Some(Event::Task(_))),
+            matches!(recording.events.first(), Some(StreamEvent::Task(_))),
             "the first task is not known"
         );
-        let marks = recording.count(|event| *event == Event::Marker(7));
+        let marks = recording.count(|event| *event == StreamEvent::Marker(7));
         ensure!(marks == 1, "mark 7 is there {marks} times");
 
         // mov $0x7e57c0de,%eax; rep stosb
@@ -316,22 +316,22 @@ impl Machine {
 
 /// A whole recording, small enough to be kept.
 struct Recording {
-    header: Header,
+    header: RecordingHeader,
     translations: Vec<Translation>,
     names: BTreeSet<String>,
-    events: Vec<Event>,
-    totals: Totals,
+    events: Vec<StreamEvent>,
+    totals: RecordingTotals,
 }
 
 impl Recording {
     fn read(path: &Path) -> Result<Recording> {
-        let mut reader = Reader::new(File::open(path)?)?;
+        let mut reader = RecordingReader::new(File::open(path)?)?;
         let mut recording = Recording {
             header: reader.header().clone(),
             translations: Vec::new(),
             names: BTreeSet::new(),
             events: Vec::new(),
-            totals: Totals::default(),
+            totals: RecordingTotals::default(),
         };
         while let Some(chunk) = reader.next_chunk()? {
             match chunk {
@@ -346,7 +346,7 @@ impl Recording {
         Ok(recording)
     }
 
-    fn count(&self, wanted: impl Fn(&Event) -> bool) -> u64 {
+    fn count(&self, wanted: impl Fn(&StreamEvent) -> bool) -> u64 {
         self.events.iter().filter(|event| wanted(event)).count() as u64
     }
 
@@ -359,7 +359,7 @@ impl Recording {
     fn executions(&self, end: &[u8]) -> u64 {
         let ids: BTreeSet<TranslationId> =
             self.with_code(end).map(|translation| translation.id).collect();
-        self.count(|event| matches!(event, Event::Executed(id) if ids.contains(id)))
+        self.count(|event| matches!(event, StreamEvent::Executed(id) if ids.contains(id)))
     }
 }
 
@@ -374,7 +374,7 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
         .filter(|it| places.contains(&(it.addr.0 + it.code.len() as u64 - 2)))
         .map(|it| it.id)
         .collect();
-    let mut reader = Reader::new(File::open(path)?)?;
+    let mut reader = RecordingReader::new(File::open(path)?)?;
     let mut stored = Vec::new();
     while let Some(chunk) = reader.next_chunk()? {
         let Chunk::Stream(words) = chunk else { continue };
@@ -382,7 +382,7 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
         let mut walk = accesses.walk(patterns);
         for event in events(&words) {
             let (sites, first) = walk.event(event);
-            if let Event::Executed(id) | Event::Left { translation: id, .. } = event
+            if let StreamEvent::Executed(id) | StreamEvent::Left { translation: id, .. } = event
                 && ids.contains(&id)
             {
                 let addresses = accesses.addresses[first..].iter();
@@ -401,7 +401,7 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
 
 /// What is told of these pages.
 fn mapped(path: &Path, pages: &BTreeSet<u64>) -> Result<Vec<PageKind>> {
-    let mut reader = Reader::new(File::open(path)?)?;
+    let mut reader = RecordingReader::new(File::open(path)?)?;
     let mut kinds = Vec::new();
     while let Some(chunk) = reader.next_chunk()? {
         if let (Chunk::Stream(_), Some((accesses, _))) = (chunk, reader.accesses()) {
@@ -414,8 +414,8 @@ fn mapped(path: &Path, pages: &BTreeSet<u64>) -> Result<Vec<PageKind>> {
 }
 
 /// What a recording that is not whole amounts to, and what is wrong with it.
-fn read_as_far_as_good(path: &Path) -> Result<(Totals, Option<ReadError>)> {
-    let mut reader = Reader::new(File::open(path)?)?;
+fn read_as_far_as_good(path: &Path) -> Result<(RecordingTotals, Option<ReadError>)> {
+    let mut reader = RecordingReader::new(File::open(path)?)?;
     loop {
         match reader.next_chunk() {
             Ok(Some(_)) => {}

@@ -7,9 +7,9 @@ use crate::services::functions::NAMELESS;
 use crate::services::symbols::Symbols;
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use image::address::LinkAddr;
-use sim::{Cause, Counters, Missed, Misses, Mode, PerMode};
+use sim::{MachineCounters, MissCause, MissCounts, MissedLevels, Mode, PerMode};
 use std::collections::{BTreeMap, HashMap};
-use trace::{Accesses, RunAddr, Translation, TranslationId, UseChange};
+use trace::{Accesses, FrameUseChange, RunAddr, Translation, TranslationId};
 
 /// What user mode is called among functions.
 pub const USER_MODE: &str = "(user mode)";
@@ -25,7 +25,7 @@ pub struct Collector<'a> {
     current: TranslationId,
     machines: Vec<Machine>,
     /// Changes of use in the stream, and how many of them are past.
-    changes: Vec<(u32, UseChange)>,
+    changes: Vec<(u32, FrameUseChange)>,
     past: usize,
     execution: u32,
     /// Instructions that were executed, by the range of the kernel that holds them.
@@ -46,17 +46,17 @@ struct Of {
 #[derive(Default)]
 pub struct Machine {
     /// By function's number.
-    pub functions: Vec<Counters>,
+    pub functions: Vec<MachineCounters>,
     /// L1I misses of the kernel by range.
-    pub ranges: BTreeMap<u64, Misses>,
+    pub ranges: BTreeMap<u64, MissCounts>,
     /// By structure's number, and who missed.
-    pub structures: Vec<PerMode<Counters>>,
+    pub structures: Vec<PerMode<MachineCounters>>,
     /// Of frames that are not yet named.
-    pending: HashMap<u64, PerMode<Counters>>,
+    pending: HashMap<u64, PerMode<MachineCounters>>,
 }
 
 impl Machine {
-    fn structure(&mut self, id: StructureId) -> &mut PerMode<Counters> {
+    fn structure(&mut self, id: StructureId) -> &mut PerMode<MachineCounters> {
         let at = id.0 as usize;
         if at >= self.structures.len() {
             self.structures.resize(at + 1, PerMode::default());
@@ -207,7 +207,7 @@ impl Observer for Collector<'_> {
         }
     }
 
-    fn fetch_missed(&mut self, machine: usize, addr: RunAddr, missed: Missed) {
+    fn fetch_missed(&mut self, machine: usize, addr: RunAddr, missed: MissedLevels) {
         let function = self.of[self.current.0 as usize].function as usize;
         let machine = &mut self.machines[machine];
         count(function_counters(machine, function), missed, true);
@@ -216,7 +216,7 @@ impl Observer for Collector<'_> {
         }
     }
 
-    fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: Missed) {
+    fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: MissedLevels) {
         let mode = self.mode();
         let of = &self.of[self.current.0 as usize];
         let frame = miss.physical.0 >> 12;
@@ -233,15 +233,15 @@ impl Observer for Collector<'_> {
     }
 }
 
-fn function_counters(machine: &mut Machine, function: usize) -> &mut Counters {
+fn function_counters(machine: &mut Machine, function: usize) -> &mut MachineCounters {
     if function >= machine.functions.len() {
-        machine.functions.resize(function + 1, Counters::default());
+        machine.functions.resize(function + 1, MachineCounters::default());
     }
     &mut machine.functions[function]
 }
 
-fn count(counters: &mut Counters, missed: Missed, fetch: bool) {
-    let below = |misses: &mut Misses, cause: Option<Cause>| {
+fn count(counters: &mut MachineCounters, missed: MissedLevels, fetch: bool) {
+    let below = |misses: &mut MissCounts, cause: Option<MissCause>| {
         cause.into_iter().for_each(|cause| misses.count(cause))
     };
     match fetch {

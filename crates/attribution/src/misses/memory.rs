@@ -9,7 +9,7 @@ use super::variables::Variables;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::Range;
-use trace::{FrameUse, Header, UseChange};
+use trace::{FrameUse, FrameUseChange, RecordingHeader};
 
 /// Kinds of data structures, in the order of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -116,7 +116,7 @@ pub struct Memory {
 
 impl Memory {
     /// `header`: of the recording, which tells where the kernel's regions lie.
-    pub fn new(header: &Header, variables: Variables) -> Memory {
+    pub fn new(header: &RecordingHeader, variables: Variables) -> Memory {
         let value = |name: &str| {
             let (_, text) = header
                 .conditions
@@ -164,7 +164,7 @@ impl Memory {
 
     /// A frame's use changes. Gives, when misses pend on it, the frame and what it was or is used
     /// for.
-    pub fn change(&mut self, change: &UseChange, mut settled: impl FnMut(u64, StructureId)) {
+    pub fn change(&mut self, change: &FrameUseChange, mut settled: impl FnMut(u64, StructureId)) {
         let end = change.frame + change.frames;
         let size = usize::try_from(end).unwrap_or(usize::MAX);
         if size > self.frames.len() {
@@ -287,12 +287,12 @@ mod tests {
 
     fn memory() -> Memory {
         let value = |name: &str, value: u64| (format!("value.{name}"), format!("{value:#x}"));
-        let header = Header {
+        let header = RecordingHeader {
             conditions: vec![
                 value("__per_cpu_offset", 0xffff_8880_1f80_0000),
                 value("pcpu_unit_pages", 64),
             ],
-            ..Header::default()
+            ..RecordingHeader::default()
         };
         let variables =
             variables::of(&[(0xffff_ffff_8200_0000, 64, "init_task")], &[(0x100, 8, "runqueues")]);
@@ -303,7 +303,9 @@ mod tests {
 
     fn change(memory: &mut Memory, frame: u64, used: FrameUse) -> Option<String> {
         let mut told = None;
-        memory.change(&UseChange { frame, frames: 1, used }, |_, structure| told = Some(structure));
+        memory.change(&FrameUseChange { frame, frames: 1, used }, |_, structure| {
+            told = Some(structure)
+        });
         told.map(|structure| named(memory, structure))
     }
 

@@ -15,11 +15,11 @@ use crate::services::{self, symbols::Symbols};
 use anyhow::{Context, Result};
 use collector::Collector;
 use memory::Memory;
-use sim::Machine;
+use sim::MachineModel;
 use std::io::Read;
 use std::path::Path;
 use table::MissTable;
-use trace::Reader;
+use trace::RecordingReader;
 use variables::Variables;
 
 /// One table for each machine.
@@ -28,10 +28,10 @@ use variables::Variables;
 /// The recording is damaged, has no data accesses or is of another kernel; a machine has no data
 /// cache; `vmlinux` has no symbols.
 pub fn misses<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     symbols: &Symbols,
     vmlinux: &Path,
-    machines: &[Machine],
+    machines: &[MachineModel],
 ) -> Result<Vec<MissTable>> {
     services::check(reader, symbols)?;
     let variables = Variables::read(vmlinux).with_context(|| vmlinux.display().to_string())?;

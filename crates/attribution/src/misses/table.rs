@@ -4,8 +4,8 @@
 use super::collector::{Collector, RANGE, USER_MODE, says_nothing};
 use super::memory::Class;
 use serde::Serialize;
-use sim::{Counters, Machine, Misses, PerMode};
-use trace::Header;
+use sim::{MachineCounters, MachineModel, MissCounts, PerMode};
+use trace::RecordingHeader;
 
 /// Misses by cause. In the kernel they are the papers' KERN-self and KERN-other, in user mode
 /// USER-self and USER-other.
@@ -23,8 +23,8 @@ impl Causes {
     }
 }
 
-impl From<Misses> for Causes {
-    fn from(misses: Misses) -> Causes {
+impl From<MissCounts> for Causes {
+    fn from(misses: MissCounts) -> Causes {
         Causes { cold: misses.cold, own: misses.own, other: misses.other }
     }
 }
@@ -40,8 +40,8 @@ pub struct Levels {
     pub l3d: Causes,
 }
 
-impl From<&Counters> for Levels {
-    fn from(counters: &Counters) -> Levels {
+impl From<&MachineCounters> for Levels {
+    fn from(counters: &MachineCounters) -> Levels {
         Levels {
             l1i: counters.l1i.into(),
             l1d: counters.l1d.into(),
@@ -119,11 +119,11 @@ pub struct MissTable {
 
 impl MissTable {
     pub(super) fn new(
-        header: &Header,
-        machine: &Machine,
+        header: &RecordingHeader,
+        machine: &MachineModel,
         collector: &Collector<'_>,
         number: usize,
-        counted: &PerMode<Counters>,
+        counted: &PerMode<MachineCounters>,
         frames_unknown: Option<String>,
     ) -> MissTable {
         let counts = collector.machine(number);

@@ -4,13 +4,17 @@
 //! that, because it is asked for each miss what missed.
 
 use anyhow::{Context, Result};
-use execution::code::Code;
-use execution::data::PIECE;
-use execution::data::{DataFlow, Execution, Stream};
-use execution::numbering::{Numbering, Unit};
-use sim::{Counters, Hierarchy, Line, Machine, Missed, PerMode, PhysAddr, Requester};
+use execution::code::TranslatedCode;
+use execution::data::PIECE_WORDS;
+use execution::data::{AccessStream, DataFlow, Execution};
+use execution::numbering::{FetchUnit, Numbering};
+use sim::{
+    Hierarchy, LineId, MachineCounters, MachineModel, MissedLevels, PerMode, PhysAddr, Requester,
+};
 use std::io::Read;
-use trace::{Accesses, Chunk, Patterns, Reader, RunAddr, Translation, TranslationId};
+use trace::{
+    AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, Translation, TranslationId,
+};
 
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +34,8 @@ pub trait Observer {
     /// The next execution, of all its instructions or of the first.
     fn executed(&mut self, translation: TranslationId, instructions: Option<u32>);
     /// A fetch of the current execution missed.
-    fn fetch_missed(&mut self, machine: usize, addr: RunAddr, missed: Missed);
-    fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: Missed);
+    fn fetch_missed(&mut self, machine: usize, addr: RunAddr, missed: MissedLevels);
+    fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: MissedLevels);
 }
 
 struct Running {
@@ -40,17 +44,17 @@ struct Running {
     line_bytes: u64,
     /// Translation t lies in `lines[firsts[t]..firsts[t + 1]]`.
     firsts: Vec<u32>,
-    lines: Vec<(Line, RunAddr)>,
+    lines: Vec<(LineId, RunAddr)>,
     /// Where each of `lines` lies; known when the translation first runs.
     physical: Vec<PhysAddr>,
 }
 
 impl Running {
-    fn new(machine: &Machine) -> Result<Running> {
+    fn new(machine: &MachineModel) -> Result<Running> {
         Ok(Running {
             hierarchy: Hierarchy::new(machine)
                 .with_context(|| format!("the machine {} describes no data cache", machine.name))?,
-            numbering: Numbering::new(Unit::Lines(machine.l1i_line), machine.l1i.sets()),
+            numbering: Numbering::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets()),
             line_bytes: machine.l1i_line.into(),
             firsts: vec![0],
             lines: Vec::new(),
@@ -66,7 +70,7 @@ impl Running {
     }
 
     /// The indices of a translation's lines; of its first instructions, where it was left.
-    fn lines_of(&self, code: &Code, execution: &Execution) -> std::ops::Range<usize> {
+    fn lines_of(&self, code: &TranslatedCode, execution: &Execution) -> std::ops::Range<usize> {
         let id = execution.translation.0 as usize;
         let (first, end) = (self.firsts[id] as usize, self.firsts[id + 1] as usize);
         if execution.left == 0 {
@@ -82,10 +86,10 @@ impl Running {
 /// # Errors
 /// The recording is damaged or has no data accesses; a machine describes no data cache.
 pub fn walk<R: Read>(
-    reader: &mut Reader<R>,
-    machines: &[Machine],
+    reader: &mut RecordingReader<R>,
+    machines: &[MachineModel],
     observer: &mut impl Observer,
-) -> Result<Vec<PerMode<Counters>>> {
+) -> Result<Vec<PerMode<MachineCounters>>> {
     let mut running: Vec<Running> = machines.iter().map(Running::new).collect::<Result<_>>()?;
     let mut flow = DataFlow::new(machines);
     let (mut codes, mut located) = (Vec::new(), Vec::new());
@@ -95,7 +99,7 @@ pub fn walk<R: Read>(
                 for translation in &translations {
                     running.iter_mut().try_for_each(|running| running.define(translation))?;
                     observer.define(translation);
-                    codes.push(Code::new(translation)?);
+                    codes.push(TranslatedCode::new(translation)?);
                     located.push(false);
                 }
             }
@@ -105,8 +109,8 @@ pub fn walk<R: Read>(
                     "the recording has no data accesses: make it with kernlane record --data",
                 )?;
                 observer.stream(accesses);
-                let mut stream = Stream::new(accesses, patterns);
-                for piece in trace::pieces(&words, PIECE) {
+                let mut stream = AccessStream::new(accesses, patterns);
+                for piece in trace::pieces(&words, PIECE_WORDS) {
                     flow.follow(piece, &mut stream);
                     locate(&mut running, &mut flow, &codes, &mut located, patterns);
                     run(&mut running, &flow, &codes, observer);
@@ -124,9 +128,9 @@ pub fn walk<R: Read>(
 fn locate(
     running: &mut [Running],
     flow: &mut DataFlow,
-    codes: &[Code],
+    codes: &[TranslatedCode],
     located: &mut [bool],
-    patterns: &Patterns,
+    patterns: &AccessPatterns,
 ) {
     for at in 0..flow.executions.len() {
         let id = flow.executions[at].translation;
@@ -145,7 +149,12 @@ fn locate(
 }
 
 /// Runs all executions that are at hand.
-fn run(running: &mut [Running], flow: &DataFlow, codes: &[Code], observer: &mut impl Observer) {
+fn run(
+    running: &mut [Running],
+    flow: &DataFlow,
+    codes: &[TranslatedCode],
+    observer: &mut impl Observer,
+) {
     let mut accesses = flow.accesses();
     for execution in &flow.executions {
         let code = &codes[execution.translation.0 as usize];

@@ -25,10 +25,12 @@ use crate::services::meter::Meter;
 use crate::services::symbols::Symbols;
 use crate::services::tasks::{Task, Until};
 use anyhow::Result;
-use execution::data::PIECE;
-use execution::data::Stream;
+use execution::data::AccessStream;
+use execution::data::PIECE_WORDS;
 use std::collections::HashMap;
-use trace::{Accesses, Event, Patterns, Task as TaskRecord, TaskPointer, Translation, events};
+use trace::{
+    AccessPatterns, Accesses, StreamEvent, Task as TaskRecord, TaskPointer, Translation, events,
+};
 
 /// More open calls than the kernel's stacks can hold (16 KB and the interrupts'): what is deeper is
 /// lost count.
@@ -154,10 +156,10 @@ impl<'a, M: Meter> Automaton<'a, M> {
         &mut self,
         words: &[u32],
         accesses: &Accesses,
-        patterns: &Patterns,
+        patterns: &AccessPatterns,
     ) -> Result<()> {
-        let mut stream = Stream::new(accesses, patterns);
-        for piece in trace::pieces(words, PIECE) {
+        let mut stream = AccessStream::new(accesses, patterns);
+        for piece in trace::pieces(words, PIECE_WORDS) {
             self.meter.accesses(piece, &mut stream, patterns)?;
             self.stream(piece);
         }
@@ -168,7 +170,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     pub fn stream(&mut self, words: &[u32]) {
         for event in events(words) {
             match event {
-                Event::Executed(id) => {
+                StreamEvent::Executed(id) => {
                     let word = self.codes.words[id.0 as usize];
                     match word.flags() ^ self.usual {
                         0 => {
@@ -183,14 +185,14 @@ impl<'a, M: Meter> Automaton<'a, M> {
                         _ => self.attend(id.0, word, None),
                     }
                 }
-                Event::Left { translation, instructions } => {
+                StreamEvent::Left { translation, instructions } => {
                     let word = self.codes.words[translation.0 as usize];
                     self.attend(translation.0, word, Some(instructions));
                 }
-                Event::Task(id) => self.switch(id.0 as usize),
-                Event::Woken(id) => self.wake(id.0 as usize),
-                Event::Clock(ticks) => self.clock_read(ticks),
-                Event::Marker(_) => {}
+                StreamEvent::Task(id) => self.switch(id.0 as usize),
+                StreamEvent::Woken(id) => self.wake(id.0 as usize),
+                StreamEvent::Clock(ticks) => self.clock_read(ticks),
+                StreamEvent::Marker(_) => {}
             }
         }
     }

@@ -8,21 +8,21 @@ use crate::services::ledger::MachineCounts;
 use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use anyhow::Result;
-use execution::branches::{Branches, Predicting};
-use execution::flow::{Flow, FragmentId};
+use execution::branches::{FragmentBranches, PredictorRun};
+use execution::flow::{ExecutionFlow, FragmentId};
 use execution::moved;
 use image::place::Placement;
-use sim::Machine;
-use trace::{Event, Translation, TranslationId};
+use sim::MachineModel;
+use trace::{StreamEvent, Translation, TranslationId};
 
 pub struct WithBranches {
     machines: Machines,
-    flow: Flow,
+    flow: ExecutionFlow,
     /// The code stays where it is.
     placement: Placement,
-    branches: Branches,
+    branches: FragmentBranches,
     /// `None`: the machine describes no branch prediction.
-    predicting: Vec<Option<Predicting>>,
+    predicting: Vec<Option<PredictorRun>>,
     ran: Vec<FragmentId>,
     /// The execution at hand is known to the predictors.
     came: bool,
@@ -30,15 +30,15 @@ pub struct WithBranches {
 }
 
 impl WithBranches {
-    pub fn new(machines: &[Machine]) -> WithBranches {
+    pub fn new(machines: &[MachineModel]) -> WithBranches {
         WithBranches {
             machines: Machines::new(machines),
-            flow: Flow::default(),
+            flow: ExecutionFlow::default(),
             placement: Placement::default(),
-            branches: Branches::default(),
+            branches: FragmentBranches::default(),
             predicting: machines
                 .iter()
-                .map(|machine| machine.branch.as_ref().map(Predicting::new))
+                .map(|machine| machine.branch.as_ref().map(PredictorRun::new))
                 .collect(),
             ran: Vec::new(),
             came: false,
@@ -52,8 +52,8 @@ impl WithBranches {
         }
         let translation = TranslationId(translation);
         let event = match reached {
-            None => Event::Executed(translation),
-            Some(instructions) => Event::Left { translation, instructions },
+            None => StreamEvent::Executed(translation),
+            Some(instructions) => StreamEvent::Left { translation, instructions },
         };
         self.ran.clear();
         let followed = self.flow.follow(std::iter::once(event), &mut self.ran);

@@ -9,7 +9,7 @@ use crate::services::binding::{Binding, Event, OfCallee, in_range, in_sorted_ran
 use crate::services::ledger::{Ledger, ServiceId};
 use crate::services::symbols::Symbols;
 use anyhow::Result;
-use execution::code::{Code, Last};
+use execution::code::{LastInstruction, TranslatedCode};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use image::address::LinkAddr;
 use sim::BranchKind;
@@ -134,11 +134,13 @@ impl<'a> Codes<'a> {
             self.places.push(Place::default());
             return Ok(());
         }
-        let code = Code::new(translation)?;
+        let code = TranslatedCode::new(translation)?;
         word |= match code.last {
-            Last::Call { .. } | Last::Taken(BranchKind::IndirectCall) => Word::CALL,
-            Last::Taken(BranchKind::Return) => Word::RETURN,
-            Last::InterruptReturn => Word::INTERRUPT_RETURN,
+            LastInstruction::Call { .. } | LastInstruction::Taken(BranchKind::IndirectCall) => {
+                Word::CALL
+            }
+            LastInstruction::Taken(BranchKind::Return) => Word::RETURN,
+            LastInstruction::InterruptReturn => Word::INTERRUPT_RETURN,
             _ if halts(translation) => Word::HALT,
             _ => 0,
         };
@@ -170,7 +172,7 @@ impl<'a> Codes<'a> {
         Some(id)
     }
 
-    fn note(&self, translation: &Translation, code: &Code, ledger: &mut Ledger) -> Notes {
+    fn note(&self, translation: &Translation, code: &TranslatedCode, ledger: &mut Ledger) -> Notes {
         let (binding, start) = (self.binding, translation.addr.0);
         let mut notes = Notes::default();
         for (number, (addr, _)) in translation.code_by_instruction().enumerate() {
@@ -184,8 +186,8 @@ impl<'a> Codes<'a> {
         }
         notes.body = in_sorted_range(&binding.bodies, start).map(|event| action(event, ledger));
         let through_pointer = match code.last {
-            Last::Call { target } => in_range(&binding.thunks, target.0).is_some(),
-            Last::Taken(BranchKind::IndirectCall) => true,
+            LastInstruction::Call { target } => in_range(&binding.thunks, target.0).is_some(),
+            LastInstruction::Taken(BranchKind::IndirectCall) => true,
             _ => false,
         };
         if through_pointer {

@@ -84,7 +84,7 @@ impl Difference {
     pub fn new(before: &Recorded, after: &Recorded, model: Option<SimpleModel>) -> Difference {
         let costs = match model {
             None => Costs { instruction: 1.0, miss: 0.0 },
-            Some(model) => Costs { instruction: model.cycles(1, 0), miss: model.miss_penalty },
+            Some(model) => Costs { instruction: model.cycles(1, 0), miss: model.miss_penalty() },
         };
         let (old, new) = (&before.table, &after.table);
         let functions = |recorded: &Recorded| -> BTreeMap<(Option<Kind>, String), Amount> {

@@ -8,7 +8,8 @@ use crate::services::calls::CallTree;
 use crate::services::symbols::Symbols;
 use crate::services::timeline::Timeline;
 use trace::{
-    Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+    RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
+    TaskPointer, Translation, TranslationId,
 };
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
@@ -47,7 +48,7 @@ pub fn at(function: &str) -> u64 {
 pub struct Run {
     translations: Vec<Translation>,
     tasks: Vec<Task>,
-    events: Vec<Event>,
+    events: Vec<StreamEvent>,
 }
 
 impl Run {
@@ -78,7 +79,7 @@ impl Run {
 
     pub fn push(&mut self, addr: u64, nops: usize, last: &[u8]) -> &mut Run {
         let id = self.translation(addr, nops, last);
-        self.events.push(Event::Executed(id));
+        self.events.push(StreamEvent::Executed(id));
         self
     }
 
@@ -107,7 +108,7 @@ impl Run {
 
     pub fn left(&mut self, addr: u64, nops: usize, reached: u32) -> &mut Run {
         let translation = self.translation(addr, nops, &[]);
-        self.events.push(Event::Left { translation, instructions: reached });
+        self.events.push(StreamEvent::Left { translation, instructions: reached });
         self
     }
 
@@ -124,7 +125,7 @@ impl Run {
             });
             self.tasks.len() - 1
         });
-        self.events.push(Event::Task(TaskId(at as u32)));
+        self.events.push(StreamEvent::Task(TaskId(at as u32)));
         self
     }
 
@@ -139,18 +140,18 @@ impl Run {
             pid: None,
             comm,
         });
-        self.events.push(Event::Task(id));
+        self.events.push(StreamEvent::Task(id));
         self
     }
 
     pub fn wake(&mut self, pid: u32) -> &mut Run {
         let at = self.tasks.iter().position(|task| task.pid == Some(pid)).unwrap();
-        self.events.push(Event::Woken(TaskId(at as u32)));
+        self.events.push(StreamEvent::Woken(TaskId(at as u32)));
         self
     }
 
     pub fn clock(&mut self, ticks: u32) -> &mut Run {
-        self.events.push(Event::Clock(ticks));
+        self.events.push(StreamEvent::Clock(ticks));
         self
     }
 
@@ -171,11 +172,11 @@ impl Run {
         self.books_on(&[])
     }
 
-    pub fn books_on(&self, machines: &[sim::Machine]) -> Attributed {
+    pub fn books_on(&self, machines: &[sim::MachineModel]) -> Attributed {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
         let books = crate::services::attribute(
-            &mut Reader::new(&bytes[..]).unwrap(),
+            &mut RecordingReader::new(&bytes[..]).unwrap(),
             &symbols,
             &binding,
             machines,
@@ -188,7 +189,7 @@ impl Run {
     }
 
     pub fn recording(&self) -> Vec<u8> {
-        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         writer.translations(&self.translations).unwrap();
         writer.tasks(&self.tasks).unwrap();
         let mut words = Vec::new();
@@ -201,7 +202,7 @@ impl Run {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
         crate::services::attribute_with_calls(
-            &mut Reader::new(&bytes[..]).unwrap(),
+            &mut RecordingReader::new(&bytes[..]).unwrap(),
             &symbols,
             &binding,
             &[],

@@ -8,7 +8,7 @@
 //! they tell nothing: what the clock goes on by besides are repetitions of string instructions, of
 //! which recordings count one.
 
-use trace::Event;
+use trace::StreamEvent;
 
 #[derive(Debug, Default)]
 pub struct Halts {
@@ -56,7 +56,7 @@ impl Halts {
         let halted = self.halted.get_or_insert(0);
         let nanoseconds = u64::from(ticks).saturating_sub(executed);
         // A long time is told in several events.
-        let at = if ticks < Event::MOST_TICKS { self.at.take() } else { self.at }?;
+        let at = if ticks < StreamEvent::MOST_TICKS { self.at.take() } else { self.at }?;
         *halted += nanoseconds;
         (nanoseconds > 0).then_some(Halt { at, nanoseconds })
     }
@@ -84,8 +84,8 @@ mod tests {
         halts.forget();
         assert_eq!(halts.read(90, 1000), None);
         halts.halt(95);
-        assert_eq!(halts.read(100, Event::MOST_TICKS).map(|halt| halt.at), Some(1095));
+        assert_eq!(halts.read(100, StreamEvent::MOST_TICKS).map(|halt| halt.at), Some(1095));
         assert_eq!(halts.read(100, 5).map(|halt| halt.nanoseconds), Some(5));
-        assert_eq!(halts.total(), Some(1000 + u64::from(Event::MOST_TICKS) - 10 + 5));
+        assert_eq!(halts.total(), Some(1000 + u64::from(StreamEvent::MOST_TICKS) - 10 + 5));
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::services::annotations::Kind;
 use serde::{Deserialize, Serialize};
-use sim::{BranchCounters, Counters};
+use sim::{BranchCounters, MachineCounters};
 use std::collections::HashMap;
 
 /// The number of a service in a ledger.
@@ -48,7 +48,7 @@ pub struct MachineCounts {
     /// What all caches and TLBs did; of a recording with data accesses, where the machine describes
     /// a data cache.
     #[serde(skip)]
-    pub memory: Option<Counters>,
+    pub memory: Option<MachineCounters>,
     /// How branches were predicted; where that was asked for and the machine says how it predicts.
     #[serde(skip)]
     pub branches: Option<BranchCounters>,

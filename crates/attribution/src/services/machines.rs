@@ -11,24 +11,24 @@
 
 use crate::services::ledger::MachineCounts;
 use anyhow::Result;
-use execution::code::Code;
-use execution::data::{DataFlow, Execution, Stream};
-use execution::numbering::{Numbering, Unit};
+use execution::code::TranslatedCode;
+use execution::data::{AccessStream, DataFlow, Execution};
+use execution::numbering::{FetchUnit, Numbering};
 use sim::{
-    Cause, Counters, Hierarchy, InstructionCache, ItlbDescription, Line, Machine, Mode, PerMode,
-    PhysAddr, Requester,
+    Hierarchy, InstructionCache, ItlbDescription, LineId, MachineCounters, MachineModel, MissCause,
+    Mode, PerMode, PhysAddr, Requester,
 };
-use trace::{Patterns, RunAddr, Task, Translation, TranslationId};
+use trace::{AccessPatterns, RunAddr, Task, Translation, TranslationId};
 
 /// The caches of some machines: the L1I, and of a recording with data accesses all that a machine
 /// describes.
 pub struct Machines {
     running: Vec<Running>,
-    codes: Vec<Code>,
+    codes: Vec<TranslatedCode>,
     shorts: Vec<Short>,
     /// Made when the first accesses come.
     data: Option<Data>,
-    machines: Vec<Machine>,
+    machines: Vec<MachineModel>,
     tasks: Vec<Task>,
     taken: Vec<MachineCounts>,
 }
@@ -63,7 +63,7 @@ struct Short(u16);
 impl Short {
     const KERNEL: u16 = 1 << 15;
 
-    fn of(code: &Code) -> Short {
+    fn of(code: &TranslatedCode) -> Short {
         let kernel = if code.addr.is_kernel() { Short::KERNEL } else { 0 };
         Short(code.lengths.len() as u16 | kernel)
     }
@@ -95,10 +95,10 @@ struct Running {
     /// Takes the place of `l1i`.
     hierarchy: Option<Hierarchy>,
     /// What the hierarchy had counted when it was asked last.
-    before: Counters,
+    before: MachineCounters,
     /// Where each translation lies.
     spans: Vec<Span>,
-    lines: Vec<Line>,
+    lines: Vec<LineId>,
     /// The first address in each of `lines` that is fetched.
     addrs: Vec<RunAddr>,
     physical: Vec<PhysAddr>,
@@ -113,15 +113,15 @@ struct Running {
 struct Pages {
     numbering: Numbering,
     /// Of each translation: the first and the last, and how many bytes lie in the first.
-    of: Vec<(Line, Line, u32)>,
+    of: Vec<(LineId, LineId, u32)>,
     /// Where the last execution ended: while fetches stay there, the TLB has nothing to do.
-    current: Option<Line>,
+    current: Option<LineId>,
 }
 
 impl Pages {
     fn new(itlb: &ItlbDescription) -> Pages {
         Pages {
-            numbering: Numbering::new(Unit::of_pages(itlb), itlb.geometry.sets()),
+            numbering: Numbering::new(FetchUnit::of_pages(itlb), itlb.geometry().sets()),
             of: Vec::new(),
             current: None,
         }
@@ -161,8 +161,8 @@ impl Pages {
 /// The lines of a translation: `count` from `at` on.
 #[derive(Clone, Copy)]
 struct Span {
-    first: Line,
-    last: Line,
+    first: LineId,
+    last: LineId,
     at: u32,
     count: u32,
 }
@@ -182,18 +182,18 @@ struct Missed {
     execution: u32,
     requester: Requester,
     /// `None`: the TLB missed.
-    cause: Option<Cause>,
+    cause: Option<MissCause>,
     physical: PhysAddr,
 }
 
 impl Machines {
-    pub fn new(machines: &[Machine]) -> Machines {
+    pub fn new(machines: &[MachineModel]) -> Machines {
         let running = machines.iter().map(|machine| Running {
-            numbering: Numbering::new(Unit::Lines(machine.l1i_line), machine.l1i.sets()),
+            numbering: Numbering::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets()),
             line_bytes: machine.l1i_line.into(),
             l1i: InstructionCache::new(machine.l1i),
             hierarchy: None,
-            before: Counters::default(),
+            before: MachineCounters::default(),
             spans: Vec::new(),
             lines: Vec::new(),
             addrs: Vec::new(),
@@ -234,7 +234,13 @@ impl Machines {
 
 impl Running {
     #[cold]
-    fn locate(&mut self, id: TranslationId, code: &Code, flow: &mut DataFlow, patterns: &Patterns) {
+    fn locate(
+        &mut self,
+        id: TranslationId,
+        code: &TranslatedCode,
+        flow: &mut DataFlow,
+        patterns: &AccessPatterns,
+    ) {
         let span = self.spans[id.0 as usize];
         for at in span.at as usize..(span.at + span.count) as usize {
             self.physical[at] = flow.code(self.addrs[at], code, id, patterns);
@@ -243,7 +249,11 @@ impl Running {
 
     /// The indices of a translation's lines; of its first instructions, where given.
     #[inline]
-    fn lines_of(&self, translation: u32, first: Option<(&Code, u32)>) -> std::ops::Range<usize> {
+    fn lines_of(
+        &self,
+        translation: u32,
+        first: Option<(&TranslatedCode, u32)>,
+    ) -> std::ops::Range<usize> {
         let span = self.spans[translation as usize];
         let count = match first {
             None => span.count,
@@ -257,14 +267,14 @@ impl Running {
     }
 
     #[inline]
-    fn fetch(&mut self, translation: u32, first: Option<(&Code, u32)>) {
+    fn fetch(&mut self, translation: u32, first: Option<(&TranslatedCode, u32)>) {
         for &line in &self.lines[self.lines_of(translation, first)] {
             self.l1i_misses += u64::from(self.l1i.fetch(line));
         }
     }
 
     /// Asks the L1s and the TLBs for all that is to come.
-    fn look_ahead(&mut self, shorts: &[Short], codes: &[Code], flow: &DataFlow) {
+    fn look_ahead(&mut self, shorts: &[Short], codes: &[TranslatedCode], flow: &DataFlow) {
         let Some(mut hierarchy) = self.hierarchy.take() else { return };
         self.ahead.fetches.clear();
         self.ahead.data.clear();
@@ -291,7 +301,7 @@ impl Running {
         number: u32,
         execution: &Execution,
         shorts: &[Short],
-        codes: &[Code],
+        codes: &[TranslatedCode],
     ) {
         let Some(pages) = &mut self.pages else { return };
         let id = execution.translation.0;
@@ -313,7 +323,7 @@ impl Running {
         number: u32,
         execution: &Execution,
         shorts: &[Short],
-        codes: &[Code],
+        codes: &[TranslatedCode],
     ) {
         let id = execution.translation.0;
         let requester = shorts[id as usize].requester(execution.process);
@@ -421,7 +431,12 @@ impl Data {
     }
 
     /// Finds where the lines of translations lie that run for the first time.
-    fn locate(&mut self, running: &mut [Running], codes: &[Code], patterns: &Patterns) {
+    fn locate(
+        &mut self,
+        running: &mut [Running],
+        codes: &[TranslatedCode],
+        patterns: &AccessPatterns,
+    ) {
         self.located.resize(codes.len(), false);
         for running in running.iter_mut() {
             running.physical.resize(running.lines.len(), PhysAddr::default());
@@ -456,7 +471,7 @@ impl Machines {
                 pages.define(translation)?;
             }
         }
-        let code = Code::new(translation)?;
+        let code = TranslatedCode::new(translation)?;
         self.shorts.push(Short::of(&code));
         self.codes.push(code);
         Ok(())
@@ -496,8 +511,8 @@ impl Machines {
     pub fn accesses(
         &mut self,
         words: &[u32],
-        stream: &mut Stream<'_>,
-        patterns: &Patterns,
+        stream: &mut AccessStream<'_>,
+        patterns: &AccessPatterns,
     ) -> Result<()> {
         self.count();
         let (machines, tasks, running) = (&self.machines, &self.tasks, &mut self.running);
@@ -526,7 +541,7 @@ impl Machines {
     }
 
     /// The accesses of a chunk are done with.
-    pub fn accesses_end(&mut self, stream: Stream<'_>) {
+    pub fn accesses_end(&mut self, stream: AccessStream<'_>) {
         if let Some(data) = &mut self.data {
             data.flow.finish(stream);
         }
@@ -542,7 +557,7 @@ impl Machines {
         match running.hierarchy.as_ref().map(Hierarchy::counters) {
             None => LevelMisses { l1i, l1d: 0, l2: 0 },
             Some(modes) => {
-                let sum = |of: fn(&Counters) -> u64| of(&modes.kernel) + of(&modes.user);
+                let sum = |of: fn(&MachineCounters) -> u64| of(&modes.kernel) + of(&modes.user);
                 LevelMisses {
                     l1i: l1i + sum(|counters| counters.l1i.total()),
                     l1d: sum(|counters| counters.l1d.total()),

@@ -7,8 +7,8 @@ use crate::services::annotations::Kind;
 use crate::services::ledger::{Invocation, Ledger, MachineCounts, ServiceId};
 use crate::services::machines::Machines;
 use anyhow::Result;
-use execution::data::Stream;
-use trace::{Patterns, Task, Translation};
+use execution::data::AccessStream;
+use trace::{AccessPatterns, Task, Translation};
 
 pub trait Meter {
     /// Whether it makes anything of data accesses.
@@ -28,8 +28,8 @@ pub trait Meter {
     fn accesses(
         &mut self,
         words: &[u32],
-        stream: &mut Stream<'_>,
-        patterns: &Patterns,
+        stream: &mut AccessStream<'_>,
+        patterns: &AccessPatterns,
     ) -> Result<()> {
         match self.machines() {
             Some(machines) => machines.accesses(words, stream, patterns),
@@ -37,7 +37,7 @@ pub trait Meter {
         }
     }
     /// The accesses of a chunk are done with.
-    fn accesses_end(&mut self, stream: Stream<'_>) {
+    fn accesses_end(&mut self, stream: AccessStream<'_>) {
         if let Some(machines) = self.machines() {
             machines.accesses_end(stream);
         }

@@ -45,24 +45,24 @@ use machines::Machines;
 use meter::{Meter, NoMachine};
 use observed::Observed;
 use reuse::{Reuse, Reuses};
-use sim::Machine;
+use sim::MachineModel;
 use spans::{Spans, Track};
 use std::collections::BTreeMap;
 use std::io::Read;
 use symbols::Symbols;
 use table::ServiceTable;
 use timeline::Timeline;
-use trace::{Chunk, Reader};
+use trace::{Chunk, RecordingReader};
 
 /// Every instruction of a recording by service, and what `machines` count while each runs.
 ///
 /// # Errors
 /// The recording is damaged or cut off, or of another kernel than the symbols.
 pub fn attribute<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     symbols: &Symbols,
     binding: &Binding,
-    machines: &[Machine],
+    machines: &[MachineModel],
 ) -> Result<Attributed> {
     check(reader, symbols)?;
     match machines {
@@ -73,10 +73,10 @@ pub fn attribute<R: Read>(
 
 /// As [`attribute`], with how the branches of each were predicted.
 pub fn attribute_with_branches<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     symbols: &Symbols,
     binding: &Binding,
-    machines: &[Machine],
+    machines: &[MachineModel],
 ) -> Result<Attributed> {
     check(reader, symbols)?;
     Ok(follow(reader, Automaton::new(binding, symbols, WithBranches::new(machines)))?.0)
@@ -84,10 +84,10 @@ pub fn attribute_with_branches<R: Read>(
 
 /// As [`attribute`], and what each function came to.
 pub fn attribute_with_functions<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     symbols: &Symbols,
     binding: &Binding,
-    machines: &[Machine],
+    machines: &[MachineModel],
 ) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
     check(reader, symbols)?;
     let meter = Functions::new(symbols, Machines::new(machines));
@@ -97,10 +97,10 @@ pub fn attribute_with_functions<R: Read>(
 
 /// As [`attribute`], with the chains of calls, and what went on over time.
 pub fn attribute_with_calls<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     symbols: &Symbols,
     binding: &Binding,
-    machines: &[Machine],
+    machines: &[MachineModel],
 ) -> Result<(Attributed, CallTree, Timeline)> {
     check(reader, symbols)?;
     let (attributed, observed) = follow(
@@ -113,10 +113,10 @@ pub fn attribute_with_calls<R: Read>(
 
 /// As [`attribute`], and tells `track` of everything as it ends.
 pub fn attribute_in_time<R: Read, T: Track>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     symbols: &Symbols,
     binding: &Binding,
-    machines: &[Machine],
+    machines: &[MachineModel],
     track: T,
 ) -> Result<(Attributed, T)> {
     check(reader, symbols)?;
@@ -130,7 +130,7 @@ pub fn attribute_in_time<R: Read, T: Track>(
 /// # Errors
 /// As [`attribute`].
 pub fn reuses<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     symbols: &Symbols,
     names: &[String],
 ) -> Result<Vec<Reuses>> {
@@ -147,7 +147,7 @@ pub struct Recorded {
 }
 
 /// The symbols must be of the recorded kernel. Of a System.map it is not known.
-pub(crate) fn check<R: Read>(reader: &Reader<R>, symbols: &Symbols) -> Result<()> {
+pub(crate) fn check<R: Read>(reader: &RecordingReader<R>, symbols: &Symbols) -> Result<()> {
     let recorded = &reader.header().build_id;
     if let Some(build_id) = &symbols.build_id {
         ensure!(
@@ -160,7 +160,7 @@ pub(crate) fn check<R: Read>(reader: &Reader<R>, symbols: &Symbols) -> Result<()
 }
 
 fn follow<R: Read, M: Meter>(
-    reader: &mut Reader<R>,
+    reader: &mut RecordingReader<R>,
     mut automaton: Automaton<'_, M>,
 ) -> Result<(Attributed, M)> {
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {

@@ -11,7 +11,7 @@ use crate::services::symbols::Symbols;
 use crate::services::table;
 use crate::services::timeline::{Mode, Timeline};
 use anyhow::Result;
-use sim::Machine;
+use sim::MachineModel;
 use trace::Translation;
 
 /// Cycles or instructions that are worth a bucket of their own.
@@ -20,13 +20,17 @@ const FINEST: f64 = 1000.0;
 pub struct Observed<'a> {
     machines: Machines,
     /// Whose cycles the timeline is in.
-    first: Option<Machine>,
+    first: Option<MachineModel>,
     calls: CallStacks<'a>,
     timeline: Timeline,
 }
 
 impl<'a> Observed<'a> {
-    pub fn new(symbols: &'a Symbols, binding: &'a Binding, machines: &[Machine]) -> Observed<'a> {
+    pub fn new(
+        symbols: &'a Symbols,
+        binding: &'a Binding,
+        machines: &[MachineModel],
+    ) -> Observed<'a> {
         Observed {
             machines: Machines::new(machines),
             first: machines.first().cloned(),

@@ -11,7 +11,7 @@ use crate::services::machines::LevelMisses;
 use crate::services::machines::Machines;
 use crate::services::meter::{Booked, Meter};
 use anyhow::Result;
-use sim::Machine;
+use sim::MachineModel;
 use std::cmp::Reverse;
 use trace::{Task, Translation};
 
@@ -71,7 +71,7 @@ pub struct Spans<T> {
 }
 
 impl<T: Track> Spans<T> {
-    pub fn new(machines: &[Machine], track: T) -> Spans<T> {
+    pub fn new(machines: &[MachineModel], track: T) -> Spans<T> {
         let unknown = Open { name: "(unknown)".to_owned(), ..Open::default() };
         Spans {
             track,

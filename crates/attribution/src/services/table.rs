@@ -8,7 +8,7 @@ use crate::services::binding::Blind;
 use crate::services::ledger::{Account, Distribution, MachineCounts};
 use execution::branches::Predictions;
 use serde::{Deserialize, Serialize};
-use sim::{Counters, Machine};
+use sim::{MachineCounters, MachineModel};
 use std::collections::BTreeMap;
 
 /// Instructions of the guest in a second of its clock while it is not idle: recordings are made
@@ -141,10 +141,10 @@ pub struct Latency {
 impl ServiceTable {
     /// `header`: of the recording; `simulated`: the machines on which it was attributed.
     pub fn new(
-        header: &trace::Header,
+        header: &trace::RecordingHeader,
         attributed: &Attributed,
         blind: Vec<Blind>,
-        simulated: &[Machine],
+        simulated: &[MachineModel],
     ) -> ServiceTable {
         let sum = |wanted: &dyn Fn(Kind) -> bool| -> u64 {
             let accounts = attributed.ledger.accounts.iter();
@@ -220,10 +220,10 @@ struct Whole<'a> {
     kernel_instructions: u64,
     wakes_seen: bool,
     machines: &'a [MachineTotals],
-    simulated: &'a [Machine],
+    simulated: &'a [MachineModel],
 }
 
-fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> MachineTotals {
+fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) -> MachineTotals {
     let sum = |wanted: &dyn Fn(Kind) -> bool| {
         let accounts = attributed.ledger.accounts.iter().filter(|account| wanted(account.kind));
         accounts.fold((0, MachineCounts::default()), |(instructions, mut counts), account| {
@@ -248,17 +248,17 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &Machine) -> Mach
 }
 
 /// Cycles of a machine: by its memory where that was simulated, else by the simple model.
-pub fn cycles(machine: &Machine, instructions: u64, counts: &MachineCounts) -> f64 {
-    let by_memory = counts.memory.and_then(|counters: Counters| machine.cycles(&counters));
+pub fn cycles(machine: &MachineModel, instructions: u64, counts: &MachineCounts) -> f64 {
+    let by_memory = counts.memory.and_then(|counters: MachineCounters| machine.cycles(&counters));
     by_memory.unwrap_or_else(|| machine.time.cycles(instructions, counts.l1i_misses))
 }
 
-fn has_l2(machine: &Machine) -> bool {
+fn has_l2(machine: &MachineModel) -> bool {
     machine.memory.as_ref().is_some_and(|memory| memory.l2.is_some())
 }
 
 fn predictions(
-    machine: &Machine,
+    machine: &MachineModel,
     instructions: u64,
     counts: &MachineCounts,
 ) -> Option<Predictions> {
@@ -281,7 +281,7 @@ fn row(account: &Account, whole: &Whole<'_>) -> ServiceRow {
         let per_instruction = |amount: f64| amount / totals.instructions.max(1) as f64;
         let mean_cycles = cycles / totals.calls.max(1) as f64;
         let stalls = counts.memory.and_then(|counters| machine.stalls(&counters));
-        let simple = counts.l1i_misses as f64 * machine.time.miss_penalty;
+        let simple = counts.l1i_misses as f64 * machine.time.miss_penalty();
         let shares = stalls.zip(whole_machine.kernel_stalls).map(
             |(stalls, [for_instructions, for_data])| {
                 let all = (for_instructions + for_data).max(1.0);

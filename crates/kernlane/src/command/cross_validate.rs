@@ -6,7 +6,7 @@ use ::layout::Algorithm;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use execution::machine;
-use execution::part::Part;
+use execution::part::RecordingPart;
 use host::out;
 use host::outln;
 use host::progress::Progress;
@@ -18,7 +18,7 @@ use profile::{Merge, Profile, merge, noise};
 use replay::results::{ORIGINAL, Tested};
 use replay::{Asked, Layout};
 use report::cross_validation;
-use sim::Machine;
+use sim::MachineModel;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -63,11 +63,11 @@ pub struct CrossValidateArgs {
     pub json: bool,
 }
 
-const FIRST_HALF: Part = Part { from: 0.0, until: 0.5 };
-const SECOND_HALF: Part = Part { from: 0.5, until: 1.0 };
+const FIRST_HALF: RecordingPart = RecordingPart { from: 0.0, until: 0.5 };
+const SECOND_HALF: RecordingPart = RecordingPart { from: 0.5, until: 1.0 };
 
 pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
-    let machines: Vec<Machine> =
+    let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64, "counts");
@@ -78,7 +78,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
         whole.push(collect::of_recording(
             &Recording::at(recording),
             &image,
-            &Part::WHOLE,
+            &RecordingPart::WHOLE,
             besides,
         )?);
         progress.advance(1);
@@ -99,7 +99,7 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
             &image,
             &machines,
             recording,
-            &Part::WHOLE,
+            &RecordingPart::WHOLE,
             trainings(args, &image, &whole, &names, at)?,
         )?;
         tested.extend(rows);
@@ -154,9 +154,9 @@ fn trainings(
 fn test(
     args: &CrossValidateArgs,
     image: &Image,
-    machines: &[Machine],
+    machines: &[MachineModel],
     recording: &Path,
-    part: &Part,
+    part: &RecordingPart,
     trainings: Vec<(String, Profile)>,
 ) -> Result<Vec<Tested>> {
     let mut layouts = vec![Layout::original()];

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::services::difference::Difference;
 use clap::Args;
-use execution::part::executed;
+use execution::part::open_executions;
 use host::note;
 use host::out;
 use host::outln;
@@ -80,7 +80,8 @@ fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
 /// The name of a recording's workload, and the hash of its file if the recording says it.
 fn workload(recording: &Path) -> Result<(String, Option<String>)> {
     let recording = Recording::at(recording);
-    let reader = executed(&recording).with_context(|| recording.trace().display().to_string())?;
+    let reader =
+        open_executions(&recording).with_context(|| recording.trace().display().to_string())?;
     let header = reader.header();
     let hash = header.conditions.iter().find(|(key, _)| key == "workload_sha256");
     Ok((header.workload.clone(), hash.map(|(_, value)| value.clone())))

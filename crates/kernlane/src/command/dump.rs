@@ -9,7 +9,7 @@ use report::dump::{Form, Sections, dump};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use trace::Reader;
+use trace::RecordingReader;
 
 /// Print what a recording holds
 ///
@@ -54,7 +54,7 @@ pub fn run(args: &DumpArgs) -> Result<ExitCode> {
         false => args.recording.clone(),
     };
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
-    let reader = Reader::new(file).with_context(|| path.display().to_string())?;
+    let reader = RecordingReader::new(file).with_context(|| path.display().to_string())?;
     let sections =
         Sections { translations: args.translations, stream: args.stream, limit: args.limit };
     let form = if args.json { Form::Json } else { Form::Text };

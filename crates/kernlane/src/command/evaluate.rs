@@ -4,7 +4,7 @@ use crate::command::replay::replay_trials;
 use anyhow::{Context, Result};
 use clap::Args;
 use execution::machine;
-use execution::part::{Part, executed};
+use execution::part::{RecordingPart, open_executions};
 use host::out;
 use host::outln;
 use host::progress::Progress;
@@ -56,9 +56,15 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     for recording in &args.recordings {
         progress.say(format!("counts of {}", recording.display()));
         let recording = Recording::at(recording);
-        profiles.push(collect::of_recording(&recording, &image, &Part::WHOLE, Besides::Nothing)?);
+        profiles.push(collect::of_recording(
+            &recording,
+            &image,
+            &RecordingPart::WHOLE,
+            Besides::Nothing,
+        )?);
         progress.advance(1);
-        let user = executed(&recording).and_then(|mut reader| application::recorded(&mut reader));
+        let user =
+            open_executions(&recording).and_then(|mut reader| application::recorded(&mut reader));
         user_code.push(user.with_context(|| recording.trace().display().to_string())?);
         progress.advance(1);
     }
@@ -72,7 +78,8 @@ pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     let mut workloads = Vec::new();
     for (recording, profile) in args.recordings.iter().zip(&profiles) {
         progress.say(format!("replay of {}", recording.display()));
-        let replayed = replay_trials(recording, &trials, Some(&image.build_id), &Part::WHOLE)?;
+        let replayed =
+            replay_trials(recording, &trials, Some(&image.build_id), &RecordingPart::WHOLE)?;
         workloads.push(evaluator.evaluated(&tests, &replayed, profile));
         progress.advance(1);
     }

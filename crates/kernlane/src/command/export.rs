@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use trace::{Chunk, Event, Reader, events};
+use trace::{Chunk, RecordingReader, StreamEvent, events};
 
 /// Write what ran as a file for the tools of others: counts for BOLT, clang, Propeller and lld,
 /// calls for profile viewers
@@ -154,13 +154,13 @@ fn over_time(args: &ExportArgs) -> Result<u64> {
 }
 
 /// Nanoseconds of the guest's clock.
-fn length<R: Read>(reader: &mut Reader<R>) -> Result<u64> {
+fn length<R: Read>(reader: &mut RecordingReader<R>) -> Result<u64> {
     let mut ticks = 0;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Stream(words) => {
                 let ticked = events(&words).map(|event| match event {
-                    Event::Clock(ticks) => u64::from(ticks),
+                    StreamEvent::Clock(ticks) => u64::from(ticks),
                     _ => 0,
                 });
                 ticks += ticked.sum::<u64>();

@@ -9,7 +9,7 @@ use clap::Args;
 use emit::kbuild::Tree;
 use emit::relink;
 use execution::machine;
-use execution::part::Part;
+use execution::part::RecordingPart;
 use guest::record::is_made;
 use guest::{self, Kernel, Request, Workload};
 use host::note;
@@ -25,7 +25,7 @@ use replay::Asked;
 use replay::results::{Results, Row};
 use replay::{comparison, guard};
 use report::{page, text};
-use sim::Machine;
+use sim::MachineModel;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,13 +82,13 @@ pub struct OptimizeArgs {
 /// The road: record → attribute → order → place, emit → check → replay → report.
 pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
-    let machines: Vec<Machine> =
+    let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let asked = asked(args.branches, &machines)?;
     output::in_directory(&args.output, |_| along(args, machines, asked))
 }
 
-fn along(args: &OptimizeArgs, machines: Vec<Machine>, asked: Asked) -> Result<ExitCode> {
+fn along(args: &OptimizeArgs, machines: Vec<MachineModel>, asked: Asked) -> Result<ExitCode> {
     let road = Road {
         args,
         asked,
@@ -110,7 +110,7 @@ struct Road<'a> {
     args: &'a OptimizeArgs,
     asked: Asked,
     tree: Tree,
-    machines: Vec<Machine>,
+    machines: Vec<MachineModel>,
     image: Image,
 }
 
@@ -162,7 +162,7 @@ impl Road<'_> {
         let profile = collect::of_recording(
             &Recording::at(original),
             &self.image,
-            &Part::WHOLE,
+            &RecordingPart::WHOLE,
             besides(&self.args.layout),
         )?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
@@ -231,7 +231,14 @@ impl Road<'_> {
             kernel: Some(kernel.map.build_id.clone()),
             placement: kernel.map.placement.clone(),
         }));
-        replay_rows(original, &layouts, &self.machines, self.asked, Some(&self.image), &Part::WHOLE)
+        replay_rows(
+            original,
+            &layouts,
+            &self.machines,
+            self.asked,
+            Some(&self.image),
+            &RecordingPart::WHOLE,
+        )
     }
 
     /// The relinked kernel under the same workload.
@@ -248,7 +255,7 @@ impl Road<'_> {
             &self.machines,
             self.asked,
             Some(&image),
-            &Part::WHOLE,
+            &RecordingPart::WHOLE,
         )?;
         rows.iter_mut().for_each(|row| row.layout.clone_from(&name));
         Ok(rows)

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use execution::part::Part;
+use execution::part::RecordingPart;
 use host::out;
 use host::outln;
 use host::output;
@@ -31,7 +31,7 @@ pub struct Input {
     pub merge: Merge,
 
     #[command(flatten)]
-    pub part: Part,
+    pub part: RecordingPart,
 }
 
 /// Count how often each block, edge and call of the kernel ran
@@ -75,7 +75,12 @@ impl Input {
     }
 }
 
-fn one_profile(path: &Path, image: &Image, part: &Part, besides: Besides) -> Result<Profile> {
+fn one_profile(
+    path: &Path,
+    image: &Image,
+    part: &RecordingPart,
+    besides: Besides,
+) -> Result<Profile> {
     let named = || path.display().to_string();
     if path.is_dir() {
         return collect::of_recording(&Recording::at(path), image, part, besides);

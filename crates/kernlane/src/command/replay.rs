@@ -5,7 +5,7 @@ use clap::Args;
 use emit::kbuild::Tree;
 use emit::relink;
 use execution::machine;
-use execution::part::{Part, executed};
+use execution::part::{RecordingPart, open_executions};
 use host::note;
 use host::out;
 use host::progress::Progress;
@@ -19,12 +19,12 @@ use replay::guard;
 use replay::results::{ORIGINAL, Results, Row};
 use replay::{self, Asked, Layout, Replayed, Trials, rows};
 use report::text;
-use sim::Machine;
+use sim::MachineModel;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use trace::Reader;
+use trace::RecordingReader;
 
 /// Run a recorded execution again over layouts and machines
 ///
@@ -59,7 +59,7 @@ pub struct ReplayArgs {
     pub kernel: Option<PathBuf>,
 
     #[command(flatten)]
-    pub part: Part,
+    pub part: RecordingPart,
 
     /// Also say what no layout can do better: misses of a cache that wastes nothing, by Belady's
     /// policy and by LRU; needs --kernel
@@ -76,7 +76,7 @@ pub struct ReplayArgs {
 }
 
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
-    let machines: Vec<Machine> =
+    let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image =
         args.kernel.as_deref().map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
@@ -108,7 +108,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// No machine says how it predicts branches.
-pub fn asked(branches: bool, machines: &[Machine]) -> Result<Asked> {
+pub fn asked(branches: bool, machines: &[MachineModel]) -> Result<Asked> {
     if !branches {
         return Ok(Asked::Caches);
     }
@@ -125,13 +125,13 @@ fn add_bounds(
     rows: &mut [Row],
     recording: &Path,
     image: &Image,
-    machines: &[Machine],
-    part: &Part,
+    machines: &[MachineModel],
+    part: &RecordingPart,
 ) -> Result<()> {
     let recording = Recording::at(recording);
     let path = recording.trace();
     let named = || path.display().to_string();
-    let reader = || executed(&recording);
+    let reader = || open_executions(&recording);
     for machine in machines {
         let mut cut = part.cut(reader).with_context(named)?;
         let found = bound::bound(reader().with_context(named)?, image, &mut cut, machine)
@@ -175,10 +175,10 @@ pub fn read_layout(path: &Path, kernel: Option<&Path>, image: Option<&Image>) ->
 pub fn replay_rows(
     recording: &Path,
     layouts: &[Layout],
-    machines: &[Machine],
+    machines: &[MachineModel],
     asked: Asked,
     image: Option<&Image>,
-    part: &Part,
+    part: &RecordingPart,
 ) -> Result<Vec<Row>> {
     let replayed = replay_recording(
         recording,
@@ -203,10 +203,10 @@ pub fn replay_rows(
 pub fn replay_recording(
     recording: &Path,
     layouts: &[Layout],
-    machines: &[Machine],
+    machines: &[MachineModel],
     asked: Asked,
     kernel: Option<&BuildId>,
-    part: &Part,
+    part: &RecordingPart,
 ) -> Result<Replayed> {
     let trials: Vec<Trials<'_>> =
         layouts.iter().map(|layout| Trials::new(layout, machines, asked)).collect();
@@ -218,16 +218,17 @@ pub fn replay_trials(
     recording: &Path,
     trials: &[Trials<'_>],
     kernel: Option<&BuildId>,
-    part: &Part,
+    part: &RecordingPart,
 ) -> Result<Replayed> {
     let recording = Recording::at(recording);
     let path = recording.trace();
     let named = || path.display().to_string();
-    let mut cut = part.cut(|| executed(&recording)).with_context(named)?;
+    let mut cut = part.cut(|| open_executions(&recording)).with_context(named)?;
     let file = File::open(&path).with_context(named)?;
     let progress = Progress::of(file.metadata().with_context(named)?.len(), "replay");
-    let mut reader = Reader::new(progress.reading(BufReader::with_capacity(1 << 20, file)))
-        .with_context(named)?;
+    let mut reader =
+        RecordingReader::new(progress.reading(BufReader::with_capacity(1 << 20, file)))
+            .with_context(named)?;
     if !part.is_whole() {
         reader = reader.without_data();
     }

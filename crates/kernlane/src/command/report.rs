@@ -9,7 +9,7 @@ use attribution::services::share::OsShare;
 use attribution::services::table::ServiceTable;
 use attribution::sizes::{self, Sizes};
 use clap::Args;
-use execution::part::Part;
+use execution::part::RecordingPart;
 use host::out;
 use host::outln;
 use host::output;
@@ -195,7 +195,7 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 machines,
                 Asked::Caches,
                 attribution.symbols.build_id.as_ref(),
-                &Part::WHOLE,
+                &RecordingPart::WHOLE,
             )?;
             let rows = rows::rows(&replayed, &layouts, machines, None);
             let misses: Vec<LayoutMisses<'_>> = layouts

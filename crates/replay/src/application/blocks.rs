@@ -6,7 +6,7 @@
 
 use crate::application::{Recorded, Spaces};
 use anyhow::Result;
-use execution::code::{Code, Last};
+use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow;
 use image::address::LinkAddr;
 use image::place::{Exit, Movable};
@@ -24,7 +24,7 @@ pub(super) struct Blocks {
 /// aimed anew.
 #[derive(Clone, Copy)]
 struct End {
-    last: Last,
+    last: LastInstruction,
     tail: u8,
 }
 
@@ -39,7 +39,7 @@ struct Ran {
 impl Blocks {
     pub fn new(recorded: &Recorded, spaces: &Spaces) -> Result<Blocks> {
         let codes = recorded.translations.iter().map(|translation| spaces.code(translation));
-        let codes: Vec<Code> = codes.collect::<Result<_>>()?;
+        let codes: Vec<TranslatedCode> = codes.collect::<Result<_>>()?;
         let ran = Ran::new(recorded, &codes);
         let movables = ran.movables();
         let counts =
@@ -80,7 +80,7 @@ impl Blocks {
 }
 
 impl Ran {
-    fn new(recorded: &Recorded, codes: &[Code]) -> Ran {
+    fn new(recorded: &Recorded, codes: &[TranslatedCode]) -> Ran {
         let bounds: BTreeSet<u64> =
             codes.iter().flat_map(|code| [code.addr.0, code.end().0]).collect();
         let mut ran = Ran { blocks: BTreeMap::new(), ends: BTreeMap::new() };
@@ -125,13 +125,18 @@ impl Ran {
             return (Exit::Runs, 0);
         };
         match last {
-            Last::Jump { target } if tail > 0 => (Exit::Jump(LinkAddr(target.0)), tail),
-            Last::Conditional { target } if tail > 0 => (Exit::Branch(LinkAddr(target.0)), tail),
-            Last::Jump { .. } | Last::InterruptReturn => (Exit::Stop, 0),
-            Last::Taken(BranchKind::Return | BranchKind::IndirectJump) => (Exit::Stop, 0),
-            Last::Plain | Last::Conditional { .. } | Last::Call { .. } | Last::Taken(_) => {
-                (Exit::Runs, 0)
+            LastInstruction::Jump { target } if tail > 0 => (Exit::Jump(LinkAddr(target.0)), tail),
+            LastInstruction::Conditional { target } if tail > 0 => {
+                (Exit::Branch(LinkAddr(target.0)), tail)
             }
+            LastInstruction::Jump { .. } | LastInstruction::InterruptReturn => (Exit::Stop, 0),
+            LastInstruction::Taken(BranchKind::Return | BranchKind::IndirectJump) => {
+                (Exit::Stop, 0)
+            }
+            LastInstruction::Plain
+            | LastInstruction::Conditional { .. }
+            | LastInstruction::Call { .. }
+            | LastInstruction::Taken(_) => (Exit::Runs, 0),
         }
     }
 
@@ -151,7 +156,7 @@ fn can_be_aimed(instruction: &[u8]) -> bool {
 
 struct Counting<'a> {
     recorded: &'a Recorded,
-    codes: &'a [Code],
+    codes: &'a [TranslatedCode],
     ran: &'a Ran,
     movables: &'a [Movable],
 }
@@ -185,15 +190,17 @@ impl Counting<'_> {
         for (&(from, to), &count) in &self.recorded.successors {
             let (last, first) = (self.last(from), self.first(to));
             match self.codes[from as usize].last {
-                Last::Call { .. } | Last::Taken(BranchKind::IndirectCall) => {
+                LastInstruction::Call { .. } | LastInstruction::Taken(BranchKind::IndirectCall) => {
                     *calls.entry((last.0, first.0)).or_default() += count
                 }
-                Last::Taken(BranchKind::Return) if self.behind_call(first) => {
+                LastInstruction::Taken(BranchKind::Return) if self.behind_call(first) => {
                     edge(first.0 - 1, first.0, EdgeKind::FallThrough, count)
                 }
-                Last::Taken(BranchKind::Return) | Last::InterruptReturn => {}
-                Last::Taken(_) => edge(last.0, first.0, EdgeKind::Indirect, count),
-                Last::Plain | Last::Conditional { .. } | Last::Jump { .. } => {
+                LastInstruction::Taken(BranchKind::Return) | LastInstruction::InterruptReturn => {}
+                LastInstruction::Taken(_) => edge(last.0, first.0, EdgeKind::Indirect, count),
+                LastInstruction::Plain
+                | LastInstruction::Conditional { .. }
+                | LastInstruction::Jump { .. } => {
                     if let Some(kind) = self.kind(from, to) {
                         edge(last.0, first.0, kind, count);
                     }
@@ -215,12 +222,14 @@ impl Counting<'_> {
         let (before, behind) = (&self.codes[from as usize], &self.codes[to as usize]);
         let in_space = behind.addr == before.end() || before.target() == Some(behind.addr);
         let at = self.recorded.codes[to as usize].addr;
-        match flow::left(&self.recorded.codes[from as usize], at) {
-            flow::Exit::Open => None,
+        match flow::exit_to(&self.recorded.codes[from as usize], at) {
+            flow::FragmentExit::Interrupted => None,
             _ if !in_space => Some(EdgeKind::Indirect),
-            flow::Exit::Next => Some(EdgeKind::FallThrough),
+            flow::FragmentExit::Next => Some(EdgeKind::FallThrough),
             _ if before.target() != Some(behind.addr) => Some(EdgeKind::Indirect),
-            _ if matches!(before.last, Last::Conditional { .. }) => Some(EdgeKind::Branch),
+            _ if matches!(before.last, LastInstruction::Conditional { .. }) => {
+                Some(EdgeKind::Branch)
+            }
             _ => Some(EdgeKind::Jump),
         }
     }
@@ -229,7 +238,10 @@ impl Counting<'_> {
     fn behind_call(&self, block: BlockId) -> bool {
         let end = self.ran.ends.get(&self.movables[block.index()].at.0);
         end.is_some_and(|end| {
-            matches!(end.last, Last::Call { .. } | Last::Taken(BranchKind::IndirectCall))
+            matches!(
+                end.last,
+                LastInstruction::Call { .. } | LastInstruction::Taken(BranchKind::IndirectCall)
+            )
         })
     }
 

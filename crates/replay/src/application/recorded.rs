@@ -5,17 +5,17 @@
 //! interrupted program goes on where it was.
 
 use anyhow::{Context, Result};
-use execution::code::Code;
-use execution::flow::{self, Exit};
+use execution::code::TranslatedCode;
+use execution::flow::{self, FragmentExit};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
-use trace::{Chunk, Event, Reader, RunAddr, TaskId, Translation};
+use trace::{Chunk, RecordingReader, RunAddr, StreamEvent, TaskId, Translation};
 
 /// User code that ran, numbered from 0 in the order in which it was first seen.
 #[derive(Default)]
 pub struct Recorded {
     pub(super) translations: Vec<Translation>,
-    pub(super) codes: Vec<Code>,
+    pub(super) codes: Vec<TranslatedCode>,
     /// How often each ran.
     pub(super) runs: Vec<u64>,
     /// How often the kernel gave control to it, other than to go on with what it had interrupted:
@@ -30,7 +30,7 @@ impl Recorded {
     fn push(&mut self, translation: &Translation) -> Result<u32> {
         let number =
             u32::try_from(self.codes.len()).context("more user code ran than can be numbered")?;
-        self.codes.push(Code::new(translation)?);
+        self.codes.push(TranslatedCode::new(translation)?);
         self.translations.push(translation.clone());
         self.runs.push(0);
         self.entries.push(0);
@@ -42,7 +42,7 @@ impl Recorded {
 ///
 /// # Errors
 /// The recording is damaged or cut off.
-pub fn recorded<R: Read>(reader: &mut Reader<R>) -> Result<Recorded> {
+pub fn recorded<R: Read>(reader: &mut RecordingReader<R>) -> Result<Recorded> {
     let mut following = Following::default();
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
@@ -92,15 +92,15 @@ impl Following {
         Ok(())
     }
 
-    fn event(&mut self, event: Event) -> Result<()> {
+    fn event(&mut self, event: StreamEvent) -> Result<()> {
         let (id, whole) = match event {
-            Event::Executed(id) => (id, true),
-            Event::Left { translation, .. } => (translation, false),
-            Event::Task(task) => {
+            StreamEvent::Executed(id) => (id, true),
+            StreamEvent::Left { translation, .. } => (translation, false),
+            StreamEvent::Task(task) => {
                 self.switch(task);
                 return Ok(());
             }
-            Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => return Ok(()),
+            StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => return Ok(()),
         };
         let number = self.numbers.get(id.0 as usize);
         match *number.with_context(|| format!("translation {} is not defined", id.0))? {
@@ -133,7 +133,8 @@ impl Following {
 
     fn goes_on(&self, from: u32, to: u32) -> bool {
         let codes = &self.found.codes;
-        flow::resumed(&codes[from as usize], codes[to as usize].addr) != Exit::Open
+        flow::exit_after_interruption(&codes[from as usize], codes[to as usize].addr)
+            != FragmentExit::Interrupted
     }
 }
 

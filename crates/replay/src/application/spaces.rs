@@ -8,7 +8,7 @@
 
 use crate::application::Recorded;
 use anyhow::{Context, Result, ensure};
-use execution::code::Code;
+use execution::code::TranslatedCode;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use trace::{RunAddr, Translation};
@@ -55,14 +55,14 @@ impl Spaces {
     ///
     /// # Errors
     /// The translation was not in the recordings that the spaces were made from.
-    pub fn code(&self, translation: &Translation) -> Result<Code> {
+    pub fn code(&self, translation: &Translation) -> Result<TranslatedCode> {
         let key = (translation.addr, translation.code.clone());
         let base = self.by_code.get(&key);
         let base = base.with_context(|| {
             let addr = translation.addr;
             format!("user code at {addr} was not in the recordings that the application was laid out for: lay it out for this one, too")
         })?;
-        Ok(Code::new(translation)?.shifted(*base))
+        Ok(TranslatedCode::new(translation)?.shifted(*base))
     }
 }
 
@@ -138,7 +138,7 @@ fn connected(recorded: &Recorded) -> Vec<Group> {
 }
 
 /// Whether a direct branch or the end of `code` leads to `addr`.
-fn leads(code: &Code, addr: RunAddr) -> bool {
+fn leads(code: &TranslatedCode, addr: RunAddr) -> bool {
     addr == code.end() || code.target() == Some(addr)
 }
 

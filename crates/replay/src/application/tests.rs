@@ -4,12 +4,13 @@ use super::{Application, Recorded, recorded};
 use crate::tests::guest::{Memory, record};
 use crate::{Asked, Layout, LayoutCounts, Trials, replay_trials};
 use execution::machine;
-use execution::part::Cut;
+use execution::part::PartFilter;
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
 use layout::graph::{BlockId, EdgeKind, Order, Ordered};
 use trace::{
-    Event, Header, Reader, RunAddr, Task, TaskId, TaskPointer, Translation, TranslationId, Writer,
+    RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
+    TaskPointer, Translation, TranslationId,
 };
 
 const K: u64 = 0xffff_ffff_8100_0000;
@@ -47,7 +48,7 @@ fn program(rounds: u64) -> Vec<u8> {
 }
 
 fn of_user(recording: &[u8]) -> Recorded {
-    recorded(&mut Reader::new(recording).unwrap()).unwrap()
+    recorded(&mut RecordingReader::new(recording).unwrap()).unwrap()
 }
 
 /// On the paper's machine, the kernel where it was.
@@ -63,7 +64,8 @@ fn replayed(recording: &[u8], application: &Application, placed: Vec<Placed>) ->
         },
     ];
     let replayed =
-        replay_trials(Reader::new(recording).unwrap(), &trials, &mut Cut::whole()).unwrap();
+        replay_trials(RecordingReader::new(recording).unwrap(), &trials, &mut PartFilter::whole())
+            .unwrap();
     replayed.layouts.try_into().unwrap()
 }
 
@@ -154,8 +156,8 @@ fn no_order_breaks_the_flow_of_control() {
 }
 
 /// A recording of translations, each of one instruction or of nops, and of what happened.
-fn events(translations: &[(u64, &[u8])], events: &[Event]) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+fn events(translations: &[(u64, &[u8])], events: &[StreamEvent]) -> Vec<u8> {
+    let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
     let lengths = |code: &[u8]| match code.iter().all(|&byte| byte == 0x90) {
         true => vec![1; code.len()],
         false => vec![code.len() as u8],
@@ -183,15 +185,15 @@ fn events(translations: &[(u64, &[u8])], events: &[Event]) -> Vec<u8> {
     writer.end().unwrap().0
 }
 
-fn ran(ids: &[u32]) -> Vec<Event> {
-    ids.iter().map(|&id| Event::Executed(TranslationId(id))).collect()
+fn ran(ids: &[u32]) -> Vec<StreamEvent> {
+    ids.iter().map(|&id| StreamEvent::Executed(TranslationId(id))).collect()
 }
 
 #[test]
 fn a_program_goes_on_where_it_was_also_when_others_ran_in_between() {
     let (nop, jump): (&[u8], &[u8]) = (&[0x90], &[0xeb, 0x0e]);
     let translations = [(U, jump), (U + 0x10, nop), (U + 0x11, nop), (K, nop), (U + 0x40, nop)];
-    let task = |id| vec![Event::Task(TaskId(id))];
+    let task = |id| vec![StreamEvent::Task(TaskId(id))];
     let happened = [
         task(0),
         ran(&[0, 3]), // the first task jumps, and is interrupted
@@ -221,7 +223,7 @@ fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
     ];
     let recording = events(&translations, &ran(&[0, 1, 2, 3, 2, 3, 4, 5, 6]));
     let application = Application::new(&[of_user(&recording)]).unwrap();
-    let mut reader = Reader::new(&*recording).unwrap();
+    let mut reader = RecordingReader::new(&*recording).unwrap();
     let Some(trace::Chunk::Translations(defined)) = reader.next_chunk().unwrap() else {
         panic!("no definitions")
     };

@@ -1,7 +1,7 @@
 //! Which layouts the figures run on which caches.
 
 use serde::Serialize;
-use sim::Machine;
+use sim::MachineModel;
 
 /// A level of optimization (section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -87,7 +87,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn of(machine: &Machine) -> Shape {
+    pub fn of(machine: &MachineModel) -> Shape {
         let (line, ways) = (u64::from(machine.l1i_line), u64::from(machine.l1i.ways()));
         Shape { bytes: u64::from(machine.l1i.sets()) * ways * line, line, ways }
     }

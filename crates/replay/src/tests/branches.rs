@@ -5,14 +5,15 @@ use crate::tests::by_hand::{loops, machine, memory, moved};
 use crate::tests::guest::{record, replayed};
 use crate::{Layout, replay};
 use sim::{
-    BranchCounters, BranchPrediction, Direction, Held, Machine, PerMode, TargetBufferDescription,
+    BranchCounters, BranchPrediction, DirectionPrediction, HeldBranches, MachineModel, PerMode,
+    TargetBufferDescription,
 };
-use trace::Reader;
+use trace::RecordingReader;
 
 /// Backward taken, forward not; room for every branch.
-fn predicting(direction: Direction) -> Machine {
-    let targets = TargetBufferDescription::new(64, 4, Held::Taken).unwrap();
-    Machine {
+fn predicting(direction: DirectionPrediction) -> MachineModel {
+    let targets = TargetBufferDescription::new(64, 4, HeldBranches::Taken).unwrap();
+    MachineModel {
         branch: Some(
             BranchPrediction::new(direction, Some(targets), 4, Some(20.0), Some(3.0)).unwrap(),
         ),
@@ -21,7 +22,7 @@ fn predicting(direction: Direction) -> Machine {
 }
 
 /// Ten rounds in the kernel, in the original and moved.
-fn rounds(direction: Direction) -> [BranchCounters; 2] {
+fn rounds(direction: DirectionPrediction) -> [BranchCounters; 2] {
     let recording = record(&memory(), &loops(10), 64);
     let mut layouts = replayed(&recording, moved(), &[predicting(direction)]).layouts;
     [layouts.remove(0), layouts.remove(0)].map(|counts| {
@@ -33,7 +34,7 @@ fn rounds(direction: Direction) -> [BranchCounters; 2] {
 
 #[test]
 fn a_layout_changes_what_is_predicted_by_hand() {
-    let [original, moved] = rounds(Direction::Static);
+    let [original, moved] = rounds(DirectionPrediction::Static);
     let of_both = BranchCounters {
         conditional: 20,
         // Forward in both: A to C, and inverted A to B. Every second one goes there.
@@ -52,18 +53,18 @@ fn a_layout_changes_what_is_predicted_by_hand() {
 /// two in the middle.
 #[test]
 fn inverting_a_branch_changes_what_is_learnt() {
-    let [original, moved] = rounds(Direction::bimodal(1024).unwrap());
+    let [original, moved] = rounds(DirectionPrediction::bimodal(1024).unwrap());
     assert_eq!((original.wrong_directions, moved.wrong_directions), (10, 20));
 }
 
 #[test]
 fn nothing_is_predicted_unasked() {
     let recording = record(&memory(), &loops(10), 64);
-    let with = replayed(&recording, moved(), &[predicting(Direction::Static)]);
+    let with = replayed(&recording, moved(), &[predicting(DirectionPrediction::Static)]);
     let without = replay(
-        Reader::new(&recording[..]).unwrap(),
+        RecordingReader::new(&recording[..]).unwrap(),
         &[Layout::original()],
-        &[predicting(Direction::Static)],
+        &[predicting(DirectionPrediction::Static)],
     );
     let (with, without) = (&with.layouts[0].machines[0], &without.unwrap().layouts[0].machines[0]);
     assert!(with.branches.is_some() && without.branches.is_none());

@@ -13,20 +13,21 @@ use crate::tests::guest::{Memory, record, replayed};
 use image::address::LinkAddr;
 use image::place::{Ending, Placed, Placement};
 use sim::{
-    Geometry, ItlbDescription, Machine, Misses, PerMode, Replacement, SimpleModel, TakenBranches,
+    CacheGeometry, ItlbDescription, MachineModel, MissCounts, PerMode, Replacement, SimpleModel,
+    TakenBranches,
 };
 
 const K: u64 = 0xffff_ffff_8100_0000;
 const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
 
 /// 32-byte lines in four sets of one way; two pages.
-pub fn machine() -> Machine {
-    Machine {
+pub fn machine() -> MachineModel {
+    MachineModel {
         name: "small".to_owned(),
-        l1i: Geometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
+        l1i: CacheGeometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
         l1i_line: 32,
         itlb: Some(
-            ItlbDescription::new(Geometry::tlb(2, 2, Replacement::Lru).unwrap(), 4096, 4096)
+            ItlbDescription::new(CacheGeometry::tlb(2, 2, Replacement::Lru).unwrap(), 4096, 4096)
                 .unwrap(),
         ),
         memory: None,
@@ -109,7 +110,7 @@ fn the_original_by_hand() {
     let on = &counts.machines[0];
     // Lines 0 (A B C, the first of D), 1 (D E), 8 (F): line 8 and line 0 share a set. Each round
     // brings both in again.
-    assert_eq!(on.l1i.kernel, Misses { cold: 3, own: 38, other: 0 });
+    assert_eq!(on.l1i.kernel, MissCounts { cold: 3, own: 38, other: 0 });
     assert_eq!(on.touched_lines.kernel, 3);
     assert_eq!(on.itlb, Some(PerMode { kernel: 1, user: 0 }));
 }
@@ -132,7 +133,7 @@ fn a_layout_by_hand() {
     // Lines 16 (A C), 20 (B D and the jump behind the call), 8 (F), 24 (E), all of set 0. Each
     // iteration: 16 20 8 20 24.
     let on = &counts.machines[0];
-    assert_eq!(on.l1i.kernel, Misses { cold: 4, own: 96, other: 0 });
+    assert_eq!(on.l1i.kernel, MissCounts { cold: 4, own: 96, other: 0 });
     assert_eq!(on.touched_lines.kernel, 4);
     let misses: u64 = on.misses_at.iter().map(|(_, misses)| misses).sum();
     assert_eq!(misses, 100);
@@ -246,7 +247,7 @@ fn nonsense_is_noticed_and_does_no_harm() {
 #[test]
 fn a_recording_that_is_cut_off_gives_no_numbers() {
     let recording = record(&memory(), &loops(3), 64);
-    let reader = trace::Reader::new(&recording[..recording.len() - 1]).unwrap();
+    let reader = trace::RecordingReader::new(&recording[..recording.len() - 1]).unwrap();
     let error = crate::replay(reader, &[crate::Layout::original()], &[machine()]).unwrap_err();
     assert!(format!("{error:#}").starts_with("the recording is damaged: "), "{error:#}");
 }

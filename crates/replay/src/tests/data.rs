@@ -2,29 +2,29 @@
 
 use crate::{Layout, Replayed, replay};
 use sim::{
-    CacheDescription, Counters, Geometry, Latencies, Machine, Memory, Misses, Replacement,
-    SimpleModel,
+    CacheDescription, CacheGeometry, Latencies, MachineCounters, MachineModel, MemoryDescription,
+    MissCounts, Replacement, SimpleModel,
 };
 use trace::{
-    Event, Header, Mapping, PageKind, Reader, RunAddr, SeenAccesses, Site, Task, TaskId,
-    TaskPointer, Translation, TranslationId, Writer,
+    AccessSite, Mapping, ObservedAccesses, PageKind, RecordingHeader, RecordingReader,
+    RecordingWriter, RunAddr, StreamEvent, Task, TaskId, TaskPointer, Translation, TranslationId,
 };
 
 /// An L1D of two lines in one set, an L2 of four in one set, a TLB of two pages.
-fn machine() -> Machine {
+fn machine() -> MachineModel {
     let cache = |size, ways| CacheDescription::new(size, ways, 64, Replacement::Lru).unwrap();
-    Machine {
+    MachineModel {
         name: "by-hand".to_owned(),
-        l1i: Geometry::cache(1024, 1, 64, Replacement::Lru).unwrap(),
+        l1i: CacheGeometry::cache(1024, 1, 64, Replacement::Lru).unwrap(),
         l1i_line: 64,
         itlb: None,
         time: SimpleModel::new(10.0, 0.3, 0.05).unwrap(),
         memory: Some(
-            Memory::new(
+            MemoryDescription::new(
                 cache(128, 2),
                 Some(cache(256, 4)),
                 None,
-                Some(Geometry::tlb(2, 2, Replacement::Lru).unwrap()),
+                Some(CacheGeometry::tlb(2, 2, Replacement::Lru).unwrap()),
                 Latencies::new(10.0, 100.0, 100.0, 5.0).unwrap(),
             )
             .unwrap(),
@@ -50,11 +50,11 @@ fn task(id: u32, pid: u32) -> Task {
 }
 
 /// Each event with the addresses that its first instruction loads (8 bytes each).
-fn replayed(executions: &[(Event, &[u64])], mappings: Vec<(u32, Mapping)>) -> Replayed {
-    let mut writer = Writer::with_data(Vec::new(), &Header::default()).unwrap();
+fn replayed(executions: &[(StreamEvent, &[u64])], mappings: Vec<(u32, Mapping)>) -> Replayed {
+    let mut writer = RecordingWriter::with_data(Vec::new(), &RecordingHeader::default()).unwrap();
     writer.tasks(&[task(0, 7), task(1, 8)]).unwrap();
     writer.translations(&[translation(0, KERNEL), translation(1, USER)]).unwrap();
-    let (mut words, mut seen) = (Vec::new(), SeenAccesses::default());
+    let (mut words, mut seen) = (Vec::new(), ObservedAccesses::default());
     seen.mappings = mappings;
     seen.physical = vec![
         (TranslationId(0), [Some(0x100_0000), None]),
@@ -62,31 +62,32 @@ fn replayed(executions: &[(Event, &[u64])], mappings: Vec<(u32, Mapping)>) -> Re
     ];
     for (event, addresses) in executions {
         event.append_to(&mut words);
-        if let Event::Executed(_) | Event::Left { .. } = event {
+        if let StreamEvent::Executed(_) | StreamEvent::Left { .. } = event {
             seen.starts.push(seen.addresses.len() as u32);
             seen.addresses.extend_from_slice(addresses);
-            seen.sites.extend(addresses.iter().map(|_| Site::new(0, false, 3)));
+            seen.sites.extend(addresses.iter().map(|_| AccessSite::new(0, false, 3)));
         }
     }
     writer.stream_with_data(&words, &seen).unwrap();
     let recording = writer.end().unwrap().0;
-    replay(Reader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()]).unwrap()
+    replay(RecordingReader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()])
+        .unwrap()
 }
 
-fn misses(cold: u64, own: u64, other: u64) -> Misses {
-    Misses { cold, own, other }
+fn misses(cold: u64, own: u64, other: u64) -> MissCounts {
+    MissCounts { cold, own, other }
 }
 
 fn page(addr: u64, frame: u64, kind: PageKind) -> Mapping {
     Mapping { page: addr >> 12, frame, kind }
 }
 
-const KERNEL_RAN: Event = Event::Executed(TranslationId(0));
-const USER_RAN: Event = Event::Executed(TranslationId(1));
+const KERNEL_RAN: StreamEvent = StreamEvent::Executed(TranslationId(0));
+const USER_RAN: StreamEvent = StreamEvent::Executed(TranslationId(1));
 
 #[test]
 fn misses_have_their_cause_and_level_and_mode() {
-    let (first, second) = (Event::Task(TaskId(0)), Event::Task(TaskId(1)));
+    let (first, second) = (StreamEvent::Task(TaskId(0)), StreamEvent::Task(TaskId(1)));
     let replayed = replayed(
         &[
             (first, &[]),
@@ -102,14 +103,14 @@ fn misses_have_their_cause_and_level_and_mode() {
         vec![(0, page(0x1000, 9, PageKind::Small))],
     );
     let counters = replayed.layouts[0].machines[0].memory.unwrap();
-    let expected = Counters {
+    let expected = MachineCounters {
         instructions: 10,
         loads: 8,
         l1i: misses(1, 0, 0),
         l1d: misses(2, 2, 2),
         // Of four lines: the code of both, 1000, 1040, 1080 do not fit.
         l2i: misses(1, 0, 0),
-        ..Counters::default()
+        ..MachineCounters::default()
     };
     let (user, kernel) = (counters.user, counters.kernel);
     assert_eq!(
@@ -162,12 +163,13 @@ fn large_pages_are_one_entry_and_devices_are_not_cached() {
 
 #[test]
 fn a_recording_without_data_has_no_such_counters() {
-    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
     writer.translations(&[translation(0, KERNEL)]).unwrap();
     writer.stream(&[0, 0]).unwrap();
     let recording = writer.end().unwrap().0;
     let replayed =
-        replay(Reader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()]).unwrap();
+        replay(RecordingReader::new(&recording[..]).unwrap(), &[Layout::original()], &[machine()])
+            .unwrap();
     let counts = &replayed.layouts[0].machines[0];
     assert_eq!((counts.memory, counts.l1i.kernel), (None, misses(1, 0, 0)));
 }

@@ -10,18 +10,18 @@
 use crate::tests::by_hand::machine;
 use crate::tests::guest::{Memory, record};
 use crate::{Asked, Layout, Trials, replay_trials};
-use execution::division::Division;
-use execution::part::Cut;
-use sim::{Misses, PerMode};
+use execution::division::SetDivision;
+use execution::part::PartFilter;
+use sim::{MissCounts, PerMode};
 use std::collections::BTreeMap;
-use trace::Reader;
+use trace::RecordingReader;
 
 const U: u64 = 0x40_0000;
 const K: u64 = 0xffff_ffff_8100_0000;
 const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
 
 /// Misses of ten rounds.
-fn misses(division: Division) -> PerMode<Misses> {
+fn misses(division: SetDivision) -> PerMode<MissCounts> {
     let mut memory = Memory::default();
     for (start, ending) in
         [(U, &[0x0f, 0x05][..]), (K, &[0xeb, 0x36]), (K + 0x40, &[0x48, 0x0f, 0x07])]
@@ -34,18 +34,22 @@ fn misses(division: Division) -> PerMode<Misses> {
     let recording = record(&memory, &round.repeat(10), 64);
     let (original, machines) = (Layout::original(), [machine()]);
     let trials = Trials { division: &division, ..Trials::new(&original, &machines, Asked::Caches) };
-    let mut replayed =
-        replay_trials(Reader::new(&recording[..]).unwrap(), &[trials], &mut Cut::whole()).unwrap();
+    let mut replayed = replay_trials(
+        RecordingReader::new(&recording[..]).unwrap(),
+        &[trials],
+        &mut PartFilter::whole(),
+    )
+    .unwrap();
     replayed.layouts.remove(0).machines.remove(0).l1i
 }
 
-fn counted(cold: u64, own: u64, other: u64) -> Misses {
-    Misses { cold, own, other }
+fn counted(cold: u64, own: u64, other: u64) -> MissCounts {
+    MissCounts { cold, own, other }
 }
 
 #[test]
 fn in_a_whole_cache_kernel_and_user_evict_each_other() {
-    let found = misses(Division::Whole);
+    let found = misses(SetDivision::Whole);
     // U misses once, and behind each of ten system calls; K misses in each.
     assert_eq!(found.user, counted(1, 0, 10));
     assert_eq!(found.kernel, counted(2, 0, 9));
@@ -54,7 +58,7 @@ fn in_a_whole_cache_kernel_and_user_evict_each_other() {
 /// K and K+0x40 are of the same set of the kernel's two; nobody evicts the user.
 #[test]
 fn in_halves_each_evicts_only_itself() {
-    let found = misses(Division::Halves);
+    let found = misses(SetDivision::Halves);
     assert_eq!(found.user, counted(1, 0, 0));
     assert_eq!(found.kernel, counted(2, 18, 0));
 }
@@ -62,7 +66,7 @@ fn in_halves_each_evicts_only_itself() {
 /// The user's line has a set alone; K and K+0x40 are of different ones of the other three.
 #[test]
 fn a_reserved_line_is_never_evicted() {
-    let found = misses(Division::Reserved { sets: 1, lines: BTreeMap::from([(U / 32, 0)]) });
+    let found = misses(SetDivision::Reserved { sets: 1, lines: BTreeMap::from([(U / 32, 0)]) });
     assert_eq!(found.user, counted(1, 0, 0));
     assert_eq!(found.kernel, counted(2, 0, 0));
 }

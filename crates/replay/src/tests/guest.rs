@@ -2,11 +2,14 @@
 //! wherever control arrives up to a branch, or a limit.
 
 use crate::{Asked, Layout, Replayed, replay_part};
-use execution::part::Cut;
+use execution::part::PartFilter;
 use image::place::Placement;
-use sim::Machine;
+use sim::MachineModel;
 use std::collections::{BTreeMap, HashMap};
-use trace::{Event, Header, Reader, RunAddr, Translation, TranslationId, Writer};
+use trace::{
+    RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Translation,
+    TranslationId,
+};
 
 /// What lies in the guest's memory: instructions by address.
 #[derive(Clone, Debug, Default)]
@@ -31,9 +34,13 @@ impl Memory {
 /// Writes a recording of the execution: the addresses of the instructions, in order. A translation
 /// holds at most `limit` instructions.
 pub fn record(memory: &Memory, executed: &[u64], limit: usize) -> Vec<u8> {
-    let mut writer = Writer::new(
+    let mut writer = RecordingWriter::new(
         Vec::new(),
-        &Header { build_id: "0a".to_owned(), workload: "test".to_owned(), ..Header::default() },
+        &RecordingHeader {
+            build_id: "0a".to_owned(),
+            workload: "test".to_owned(),
+            ..RecordingHeader::default()
+        },
     )
     .unwrap();
     let mut known: HashMap<u64, (TranslationId, Vec<u64>)> = HashMap::new();
@@ -51,8 +58,8 @@ pub fn record(memory: &Memory, executed: &[u64], limit: usize) -> Vec<u8> {
             .take_while(|(translated, ran)| translated == ran)
             .count();
         let event = match reached == addrs.len() {
-            true => Event::Executed(*id),
-            false => Event::Left { translation: *id, instructions: reached as u32 },
+            true => StreamEvent::Executed(*id),
+            false => StreamEvent::Left { translation: *id, instructions: reached as u32 },
         };
         let mut words = Vec::new();
         event.append_to(&mut words);
@@ -83,9 +90,9 @@ fn translate(
 }
 
 /// Replays a recording in memory over the original and `placement`.
-pub fn replayed(recording: &[u8], placement: Placement, machines: &[Machine]) -> Replayed {
+pub fn replayed(recording: &[u8], placement: Placement, machines: &[MachineModel]) -> Replayed {
     let layouts =
         [Layout::original(), Layout { name: "moved".to_owned(), kernel: None, placement }];
-    let reader = Reader::new(recording).unwrap();
-    replay_part(reader, &layouts, machines, Asked::Branches, &mut Cut::whole()).unwrap()
+    let reader = RecordingReader::new(recording).unwrap();
+    replay_part(reader, &layouts, machines, Asked::Branches, &mut PartFilter::whole()).unwrap()
 }

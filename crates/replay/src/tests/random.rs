@@ -7,8 +7,8 @@ use crate::tests::guest::{Memory, record, replayed};
 use crate::tests::program::{End, Laid, Program, Random};
 use image::place::{Ending, Placement};
 use sim::{
-    BranchCounters, BranchPrediction, Direction, Geometry, Held, ItlbDescription, Machine,
-    Replacement, SimpleModel, TargetBufferDescription,
+    BranchCounters, BranchPrediction, CacheGeometry, DirectionPrediction, HeldBranches,
+    ItlbDescription, MachineModel, Replacement, SimpleModel, TargetBufferDescription,
 };
 
 const HANDLER: u64 = 0xffff_ffff_8300_0000;
@@ -111,13 +111,13 @@ fn surroundings(memory: &mut Memory, entry: u64) {
     memory.put(USER + 3, &[0xeb, 0xfb]);
 }
 
-fn machines() -> Vec<Machine> {
-    let machine = |size, ways, line, replacement| Machine {
+fn machines() -> Vec<MachineModel> {
+    let machine = |size, ways, line, replacement| MachineModel {
         name: format!("{size}-{ways}-{line}"),
-        l1i: Geometry::cache(size, ways, line, replacement).unwrap(),
+        l1i: CacheGeometry::cache(size, ways, line, replacement).unwrap(),
         l1i_line: line as u32,
         itlb: Some(
-            ItlbDescription::new(Geometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096)
+            ItlbDescription::new(CacheGeometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096)
                 .unwrap(),
         ),
         memory: None,
@@ -130,13 +130,13 @@ fn machines() -> Vec<Machine> {
         machine(256, 4, 64, Replacement::TreePlru),
     ];
     let predictors = [
-        (Direction::Static, 0, 1),
-        (Direction::bimodal(16).unwrap(), 8, 2),
-        (Direction::gshare(64, 4).unwrap(), 64, 16),
+        (DirectionPrediction::Static, 0, 1),
+        (DirectionPrediction::bimodal(16).unwrap(), 8, 2),
+        (DirectionPrediction::gshare(64, 4).unwrap(), 64, 16),
     ];
     for (machine, (direction, entries, return_stack)) in machines.iter_mut().zip(predictors) {
-        let targets =
-            (entries > 0).then(|| TargetBufferDescription::new(entries, 2, Held::Taken).unwrap());
+        let targets = (entries > 0)
+            .then(|| TargetBufferDescription::new(entries, 2, HeldBranches::Taken).unwrap());
         machine.branch =
             Some(BranchPrediction::new(direction, targets, return_stack, None, None).unwrap());
     }

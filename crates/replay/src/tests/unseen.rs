@@ -3,13 +3,13 @@
 
 use crate::tests::guest::replayed;
 use image::place::Placement;
-use sim::{Geometry, Machine, Replacement, SimpleModel};
-use trace::{Event, Header, RunAddr, Translation, TranslationId, Writer};
+use sim::{CacheGeometry, MachineModel, Replacement, SimpleModel};
+use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> MachineModel {
+    MachineModel {
         name: "small".to_owned(),
-        l1i: Geometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
+        l1i: CacheGeometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
         l1i_line: 32,
         itlb: None,
         memory: None,
@@ -20,7 +20,7 @@ fn machine() -> Machine {
 
 /// A recording of translations of one instruction each, in this order.
 fn recording(translations: &[(u64, &[u8])], executed: impl Iterator<Item = u32>) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
     for (id, &(addr, code)) in (0..).zip(translations) {
         let translation = Translation {
             id: TranslationId(id),
@@ -31,7 +31,7 @@ fn recording(translations: &[(u64, &[u8])], executed: impl Iterator<Item = u32>)
         writer.translations(&[translation]).unwrap();
     }
     let mut words = Vec::new();
-    executed.for_each(|id| Event::Executed(TranslationId(id)).append_to(&mut words));
+    executed.for_each(|id| StreamEvent::Executed(TranslationId(id)).append_to(&mut words));
     writer.stream(&words).unwrap();
     writer.end().unwrap().0
 }

@@ -1,8 +1,9 @@
-//! xorshift64* (Vigna 2016), as in the script that ran the public simulator (`pycachesim.py`).
+//! xorshift64* (Vigna 2016). The script that ran the public simulator (`pycachesim.py`) uses the
+//! same generator.
 
-pub struct Random(pub u64);
+pub struct XorShift(pub u64);
 
-impl Random {
+impl XorShift {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

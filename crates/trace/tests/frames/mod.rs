@@ -1,15 +1,14 @@
-//! The frames of a recording's chunks, taken apart and put together by the format's description
-//! alone, and a generator of damage.
+//! Takes the frames of a recording's chunks apart and puts them together, from the description of
+//! the format alone. Also a generator of damage.
 
-// Each test uses its part.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses a part of this module")]
 
 use kernlane_trace::MAGIC;
 
 /// Kind and unpacked payload.
-pub type Piece = ([u8; 4], Vec<u8>);
+pub type RawChunk = ([u8; 4], Vec<u8>);
 
-/// Where each chunk begins and the file ends.
+/// The offsets at which the chunks begin and the file ends.
 pub fn boundaries(bytes: &[u8]) -> Vec<usize> {
     let mut all = vec![12];
     while let Some(&at) = all.last().filter(|&&at| at < bytes.len()) {
@@ -19,7 +18,7 @@ pub fn boundaries(bytes: &[u8]) -> Vec<usize> {
     all
 }
 
-pub fn pieces(bytes: &[u8]) -> Vec<Piece> {
+pub fn pieces(bytes: &[u8]) -> Vec<RawChunk> {
     let piece = |pair: &[usize]| {
         let kind = bytes[pair[0]..pair[0] + 4].try_into().unwrap();
         (kind, zstd::bulk::decompress(&bytes[pair[0] + 16..pair[1]], 1 << 20).unwrap())
@@ -47,15 +46,15 @@ pub fn file(version: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// A file of pieces, with right checksums.
-pub fn file_of(version: u32, pieces: &[Piece]) -> Vec<u8> {
+pub fn file_of(version: u32, pieces: &[RawChunk]) -> Vec<u8> {
     let chunks: Vec<Vec<u8>> = pieces.iter().map(|(kind, payload)| framed(kind, payload)).collect();
     file(version, &chunks)
 }
 
 /// xorshift64* (Vigna 2016), so that the damage is the same on every run.
-pub struct Random(pub u64);
+pub struct DamageGenerator(pub u64);
 
-impl Random {
+impl DamageGenerator {
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

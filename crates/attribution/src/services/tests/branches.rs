@@ -3,25 +3,34 @@
 use crate::services::Attributed;
 use crate::services::examples::{Run, USER, at, kernel};
 use crate::services::table::ServiceTable;
-use sim::{BranchCounters, BranchPrediction, Direction, Held, Machine, TargetBufferDescription};
-use trace::Reader;
+use sim::{
+    BranchCounters, BranchPrediction, DirectionPrediction, HeldBranches, MachineModel,
+    TargetBufferDescription,
+};
+use trace::RecordingReader;
 
 /// Static, with room for every branch of these executions.
-fn machine() -> Machine {
-    let targets = TargetBufferDescription::new(64, 4, Held::Taken).unwrap();
-    Machine {
+fn machine() -> MachineModel {
+    let targets = TargetBufferDescription::new(64, 4, HeldBranches::Taken).unwrap();
+    MachineModel {
         branch: Some(
-            BranchPrediction::new(Direction::Static, Some(targets), 16, Some(10.0), Some(2.0))
-                .unwrap(),
+            BranchPrediction::new(
+                DirectionPrediction::Static,
+                Some(targets),
+                16,
+                Some(10.0),
+                Some(2.0),
+            )
+            .unwrap(),
         ),
         ..execution::machine::find("server-32k").unwrap()
     }
 }
 
-fn books_with_branches(run: &Run, machines: &[Machine]) -> Attributed {
+fn books_with_branches(run: &Run, machines: &[MachineModel]) -> Attributed {
     let (symbols, binding) = kernel();
     let bytes = run.recording();
-    let reader = &mut Reader::new(&bytes[..]).unwrap();
+    let reader = &mut RecordingReader::new(&bytes[..]).unwrap();
     crate::services::attribute_with_branches(reader, &symbols, &binding, machines).unwrap()
 }
 
@@ -71,9 +80,9 @@ fn wrong_predictions_go_to_the_service_whose_branch_it_was() {
 #[test]
 fn a_table_has_rates_stalls_and_totals() {
     let run = read_with_a_lost_return();
-    let machines = [machine(), Machine { branch: None, ..machine() }];
+    let machines = [machine(), MachineModel { branch: None, ..machine() }];
     let books = books_with_branches(&run, &machines);
-    let header = trace::Header::default();
+    let header = trace::RecordingHeader::default();
     let table = ServiceTable::new(&header, &books, Vec::new(), &machines);
     let row = table.rows.iter().find(|row| row.name == "read").unwrap();
     let read = row.on[0].branches.unwrap();

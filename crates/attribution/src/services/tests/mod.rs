@@ -6,7 +6,7 @@ use crate::services::annotations::Kind;
 use crate::services::examples::{FUNCTIONS, Run, USER, at, halted};
 use crate::services::share::OsShare;
 use crate::services::table::ServiceTable;
-use trace::Header;
+use trace::RecordingHeader;
 
 fn expect(run: &Run, expected: &[(Kind, &str, u64, u64)]) {
     let expected: Vec<_> =
@@ -84,7 +84,7 @@ fn interrupts_are_counted_and_not_the_times_between_them() {
             run.iret(tick, 2).user(5);
         }
         let books = run.books();
-        let table = ServiceTable::new(&Header::default(), &books, Vec::new(), &[]);
+        let table = ServiceTable::new(&RecordingHeader::default(), &books, Vec::new(), &[]);
         OsShare::new(&table).interrupts
     };
     assert_eq!((interrupts(0).count, interrupts(1).count), (0, 1));
@@ -372,7 +372,7 @@ fn nonsense_is_attributed_whole() {
 #[test]
 fn misses_go_to_the_service_that_has_them() {
     let mut machine = execution::machine::find("server-32k").unwrap();
-    machine.l1i = sim::Geometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
+    machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let mut run = Run::new();
     run.user(1);
     for _ in 0..2 {

@@ -1,29 +1,30 @@
-//! The payload of a DATA chunk becomes accesses. Whatever the bytes are, gives accesses that fit
-//! the stream, or a named error.
+//! Decodes the payload of a DATA chunk into accesses. Any bytes give accesses that fit the stream,
+//! or a named error.
 
-use crate::access::{Accesses, Mapping, Pattern, Patterns, Site};
-use crate::access_out::{check_sites, page_kind};
-use crate::record::DataTotals;
-use crate::stream::{Event, events};
+use crate::access::{AccessPattern, AccessPatterns, AccessSite, Accesses, Mapping};
+use crate::access_encoder::{check_sites, page_kind};
+use crate::frame_use::take_uses;
+use crate::record::AccessTotals;
+use crate::stream::{StreamEvent, events};
 use crate::tally::Tally;
-use crate::uses::take_uses;
-use crate::varint::Numbers;
+use crate::varint::VarintCursor;
 use crate::{TranslationId, Violation};
 
-/// Decodes one payload after the other.
+/// Decodes the payloads of a recording in order.
 #[derive(Default)]
-pub(crate) struct AccessesIn {
-    pub patterns: Patterns,
-    /// Of the payload decoded last.
+pub(crate) struct AccessDecoder {
+    pub patterns: AccessPatterns,
+    /// The accesses of the payload decoded last.
     pub accesses: Accesses,
+    /// The last address of each site of `patterns`.
     last: Vec<u64>,
-    totals: DataTotals,
+    totals: AccessTotals,
 }
 
 const SHORT: Violation = Violation::Short { what: "the accesses" };
 
-impl AccessesIn {
-    pub fn define(&mut self, patterns: &[Pattern], tally: &Tally) -> Result<(), Violation> {
+impl AccessDecoder {
+    pub fn define(&mut self, patterns: &[AccessPattern], tally: &Tally) -> Result<(), Violation> {
         for pattern in patterns {
             let id = pattern.translation;
             check_sites(id, &pattern.sites, tally)?;
@@ -35,52 +36,59 @@ impl AccessesIn {
         Ok(())
     }
 
-    pub fn totals(&self) -> DataTotals {
+    pub fn totals(&self) -> AccessTotals {
         self.totals
     }
 
-    /// Decodes the accesses of these words, which are known to follow the rules.
+    /// Decodes the accesses of these words. The words must have passed the [`Tally`].
     pub fn decode(
         &mut self,
         payload: &[u8],
         words: &[u32],
         tally: &Tally,
     ) -> Result<(), Violation> {
-        let [others, mappings, uses, steps] = parts(payload)?;
+        let [irregular, mappings, uses, steps] = parts(payload)?;
         self.accesses.clear();
         self.accesses.addresses.reserve(steps.len());
-        let mut others = OthersIn::new(others)?;
-        let mut steps = Numbers(steps);
+        let mut irregular = IrregularDecoder::new(irregular)?;
+        let mut steps = VarintCursor(steps);
         let mut execution = 0;
         for event in events(words) {
             let (id, left) = match event {
-                Event::Executed(id) => (id, false),
-                Event::Left { translation, .. } => (translation, true),
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
+                StreamEvent::Executed(id) => (id, false),
+                StreamEvent::Left { translation, .. } => (translation, true),
+                StreamEvent::Task(_)
+                | StreamEvent::Marker(_)
+                | StreamEvent::Woken(_)
+                | StreamEvent::Clock(_) => continue,
             };
-            if others.next == Some(execution) {
-                self.other(id, &mut others, tally)?;
+            if irregular.next == Some(execution) {
+                self.irregular(id, &mut irregular, tally)?;
             } else if !left {
-                self.usual(id, &mut steps)?;
+                self.regular(id, &mut steps)?;
             }
             execution += 1;
         }
-        if others.next.is_some() {
+        if irregular.next.is_some() {
             return Err(Violation::Accesses {
-                what: "there are accesses of more executions than the stream has",
+                what: "the accesses belong to more executions than the stream has",
             });
         }
         if !steps.is_empty() {
             return Err(Violation::Surplus { bytes: steps.0.len() });
         }
-        self.mappings(Numbers(mappings))?;
-        take_uses(Numbers(uses), execution, &mut self.accesses)?;
+        self.mappings(VarintCursor(mappings))?;
+        take_uses(VarintCursor(uses), execution, &mut self.accesses)?;
         self.totals.count_payload(payload);
         Ok(())
     }
 
     #[inline]
-    fn usual(&mut self, id: TranslationId, steps: &mut Numbers<'_>) -> Result<(), Violation> {
+    fn regular(
+        &mut self,
+        id: TranslationId,
+        steps: &mut VarintCursor<'_>,
+    ) -> Result<(), Violation> {
         let mut short = false;
         self.accesses.addresses.extend(self.last[self.patterns.range(id)].iter_mut().map(|last| {
             match steps.step(*last) {
@@ -92,43 +100,41 @@ impl AccessesIn {
         if short {
             return Err(SHORT);
         }
-        let (loads, stores) = self.patterns.amounts(id);
+        let (loads, stores) = self.patterns.loads_and_stores(id);
         self.totals.loads += loads;
         self.totals.stores += stores;
         Ok(())
     }
 
     #[cold]
-    fn other(
+    fn irregular(
         &mut self,
         id: TranslationId,
-        others: &mut OthersIn<'_>,
+        irregular: &mut IrregularDecoder<'_>,
         tally: &Tally,
     ) -> Result<(), Violation> {
-        let Accesses { addresses, others: executions, other_sites, .. } = &mut self.accesses;
-        let first = other_sites.len();
-        executions.push((others.next.unwrap_or(0), first as u32));
-        let groups = others.numbers.next().ok_or(SHORT)?;
+        let Accesses { addresses, irregular: executions, irregular_sites, .. } = &mut self.accesses;
+        let first = irregular_sites.len();
+        executions.push((irregular.next.unwrap_or(0), first as u32));
+        let groups = irregular.numbers.next().ok_or(SHORT)?;
         for _ in 0..groups {
-            others.group(addresses, other_sites)?;
+            irregular.group(addresses, irregular_sites)?;
         }
-        let sites = &other_sites[first..];
+        let sites = &irregular_sites[first..];
         check_sites(id, sites, tally)?;
         let stores = sites.iter().filter(|site| site.is_store()).count() as u64;
         self.totals.stores += stores;
         self.totals.loads += sites.len() as u64 - stores;
-        others.advance()
+        irregular.advance()
     }
 
-    fn mappings(&mut self, mut numbers: Numbers<'_>) -> Result<(), Violation> {
+    fn mappings(&mut self, mut numbers: VarintCursor<'_>) -> Result<(), Violation> {
         const SHORT: Violation = Violation::Short { what: "a mapping" };
         let (mut access, mut last) = (0_u64, Mapping::default());
         while !numbers.is_empty() {
             access = access.saturating_add(numbers.next().ok_or(SHORT)?);
             if access > self.accesses.addresses.len() as u64 {
-                return Err(Violation::Accesses {
-                    what: "a mapping stands behind the last access",
-                });
+                return Err(Violation::Accesses { what: "a mapping comes after the last access" });
             }
             last = Mapping {
                 page: numbers.step(last.page).ok_or(SHORT)?,
@@ -136,9 +142,7 @@ impl AccessesIn {
                 kind: page_kind(numbers.byte().ok_or(SHORT)?)?,
             };
             if (last.page | last.frame) >> 52 != 0 {
-                return Err(Violation::Accesses {
-                    what: "a mapping is of a page that no address has",
-                });
+                return Err(Violation::Accesses { what: "a mapping names a page above 52 bits" });
             }
             self.accesses.mappings.push((access as u32, last));
             self.totals.mappings += 1;
@@ -147,7 +151,7 @@ impl AccessesIn {
     }
 }
 
-/// The four parts of a payload.
+/// The four parts of a payload: irregular executions, mappings, uses of frames, steps.
 fn parts(payload: &[u8]) -> Result<[&[u8]; 4], Violation> {
     const SIZES: usize = 12;
     let (sizes, mut rest) = payload.split_at_checked(SIZES).ok_or(SHORT)?;
@@ -159,27 +163,29 @@ fn parts(payload: &[u8]) -> Result<[&[u8]; 4], Violation> {
     Ok(parts)
 }
 
-struct OthersIn<'a> {
-    numbers: Numbers<'a>,
-    /// The number of the next execution that is described here.
+/// Decodes the executions that did not follow their pattern.
+struct IrregularDecoder<'a> {
+    numbers: VarintCursor<'a>,
+    /// The number of the next execution in this part. `None`: there is no other.
     next: Option<u32>,
+    /// The first address of the last lane.
     addr: u64,
 }
 
-impl<'a> OthersIn<'a> {
-    fn new(bytes: &'a [u8]) -> Result<OthersIn<'a>, Violation> {
-        let mut others = OthersIn { numbers: Numbers(bytes), next: None, addr: 0 };
+impl<'a> IrregularDecoder<'a> {
+    fn new(bytes: &'a [u8]) -> Result<IrregularDecoder<'a>, Violation> {
+        let mut irregular = IrregularDecoder { numbers: VarintCursor(bytes), next: None, addr: 0 };
         if !bytes.is_empty() {
-            others.next = Some(others.distance(0)?);
+            irregular.next = Some(irregular.distance(0)?);
         }
-        Ok(others)
+        Ok(irregular)
     }
 
     fn distance(&mut self, from: u32) -> Result<u32, Violation> {
         let distance = self.numbers.next().ok_or(SHORT)?;
         u64::from(from).checked_add(distance).and_then(|sum| u32::try_from(sum).ok()).ok_or(
             Violation::Accesses {
-                what: "there are accesses of more executions than the stream has",
+                what: "the accesses belong to more executions than the stream has",
             },
         )
     }
@@ -191,7 +197,7 @@ impl<'a> OthersIn<'a> {
             false => match self.distance(now)? {
                 same if same == now => {
                     return Err(Violation::Accesses {
-                        what: "an execution's accesses are told twice",
+                        what: "the accesses of an execution are given twice",
                     });
                 }
                 next => Some(next),
@@ -200,7 +206,11 @@ impl<'a> OthersIn<'a> {
         Ok(())
     }
 
-    fn group(&mut self, addresses: &mut Vec<u64>, sites: &mut Vec<Site>) -> Result<(), Violation> {
+    fn group(
+        &mut self,
+        addresses: &mut Vec<u64>,
+        sites: &mut Vec<AccessSite>,
+    ) -> Result<(), Violation> {
         let times = self.numbers.next().ok_or(SHORT)?;
         let lanes = usize::from(self.numbers.byte().ok_or(SHORT)?);
         if times == 0 || !(1..=2).contains(&lanes) {
@@ -212,11 +222,11 @@ impl<'a> OthersIn<'a> {
         {
             return Err(Violation::TooLong { what: "the accesses of a stream" });
         }
-        let mut all = [(Site::default(), 0_u64, 0_u64); 2];
+        let mut all = [(AccessSite::default(), 0_u64, 0_u64); 2];
         for (site, addr, step) in &mut all[..lanes] {
             let (low, high) =
                 (self.numbers.byte().ok_or(SHORT)?, self.numbers.byte().ok_or(SHORT)?);
-            *site = Site(u16::from_le_bytes([low, high]));
+            *site = AccessSite(u16::from_le_bytes([low, high]));
             *addr = self.numbers.step(self.addr).ok_or(SHORT)?;
             self.addr = *addr;
             if times > 1 {

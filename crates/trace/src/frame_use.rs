@@ -1,14 +1,14 @@
-//! What frames are used for, to bytes of a DATA chunk and back. Whatever the bytes are, gives
-//! changes that fit the stream, or a named error.
+//! Encodes the uses of frames into bytes of a DATA chunk and decodes them. Any bytes give changes
+//! that fit the stream, or a named error.
 
 use crate::Violation;
-use crate::access::{Accesses, FrameUse, SeenAccesses, UseChange};
-use crate::varint::{Numbers, put, put_step};
+use crate::access::{Accesses, FrameUse, FrameUseChange, ObservedAccesses};
+use crate::varint::{VarintCursor, put, put_step};
 
 const SHORT: Violation = Violation::Short { what: "a frame's use" };
-/// No frame has a number of more bits: a physical address has 52.
+/// The largest number of bits in a frame's number: a physical address has 52 bits.
 const FRAME_BITS: u32 = 40;
-/// No name of a slab cache is longer.
+/// The longest name of a slab cache in bytes.
 const LONGEST_NAME: usize = 255;
 
 const SLAB: u8 = 2;
@@ -27,23 +27,23 @@ fn number(used: FrameUse) -> u8 {
     }
 }
 
-/// Encodes the changes of one stream after the other.
+/// Encodes the changes of a recording's streams in order.
 #[derive(Default)]
-pub(crate) struct UsesOut {
+pub(crate) struct FrameUseEncoder {
     pub bytes: Vec<u8>,
     execution: u32,
     frame: u64,
-    /// Names of all streams.
+    /// The names of the slab caches of all streams.
     names: Vec<String>,
-    /// So many of them are told.
-    told: usize,
+    /// The number of names that were written.
+    names_written: usize,
 }
 
-impl UsesOut {
-    /// `before`: executions of the payload that came earlier.
-    pub fn append(&mut self, seen: &SeenAccesses, before: u32) -> Result<(), Violation> {
-        self.names.extend_from_slice(&seen.slab_caches);
-        for &(execution, change) in &seen.uses {
+impl FrameUseEncoder {
+    /// Appends the changes of a stream. `before` executions of the payload came earlier.
+    pub fn append(&mut self, observed: &ObservedAccesses, before: u32) -> Result<(), Violation> {
+        self.names.extend_from_slice(&observed.slab_caches);
+        for &(execution, change) in &observed.uses {
             if before + execution < self.execution {
                 return Err(Violation::Accesses { what: "the uses of frames do not ascend" });
             }
@@ -61,32 +61,34 @@ impl UsesOut {
         Ok(())
     }
 
-    /// A cache's number, and its name when it is the first time.
+    /// Writes a cache's number, and its name at the first use of the number.
     fn slab(&mut self, cache: usize) -> Result<(), Violation> {
         put(cache as u64, &mut self.bytes);
-        if cache < self.told {
+        if cache < self.names_written {
             return Ok(());
         }
-        let name =
-            self.names.get(cache).filter(|name| cache == self.told && name.len() <= LONGEST_NAME);
+        let name = self
+            .names
+            .get(cache)
+            .filter(|name| cache == self.names_written && name.len() <= LONGEST_NAME);
         let name = name.ok_or(Violation::Accesses {
             what: "a slab cache has no name, or one that is too long",
         })?;
         put(name.len() as u64, &mut self.bytes);
         self.bytes.extend_from_slice(name.as_bytes());
-        self.told += 1;
+        self.names_written += 1;
         Ok(())
     }
 
-    /// The next change is the first of a payload.
+    /// Begins a new payload.
     pub fn begin_again(&mut self) {
         (self.execution, self.frame) = (0, 0);
     }
 }
 
-/// Decodes the changes of a stream of so many executions.
+/// Decodes the changes of a stream that has `executions` executions.
 pub(crate) fn take_uses(
-    mut numbers: Numbers<'_>,
+    mut numbers: VarintCursor<'_>,
     executions: u32,
     into: &mut Accesses,
 ) -> Result<(), Violation> {
@@ -95,13 +97,15 @@ pub(crate) fn take_uses(
         execution = execution.saturating_add(numbers.next().ok_or(SHORT)?);
         if execution > executions.into() {
             return Err(Violation::Accesses {
-                what: "a frame's use stands behind the last execution",
+                what: "the use of a frame changes after the last execution",
             });
         }
         frame = numbers.step(frame).ok_or(SHORT)?;
         let frames = numbers.next().ok_or(SHORT)?;
         if frames == 0 || frame.saturating_add(frames) >> FRAME_BITS != 0 {
-            return Err(Violation::Accesses { what: "a use is of a frame that no machine has" });
+            return Err(Violation::Accesses {
+                what: "the use of a frame names a frame above 40 bits",
+            });
         }
         let used = match numbers.byte().ok_or(SHORT)? {
             0 => FrameUse::Free,
@@ -114,12 +118,12 @@ pub(crate) fn take_uses(
             PART_OF => FrameUse::PartOf(numbers.step(frame).ok_or(SHORT)?),
             other => return Err(Violation::Flag(other)),
         };
-        into.uses.push((execution as u32, UseChange { frame, frames, used }));
+        into.uses.push((execution as u32, FrameUseChange { frame, frames, used }));
     }
     Ok(())
 }
 
-fn take_slab(numbers: &mut Numbers<'_>, names: &mut Vec<String>) -> Result<u32, Violation> {
+fn take_slab(numbers: &mut VarintCursor<'_>, names: &mut Vec<String>) -> Result<u32, Violation> {
     const WHAT: &str = "the name of a slab cache";
     let cache = numbers.next().ok_or(SHORT)?;
     if cache > names.len() as u64 {
@@ -142,9 +146,9 @@ fn take_slab(numbers: &mut Numbers<'_>, names: &mut Vec<String>) -> Result<u32, 
 mod tests {
     use super::*;
 
-    fn seen() -> SeenAccesses {
-        let change = |frame, frames, used| UseChange { frame, frames, used };
-        SeenAccesses {
+    fn observed() -> ObservedAccesses {
+        let change = |frame, frames, used| FrameUseChange { frame, frames, used };
+        ObservedAccesses {
             uses: vec![
                 (0, change(0, 1000, FrameUse::Free)),
                 (0, change(7, 1, FrameUse::Slab(0))),
@@ -153,23 +157,23 @@ mod tests {
                 (9, change(2, 1, FrameUse::Slab(0))),
             ],
             slab_caches: vec!["dentry".into(), "kmalloc-64".into()],
-            ..SeenAccesses::default()
+            ..ObservedAccesses::default()
         }
     }
 
     #[test]
-    fn changes_survive_also_in_two_payloads() {
-        let mut out = UsesOut::default();
+    fn changes_in_two_payloads_are_read_back() {
+        let mut out = FrameUseEncoder::default();
         let mut read = Accesses::default();
         for _ in 0..2 {
             out.append(
-                &SeenAccesses {
+                &ObservedAccesses {
                     slab_caches: if read.slab_caches.is_empty() {
-                        seen().slab_caches
+                        observed().slab_caches
                     } else {
                         Vec::new()
                     },
-                    ..seen()
+                    ..observed()
                 },
                 0,
             )
@@ -177,22 +181,25 @@ mod tests {
             let bytes = std::mem::take(&mut out.bytes);
             out.begin_again();
             read.uses.clear();
-            take_uses(Numbers(&bytes), 9, &mut read).unwrap();
-            assert_eq!((&read.uses, &read.slab_caches), (&seen().uses, &seen().slab_caches));
-            assert!(take_uses(Numbers(&bytes), 8, &mut Accesses::default()).is_err());
+            take_uses(VarintCursor(&bytes), 9, &mut read).unwrap();
+            assert_eq!(
+                (&read.uses, &read.slab_caches),
+                (&observed().uses, &observed().slab_caches)
+            );
+            assert!(take_uses(VarintCursor(&bytes), 8, &mut Accesses::default()).is_err());
         }
     }
 
     #[test]
     fn a_cache_without_a_name_is_refused() {
-        let nameless = SeenAccesses { slab_caches: Vec::new(), ..seen() };
-        assert!(UsesOut::default().append(&nameless, 0).is_err());
+        let nameless = ObservedAccesses { slab_caches: Vec::new(), ..observed() };
+        assert!(FrameUseEncoder::default().append(&nameless, 0).is_err());
     }
 
     #[test]
     fn damaged_bytes_do_not_panic() {
-        let mut out = UsesOut::default();
-        out.append(&seen(), 0).unwrap();
+        let mut out = FrameUseEncoder::default();
+        out.append(&observed(), 0).unwrap();
         let mut state = 7_u64;
         for _ in 0..20_000 {
             let mut bytes = out.bytes.clone();
@@ -203,7 +210,7 @@ mod tests {
             }
             bytes.truncate(bytes.len() - (state >> 58) as usize % bytes.len());
             let mut read = Accesses::default();
-            if take_uses(Numbers(&bytes), 9, &mut read).is_ok() {
+            if take_uses(VarintCursor(&bytes), 9, &mut read).is_ok() {
                 let fits = |used| !matches!(used, FrameUse::Slab(cache) if cache as usize >= read.slab_caches.len());
                 assert!(read.uses.iter().all(|(_, change)| fits(change.used)));
             }

@@ -1,80 +1,85 @@
-//! Accesses as a recorder saw them become the payload of a DATA chunk, and patterns. Checks what it
-//! is given.
+//! Encodes observed accesses into the payload of a DATA chunk and into patterns. Checks its input.
 
-use crate::access::{Accesses, Mapping, PageKind, Pattern, Patterns, SeenAccesses, Site, UNKNOWN};
-use crate::stream::{Event, events};
+use crate::access::{
+    AccessPattern, AccessPatterns, AccessSite, Accesses, Mapping, ObservedAccesses, PageKind,
+    UNKNOWN,
+};
+use crate::frame_use::FrameUseEncoder;
+use crate::stream::{StreamEvent, events};
 use crate::tally::Tally;
-use crate::uses::UsesOut;
 use crate::varint::{put, put_step};
 use crate::{TranslationId, Violation};
 
-/// Encodes the accesses of one stream after the other.
+/// Encodes the accesses of a recording's streams in order.
 #[derive(Default)]
-pub(crate) struct AccessesOut {
-    patterns: Patterns,
-    /// The address that each site of `patterns` had last.
+pub(crate) struct AccessEncoder {
+    patterns: AccessPatterns,
+    /// The last address of each site of `patterns`.
     last: Vec<u64>,
-    /// Of each translation, until it has a pattern.
+    /// The physical addresses of each translation, for its pattern.
     physical: Vec<[u64; 2]>,
-    new_patterns: Vec<Pattern>,
+    new_patterns: Vec<AccessPattern>,
     executions: u32,
     accesses: u32,
-    others: Others,
-    mappings: Mappings,
-    uses: UsesOut,
+    irregular: IrregularEncoder,
+    mappings: MappingEncoder,
+    uses: FrameUseEncoder,
     steps: Vec<u8>,
 }
 
-impl AccessesOut {
-    /// Takes what happened during these words.
+impl AccessEncoder {
+    /// Takes the accesses of the executions in these words.
     pub fn take(
         &mut self,
         words: &[u32],
-        seen: &SeenAccesses,
+        observed: &ObservedAccesses,
         tally: &Tally,
     ) -> Result<(), Violation> {
         let wrong = |what| Err(Violation::Accesses { what });
-        if seen.sites.len() != seen.addresses.len() {
-            return wrong("a site and an address do not belong together");
+        if observed.sites.len() != observed.addresses.len() {
+            return wrong("the numbers of sites and addresses differ");
         }
-        if seen.addresses.len() + self.accesses as usize > Accesses::MAX {
+        if observed.addresses.len() + self.accesses as usize > Accesses::MAX {
             return Err(Violation::TooLong { what: "the accesses of a stream" });
         }
-        for &(translation, physical) in &seen.physical {
+        for &(translation, physical) in &observed.physical {
             let at = translation.0 as usize;
             if at >= self.physical.len() {
                 self.physical.resize(at + 1, [UNKNOWN; 2]);
             }
             self.physical[at] = physical.map(|addr| addr.unwrap_or(UNKNOWN));
         }
-        self.mappings.append(&seen.mappings, self.accesses, seen.addresses.len())?;
-        self.uses.append(seen, self.executions)?;
-        let mut starts = seen.starts.iter().map(|&start| start as usize);
+        self.mappings.append(&observed.mappings, self.accesses, observed.addresses.len())?;
+        self.uses.append(observed, self.executions)?;
+        let mut starts = observed.starts.iter().map(|&start| start as usize);
         let mut start = starts.next();
-        if start.unwrap_or(seen.addresses.len()) != 0 {
-            return wrong("an access stands before the first execution");
+        if start.unwrap_or(observed.addresses.len()) != 0 {
+            return wrong("an access comes before the first execution");
         }
         for event in events(words) {
             let (translation, left) = match event {
-                Event::Executed(id) => (id, false),
-                Event::Left { translation, .. } => (translation, true),
-                Event::Task(_) | Event::Marker(_) | Event::Woken(_) | Event::Clock(_) => continue,
+                StreamEvent::Executed(id) => (id, false),
+                StreamEvent::Left { translation, .. } => (translation, true),
+                StreamEvent::Task(_)
+                | StreamEvent::Marker(_)
+                | StreamEvent::Woken(_)
+                | StreamEvent::Clock(_) => continue,
             };
             let Some(first) = start else {
                 return wrong("an execution has no start");
             };
             start = starts.next();
-            let end = start.unwrap_or(seen.addresses.len());
+            let end = start.unwrap_or(observed.addresses.len());
             let (Some(sites), Some(addresses)) =
-                (seen.sites.get(first..end), seen.addresses.get(first..end))
+                (observed.sites.get(first..end), observed.addresses.get(first..end))
             else {
-                return wrong("the executions' starts do not ascend");
+                return wrong("the starts of the executions do not ascend");
             };
             self.execution(translation, left, sites, addresses, tally)?;
         }
         match start {
             None => {
-                self.accesses += seen.addresses.len() as u32;
+                self.accesses += observed.addresses.len() as u32;
                 Ok(())
             }
             Some(_) => wrong("there are more starts than executions"),
@@ -86,19 +91,19 @@ impl AccessesOut {
         &mut self,
         id: TranslationId,
         left: bool,
-        sites: &[Site],
+        sites: &[AccessSite],
         addresses: &[u64],
         tally: &Tally,
     ) -> Result<(), Violation> {
         let range = self.patterns.range(id);
-        let usual = match left {
+        let regular = match left {
             false if range.is_empty() => self.first_execution(id, sites, tally)?,
             false => self.patterns.sites()[range.clone()] == *sites,
             true => sites.is_empty(),
         };
-        if !usual {
+        if !regular {
             check_sites(id, sites, tally)?;
-            self.others.append(self.executions, sites, addresses);
+            self.irregular.append(self.executions, sites, addresses);
         } else if !left {
             let range = self.patterns.range(id);
             for (last, &addr) in self.last[range].iter_mut().zip(addresses) {
@@ -110,24 +115,24 @@ impl AccessesOut {
         Ok(())
     }
 
-    /// The translation has no pattern yet, or an empty one: true when what it did now is its
-    /// pattern from now on, or always was.
+    /// Handles a translation that has no pattern yet, or an empty one. If it has none, these sites
+    /// become its pattern. True: the execution follows the pattern.
     #[cold]
     fn first_execution(
         &mut self,
         id: TranslationId,
-        sites: &[Site],
+        sites: &[AccessSite],
         tally: &Tally,
     ) -> Result<bool, Violation> {
         if self.patterns.is_defined(id) {
             return Ok(sites.is_empty());
         }
-        if sites.len() > Pattern::MAX_SITES {
+        if sites.len() > AccessPattern::MAX_SITES {
             return Ok(false);
         }
         check_sites(id, sites, tally)?;
         let physical = self.physical.get(id.0 as usize).copied().unwrap_or([UNKNOWN; 2]);
-        let pattern = Pattern {
+        let pattern = AccessPattern {
             translation: id,
             physical: physical.map(|addr| (addr != UNKNOWN).then_some(addr)),
             sites: sites.into(),
@@ -138,69 +143,77 @@ impl AccessesOut {
         Ok(true)
     }
 
-    /// How many bytes the next payload has, more or less.
+    /// The size of the next payload in bytes, without the sizes of its parts.
     pub fn size(&self) -> usize {
-        self.others.bytes.len()
+        self.irregular.bytes.len()
             + self.mappings.bytes.len()
             + self.uses.bytes.len()
             + self.steps.len()
     }
 
-    /// The patterns that are new since the last call.
-    pub fn new_patterns(&mut self) -> Vec<Pattern> {
+    /// The patterns defined since the last call.
+    pub fn new_patterns(&mut self) -> Vec<AccessPattern> {
         std::mem::take(&mut self.new_patterns)
     }
 
-    /// Appends the payload of all that was taken since the last call.
+    /// Appends the payload of everything taken since the last call.
     pub fn payload(&mut self, out: &mut Vec<u8>) {
-        for part in [&self.others.bytes, &self.mappings.bytes, &self.uses.bytes] {
+        for part in [&self.irregular.bytes, &self.mappings.bytes, &self.uses.bytes] {
             out.extend((part.len() as u32).to_le_bytes());
         }
         for part in [
-            &mut self.others.bytes,
+            &mut self.irregular.bytes,
             &mut self.mappings.bytes,
             &mut self.uses.bytes,
             &mut self.steps,
         ] {
             out.append(part);
         }
-        self.others = Others { bytes: std::mem::take(&mut self.others.bytes), ..Others::default() };
-        self.mappings =
-            Mappings { bytes: std::mem::take(&mut self.mappings.bytes), ..Mappings::default() };
+        self.irregular = IrregularEncoder {
+            bytes: std::mem::take(&mut self.irregular.bytes),
+            ..IrregularEncoder::default()
+        };
+        self.mappings = MappingEncoder {
+            bytes: std::mem::take(&mut self.mappings.bytes),
+            ..MappingEncoder::default()
+        };
         self.uses.begin_again();
         (self.executions, self.accesses) = (0, 0);
     }
 }
 
+/// Checks that each site is well formed and names an instruction of the translation.
 pub(crate) fn check_sites(
     id: TranslationId,
-    sites: &[Site],
+    sites: &[AccessSite],
     tally: &Tally,
 ) -> Result<(), Violation> {
     let of = tally.instructions(id).ok_or(Violation::UndefinedTranslation { id })?;
-    match sites.iter().find(|site| site.0 & !Site::BITS != 0 || u32::from(site.instruction()) >= of)
+    match sites
+        .iter()
+        .find(|site| site.0 & !AccessSite::BITS != 0 || u32::from(site.instruction()) >= of)
     {
         Some(site) => Err(Violation::Site { id, site: site.0, of }),
         None => Ok(()),
     }
 }
 
-/// Executions that do not follow their pattern.
+/// Encodes the executions that do not follow their pattern.
 #[derive(Default)]
-struct Others {
+struct IrregularEncoder {
     bytes: Vec<u8>,
     execution: u32,
     addr: u64,
 }
 
-impl Others {
-    fn append(&mut self, execution: u32, sites: &[Site], addresses: &[u64]) {
+impl IrregularEncoder {
+    fn append(&mut self, execution: u32, sites: &[AccessSite], addresses: &[u64]) {
         put((execution - self.execution).into(), &mut self.bytes);
         self.execution = execution;
         let groups = groups(sites, addresses);
         put(groups.len() as u64, &mut self.bytes);
         let mut at = 0;
-        for Group { lanes, times } in groups {
+        for AccessGroup { lanes, times } in groups {
             put(times as u64, &mut self.bytes);
             self.bytes.push(lanes as u8);
             for lane in at..at + lanes {
@@ -216,21 +229,24 @@ impl Others {
     }
 }
 
-/// So many times in turn one or two sites, each with addresses at equal distances: what a repeated
-/// string instruction does.
+/// One or two sites in turn, repeated `times` times, each with addresses at equal distances. A
+/// repeated string instruction makes such accesses.
 #[derive(Clone, Copy)]
-struct Group {
+struct AccessGroup {
     lanes: usize,
     times: usize,
 }
 
-fn groups(sites: &[Site], addresses: &[u64]) -> Vec<Group> {
+/// Splits the accesses of one execution into groups.
+fn groups(sites: &[AccessSite], addresses: &[u64]) -> Vec<AccessGroup> {
     let mut groups = Vec::new();
     let mut at = 0;
     while at < sites.len() {
-        let longest = [1, 2]
-            .map(|lanes| Group { lanes, times: times(&sites[at..], &addresses[at..], lanes) });
-        // One lane unless two say more; a single access is one lane, once.
+        let longest = [1, 2].map(|lanes| AccessGroup {
+            lanes,
+            times: times(&sites[at..], &addresses[at..], lanes),
+        });
+        // Two lanes only when they cover more accesses than one lane does.
         let best = match longest {
             [one, two] if two.times > 1 && 2 * two.times > one.times => two,
             [one, _] => one,
@@ -242,7 +258,7 @@ fn groups(sites: &[Site], addresses: &[u64]) -> Vec<Group> {
 }
 
 /// How often the first `lanes` accesses repeat.
-fn times(sites: &[Site], addresses: &[u64], lanes: usize) -> usize {
+fn times(sites: &[AccessSite], addresses: &[u64], lanes: usize) -> usize {
     let goes_on = |at: usize| {
         let step = |at: usize| addresses[at].wrapping_sub(addresses[at - lanes]);
         sites[at] == sites[at - lanes] && (at < 2 * lanes || step(at) == step(at - lanes))
@@ -254,15 +270,16 @@ fn times(sites: &[Site], addresses: &[u64], lanes: usize) -> usize {
     end / lanes
 }
 
+/// Encodes the mappings of a payload.
 #[derive(Default)]
-struct Mappings {
+struct MappingEncoder {
     bytes: Vec<u8>,
     access: u32,
     last: Mapping,
 }
 
-impl Mappings {
-    /// `before`: accesses of the payload that came earlier; `accesses`: how many come along.
+impl MappingEncoder {
+    /// Appends mappings. `before` accesses of the payload came earlier; `accesses` come now.
     fn append(
         &mut self,
         mappings: &[(u32, Mapping)],
@@ -283,7 +300,7 @@ impl Mappings {
     }
 }
 
-/// The kind with this number.
+/// The kind of page with this number.
 pub(crate) fn page_kind(number: u8) -> Result<PageKind, Violation> {
     PageKind::ALL.get(usize::from(number)).copied().ok_or(Violation::Flag(number))
 }
