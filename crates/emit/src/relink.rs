@@ -20,9 +20,11 @@ use image::object::linked::Linked;
 use image::object::{Hints, KernelObject};
 use image::order::Layout;
 use image::place::{Ending, Placed, Placement};
+use image::sealed;
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -106,8 +108,8 @@ impl Originals {
             .with_context(|| tree.file("vmlinux").display().to_string())?
             .build_id;
         let kept = Kept::of(&tree.path, tree.machine().results());
-        let vmlinux = if kept.is_relinked(&present) {
-            read(kept.original_of("vmlinux", &present))?
+        let vmlinux = if kept.is_relinked(&present)? {
+            read(kept.original_of("vmlinux", &present)?)?
         } else {
             now
         };
@@ -149,6 +151,7 @@ impl<'a> Ready<'a> {
         let mut hints = Hints { noreturn: noreturns(tree), cuts: Vec::new() };
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let base = linked.text_base(&object).with_context(name)?;
+        layout.ensure_within(&code_of(&object, &linked)?)?;
         hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let (order, hot) = order_of(layout, &object, base);
@@ -161,6 +164,18 @@ impl<'a> Ready<'a> {
         let rewritten = rewrite(&object, &plan).with_context(name)?;
         Ok(Ready { object, linked, base, rewritten, counters })
     }
+}
+
+/// Where the object's sections of code lie in the kernel.
+fn code_of(object: &KernelObject<'_>, linked: &Linked<'_>) -> Result<Vec<Range<u64>>> {
+    let mut code = Vec::new();
+    for id in object.elf.ids() {
+        let section = object.elf.section(id);
+        if let Some(base) = linked.base_of(object, id)?.filter(|_| section.is_code()) {
+            code.push(base.0..base.0.saturating_add(section.size));
+        }
+    }
+    Ok(code)
 }
 
 /// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with
@@ -217,7 +232,12 @@ pub fn carry_out(
         Destination::Directory(directory) => *directory,
         Destination::Tree => &kept,
     };
-    output::in_directory(directory, |home| relink_in(tree, work, destination, Some(home), told))
+    let in_home = |home: &Path| relink_in(tree, work, destination, Some(home), told);
+    match destination {
+        Destination::Directory(_) => output::whole_directory(directory, in_home),
+        // In the tree, what is kept of its own link must never be under another name.
+        _ => output::in_directory(directory, in_home),
+    }
 }
 
 /// As `carry_out`, with the directory that is Kernlane's.
@@ -278,7 +298,13 @@ fn relink_in(
             &new.build_id,
             &map,
         )?,
-        _ => install::into_directory(scratch.path(), home, tree.machine().results(), &map)?,
+        _ => {
+            // A directory that is replaced lacks these until it is whole.
+            for name in [REPORT, COUNTERS, install::MAP] {
+                install::remove_file(&home.join(name))?;
+            }
+            install::into_directory(scratch.path(), home, tree.machine().results(), &map)?;
+        }
     }
     if let Work::Count = work {
         let block = |&(_, piece): &(Counter, u32)| {
@@ -291,7 +317,8 @@ fn relink_in(
         output::write(&home.join(COUNTERS), counters.to_text().as_bytes())?;
     }
     report.new_build_id = Some(new.build_id);
-    output::write(&home.join(REPORT), &serde_json::to_vec_pretty(&report)?)?;
+    let text = sealed::json(&serde_json::to_string_pretty(&report)?);
+    output::write(&home.join(REPORT), text.as_bytes())?;
     Ok(report)
 }
 
@@ -323,7 +350,10 @@ fn made_before(
     destination: &Destination<'_>,
     key: &str,
 ) -> Option<Report> {
-    let report: Report = serde_json::from_slice(&fs::read(home.join(REPORT)).ok()?).ok()?;
+    let text = fs::read_to_string(home.join(REPORT)).ok()?;
+    // What is damaged, or of a version that wrote no checksum, is made anew.
+    sealed::verify_json(&text, Some(""), true).ok()?;
+    let report: Report = serde_json::from_str(&text).ok()?;
     let root = if matches!(destination, Destination::Tree) { &tree.path } else { home };
     let there = tree.machine().results().iter().all(|name| root.join(name).is_file())
         && home.join(install::MAP).is_file();

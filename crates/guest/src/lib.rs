@@ -26,6 +26,7 @@ pub mod record;
 mod request;
 mod rootfs;
 mod state;
+mod summary;
 mod workload;
 
 pub use boot::{Cost, End, Outcome};

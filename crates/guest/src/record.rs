@@ -14,6 +14,7 @@ use crate::judge::{explain, judge};
 use crate::plugin;
 use crate::qemu::Qemu;
 use crate::request::{Conditions, Request};
+use crate::summary;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording as Files;
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,8 @@ pub struct Totals {
 /// from the guest's boot, ended cleanly.
 pub fn is_made(request: &Request) -> bool {
     let summary = || -> Option<Summary> {
-        serde_json::from_slice(&std::fs::read(Files::at(&request.output).summary()).ok()?).ok()
+        summary::from_json(&std::fs::read_to_string(Files::at(&request.output).summary()).ok()?)
+            .ok()
     };
     summary().is_some_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0
@@ -120,14 +122,13 @@ pub fn record(
         follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
     ensure!(totals.instructions() > 0, "the workload executed nothing between its marks");
     let summary = Summary {
-        format: 1,
+        format: summary::FORMAT,
         conditions,
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
         totals: Totals::new(&totals, std::fs::metadata(&trace)?.len()),
     };
-    let mut text = serde_json::to_string_pretty(&summary)?;
-    text.push('\n');
-    std::fs::write(files.summary(), text).context("writing the conditions")?;
+    std::fs::write(files.summary(), summary::to_json(&summary)?)
+        .context("writing the conditions")?;
     draft.publish()?;
     Ok(Recording { summary, elapsed: outcome.elapsed, guest_time, cost: outcome.cost })
 }

@@ -15,6 +15,7 @@ pub mod map;
 pub mod object;
 pub mod order;
 pub mod place;
+pub mod sealed;
 mod symbols;
 pub mod vmlinux;
 

@@ -8,6 +8,7 @@
 use crate::BuildId;
 use crate::address::LinkAddr;
 use crate::place::{Ending, Placed, Placement};
+use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
 
 /// A placement and the kernel whose blocks it moved.
@@ -20,8 +21,8 @@ pub struct Map {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    #[error("not a map: the first line is not \"{MAGIC}\"")]
-    Magic,
+    #[error("not a map, or a damaged one: {0}")]
+    Seal(#[from] SealError),
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
     #[error(
@@ -34,17 +35,23 @@ pub enum MapError {
     Order(usize),
     #[error("cut off: there is no \"end\" line")]
     CutOff,
+    #[error("line {0}: nothing may stand behind the \"end\" line")]
+    BehindEnd(usize),
     #[error("the \"end\" line says {said} blocks, but {found} stand before it")]
     Count { said: usize, found: usize },
 }
 
-/// A map's first line.
-pub const MAGIC: &str = "kernlane-map 1";
+const KIND: &str = "kernlane-map";
 
 impl Map {
+    /// Whether a text is a map, not another kind of file.
+    pub fn is_map(text: &str) -> bool {
+        text.starts_with(KIND)
+    }
+
     /// The file's text.
     pub fn to_text(&self) -> String {
-        let mut text = format!("{MAGIC}\nkernel {}\n", self.build_id.0);
+        let mut text = format!("kernel {}\n", self.build_id.0);
         for b in &self.placement.blocks {
             let ending = match b.ending {
                 Ending::Same => "same",
@@ -58,21 +65,25 @@ impl Map {
             );
         }
         let _ = writeln!(text, "end {}", self.placement.blocks.len());
-        text
+        sealed::text(KIND, &text)
     }
 
-    /// Reads what `to_text` wrote.
+    /// Reads what `to_text` wrote, and the older format without a checksum.
+    ///
+    /// # Errors
+    /// The first broken rule, with its line.
     pub fn from_text(text: &str) -> Result<Map, MapError> {
-        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
-        if lines.next().is_none_or(|(_, line)| line != MAGIC) {
-            return Err(MapError::Magic);
-        }
+        // The first line is read already.
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
         let build_id = BuildId(kernel.ok_or(MapError::Kernel)?.to_owned());
         let mut blocks: Vec<Placed> = Vec::new();
-        for (number, line) in lines {
+        while let Some((number, line)) = lines.next() {
             if let Some(said) = line.strip_prefix("end ") {
                 let said = said.parse().map_err(|_| MapError::CutOff)?;
+                if let Some((number, _)) = lines.next() {
+                    return Err(MapError::BehindEnd(number));
+                }
                 if said != blocks.len() {
                     return Err(MapError::Count { said, found: blocks.len() });
                 }
@@ -148,11 +159,12 @@ mod tests {
 
     #[test]
     fn the_text_is_as_documented() {
-        let wanted = "kernlane-map 1\nkernel 5f3c\n\
+        let wanted = "kernlane-map 2\nkernel 5f3c\n\
             ffffffff81000000 40 ffffffff81200000 43 0 inverted\n\
             ffffffff81000040 2 ffffffff81200100 0 5 dropped\n\
             ffffffff81000050 10 ffffffff81100000 10 2 same\n\
             end 3\n";
+        let wanted = format!("{wanted}sha256 {}\n", sealed::sha256(wanted.as_bytes()));
         assert_eq!(example().to_text(), wanted);
     }
 
@@ -164,16 +176,20 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_noticed() {
+    fn damage_is_noticed() {
+        sealed::assert_damage_is_noticed(&example().to_text(), |text| Map::from_text(text).ok());
+    }
+
+    /// A format without a checksum cannot tell all damage, but is read.
+    #[test]
+    fn damage_of_the_older_format_never_panics() {
         let text = example().to_text();
+        let text = format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap());
+        assert_eq!(Map::from_text(&text), Ok(example()));
+        assert_eq!(Map::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(7)));
         for cut in 0..text.len() - 2 {
             assert!(Map::from_text(&text[..cut]).is_err(), "cut at {cut}");
         }
-    }
-
-    #[test]
-    fn damage_never_panics() {
-        let text = example().to_text();
         let mut state = 1u64;
         for _ in 0..20_000 {
             let mut damaged = text.clone().into_bytes();

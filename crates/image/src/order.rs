@@ -6,7 +6,9 @@
 
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// Blocks that stay together: consecutive in the old image and in the new order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +37,8 @@ pub struct Layout {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    #[error("not a layout: the first line is not \"{MAGIC}\"")]
-    Magic,
+    #[error("not a layout, or a damaged one: {0}")]
+    Seal(#[from] SealError),
     #[error("line {0}: expected \"{1} …\"")]
     Field(usize, &'static str),
     #[error("line {0}: a run is \"START SIZE NAME\", both numbers in hex")]
@@ -47,13 +49,19 @@ pub enum LayoutError {
     Overlap { first: LinkAddr, second: LinkAddr },
     #[error("cut off: there is no \"end\" line")]
     CutOff,
+    #[error("line {0}: nothing may stand behind the \"end\" line")]
+    BehindEnd(usize),
     #[error("the \"end\" line says {said} runs, but {found} stand before it")]
     Count { said: usize, found: usize },
     #[error("{hot} runs are said to be hot, but there are only {runs}")]
     Hot { hot: usize, runs: usize },
+    #[error(
+        "the run of {size:#x} bytes at {start} ({name}) lies outside of the kernel's code: the layout is damaged, or of another kernel; make it again"
+    )]
+    Outside { start: LinkAddr, size: u64, name: String },
 }
 
-const MAGIC: &str = "kernlane-layout 1";
+const KIND: &str = "kernlane-layout";
 
 impl Layout {
     /// The order that a kernel has.
@@ -71,25 +79,41 @@ impl Layout {
     /// The file's text.
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{MAGIC}\nkernel {}\nalgorithm {}\nseed {}\nprofile {}\nhot {}\n",
+            "kernel {}\nalgorithm {}\nseed {}\nprofile {}\nhot {}\n",
             self.build_id.0, self.algorithm, self.seed, self.profile, self.hot
         );
         for run in &self.runs {
             let _ = writeln!(text, "{} {:x} {}", run.start, run.size, run.name);
         }
         let _ = writeln!(text, "end {}", self.runs.len());
-        text
+        sealed::text(KIND, &text)
     }
 
-    /// Reads what `to_text` wrote.
+    /// Makes sure that every run lies within a stretch of `code`.
+    ///
+    /// # Errors
+    /// The first run that does not.
+    pub fn ensure_within(&self, code: &[Range<u64>]) -> Result<(), LayoutError> {
+        let is_inside = |run: &&Run| {
+            let holds =
+                |code: &Range<u64>| code.start <= run.start.0 && run.start.0 + run.size <= code.end;
+            code.iter().any(holds)
+        };
+        match self.runs.iter().find(|run| !is_inside(run)) {
+            Some(Run { start, size, name }) => {
+                Err(LayoutError::Outside { start: *start, size: *size, name: name.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reads what `to_text` wrote, and the older format without a checksum.
     ///
     /// # Errors
     /// The first broken rule, with its line or address.
     pub fn from_text(text: &str) -> Result<Self, LayoutError> {
-        let mut lines = text.lines().enumerate().map(|(n, line)| (n + 1, line));
-        if lines.next().map(|(_, line)| line) != Some(MAGIC) {
-            return Err(LayoutError::Magic);
-        }
+        // The first line is read already.
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
         let mut number = 1;
         let mut field = |key: &'static str| {
             number += 1;
@@ -108,9 +132,12 @@ impl Layout {
         let hot = hot.parse().map_err(|_| LayoutError::Field(line, "hot"))?;
 
         let mut runs = Vec::new();
-        for (number, line) in lines {
+        while let Some((number, line)) = lines.next() {
             if let Some(said) = line.strip_prefix("end ") {
                 let said = said.parse().map_err(|_| LayoutError::Field(number, "end"))?;
+                if let Some((number, _)) = lines.next() {
+                    return Err(LayoutError::BehindEnd(number));
+                }
                 let layout = Self { build_id, algorithm, seed, profile, hot, runs };
                 return layout.checked(said);
             }
@@ -178,19 +205,41 @@ mod tests {
     }
 
     #[test]
-    fn a_text_cut_off_anywhere_is_refused() {
+    fn a_damaged_text_is_refused() {
+        sealed::assert_damage_is_noticed(&example().to_text(), |text| Layout::from_text(text).ok());
+    }
+
+    /// The example in the format without a checksum.
+    fn old_text() -> String {
         let text = example().to_text();
-        for end in 0..text.trim_end().len() {
-            assert!(Layout::from_text(&text[..end]).is_err(), "cut at {end}");
-        }
+        format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap())
+    }
+
+    #[test]
+    fn the_format_without_a_checksum_is_read() {
+        assert_eq!(Layout::from_text(&old_text()), Ok(example()));
+        let behind = format!("{}sha25x 9a31\n", old_text());
+        assert_eq!(Layout::from_text(&behind), Err(LayoutError::BehindEnd(10)));
+    }
+
+    #[test]
+    fn a_run_outside_of_the_code_is_named() {
+        let start = 0xffff_ffff_8100_0000;
+        let within = |size: u64| example().ensure_within(&[0..16, start..start + size]);
+        assert_eq!(within(0x130), Ok(()));
+        let message = within(0x12f).unwrap_err().to_string();
+        assert!(
+            message
+                .starts_with("the run of 0x20 bytes at ffffffff81000110 (vfs_read) lies outside")
+        );
     }
 
     #[test]
     fn broken_rules_are_named() {
-        let broken = |from: &str, to: &str| {
-            Layout::from_text(&example().to_text().replace(from, to)).unwrap_err()
-        };
-        assert_eq!(broken("layout 1", "layout 2"), LayoutError::Magic);
+        let broken =
+            |from: &str, to: &str| Layout::from_text(&old_text().replace(from, to)).unwrap_err();
+        let unknown = SealError::Format(KIND, "3".into());
+        assert_eq!(broken("layout 1", "layout 3"), LayoutError::Seal(unknown));
         assert_eq!(broken("end 2", "end 3"), LayoutError::Count { said: 3, found: 2 });
         assert_eq!(broken("hot 1", "hot 3"), LayoutError::Hot { hot: 3, runs: 2 });
         assert_eq!(broken(" 20 ", " 0 "), LayoutError::Extent(7));

@@ -190,15 +190,18 @@ impl Road<'_> {
             self.say(&format!("the kernel {} is there already", directory.display()))?;
         } else {
             self.say("relinking")?;
-            let relinked = {
+            // Until it is whole and checked, it is not there already.
+            match fs::remove_file(&done) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| done.display().to_string());
+                }
+                _ => {}
+            }
+            {
                 let progress = Progress::new("reading the kernel");
                 let destination = relink::Destination::Directory(&directory);
-                relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?
-            };
-            output::write(
-                &directory.join("relink.json"),
-                serde_json::to_string_pretty(&relinked)?.as_bytes(),
-            )?;
+                relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?;
+            }
             self.check(algorithm, &directory)?;
             // Written last: only a kernel that was checked is used again.
             output::write(&done, text.as_bytes())?;
