@@ -6,10 +6,17 @@
 //! F FROM TO COUNT                   straight on from one instruction to another
 //! ```
 
-use super::{Code, Subject};
+use super::{Code, Format, Make, Subject};
 use anyhow::Result;
 use layout::graph::EdgeKind;
 use std::fmt::Write;
+
+/// The format.
+pub(crate) const BOLT: Format = Format {
+    name: "bolt",
+    about: "BOLT's pre-aggregated branch profile (llvm-bolt -p FILE -pa)",
+    make: Make::Counts(pre_aggregated),
+};
 
 /// The profile as text. Returns are left out: BOLT counts what is behind a call by the call.
 ///

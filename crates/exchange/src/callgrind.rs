@@ -6,6 +6,7 @@
 //! however often it goes over it (recursion).
 
 use crate::folded::{frame, title};
+use crate::{Format, Make};
 use attribution::services::calls::{CallTree, Cost, Node, NodeId, ROOT};
 use attribution::services::table::ServiceTable;
 use std::collections::{BTreeMap, HashSet};
@@ -59,6 +60,16 @@ struct Entry {
     /// By name: calls, and all that was executed in them.
     called: BTreeMap<String, Cost>,
 }
+
+/// The format.
+pub(crate) const CALLGRIND: Format = Format {
+    name: "callgrind",
+    about: "Valgrind's callgrind format: functions and services with their calls (KCachegrind, callgrind_annotate)",
+    make: Make::Calls(|observed| {
+        let events = Events::of(&observed.table);
+        Ok(callgrind(&observed.calls, events, &observed.conditions()))
+    }),
+};
 
 /// `command`: what was recorded, for people.
 pub fn callgrind(tree: &CallTree, events: Events, command: &str) -> String {

@@ -1,9 +1,17 @@
 //! Folded stacks: what `flamegraph.pl`, inferno, speedscope and the Firefox profiler take: a line a
 //! chain of calls, `frame;frame;… count`.
 
+use crate::{Format, Make};
 use attribution::services::annotations::Kind;
 use attribution::services::calls::{CallTree, ServiceCalls};
 use std::fmt::Write;
+
+/// The format.
+pub(crate) const FOLDED: Format = Format {
+    name: "folded",
+    about: "Folded stacks of services and functions (flamegraph.pl, inferno, speedscope)",
+    make: Make::Calls(|observed| Ok(folded(&observed.calls))),
+};
 
 /// Instructions of each chain itself; lines ascending. The first frame is user, kernel or idle, the
 /// second the service, then come functions.

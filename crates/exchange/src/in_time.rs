@@ -5,11 +5,19 @@
 
 use crate::parquet::Invocations;
 use crate::perfetto::TraceEvents;
+use crate::{Format, Make};
 use anyhow::Result;
 use attribution::{Attribution, conditions_by_name, read, services};
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
+
+/// The format.
+pub(crate) const PERFETTO: Format = Format {
+    name: "perfetto",
+    about: "Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)",
+    make: Make::OverTime(trace_events),
+};
 
 /// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds
 /// of the guest's clock); how many events.

@@ -11,7 +11,7 @@
 //! Offsets are lines from the start of the function. A line's count is that of its most executed
 //! instruction. Lines come from the image's DWARF by `llvm-symbolizer`.
 
-use super::{Code, Subject, ask_llvm};
+use super::{Code, Format, Make, Subject, ask_llvm};
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use serde::Deserialize;
@@ -47,6 +47,13 @@ struct Body {
     calls: BTreeMap<(Place, String), u64>,
     inlined: BTreeMap<(Place, String), Body>,
 }
+
+/// The format.
+pub(crate) const LLVM_SAMPLES: Format = Format {
+    name: "llvm-samples",
+    about: "LLVM's sample profile as text (clang -fprofile-sample-use=FILE); needs DWARF",
+    make: Make::Counts(sample_profile),
+};
 
 /// The profile as text.
 ///

@@ -6,6 +6,7 @@
 //! nothing but sums.
 
 use crate::callgrind::Events;
+use crate::{Format, Make};
 use anyhow::{Context, Result, bail};
 use attribution::services::LevelMisses;
 use attribution::services::annotations::Kind;
@@ -38,6 +39,13 @@ enum Type {
 }
 
 use Type::{Count, Real, Text};
+
+/// The format.
+pub(crate) const PARQUET: Format = Format {
+    name: "parquet",
+    about: "A directory of Parquet tables: services, functions, chains of calls, invocations (pandas, Polars, DuckDB)",
+    make: Make::Tables,
+};
 
 pub const SERVICES: Schema = Schema {
     name: "services",

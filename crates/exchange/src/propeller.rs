@@ -5,7 +5,7 @@
 //! block of clang's is hot when a block of the layout that lies in it is.
 //! `llvm/lib/CodeGen/BasicBlockSectionsProfileReader.cpp` says what clang takes (version 1).
 
-use super::{Subject, ask_llvm};
+use super::{Format, Make, Subject, ask_llvm};
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::Layout;
@@ -58,6 +58,20 @@ pub struct Clusters {
     /// Functions and clusters in their new order.
     order: Vec<(String, usize)>,
 }
+
+/// The format.
+pub(crate) const PROPELLER_CC: Format = Format {
+    name: "propeller-cc",
+    about: "Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections of -fbasic-block-address-map",
+    make: Make::Order(|subject, layout| Ok(clusters(subject, layout)?.cc_profile())),
+};
+
+/// The format.
+pub(crate) const PROPELLER_LD: Format = Format {
+    name: "propeller-ld",
+    about: "Propeller's order of functions and clusters (ld.lld --symbol-ordering-file=FILE)",
+    make: Make::Order(|subject, layout| Ok(clusters(subject, layout)?.ld_profile())),
+};
 
 /// The clusters of a layout: blocks of one function that stand side by side.
 ///

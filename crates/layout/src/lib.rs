@@ -5,7 +5,7 @@
 //! [`Ordered`]: the blocks in their new order. Never gives addresses: that is the placer's part.
 //!
 //! To add an algorithm: a file with
-//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a line in [`Algorithm`],
+//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a row in `algorithm.rs`,
 //! and a page in `docs/algorithms/`. The tests in `tests/` then fuzz it with all the others.
 //!
 //! * [`validate`] says whether a graph keeps the rules that every algorithm relies on.

@@ -1,14 +1,7 @@
 //! The shape of a cache or TLB, checked once: what cannot be built is an error that names the rule.
 
+pub use crate::replacement::Replacement;
 use thiserror::Error;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replacement {
-    /// True least-recently-used.
-    Lru,
-    /// Tree pseudo-LRU: one bit per inner node of a binary tree over the ways.
-    TreePlru,
-}
 
 /// Sets × ways, and how a victim is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +23,8 @@ pub enum GeometryError {
     NotWholeEntries { entries: u64, ways: u64 },
     #[error("the number of sets is a power of two, not {0}: address bits choose the set")]
     Sets(u64),
-    #[error("tree-plru needs a power of two of at most 64 ways, not {0}")]
-    PlruWays(u64),
+    #[error("{} needs {} ways, not {ways}", replacement.name(), replacement.ways())]
+    Ways { replacement: Replacement, ways: u64 },
     #[error("at most {max} lines are simulated, not {lines}", max = Geometry::MAX_LINES)]
     TooLarge { lines: u64 },
 }
@@ -87,8 +80,8 @@ impl Geometry {
         if !sets.is_power_of_two() {
             return Err(GeometryError::Sets(sets));
         }
-        if replacement == Replacement::TreePlru && !(ways.is_power_of_two() && ways <= 64) {
-            return Err(GeometryError::PlruWays(ways));
+        if !replacement.allows(ways) {
+            return Err(GeometryError::Ways { replacement, ways });
         }
         Ok(Geometry { sets: sets as u32, ways: ways as u32, replacement })
     }
@@ -137,8 +130,8 @@ mod tests {
             ((8192, 3, 32, Lru), NotWholeSets { size: 8192, ways: 3, line: 32 }),
             ((8200, 1, 32, Lru), NotWholeSets { size: 8200, ways: 1, line: 32 }),
             ((48 << 10, 8, 64, Lru), Sets(96)),
-            ((48 << 10, 12, 64, TreePlru), PlruWays(12)),
-            ((8192, 128, 64, TreePlru), PlruWays(128)),
+            ((48 << 10, 12, 64, TreePlru), Ways { replacement: TreePlru, ways: 12 }),
+            ((8192, 128, 64, TreePlru), Ways { replacement: TreePlru, ways: 128 }),
             ((u64::MAX - 63, 1, 64, Lru), TooLarge { lines: u64::MAX / 64 }),
             ((8192, u64::MAX, 64, Lru), NotWholeSets { size: 8192, ways: u64::MAX, line: 64 }),
         ];

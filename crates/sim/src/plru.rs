@@ -11,6 +11,7 @@
 
 use crate::access::{Access, occupied};
 use crate::line::Line;
+use crate::policy::Policy;
 
 /// The trees of all sets.
 #[derive(Clone, Debug)]
@@ -20,18 +21,24 @@ pub(crate) struct Trees {
     uses: Vec<Use>,
 }
 
-impl Trees {
-    /// `ways`: a power of two up to 64.
-    pub fn new(sets: usize, ways: u32) -> Trees {
+impl Policy for Trees {
+    const WAYS: &str = "a power of two of at most 64";
+
+    fn allows(ways: u64) -> bool {
+        ways.is_power_of_two() && ways <= 64
+    }
+
+    fn new(sets: usize, ways: usize) -> Trees {
+        let ways = ways as u32;
         Trees {
             trees: vec![Tree::default(); sets],
             uses: (0..ways).map(|way| Use::of(way, ways)).collect(),
         }
     }
 
-    /// Uses `line`, which belongs into the ways of `set`. Empty ways are filled from the first to
-    /// the last before anything is evicted.
-    pub fn access(&mut self, ways: &mut [Line], set: usize, line: Line) -> Access {
+    /// Empty ways are filled from the first to the last before anything is evicted.
+    fn access(&mut self, lines: &mut [Line], set: usize, ways: usize, line: Line) -> Access {
+        let ways = &mut lines[set * ways..(set + 1) * ways];
         let tree = &mut self.trees[set];
         if let Some(way) = ways.iter().position(|&held| held == line) {
             tree.touch(self.uses[way]);
