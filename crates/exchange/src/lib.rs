@@ -3,8 +3,8 @@
 //! Takes a profile with its image; gives the bytes of a file that another tool takes, or the other
 //! way round. Measures nothing and changes no count.
 //!
-//! To add a format: a file with a function and a [`Format`], a line in [`FORMATS`], and a check with
-//! the tool itself in `xtask/src/export_test`.
+//! To add a format: a file with a function and a [`Format`], a line in [`FORMATS`], and a check
+//! with the tool itself in `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
 

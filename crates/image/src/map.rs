@@ -21,7 +21,7 @@ pub struct Map {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    #[error("not a map, or a damaged one: {0}")]
+    #[error("not a map, or a damaged one")]
     Seal(#[from] SealError),
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,

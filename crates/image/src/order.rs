@@ -37,7 +37,7 @@ pub struct Layout {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    #[error("not a layout, or a damaged one: {0}")]
+    #[error("not a layout, or a damaged one")]
     Seal(#[from] SealError),
     #[error("line {0}: expected \"{1} …\"")]
     Field(usize, &'static str),

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    #[error("not a profile: {0}")]
+    #[error("not a profile")]
     Json(#[from] serde_json::Error),
-    #[error("a damaged profile: {0}")]
+    #[error("a damaged profile")]
     Seal(#[from] SealError),
     #[error(
         "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again with `kernlane profile`"

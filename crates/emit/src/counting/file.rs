@@ -16,7 +16,7 @@ pub struct Counters {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CountersError {
-    #[error("not a list of counters, or a damaged one: {0}")]
+    #[error("not a list of counters, or a damaged one")]
     Seal(#[from] SealError),
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
