@@ -34,6 +34,8 @@ pub fn relink_test(tree: &Path) -> Result<()> {
     passed("a layout for another kernel is refused");
     interrupted(&kernlane, tree, &build_id, scratch.path())?;
     passed("an interrupted relink leaves nothing behind");
+    killed(&kernlane, tree, &build_id, scratch.path())?;
+    passed("a killed relink leaves no kernel and nothing running");
     ensure!(results(tree)? == before, "the tree was written to");
     passed("the tree is unchanged");
     Ok(())
@@ -118,4 +120,36 @@ fn interrupted(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path)
     ensure!(status.code() == Some(2), "an interrupted relink ended with {status}");
     ensure!(!output.exists(), "an interrupted relink left something in {}", output.display());
     Ok(())
+}
+
+/// A relink that cannot put anything back takes all that it started with it.
+fn killed(kernlane: &Path, tree: &Path, build_id: &BuildId, scratch: &Path) -> Result<()> {
+    let holder = scratch.join("killed");
+    fs::create_dir(&holder)?;
+    let output = holder.join("kernel");
+    let mut child =
+        relink(kernlane, tree, &Layout::original(build_id.clone()), scratch, &output)?.spawn()?;
+    std::thread::sleep(BEFORE_INTERRUPT);
+    ensure!(child.try_wait()?.is_none(), "the relink ended before it could be killed");
+    child.kill()?;
+    child.wait()?;
+    // A make that survived would end when it has linked the kernel.
+    while works_in(&holder) {
+        std::thread::sleep(BEFORE_INTERRUPT / 10);
+    }
+    ensure!(!output.exists(), "a killed relink left {}", output.display());
+    for entry in fs::read_dir(&holder)? {
+        for scratch in fs::read_dir(entry?.path().join("new"))? {
+            let linked = scratch?.path().join("arch/x86/boot/bzImage");
+            ensure!(!linked.exists(), "{}: make outlived a killed relink", linked.display());
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process is at work below the directory.
+fn works_in(directory: &Path) -> bool {
+    fs::read_dir("/proc").into_iter().flatten().flatten().any(|process| {
+        fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(directory))
+    })
 }

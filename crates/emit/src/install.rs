@@ -8,6 +8,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
 use image::BuildId;
+use image::sealed;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +28,9 @@ pub const MAP: &str = "vmlinux.klm";
 /// The directory in a tree that holds Kernlane's files.
 const HOME: &str = ".kernlane";
 const ORIGINAL: &str = "original";
+/// The file with the build id of the kernel that was put into the tree, and its kind.
 const RELINKED: &str = "relinked";
+const RELINKED_KIND: &str = "kernlane-relinked";
 
 /// Moves the results from `scratch` into `directory`, to the same paths as in a tree.
 pub fn into_directory(
@@ -80,15 +83,41 @@ impl OriginalLink {
     /// The path of an original result: the tree's own file, or the kept file if a relinked kernel
     /// is in its place.
     ///
-    /// `build_id` is the build id of the vmlinux that is in the tree now.
-    pub fn original_of(&self, name: &str, build_id: &BuildId) -> PathBuf {
-        if self.is_relinked(build_id) { self.original().join(name) } else { self.tree.join(name) }
+    /// `build_id` is that of the tree's vmlinux as it is now.
+    ///
+    /// # Errors
+    /// As [`OriginalLink::is_relinked`].
+    pub fn original_of(&self, name: &str, build_id: &BuildId) -> Result<PathBuf> {
+        let root = if self.is_relinked(build_id)? { self.original() } else { self.tree.clone() };
+        Ok(root.join(name))
     }
 
-    /// Whether `install` put the kernel with this build id into the tree.
-    pub fn is_relinked(&self, build_id: &BuildId) -> bool {
-        let id = fs::read_to_string(self.home().join(RELINKED)).unwrap_or_default();
-        id.trim() == build_id.0 && self.original().is_dir()
+    /// Whether the kernel of that build id is one that `install` put there.
+    ///
+    /// # Errors
+    /// The file that says so is damaged: then the kept original must not be replaced.
+    pub fn is_relinked(&self, build_id: &BuildId) -> Result<bool> {
+        let path = self.home().join(RELINKED);
+        if !path.exists() || !self.original().is_dir() {
+            return Ok(false);
+        }
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        // Once it held nothing but the build id.
+        let is_bare = text.trim_end().bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = match is_bare {
+            true => text.trim_end(),
+            false => sealed::open(RELINKED_KIND, &text)
+                .with_context(|| {
+                    format!(
+                        "{}: says which kernel was put into the tree. If vmlinux is as make left it, \
+                         remove {}; if not, run make",
+                        path.display(),
+                        self.home().display()
+                    )
+                })?
+                .trim_end(),
+        };
+        Ok(id == build_id.0)
     }
 
     /// Puts the results from `scratch`, which must be in the tree's file system, into the tree. If
@@ -103,10 +132,11 @@ impl OriginalLink {
         new: &BuildId,
         map: &str,
     ) -> Result<()> {
-        if !self.is_relinked(present) {
+        if !self.is_relinked(present)? {
             self.keep_original()?;
         }
-        output::write(&self.home().join(RELINKED), format!("{}\n", new.0).as_bytes())?;
+        let text = sealed::text(RELINKED_KIND, &format!("{}\n", new.0));
+        output::write(&self.home().join(RELINKED), text.as_bytes())?;
         let moved = existing(scratch, self.results)
             .try_for_each(|name| move_file(&scratch.join(name), &self.tree.join(name)));
         let done = moved.and_then(|()| output::write(&self.home().join(MAP), map.as_bytes()));
@@ -143,9 +173,8 @@ impl OriginalLink {
             self.tree.display()
         );
         let interrupted = present.is_none();
-        let ours = interrupted
-            || present.is_some_and(|id| self.is_relinked(id))
-            || present == self.original_id().as_ref();
+        let is_relinked = present.map_or(Ok(false), |id| self.is_relinked(id));
+        let ours = interrupted || present == self.original_id().as_ref() || is_relinked?;
         if ours {
             self.put_back()?;
         }
@@ -167,6 +196,16 @@ impl OriginalLink {
         existing(&self.original(), self.results)
             .try_for_each(|name| move_file(&fresh.join(name), &self.tree.join(name)))?;
         remove_directory(&fresh)
+    }
+}
+
+/// Removes a file, if there is one.
+pub fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            bail!("{}: cannot be removed: {error}", path.display())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -224,9 +263,9 @@ mod tests {
         let before = time("vmlinux");
         kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
         assert!(has_content(tree.path(), "new"));
-        assert!(kept.is_relinked(&id("bb")) && !kept.is_relinked(&id("aa")));
+        assert!(kept.is_relinked(&id("bb")).unwrap() && !kept.is_relinked(&id("aa")).unwrap());
         assert_eq!(
-            fs::read_to_string(kept.original_of("vmlinux", &id("bb"))).unwrap(),
+            fs::read_to_string(kept.original_of("vmlinux", &id("bb")).unwrap()).unwrap(),
             "old vmlinux"
         );
         assert!(kept.restore(Some(&id("bb"))).unwrap());
@@ -265,7 +304,25 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_midway_leaves_the_tree_unchanged() {
+    fn an_original_is_never_replaced_when_it_is_not_known_whose_kernel_is_there() {
+        let (tree, scratch) = tree("old", "new");
+        let kept = OriginalLink::of(tree.path(), &BOOTABLE);
+        kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
+        let path = kept.home().join(RELINKED);
+        let text = fs::read_to_string(&path).unwrap();
+        for at in 0..text.len() {
+            let mut damaged = text.clone().into_bytes();
+            damaged[at] ^= 1;
+            fs::write(&path, damaged).unwrap();
+            assert!(kept.install(&scratch, &id("bb"), &id("cc"), "map").is_err(), "byte {at}");
+        }
+        assert_eq!(fs::read_to_string(kept.original().join("vmlinux")).unwrap(), "old vmlinux");
+        fs::write(&path, "bb\n").unwrap();
+        assert!(kept.is_relinked(&id("bb")).unwrap(), "as it was once written");
+    }
+
+    #[test]
+    fn a_failure_midway_leaves_the_tree_as_it_was() {
         let (tree, scratch) = tree("old", "new");
         fs::remove_file(scratch.join(BOOTABLE[2])).unwrap();
         let kept = OriginalLink::of(tree.path(), &BOOTABLE);

@@ -237,9 +237,8 @@ impl BuildTree {
             make.env(name, value);
         }
         make.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut make =
-            interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
-        let status = interrupt::wait(&mut make)?;
+        let make = interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
+        let status = make.wait()?;
         if !status.success() {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
             ensure!(

@@ -21,9 +21,11 @@ use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
 use image::order::Layout;
 use image::place::{Ending, PlacedBlock, Placement};
+use image::sealed;
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -127,8 +129,8 @@ impl Originals {
             .with_context(|| tree.file("vmlinux").display().to_string())?
             .build_id;
         let kept = OriginalLink::of(&tree.path, tree.machine().results());
-        let vmlinux = if kept.is_relinked(&present) {
-            read(kept.original_of("vmlinux", &present))?
+        let vmlinux = if kept.is_relinked(&present)? {
+            read(kept.original_of("vmlinux", &present)?)?
         } else {
             now
         };
@@ -174,6 +176,7 @@ impl<'a> RewrittenTree<'a> {
         let mut hints = ObjectHints { noreturn: noreturns(tree), cuts: Vec::new() };
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let base = linked.text_base(&object).with_context(name)?;
+        layout.ensure_within(&code_of(&object, &linked)?)?;
         hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let (order, hot) = order_of(layout, &object, base);
@@ -189,11 +192,20 @@ impl<'a> RewrittenTree<'a> {
     }
 }
 
-/// Where the layout's blocks would lie after a relink, computed without linking. Code behind
-/// `.text` moves with the end of `.text`.
-///
-/// # Errors
-/// The tree is not built, is of another kernel, or cannot be rewritten.
+/// Where the object's sections of code lie in the kernel.
+fn code_of(object: &KernelObject<'_>, linked: &LinkAddresses<'_>) -> Result<Vec<Range<u64>>> {
+    let mut code = Vec::new();
+    for id in object.elf.ids() {
+        let section = object.elf.section(id);
+        if let Some(base) = linked.base_of(object, id)?.filter(|_| section.is_code()) {
+            code.push(base.0..base.0.saturating_add(section.size));
+        }
+    }
+    Ok(code)
+}
+
+/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with
+/// its end.
 pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placement> {
     let originals = Originals::read(tree)?;
     let RewrittenTree { object, linked, base, rewritten, .. } =
@@ -249,7 +261,12 @@ pub fn carry_out(
         Destination::Directory(directory) => *directory,
         Destination::Tree => &kept,
     };
-    output::in_directory(directory, |home| relink_in(tree, work, destination, Some(home), progress))
+    let in_home = |home: &Path| relink_in(tree, work, destination, Some(home), progress);
+    match destination {
+        Destination::Directory(_) => output::whole_directory(directory, in_home),
+        // In the tree, what is kept of its own link must never be under another name.
+        _ => output::in_directory(directory, in_home),
+    }
 }
 
 /// The same as `carry_out`, with Kernlane's directory given.
@@ -311,7 +328,13 @@ fn relink_in(
             &new.build_id,
             &map,
         )?,
-        _ => install::into_directory(scratch.path(), home, tree.machine().results(), &map)?,
+        _ => {
+            // A directory that is replaced lacks these until it is whole.
+            for name in [REPORT, COUNTERS, install::MAP] {
+                install::remove_file(&home.join(name))?;
+            }
+            install::into_directory(scratch.path(), home, tree.machine().results(), &map)?;
+        }
     }
     if let RelinkWork::Count = work {
         let block = |&(_, piece): &(Counter, u32)| {
@@ -324,7 +347,8 @@ fn relink_in(
         output::write(&home.join(COUNTERS), counters.to_text().as_bytes())?;
     }
     report.new_build_id = Some(new.build_id);
-    output::write(&home.join(REPORT), &serde_json::to_vec_pretty(&report)?)?;
+    let text = sealed::json(&serde_json::to_string_pretty(&report)?);
+    output::write(&home.join(REPORT), text.as_bytes())?;
     Ok(report)
 }
 
@@ -356,7 +380,10 @@ fn made_before(
     destination: &Destination<'_>,
     key: &str,
 ) -> Option<RelinkReport> {
-    let report: RelinkReport = serde_json::from_slice(&fs::read(home.join(REPORT)).ok()?).ok()?;
+    let text = fs::read_to_string(home.join(REPORT)).ok()?;
+    // What is damaged, or of a version that wrote no checksum, is made anew.
+    sealed::verify_json(&text, Some(""), true).ok()?;
+    let report: RelinkReport = serde_json::from_str(&text).ok()?;
     let root = if matches!(destination, Destination::Tree) { &tree.path } else { home };
     let there = tree.machine().results().iter().all(|name| root.join(name).is_file())
         && home.join(install::MAP).is_file();

@@ -6,12 +6,19 @@
 //! F FROM TO COUNT                   straight execution from one instruction to another
 //! ```
 
-use super::{ExportSubject, ImageCode};
+use super::{ExportSubject, Format, ImageCode, Make};
 use anyhow::Result;
 use layout::graph::EdgeKind;
 use std::fmt::Write;
 
-/// The profile as text. Returns are left out: BOLT takes the count behind a call from the call.
+/// The format.
+pub(crate) const BOLT: Format = Format {
+    name: "bolt",
+    about: "BOLT's pre-aggregated branch profile (llvm-bolt -p FILE -pa)",
+    make: Make::Counts(pre_aggregated),
+};
+
+/// The profile as text. Returns are left out: BOLT counts what is behind a call by the call.
 ///
 /// # Errors
 /// The profile belongs to another image.

@@ -6,6 +6,7 @@
 //! counts once, even if it contains the arc several times (recursion).
 
 use crate::folded::{frame, title};
+use crate::{Format, Make};
 use attribution::services::calls::{CallCost, CallNode, CallTree, NodeId, ROOT};
 use attribution::services::table::ServiceTable;
 use std::collections::{BTreeMap, HashSet};
@@ -61,7 +62,17 @@ struct FunctionCosts {
     called: BTreeMap<String, CallCost>,
 }
 
-/// The file's text. `command` tells people what was recorded.
+/// The format.
+pub(crate) const CALLGRIND: Format = Format {
+    name: "callgrind",
+    about: "Valgrind's callgrind format: functions and services with their calls (KCachegrind, callgrind_annotate)",
+    make: Make::Calls(|observed| {
+        let events = CallgrindEvents::of(&observed.table);
+        Ok(callgrind(&observed.calls, events, &observed.conditions()))
+    }),
+};
+
+/// `command`: what was recorded, for people.
 pub fn callgrind(tree: &CallTree, events: CallgrindEvents, command: &str) -> String {
     let entries = entries(tree);
     let mut total = CallCost::default();

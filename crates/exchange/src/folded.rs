@@ -1,12 +1,20 @@
 //! Folded stacks for `flamegraph.pl`, inferno, speedscope and the Firefox profiler: one line for
 //! each chain of calls, `frame;frame;… count`.
 
+use crate::{Format, Make};
 use attribution::services::annotations::ServiceKind;
 use attribution::services::calls::{CallTree, ServiceCalls};
 use std::fmt::Write;
 
-/// The instructions that each chain executed itself, as ascending lines. The first frame is user,
-/// kernel or idle, the second is the service, and functions follow.
+/// The format.
+pub(crate) const FOLDED: Format = Format {
+    name: "folded",
+    about: "Folded stacks of services and functions (flamegraph.pl, inferno, speedscope)",
+    make: Make::Calls(|observed| Ok(folded(&observed.calls))),
+};
+
+/// Instructions of each chain itself; lines ascending. The first frame is user, kernel or idle, the
+/// second the service, then come functions.
 pub fn folded(tree: &CallTree) -> String {
     let mut lines: Vec<String> = Vec::new();
     for service in &tree.services {

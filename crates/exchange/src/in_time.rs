@@ -5,14 +5,22 @@
 
 use crate::parquet::InvocationTable;
 use crate::perfetto::TraceEvents;
+use crate::{Format, Make};
 use anyhow::Result;
 use attribution::{Attribution, conditions_by_name, read, services};
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-/// Writes Chrome's trace events that touch the window, which is in nanoseconds of the guest's
-/// clock. Returns their number.
+/// The format.
+pub(crate) const PERFETTO: Format = Format {
+    name: "perfetto",
+    about: "Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)",
+    make: Make::OverTime(trace_events),
+};
+
+/// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds
+/// of the guest's clock); how many events.
 ///
 /// # Errors
 /// The recording is damaged or of another kernel, or `out` cannot be written.

@@ -12,8 +12,8 @@
 //! assert_eq!((branches.total(), branches.straight[&(0x20, 0x30)]), (4, 2));
 //! ```
 //!
-//! To add a format: a file with a function, a line in `Format`, and a check with the tool itself in
-//! `xtask/src/export_test`.
+//! To add a format: a file with a function and a [`Format`], a line in [`FORMATS`], and a check
+//! with the tool itself in `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -34,51 +34,61 @@ pub mod samples_import;
 mod tests;
 
 use anyhow::{Context, Result, bail};
+use attribution::{Attribution, ObservedRecording};
 use image::address::LinkAddr;
+use image::order::Layout;
 use image::{Block, BlockIndex, Image};
 use object::{Object, ObjectSection};
 use profile::Profile;
+use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What another tool takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// BOLT's pre-aggregated branch profile (llvm-bolt -p FILE -pa)
-    Bolt,
-    /// Calls between functions (ld.lld --call-graph-ordering-file=FILE)
-    CallGraph,
-    /// Functions in their new order (ld.lld --symbol-ordering-file=FILE)
-    SymbolOrder,
-    /// LLVM's sample profile as text (clang -fprofile-sample-use=FILE); needs DWARF
-    LlvmSamples,
-    /// Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections
-    /// of -fbasic-block-address-map
-    PropellerCc,
-    /// Propeller's order of functions and clusters (ld.lld --symbol-ordering-file=FILE)
-    PropellerLd,
-    /// Valgrind's callgrind format: functions and services with their calls (KCachegrind,
-    /// callgrind_annotate)
-    Callgrind,
-    /// Folded stacks of services and functions (flamegraph.pl, inferno, speedscope)
-    Folded,
-    /// Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)
-    Perfetto,
-    /// A directory of Parquet tables: services, functions, chains of calls, invocations (pandas,
-    /// Polars, DuckDB)
-    Parquet,
+/// A file that another tool takes.
+#[derive(Debug)]
+pub struct Format {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it holds and which tool takes it, for help.
+    pub about: &'static str,
+    /// How the file is made.
+    pub make: Make,
 }
 
-impl Format {
-    /// Whether the format needs a recording's services and chains of calls instead of counts.
-    pub fn is_of_calls(self) -> bool {
-        matches!(self, Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet)
-    }
+/// What a format is made of.
+#[derive(Debug)]
+pub enum Make {
+    /// Counts.
+    Counts(fn(&ExportSubject) -> Result<String>),
+    /// Counts, and an order of the code.
+    Order(fn(&ExportSubject, &Layout) -> Result<String>),
+    /// The services of one recording and their chains of calls.
+    Calls(fn(&ObservedRecording) -> Result<String>),
+    /// What ran in a window of time (nanoseconds of the guest's clock) of one recording, written as
+    /// it is read. Gives the number of events.
+    OverTime(fn(&Attribution, &Path, Range<u64>, &mut dyn Write) -> Result<u64>),
+    /// A directory of the tables in [`parquet`].
+    Tables,
 }
 
-/// What is exported: a profile, the image that ran, and the image's file.
+/// Every format, in the order in which help lists them.
+pub static FORMATS: &[Format] = &[
+    bolt::BOLT,
+    linker::CALL_GRAPH,
+    linker::SYMBOL_ORDER,
+    llvm_samples::LLVM_SAMPLES,
+    propeller::PROPELLER_CC,
+    propeller::PROPELLER_LD,
+    callgrind::CALLGRIND,
+    folded::FOLDED,
+    in_time::PERFETTO,
+    parquet::PARQUET,
+];
+
+/// What is exported: a profile, the image that ran, and the file that the image is of.
 pub struct ExportSubject<'a> {
-    /// The image.
+    /// The kernel's functions and blocks.
     pub image: &'a Image,
     /// The profile.
     pub profile: &'a Profile,

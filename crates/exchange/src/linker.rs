@@ -1,14 +1,28 @@
 //! Files for lld: how often functions call each other, and an order of functions.
 
-use super::ExportSubject;
+use super::{ExportSubject, Format, Make};
 use anyhow::Result;
 use image::BlockIndex;
 use image::order::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// The file for `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions
-/// count as calls.
+/// The format.
+pub(crate) const CALL_GRAPH: Format = Format {
+    name: "call-graph",
+    about: "Calls between functions (ld.lld --call-graph-ordering-file=FILE)",
+    make: Make::Counts(call_graph),
+};
+
+/// The format.
+pub(crate) const SYMBOL_ORDER: Format = Format {
+    name: "symbol-order",
+    about: "Functions in their new order (ld.lld --symbol-ordering-file=FILE)",
+    make: Make::Order(|subject, layout| Ok(symbol_order(subject, layout))),
+};
+
+/// `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions are calls,
+/// too.
 ///
 /// # Errors
 /// The profile belongs to another image.

@@ -11,7 +11,7 @@
 //! Offsets are lines from the start of the function. A line's count is the count of its most
 //! executed instruction. `llvm-symbolizer` finds the lines in the image's DWARF.
 
-use super::{ExportSubject, ImageCode, ask_llvm};
+use super::{ExportSubject, Format, ImageCode, Make, ask_llvm};
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use serde::Deserialize;
@@ -48,6 +48,13 @@ struct SampledBody {
     calls: BTreeMap<(LineOffset, String), u64>,
     inlined: BTreeMap<(LineOffset, String), SampledBody>,
 }
+
+/// The format.
+pub(crate) const LLVM_SAMPLES: Format = Format {
+    name: "llvm-samples",
+    about: "LLVM's sample profile as text (clang -fprofile-sample-use=FILE); needs DWARF",
+    make: Make::Counts(sample_profile),
+};
 
 /// The profile as text.
 ///

@@ -6,6 +6,7 @@
 //! This module computes only sums.
 
 use crate::callgrind::CallgrindEvents;
+use crate::{Format, Make};
 use anyhow::{Context, Result, bail};
 use attribution::services::LevelMisses;
 use attribution::services::annotations::ServiceKind;
@@ -40,7 +41,14 @@ enum ColumnType {
 
 use ColumnType::{Count, Real, Text};
 
-/// The services.
+/// The format.
+pub(crate) const PARQUET: Format = Format {
+    name: "parquet",
+    about: "A directory of Parquet tables: services, functions, chains of calls, invocations (pandas, Polars, DuckDB)",
+    make: Make::Tables,
+};
+
+/// The table of services.
 pub const SERVICES: TableSchema = TableSchema {
     name: "services",
     columns: &[

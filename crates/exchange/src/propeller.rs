@@ -5,7 +5,7 @@
 //! of clang is hot if it contains a hot block of the layout.
 //! `llvm/lib/CodeGen/BasicBlockSectionsProfileReader.cpp` defines the format for clang (version 1).
 
-use super::{ExportSubject, ask_llvm};
+use super::{ExportSubject, Format, Make, ask_llvm};
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::Layout;
@@ -60,7 +60,21 @@ pub struct Clusters {
     order: Vec<(String, usize)>,
 }
 
-/// The clusters of a layout: blocks of one function that lie side by side.
+/// The format.
+pub(crate) const PROPELLER_CC: Format = Format {
+    name: "propeller-cc",
+    about: "Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections of -fbasic-block-address-map",
+    make: Make::Order(|subject, layout| Ok(clusters(subject, layout)?.cc_profile())),
+};
+
+/// The format.
+pub(crate) const PROPELLER_LD: Format = Format {
+    name: "propeller-ld",
+    about: "Propeller's order of functions and clusters (ld.lld --symbol-ordering-file=FILE)",
+    make: Make::Order(|subject, layout| Ok(clusters(subject, layout)?.ld_profile())),
+};
+
+/// The clusters of a layout: blocks of one function that stand side by side.
 ///
 /// # Errors
 /// The image has no maps of blocks, or `llvm-readobj` cannot be run.

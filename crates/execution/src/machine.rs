@@ -4,7 +4,7 @@
 //! has a source or the word "assumed" beside it. A number without a source, or a cache that cannot
 //! be built, gives an error that names the rule and the line.
 //!
-//! To add a machine: write a file in `machines/`, and add its line in [`SHIPPED`].
+//! To add one: a file in `machines/`.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -16,17 +16,8 @@ use sim::{
 use std::path::Path;
 use toml::Spanned;
 
-/// The machines of Kernlane: name and file.
-const SHIPPED: &[(&str, &str)] = &[
-    ("torrellas-8k", include_str!("../../../machines/torrellas-8k.toml")),
-    ("ultrasparc-16k", include_str!("../../../machines/ultrasparc-16k.toml")),
-    ("server-32k", include_str!("../../../machines/server-32k.toml")),
-    ("server-48k", include_str!("../../../machines/server-48k.toml")),
-    ("small-core", include_str!("../../../machines/small-core.toml")),
-    ("simos-1994", include_str!("../../../machines/simos-1994.toml")),
-    ("simos-1996", include_str!("../../../machines/simos-1996.toml")),
-    ("simos-1998", include_str!("../../../machines/simos-1998.toml")),
-];
+/// The machines that come with Kernlane: name and text of each file in `machines/`.
+const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 /// The machine called `name`: a shipped one, or a file when `name` looks like a path.
 ///
@@ -151,19 +142,26 @@ enum HeldText {
     Indirect,
 }
 
+/// A replacement policy by its name.
 #[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum ReplacementText {
-    Lru,
-    TreePlru,
+#[serde(try_from = "String")]
+struct ReplacementText(Replacement);
+
+impl TryFrom<String> for ReplacementText {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<ReplacementText, String> {
+        let found = Replacement::ALL.iter().find(|policy| policy.name() == name);
+        found.copied().map(ReplacementText).ok_or_else(|| {
+            let known: Vec<&str> = Replacement::ALL.iter().map(|policy| policy.name()).collect();
+            format!("there is no replacement `{name}`; there are {}", known.join(", "))
+        })
+    }
 }
 
 impl From<ReplacementText> for Replacement {
     fn from(policy: ReplacementText) -> Replacement {
-        match policy {
-            ReplacementText::Lru => Replacement::Lru,
-            ReplacementText::TreePlru => Replacement::TreePlru,
-        }
+        policy.0
     }
 }
 
@@ -371,6 +369,10 @@ impl MachineFileReader<'_> {
 mod tests {
     use super::*;
 
+    fn text_of(name: &str) -> &'static str {
+        SHIPPED.iter().find(|(shipped, _)| *shipped == name).unwrap().1
+    }
+
     #[test]
     fn shipped_machines_are_found_by_their_name() {
         for (name, _) in SHIPPED {
@@ -400,17 +402,14 @@ mod tests {
     #[test]
     fn unknown_names_list_the_known_ones() {
         let message = format!("{:#}", find("server").unwrap_err());
-        assert!(
-            message.contains("torrellas-8k, ultrasparc-16k, server-32k, server-48k"),
-            "{message}"
-        );
+        assert!(message.contains("server-32k, server-48k, simos-1994"), "{message}");
         let message = format!("{:#}", find("no/such.toml").unwrap_err());
         assert!(message.starts_with("no/such.toml: cannot read this machine"), "{message}");
     }
 
     #[test]
-    fn impossible_machines_give_an_error_with_rule_and_line() {
-        let text = SHIPPED[2].1;
+    fn impossible_machines_name_rule_and_line() {
+        let text = text_of("server-32k");
         let cases = [
             (
                 "value = 32768",
@@ -450,8 +449,8 @@ mod tests {
     }
 
     #[test]
-    fn the_data_caches_are_described_completely_or_not_at_all() {
-        let (_, text) = SHIPPED.iter().find(|(name, _)| *name == "server-32k").unwrap();
+    fn what_lies_behind_the_l1i_is_whole_or_absent() {
+        let text = text_of("server-32k");
         let without = |section: &str| {
             let start = text.find(&format!("\n[{section}]\n")).unwrap() + 1;
             let end = text[start + 1..].find("\n[").map_or(text.len(), |at| start + 1 + at + 1);
@@ -479,15 +478,15 @@ mod tests {
             );
         }
         assert_eq!(without("dtlb"), "");
-        let (_, whole) = SHIPPED.iter().find(|(name, _)| *name == "torrellas-8k").unwrap();
+        let whole = text_of("torrellas-8k");
         assert!(parse(whole, "m.toml").unwrap().memory.is_some_and(|memory| memory.l2.is_none()));
         let none = &whole[..whole.find("[l1d]").unwrap()];
         assert_eq!(parse(none, "m.toml").unwrap().memory, None);
     }
 
     #[test]
-    fn impossible_predictors_give_an_error_with_rule_and_line() {
-        let text = SHIPPED[2].1;
+    fn impossible_predictors_name_rule_and_line() {
+        let text = text_of("server-32k");
         let line = |start: &str| 1 + text[..text.find(start).unwrap()].matches('\n').count();
         let (table, predictor) = (line("\n[branch]") + 1, line("\npredictor =") + 1);
         let cases = [
@@ -575,8 +574,8 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_give_errors_or_machines_without_a_panic() {
-        let text = SHIPPED[1].1.as_bytes();
+    fn damaged_files_are_errors_or_machines_never_panics() {
+        let text = text_of("ultrasparc-16k").as_bytes();
         let mut state = 0x0123_4567_89AB_CDEF_u64;
         for _ in 0..2000 {
             let mut bytes = text.to_vec();

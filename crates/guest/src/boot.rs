@@ -86,8 +86,8 @@ impl Boot {
         let (keeper, sockets) = keeper.unzip();
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         inherit(&mut command, sockets);
-        let child = interrupt::spawn(&mut command)
-            .with_context(|| format!("running {}", qemu.program.display()))?;
+        let child =
+            command.spawn().with_context(|| format!("running {}", qemu.program.display()))?;
         // The pipe and the sockets end when QEMU ends, if only QEMU has their other ends.
         drop(command);
         let messages = std::thread::spawn(move || {
@@ -125,12 +125,15 @@ impl Boot {
     }
 }
 
-/// Lets the program inherit the sockets.
+/// Lets the program inherit the sockets, and die with this process. Puts the program into a group
+/// of its own, so that Ctrl-C on the terminal reaches only this process.
 #[allow(unsafe_code)]
 fn inherit(command: &mut Command, sockets: Option<[OwnedFd; 2]>) {
+    command.process_group(0);
     // SAFETY: between fork and exec only system calls are made, which is safe there.
     unsafe {
         command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             for socket in sockets.iter().flatten() {
                 rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
             }

@@ -12,6 +12,7 @@ use crate::qemu::Qemu;
 use crate::request::{Conditions, Request};
 use crate::sha256_of;
 use crate::state::GuestState;
+use crate::summary;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,10 @@ const FILES: &[&str] = &[STATE, SUMMARY, Recording::CONSOLE, Recording::OUTPUT];
 /// `checkpoint.json`: the conditions of a checkpoint, and a description of its state.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CheckpointSummary {
-    /// The conditions.
+    /// The number of the format.
+    #[serde(default = "summary::oldest")]
+    pub format: u32,
+    /// The conditions under which the guest ran.
     #[serde(flatten)]
     pub conditions: Conditions,
     /// The bytes of the state.
@@ -61,13 +65,13 @@ pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<N
         explain("the guest did not stop where its state should have been saved", &outcome)
     );
     let summary = CheckpointSummary {
+        format: summary::FORMAT,
         conditions,
         state_bytes: std::fs::metadata(&state)?.len(),
         state_sha256: sha256_of(&state)?,
     };
-    let mut text = serde_json::to_string_pretty(&summary)?;
-    text.push('\n');
-    std::fs::write(draft.work.join(SUMMARY), text).context("writing the conditions")?;
+    std::fs::write(draft.work.join(SUMMARY), summary::to_json(&summary)?)
+        .context("writing the conditions")?;
     draft.publish()?;
     Ok(NewCheckpoint { summary, elapsed: outcome.elapsed })
 }
@@ -90,7 +94,7 @@ impl Checkpoint {
         let text = std::fs::read_to_string(&path).with_context(named)?;
         let checkpoint = Checkpoint {
             directory: std::path::absolute(directory)?,
-            summary: serde_json::from_str(&text).with_context(named)?,
+            summary: summary::from_json(&text).with_context(named)?,
         };
         ensure!(
             sha256_of(&checkpoint.path())? == checkpoint.summary.state_sha256,
@@ -162,17 +166,40 @@ mod tests {
         assert!(Checkpoint::open(directory.path()).is_err());
         std::fs::write(directory.path().join(STATE), "state").unwrap();
         let summary = CheckpointSummary {
+            format: summary::FORMAT,
             conditions: conditions(1),
             state_bytes: 5,
             state_sha256: sha256_of(&directory.path().join(STATE)).unwrap(),
         };
-        std::fs::write(directory.path().join(SUMMARY), serde_json::to_vec(&summary).unwrap())
-            .unwrap();
+        let text = summary::to_json(&summary).unwrap();
+        std::fs::write(directory.path().join(SUMMARY), &text).unwrap();
         let checkpoint = Checkpoint::open(directory.path()).unwrap();
         checkpoint.fits(&conditions(1)).unwrap();
         let message = checkpoint.fits(&conditions(2)).unwrap_err().to_string();
         assert!(message.contains("seed: 1, now 2") && !message.contains("memory_mb"), "{message}");
         std::fs::write(directory.path().join(STATE), "stat").unwrap();
         assert!(Checkpoint::open(directory.path()).is_err());
+    }
+
+    #[test]
+    fn damaged_conditions_are_refused() {
+        let summary = CheckpointSummary {
+            format: summary::FORMAT,
+            conditions: conditions(1),
+            state_bytes: 5,
+            state_sha256: "33".into(),
+        };
+        let read = |text: &str| {
+            let summary = summary::from_json::<CheckpointSummary>(text).ok()?;
+            Some(serde_json::to_value(summary).unwrap())
+        };
+        let text = summary::to_json(&summary).unwrap();
+        image::sealed::assert_damage_is_noticed(&text, read);
+        // Files of older versions have neither number nor checksum.
+        let old = serde_json::to_value(&summary).unwrap();
+        let mut old = old.as_object().unwrap().clone();
+        old.remove("format");
+        let old = serde_json::to_string_pretty(&old).unwrap() + "\n";
+        assert_eq!(read(&old).unwrap()["seed"], 1);
     }
 }

@@ -11,10 +11,9 @@ use crate::rootfs::RootFs;
 use crate::sha256_of;
 use crate::workload::Workload;
 use anyhow::{Context, Result, ensure};
-use host::interrupt;
+use host::{interrupt, output};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -124,15 +123,8 @@ impl GuestContents {
         if !path.is_file() {
             std::fs::create_dir_all(directory)
                 .with_context(|| format!("making {}", directory.display()))?;
-            let mut file = tempfile::NamedTempFile::new_in(directory)
-                .with_context(|| format!("writing into {}", directory.display()))?;
             let root = self.root(&debs)?;
-            let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
-            root.write(&mut out)
-                .and_then(|()| Ok(out.flush()?))
-                .with_context(|| format!("writing {}", path.display()))?;
-            drop(out);
-            file.persist(&path).with_context(|| format!("writing {}", path.display()))?;
+            output::write_with(&path, |out| root.write(out))?;
         }
         Ok(Initramfs { sha256: sha256_of(&path)?, path, packages })
     }

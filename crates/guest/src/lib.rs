@@ -36,6 +36,7 @@ pub mod record;
 mod request;
 mod rootfs;
 mod state;
+mod summary;
 mod workload;
 
 pub use boot::{GuestEnd, GuestOutcome, HostCost};

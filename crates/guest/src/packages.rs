@@ -71,8 +71,8 @@ pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
             .args(missing.iter().map(|package| format!("{}={}", package.name, package.version)))
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(directory.path().join("errors"))?);
-        let mut child = interrupt::spawn(&mut download).context("running apt-get download")?;
-        let status = interrupt::wait(&mut child)?;
+        let download = interrupt::spawn(&mut download).context("running apt-get download")?;
+        let status = download.wait()?;
         if !status.success() {
             let errors =
                 std::fs::read_to_string(directory.path().join("errors")).unwrap_or_default();

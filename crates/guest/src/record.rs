@@ -14,6 +14,7 @@ use crate::judge::{explain, judge};
 use crate::plugin;
 use crate::qemu::Qemu;
 use crate::request::{Conditions, Request};
+use crate::summary;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording as Files;
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,8 @@ pub struct RecordingTotals {
 /// recorded from the guest's boot, with a proper end.
 pub fn is_made(request: &Request) -> bool {
     let summary = || -> Option<RecordingSummary> {
-        serde_json::from_slice(&std::fs::read(Files::at(&request.output).summary()).ok()?).ok()
+        summary::from_json(&std::fs::read_to_string(Files::at(&request.output).summary()).ok()?)
+            .ok()
     };
     summary().is_some_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0
@@ -133,17 +135,16 @@ pub fn record(
     })?;
     judge(&boot, &outcome)?;
     let Followed { totals, guest_time } =
-        follower.finish().with_context(|| explain("the recording is incomplete", &outcome))?;
-    ensure!(totals.instructions() > 0, "the workload executed no instruction between its marks");
+        follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
+    ensure!(totals.instructions() > 0, "the workload executed nothing between its marks");
     let summary = RecordingSummary {
-        format: 1,
+        format: summary::FORMAT,
         conditions,
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
         totals: RecordingTotals::new(&totals, std::fs::metadata(&trace)?.len()),
     };
-    let mut text = serde_json::to_string_pretty(&summary)?;
-    text.push('\n');
-    std::fs::write(files.summary(), text).context("writing the conditions")?;
+    std::fs::write(files.summary(), summary::to_json(&summary)?)
+        .context("writing the conditions")?;
     draft.publish()?;
     Ok(FinishedRecording { summary, elapsed: outcome.elapsed, guest_time, cost: outcome.cost })
 }

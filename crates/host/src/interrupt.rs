@@ -5,9 +5,10 @@
 //! ends the process itself.
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::PipeWriter;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -28,28 +29,64 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Starts a program at the head of a group of its own: Ctrl-C on the terminal reaches only this
-/// process, and `kill` the program with all that it started. It does not outlive this process.
-pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
-    command.process_group(0);
-    // SAFETY: between fork and exec only one system call is made, which is safe there.
-    unsafe {
-        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
-    }
-    command.spawn()
+/// Kills its own group when standard input ends. A shell, so that it outlives this process: no
+/// signal of the kernel reaches all that a program started when this process is killed.
+const GUARD: &str = "read _; kill -KILL 0";
+
+/// A program that runs, with all that it starts. None of it outlives this value, nor this process,
+/// however that ends.
+pub struct Program {
+    child: Child,
+    /// Heads the group of the program and kills it when this process is gone.
+    guard: Child,
+    /// The other end of the guard's standard input.
+    _alive: PipeWriter,
 }
 
-/// Waits for a child; when interrupted, kills it and returns the error.
-pub fn wait(child: &mut Child) -> Result<ExitStatus> {
-    loop {
-        if let Some(status) = child.try_wait().context("waiting for a program")? {
-            return Ok(status);
+/// Starts a program in a group of its own: Ctrl-C on the terminal reaches only this process.
+///
+/// # Errors
+/// The program cannot be run.
+pub fn spawn(command: &mut Command) -> std::io::Result<Program> {
+    let (end, alive) = std::io::pipe()?;
+    let guard = Command::new("/bin/sh")
+        .args(["-c", GUARD])
+        .stdin(end)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    let group = Pid::from_child(&guard).as_raw_pid();
+    match command.process_group(group).spawn() {
+        Ok(child) => Ok(Program { child, guard, _alive: alive }),
+        Err(error) => {
+            kill(&mut { guard });
+            Err(error)
         }
-        if let Err(error) = check() {
-            kill(child);
-            return Err(error);
+    }
+}
+
+impl Program {
+    /// Waits for the program; when interrupted, kills it and returns the error.
+    ///
+    /// # Errors
+    /// The user has interrupted.
+    pub fn wait(mut self) -> Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.child.try_wait().context("waiting for a program")? {
+                return Ok(status);
+            }
+            check()?;
+            std::thread::sleep(POLL);
         }
-        std::thread::sleep(POLL);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        kill(&mut self.guard);
+        // The group is killed; only its exit status is left to be taken.
+        let _ = self.child.wait();
     }
 }
 
@@ -59,4 +96,74 @@ pub fn kill(child: &mut Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     let _ = child.kill();
     let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    /// A program that starts another one, which says after 3 seconds that it is still there.
+    fn parent_and_child() -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "(sleep 3; echo survived) & echo started; wait"]);
+        command
+    }
+
+    /// What is printed until all that could print is gone.
+    fn rest(from: &mut impl BufRead) -> String {
+        let mut text = String::new();
+        from.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn read_until_started(from: &mut impl BufRead) {
+        let mut line = String::new();
+        while !line.contains("started") {
+            line.clear();
+            assert!(from.read_line(&mut line).unwrap() > 0, "it has not started");
+        }
+    }
+
+    #[test]
+    fn what_a_program_started_dies_with_a_killed_parent() {
+        const VICTIM: &str = "KERNLANE_TEST_VICTIM";
+        if std::env::var_os(VICTIM).is_some() {
+            spawn(&mut parent_and_child()).unwrap().wait().unwrap();
+            return;
+        }
+        // This very test is the parent that is killed.
+        let name = "interrupt::tests::what_a_program_started_dies_with_a_killed_parent";
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(VICTIM, "")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(victim.stdout.take().unwrap());
+        read_until_started(&mut said);
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        assert!(!rest(&mut said).contains("survived"));
+    }
+
+    #[test]
+    fn what_a_program_started_dies_when_it_is_dropped() {
+        let (said, writer) = std::io::pipe().unwrap();
+        let mut said = BufReader::new(said);
+        let mut command = parent_and_child();
+        let program = spawn(command.stdout(writer)).unwrap();
+        drop(command);
+        read_until_started(&mut said);
+        drop(program);
+        assert_eq!(rest(&mut said), "");
+    }
+
+    #[test]
+    fn the_status_of_a_program_is_given() {
+        let mut command = Command::new("sh");
+        let status = spawn(command.args(["-c", "exit 7"])).unwrap().wait().unwrap();
+        assert_eq!(status.code(), Some(7));
+        assert!(spawn(&mut Command::new("/no/such/program")).is_err());
+    }
 }

@@ -3,6 +3,8 @@
 //!
 //! Takes paths and commands. Knows no kernels and no formats.
 
+#![forbid(unsafe_code)]
+
 pub mod interrupt;
 pub mod output;
 pub mod progress;

@@ -1,8 +1,20 @@
-//! Files are written whole or not at all: under another name in the same directory, then renamed.
+//! Files and directories appear under their names whole or not at all.
+//!
+//! A file is written without a name, so that nothing is left of it when the process ends early,
+//! however that ends; it gets its name when it is whole. File systems that know no files without a
+//! name (NFS, FUSE) have it under a hidden name meanwhile. A directory is made under a hidden name.
+//! What a killed process leaves under such names is removed by the next command that writes there.
 
-use anyhow::{Context, Result};
-use std::io::Write;
+use crate::scratch;
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
+
+/// What hidden names begin with.
+const HIDDEN: &str = ".kernlane-";
 
 /// Writes `bytes` to `path`, replacing what was there.
 ///
@@ -21,24 +33,96 @@ pub fn write_with<T>(
     path: &Path,
     work: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>,
 ) -> Result<T> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let named = || format!("{}: cannot be written", path.display());
-    let mut file = tempfile::NamedTempFile::new_in(directory).with_context(named)?;
-    let mut buffer = std::io::BufWriter::with_capacity(1 << 18, file.as_file_mut());
+    let mut file = Draft::new(parent_of(path)).with_context(named)?;
+    let mut buffer = io::BufWriter::with_capacity(1 << 18, file.file());
     let made = work(&mut buffer).with_context(named)?;
     buffer.flush().with_context(named)?;
     drop(buffer);
-    file.as_file().sync_all().with_context(named)?;
-    set_usual_permissions(file.path()).with_context(named)?;
-    file.persist(path).with_context(named)?;
+    file.publish(path).with_context(named)?;
     Ok(made)
 }
 
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// A file that is being written.
+enum Draft {
+    Nameless(File),
+    Hidden(tempfile::NamedTempFile),
+}
+
+impl Draft {
+    fn new(directory: &Path) -> io::Result<Draft> {
+        scratch::remove_abandoned(directory, HIDDEN);
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match open(directory, flags, Mode::from_raw_mode(0o600)) {
+            Ok(file) => Ok(Draft::Nameless(file.into())),
+            // The file system has no such files; any other cause shows again here.
+            Err(_) => tempfile::Builder::new()
+                .prefix(&scratch::own(HIDDEN))
+                .tempfile_in(directory)
+                .map(Draft::Hidden),
+        }
+    }
+
+    fn file(&mut self) -> &mut File {
+        match self {
+            Draft::Nameless(file) => file,
+            Draft::Hidden(file) => file.as_file_mut(),
+        }
+    }
+
+    /// Gives the file its name, and its place on the disk.
+    fn publish(mut self, path: &Path) -> io::Result<()> {
+        set_usual_permissions(self.file())?;
+        self.file().sync_all()?;
+        match self {
+            Draft::Hidden(file) => file.persist(path).map(drop).map_err(|error| error.error),
+            Draft::Nameless(file) => {
+                // A link never replaces a file, but a renamed file does.
+                let hidden = tempfile::Builder::new().prefix(&scratch::own(HIDDEN)).make_in(
+                    parent_of(path),
+                    |hidden| {
+                        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+                        Ok(linkat(CWD, own, CWD, hidden, AtFlags::SYMLINK_FOLLOW)?)
+                    },
+                )?;
+                hidden.into_temp_path().persist(path).map_err(|error| error.error)
+            }
+        }
+    }
+}
+
+/// Does `work` in the directory `path`, which is made if there is none, under a hidden name until
+/// `work` is done: then it has all files or does not exist. In a directory that is there already
+/// `work` is done in place. `work` takes the path that it is to write to.
+///
+/// # Errors
+/// The directory cannot be made, or what `work` gives.
+pub fn whole_directory<T>(path: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    if path.exists() {
+        return in_directory(path, work);
+    }
+    let named = || format!("{}: cannot be made", path.display());
+    let parent = parent_of(path);
+    std::fs::create_dir_all(parent).with_context(named)?;
+    let holder = scratch::directory(parent, HIDDEN)?;
+    let made = std::fs::canonicalize(holder.path()).with_context(named)?.join("new");
+    std::fs::create_dir(&made).with_context(named)?;
+    let done = work(&made)?;
+    ensure!(!path.exists(), "{}: was made by another command meanwhile", path.display());
+    std::fs::rename(&made, path).with_context(named)?;
+    Ok(done)
+}
+
 /// Does `work` in `path`, by its canonical name, making the directory if there is none; one that
-/// was made is removed again if nothing has come of it.
+/// was made is removed again if nothing has come of it. For work of several steps, whose results
+/// are each worth keeping.
 ///
 /// # Errors
 /// The directory cannot be made, or what `work` gives.
@@ -56,9 +140,9 @@ pub fn in_directory<T>(path: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Re
 }
 
 /// Temporary files are for their owner alone; results are for everyone.
-fn set_usual_permissions(path: &Path) -> std::io::Result<()> {
+fn set_usual_permissions(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
 }
 
 #[cfg(test)]
@@ -75,6 +159,63 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         let error = write(&directory.path().join("none/result"), b"").unwrap_err();
         assert!(error.to_string().ends_with("none/result: cannot be written"));
+    }
+
+    fn names_in(directory: &Path) -> Vec<std::ffi::OsString> {
+        let entries = std::fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    /// So that nothing is left when the process is killed meanwhile.
+    #[test]
+    fn a_file_has_no_name_while_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("result");
+        write_with(&path, |file| {
+            file.write_all(b"one")?;
+            file.flush()?;
+            assert!(names_in(directory.path()).is_empty());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(names_in(directory.path()), ["result"]);
+    }
+
+    #[test]
+    fn a_file_with_a_hidden_name_is_published_and_removed_like_a_nameless_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("result");
+        let hidden = || {
+            let prefix = scratch::own(HIDDEN);
+            let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory.path());
+            Draft::Hidden(file.unwrap())
+        };
+        drop(hidden());
+        assert!(names_in(directory.path()).is_empty());
+        let mut draft = hidden();
+        draft.file().write_all(b"one").unwrap();
+        draft.publish(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        // No process has a number beyond the kernel's limit of 2^22.
+        std::fs::write(directory.path().join(".kernlane-4194305-a"), "").unwrap();
+        write(&path, b"two").unwrap();
+        assert_eq!(names_in(directory.path()), ["result"]);
+    }
+
+    #[test]
+    fn a_directory_appears_when_it_is_whole() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("tables");
+        let failed = whole_directory(&path, |made| -> Result<()> {
+            write(&made.join("one"), b"1")?;
+            assert!(!path.exists());
+            anyhow::bail!("the second one")
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "the second one");
+        assert!(names_in(parent.path()).is_empty());
+        whole_directory(&path, |made| write(&made.join("one"), b"1")).unwrap();
+        whole_directory(&path, |made| write(&made.join("two"), b"2")).unwrap();
+        assert_eq!((names_in(parent.path()).len(), names_in(&path).len()), (1, 2));
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! is a terminal, else nothing; remarks go to standard error in any case. Never writes to standard
 //! output, and never fails: a command goes on when nobody sees it.
 
+use crate::interrupt;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::fmt::Arguments;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -49,9 +50,18 @@ impl Progress {
         self.0.inc(by);
     }
 
-    /// What is read from it counts as done.
+    /// What is read from it counts as done. Reading fails when the user has interrupted.
     pub fn reading<R: Read>(&self, from: R) -> impl Read + use<R> {
-        self.0.wrap_read(from)
+        Interruptible(self.0.wrap_read(from))
+    }
+}
+
+struct Interruptible<R>(R);
+
+impl<R: Read> Read for Interruptible<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        interrupt::check().map_err(io::Error::other)?;
+        self.0.read(buffer)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Scratch directories: removed when the command ends, and by the next command when that was killed
-//! before it could.
+//! Scratch files and directories: removed when the command ends, and by the next command when that
+//! was killed before it could.
 
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -14,12 +14,18 @@ use tempfile::TempDir;
 pub fn directory(parent: &Path, prefix: &str) -> Result<TempDir> {
     remove_abandoned(parent, prefix);
     tempfile::Builder::new()
-        .prefix(&format!("{prefix}{}-", std::process::id()))
+        .prefix(&own(prefix))
         .tempdir_in(parent)
         .with_context(|| format!("{}: no scratch directory can be made in it", parent.display()))
 }
 
-fn remove_abandoned(parent: &Path, prefix: &str) {
+/// What the names begin with that are this process's.
+pub(crate) fn own(prefix: &str) -> String {
+    format!("{prefix}{}-", std::process::id())
+}
+
+/// Removes what processes that are gone have left in `parent`.
+pub(crate) fn remove_abandoned(parent: &Path, prefix: &str) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name
@@ -28,7 +34,10 @@ fn remove_abandoned(parent: &Path, prefix: &str) {
             .and_then(|(process, _)| process.parse::<u32>().ok());
         if process.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists()) {
             // The next command tries again.
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = match entry.file_type() {
+                Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(entry.path()),
+                _ => std::fs::remove_file(entry.path()),
+            };
         }
     }
 }
@@ -50,9 +59,11 @@ mod tests {
             std::fs::create_dir(parent.path().join(name)).unwrap();
             std::fs::write(parent.path().join(name).join("file"), "").unwrap();
         }
+        std::fs::write(parent.path().join(".x-4194305-file"), "").unwrap();
         let made = directory(parent.path(), ".x-").unwrap();
         assert!(made.path().is_dir());
         assert!(!parent.path().join(&abandoned).exists());
+        assert!(!parent.path().join(".x-4194305-file").exists());
         assert!([alive, foreign].iter().all(|name| parent.path().join(name).join("file").exists()));
     }
 }

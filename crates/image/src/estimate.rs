@@ -12,6 +12,7 @@ use crate::runs::LayoutRuns;
 use crate::{BlockEnd, Image, ImageFunction};
 use anyhow::{Result, ensure};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Places `image`'s movable blocks in the layout's order, beginning at the address of the first
 /// movable block.
@@ -25,6 +26,7 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
         layout.build_id.0,
         image.build_id.0
     );
+    layout.ensure_within(&code_of(image))?;
     let mut movables = movables(image);
     let Some(first) = movables.first() else {
         return Ok(Placement::default());
@@ -45,7 +47,20 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
     Ok(placement)
 }
 
-/// The blocks of movable functions. Glued blocks become one.
+/// Where each section's code lies, from its first function to its last one.
+fn code_of(image: &Image) -> Vec<Range<u64>> {
+    let mut sections: Vec<(&str, Range<u64>)> = Vec::new();
+    for function in &image.functions {
+        let end = function.addr.0 + function.size;
+        match sections.last_mut().filter(|(name, _)| *name == function.section) {
+            Some((_, code)) => code.end = code.end.max(end),
+            None => sections.push((&function.section, function.addr.0..end)),
+        }
+    }
+    sections.into_iter().map(|(_, code)| code).collect()
+}
+
+/// The blocks of functions that may move; glued ones are one.
 fn movables(image: &Image) -> Vec<MovableBlock> {
     let functions: Vec<&ImageFunction> = image
         .functions
@@ -262,5 +277,14 @@ mod tests {
         let other = Layout { build_id: BuildId("0b".to_owned()), ..layout(&[]) };
         let message = placement(&image(), &other).unwrap_err().to_string();
         assert_eq!(message, "the layout is for the kernel 0b, but the image is of 0a");
+    }
+
+    #[test]
+    fn a_run_outside_of_the_image_is_refused() {
+        assert!(placement(&image(), &layout(&[(64, 8)])).is_ok());
+        for outside in [(64, 9), (80, 4), (0x0010_0000, 64)] {
+            let message = placement(&image(), &layout(&[outside])).unwrap_err().to_string();
+            assert!(message.contains("lies outside of the kernel's code"), "{message}");
+        }
     }
 }

@@ -29,6 +29,7 @@ pub mod object;
 pub mod order;
 pub mod place;
 pub mod runs;
+pub mod sealed;
 mod symbols;
 pub mod vmlinux;
 

@@ -8,6 +8,7 @@
 use crate::BuildId;
 use crate::address::LinkAddr;
 use crate::place::{Ending, PlacedBlock, Placement};
+use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
 
 /// A placement, and the kernel whose blocks it moved.
@@ -22,9 +23,9 @@ pub struct Map {
 /// Why a text is not a map. Numbers are lines.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// The first line is not a map's.
-    #[error("not a map: the first line is not \"{MAGIC}\"")]
-    Magic,
+    /// The text is not a sealed map.
+    #[error("not a map, or a damaged one")]
+    Seal(#[from] SealError),
     /// The second line does not name the kernel.
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
@@ -42,8 +43,11 @@ pub enum MapError {
     /// The last line is missing.
     #[error("cut off: there is no \"end\" line")]
     CutOff,
+    /// Text follows the last line.
+    #[error("line {0}: nothing may stand behind the \"end\" line")]
+    BehindEnd(usize),
     /// The last line announces another number of blocks.
-    #[error("the \"end\" line announces {said} blocks, but the file has {found}")]
+    #[error("the \"end\" line says {said} blocks, but {found} stand before it")]
     Count {
         /// The announced number.
         said: usize,
@@ -52,13 +56,17 @@ pub enum MapError {
     },
 }
 
-/// A map's first line.
-pub const MAGIC: &str = "kernlane-map 1";
+const KIND: &str = "kernlane-map";
 
 impl Map {
+    /// Whether a text is a map, not another kind of file.
+    pub fn is_map(text: &str) -> bool {
+        text.starts_with(KIND)
+    }
+
     /// The file's text.
     pub fn to_text(&self) -> String {
-        let mut text = format!("{MAGIC}\nkernel {}\n", self.build_id.0);
+        let mut text = format!("kernel {}\n", self.build_id.0);
         for b in &self.placement.blocks {
             let ending = match b.ending {
                 Ending::Same => "same",
@@ -72,24 +80,25 @@ impl Map {
             );
         }
         let _ = writeln!(text, "end {}", self.placement.blocks.len());
-        text
+        sealed::text(KIND, &text)
     }
 
-    /// Reads what `to_text` wrote.
+    /// Reads what `to_text` wrote, and the older format without a checksum.
     ///
     /// # Errors
     /// The first broken rule, with its line.
     pub fn from_text(text: &str) -> Result<Map, MapError> {
-        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
-        if lines.next().is_none_or(|(_, line)| line != MAGIC) {
-            return Err(MapError::Magic);
-        }
+        // The first line is read already.
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
         let build_id = BuildId(kernel.ok_or(MapError::Kernel)?.to_owned());
         let mut blocks: Vec<PlacedBlock> = Vec::new();
-        for (number, line) in lines {
+        while let Some((number, line)) = lines.next() {
             if let Some(said) = line.strip_prefix("end ") {
                 let said = said.parse().map_err(|_| MapError::CutOff)?;
+                if let Some((number, _)) = lines.next() {
+                    return Err(MapError::BehindEnd(number));
+                }
                 if said != blocks.len() {
                     return Err(MapError::Count { said, found: blocks.len() });
                 }
@@ -164,12 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn the_text_matches_its_documentation() {
-        let wanted = "kernlane-map 1\nkernel 5f3c\n\
+    fn the_text_is_as_documented() {
+        let wanted = "kernlane-map 2\nkernel 5f3c\n\
             ffffffff81000000 40 ffffffff81200000 43 0 inverted\n\
             ffffffff81000040 2 ffffffff81200100 0 5 dropped\n\
             ffffffff81000050 10 ffffffff81100000 10 2 same\n\
             end 3\n";
+        let wanted = format!("{wanted}sha256 {}\n", sealed::sha256(wanted.as_bytes()));
         assert_eq!(example().to_text(), wanted);
     }
 
@@ -181,16 +191,20 @@ mod tests {
     }
 
     #[test]
-    fn a_text_cut_off_anywhere_is_refused() {
+    fn damage_is_noticed() {
+        sealed::assert_damage_is_noticed(&example().to_text(), |text| Map::from_text(text).ok());
+    }
+
+    /// A format without a checksum cannot tell all damage, but is read.
+    #[test]
+    fn damage_of_the_older_format_never_panics() {
         let text = example().to_text();
+        let text = format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap());
+        assert_eq!(Map::from_text(&text), Ok(example()));
+        assert_eq!(Map::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(7)));
         for cut in 0..text.len() - 2 {
             assert!(Map::from_text(&text[..cut]).is_err(), "cut at {cut}");
         }
-    }
-
-    #[test]
-    fn a_damaged_text_never_panics() {
-        let text = example().to_text();
         let mut state = 1u64;
         for _ in 0..20_000 {
             let mut damaged = text.clone().into_bytes();

@@ -6,7 +6,9 @@
 
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// Blocks that stay together: they are consecutive in the old image and in the new order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +42,9 @@ pub struct Layout {
 /// Why a text is not a layout.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The first line is not a layout's.
-    #[error("not a layout: the first line is not \"{MAGIC}\"")]
-    Magic,
+    /// The text is not a sealed layout.
+    #[error("not a layout, or a damaged one")]
+    Seal(#[from] SealError),
     /// A header line is missing or has a bad value: its number and its key.
     #[error("line {0}: expected \"{1} …\"")]
     Field(usize, &'static str),
@@ -63,8 +65,11 @@ pub enum LayoutError {
     /// The last line is missing.
     #[error("cut off: there is no \"end\" line")]
     CutOff,
+    /// Text follows the last line.
+    #[error("line {0}: nothing may stand behind the \"end\" line")]
+    BehindEnd(usize),
     /// The last line announces another number of runs.
-    #[error("the \"end\" line announces {said} runs, but the file has {found}")]
+    #[error("the \"end\" line says {said} runs, but {found} stand before it")]
     Count {
         /// The announced number.
         said: usize,
@@ -72,16 +77,28 @@ pub enum LayoutError {
         found: usize,
     },
     /// More runs are announced as hot than there are.
-    #[error("the \"hot\" line announces {hot} hot runs, but the file has only {runs} runs")]
+    #[error("{hot} runs are said to be hot, but there are only {runs}")]
     Hot {
         /// The announced number of hot runs.
         hot: usize,
         /// The number of runs in the file.
         runs: usize,
     },
+    /// A run is not in the code of the image that the layout is applied to.
+    #[error(
+        "the run of {size:#x} bytes at {start} ({name}) lies outside of the kernel's code: the layout is damaged, or of another kernel; make it again"
+    )]
+    Outside {
+        /// Where the run begins.
+        start: LinkAddr,
+        /// Its size, in bytes.
+        size: u64,
+        /// The run's name in the file.
+        name: String,
+    },
 }
 
-const MAGIC: &str = "kernlane-layout 1";
+const KIND: &str = "kernlane-layout";
 
 impl Layout {
     /// A layout that keeps the original order.
@@ -99,25 +116,41 @@ impl Layout {
     /// The file's text.
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{MAGIC}\nkernel {}\nalgorithm {}\nseed {}\nprofile {}\nhot {}\n",
+            "kernel {}\nalgorithm {}\nseed {}\nprofile {}\nhot {}\n",
             self.build_id.0, self.algorithm, self.seed, self.profile, self.hot
         );
         for run in &self.runs {
             let _ = writeln!(text, "{} {:x} {}", run.start, run.size, run.name);
         }
         let _ = writeln!(text, "end {}", self.runs.len());
-        text
+        sealed::text(KIND, &text)
     }
 
-    /// Reads what `to_text` wrote.
+    /// Makes sure that every run lies within a stretch of `code`.
+    ///
+    /// # Errors
+    /// The first run that does not.
+    pub fn ensure_within(&self, code: &[Range<u64>]) -> Result<(), LayoutError> {
+        let is_inside = |run: &&Run| {
+            let holds =
+                |code: &Range<u64>| code.start <= run.start.0 && run.start.0 + run.size <= code.end;
+            code.iter().any(holds)
+        };
+        match self.runs.iter().find(|run| !is_inside(run)) {
+            Some(Run { start, size, name }) => {
+                Err(LayoutError::Outside { start: *start, size: *size, name: name.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reads what `to_text` wrote, and the older format without a checksum.
     ///
     /// # Errors
     /// The first broken rule, with its line or address.
     pub fn from_text(text: &str) -> Result<Self, LayoutError> {
-        let mut lines = text.lines().enumerate().map(|(n, line)| (n + 1, line));
-        if lines.next().map(|(_, line)| line) != Some(MAGIC) {
-            return Err(LayoutError::Magic);
-        }
+        // The first line is read already.
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
         let mut number = 1;
         let mut field = |key: &'static str| {
             number += 1;
@@ -136,9 +169,12 @@ impl Layout {
         let hot = hot.parse().map_err(|_| LayoutError::Field(line, "hot"))?;
 
         let mut runs = Vec::new();
-        for (number, line) in lines {
+        while let Some((number, line)) = lines.next() {
             if let Some(said) = line.strip_prefix("end ") {
                 let said = said.parse().map_err(|_| LayoutError::Field(number, "end"))?;
+                if let Some((number, _)) = lines.next() {
+                    return Err(LayoutError::BehindEnd(number));
+                }
                 let layout = Self { build_id, algorithm, seed, profile, hot, runs };
                 return layout.checked(said);
             }
@@ -206,19 +242,41 @@ mod tests {
     }
 
     #[test]
-    fn a_text_cut_off_anywhere_is_refused() {
+    fn a_damaged_text_is_refused() {
+        sealed::assert_damage_is_noticed(&example().to_text(), |text| Layout::from_text(text).ok());
+    }
+
+    /// The example in the format without a checksum.
+    fn old_text() -> String {
         let text = example().to_text();
-        for end in 0..text.trim_end().len() {
-            assert!(Layout::from_text(&text[..end]).is_err(), "cut at {end}");
-        }
+        format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap())
     }
 
     #[test]
-    fn the_error_names_the_broken_rule() {
-        let broken = |from: &str, to: &str| {
-            Layout::from_text(&example().to_text().replace(from, to)).unwrap_err()
-        };
-        assert_eq!(broken("layout 1", "layout 2"), LayoutError::Magic);
+    fn the_format_without_a_checksum_is_read() {
+        assert_eq!(Layout::from_text(&old_text()), Ok(example()));
+        let behind = format!("{}sha25x 9a31\n", old_text());
+        assert_eq!(Layout::from_text(&behind), Err(LayoutError::BehindEnd(10)));
+    }
+
+    #[test]
+    fn a_run_outside_of_the_code_is_named() {
+        let start = 0xffff_ffff_8100_0000;
+        let within = |size: u64| example().ensure_within(&[0..16, start..start + size]);
+        assert_eq!(within(0x130), Ok(()));
+        let message = within(0x12f).unwrap_err().to_string();
+        assert!(
+            message
+                .starts_with("the run of 0x20 bytes at ffffffff81000110 (vfs_read) lies outside")
+        );
+    }
+
+    #[test]
+    fn broken_rules_are_named() {
+        let broken =
+            |from: &str, to: &str| Layout::from_text(&old_text().replace(from, to)).unwrap_err();
+        let unknown = SealError::Format(KIND, "3".into());
+        assert_eq!(broken("layout 1", "layout 3"), LayoutError::Seal(unknown));
         assert_eq!(broken("end 2", "end 3"), LayoutError::Count { said: 3, found: 2 });
         assert_eq!(broken("hot 1", "hot 3"), LayoutError::Hot { hot: 3, runs: 2 });
         assert_eq!(broken(" 20 ", " 0 "), LayoutError::Extent(7));

@@ -158,7 +158,9 @@ fn what_does_not_belong_together_is_refused() {
     let whole = std::fs::read(at.join("loop.rec/trace.klt")).unwrap();
     std::fs::create_dir(at.join("cut.rec")).unwrap();
     std::fs::write(at.join("cut.rec/trace.klt"), &whole[..whole.len() - 20]).unwrap();
-    let cases: [(&[&str], &str); 8] = [
+    let sealed = image::sealed::text("kernlane-map", "kernel 0b\nend 0\n");
+    std::fs::write(at.join("damaged.klm"), sealed.replace("0b", "0c")).unwrap();
+    let cases: [(&[&str], &str); 9] = [
         (&["replay", "none.rec"], "kernlane: none.rec/trace.klt: No such file or directory"),
         (&["replay", "cut.rec"], "kernlane: cut.rec/trace.klt: the recording is damaged: "),
         (&["replay", "loop.rec", "-m", "pdp-11"], "kernlane: no machine is called pdp-11"),
@@ -168,6 +170,10 @@ fn what_does_not_belong_together_is_refused() {
             "kernlane: other is of the kernel with build id 0b, but loop.rec/trace.klt of 00ae",
         ),
         (&["replay", "loop.rec", "-l", "rubbish.kll"], "kernlane: rubbish.kll: not a layout"),
+        (
+            &["replay", "loop.rec", "-l", "damaged.klm"],
+            "kernlane: damaged.klm: not a map, or a damaged one: the last line is not the checksum",
+        ),
         (
             &["replay", "loop.rec", "-l", "straight.klm", "-l", "straight.klm"],
             "kernlane: straight.klm: two layouts have the name",

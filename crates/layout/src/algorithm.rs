@@ -1,136 +1,128 @@
 //! The registry of layout algorithms and their names.
 //!
-//! Input: a name. Output: the order that the algorithm makes with the parameters of its paper.
+//! Takes a name; gives the order that the algorithm makes with its paper's parameters.
+//!
+//! To add an algorithm: its file, and its row in the table below.
 
-use crate::balanced_partitioning::{BalancedPartitioningParameters, balanced_partitioning};
-use crate::cdsort::{CdSortParameters, ext_tsp_cdsort};
-use crate::chang_hwu::{ChangHwuParameters, chang_hwu};
-use crate::codestitcher::{CodestitcherParameters, codestitcher};
-use crate::ext_tsp::ext_tsp;
-use crate::ext_tsp_parameters::ExtTspParameters;
-use crate::global::ext_tsp_global;
-use crate::gloy_smith::{GloySmithParameters, gloy_smith};
 use crate::graph::{Graph, Ordered};
-use crate::joint::{JointParameters, joint};
-use crate::kerninst::{KernInstParameters, kerninst};
-use crate::opts::{LoopArea, OptSParameters, opts};
-use crate::packed::{PackedParameters, packed};
-use crate::pettis_hansen::{PettisHansenParameters, pettis_hansen};
-use crate::reference::{self, Grain, RandomParameters, ReverseParameters};
+use crate::opts::{LoopArea, OptSParameters};
+use crate::reference::{Grain, RandomParameters, ReverseParameters};
 use crate::validate::InputError;
+use crate::{
+    balanced_partitioning, cdsort, chang_hwu, codestitcher, ext_tsp, global, gloy_smith, joint,
+    kerninst, opts, packed, pettis_hansen, reference,
+};
 use std::fmt;
 use std::str::FromStr;
 
-/// A layout algorithm. `docs/algorithms/` has a page for each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Algorithm {
-    /// The original order of the blocks.
-    Original,
+/// What an algorithm uses of a profile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Uses {
+    /// Nothing: it is a control.
+    Nothing,
+    /// Counts.
+    Counts,
+    /// Counts and [`Graph::temporal_edges`].
+    TemporalEdges,
+}
+
+/// A row of the table.
+struct Row {
+    name: &'static str,
+    uses: Uses,
+    /// Orders a graph. Only controls look at the seed.
+    order: fn(&Graph, u64) -> Result<Ordered, InputError>,
+}
+
+/// Makes [`Algorithm`] of one table: variant, name in commands and files, what it uses, and its
+/// function with its paper's parameters.
+macro_rules! algorithms {
+    ($($(#[$attribute:meta])* $variant:ident, $name:literal, $uses:ident, $order:expr;)*) => {
+        /// A layout algorithm. `docs/algorithms/` has a page for each.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Algorithm {
+            $($(#[$attribute])* $variant,)*
+        }
+
+        impl Algorithm {
+            /// Every algorithm, in the order in which tables list them.
+            pub const ALL: [Algorithm; [$($name),*].len()] = [$(Algorithm::$variant),*];
+
+            fn row(self) -> Row {
+                match self {
+                    $(Algorithm::$variant => {
+                        Row { name: $name, uses: Uses::$uses, order: $order }
+                    })*
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    /// The blocks as they were.
+    Original, "original", Nothing, |graph, _| reference::original(graph);
     /// All blocks, the last first.
-    Reverse,
-    /// All functions, the last first, with their blocks in the original order.
-    ReverseFunctions,
-    /// All blocks, shuffled.
-    Random,
-    /// All functions, shuffled, with their blocks in the original order.
-    RandomFunctions,
+    Reverse, "reverse", Nothing, |graph, _| reversed(graph, Grain::Blocks);
+    /// The last function first, each as it was.
+    ReverseFunctions, "reverse-functions", Nothing, |graph, _| reversed(graph, Grain::Functions);
+    /// All blocks shuffled.
+    Random, "random", Nothing, |graph, seed| shuffled(graph, Grain::Blocks, seed);
+    /// Functions shuffled, each as it was.
+    RandomFunctions, "random-functions", Nothing,
+        |graph, seed| shuffled(graph, Grain::Functions, seed);
     /// Pettis and Hansen's chains, splitting and "closest is best".
-    PettisHansen,
+    PettisHansen, "pettis-hansen", Counts,
+        |graph, _| pettis_hansen::pettis_hansen(graph, &Default::default());
     /// Chang and Hwu's traces and depth-first order of functions (C-H).
-    ChangHwu,
+    ChangHwu, "chang-hwu", Counts, |graph, _| chang_hwu::chang_hwu(graph, &Default::default());
     /// KernInst's groups of functions with hot chunks.
-    KernInst,
+    KernInst, "kerninst", Counts, |graph, _| kerninst::kerninst(graph, &Default::default());
     /// Torrellas' sequences from the kernel's entries, with the SelfConfFree area.
-    OptS,
-    /// OptS with the loops of many iterations in an area of their own.
-    OptL,
-    /// OptS with loops that contain calls placed together with their callees, so that they do not
+    OptS, "opts", Counts, |graph, _| opts::opts(graph, &Default::default());
+    /// OptS with loops of many iterations apart.
+    OptL, "optl", Counts, |graph, _| with_loops(graph, LoopArea::Behind);
+    /// OptS with loops that call placed with their callees so that they do not conflict.
+    Call, "call", Counts, |graph, _| with_loops(graph, LoopArea::WithCallees);
+    /// ext-TSP for blocks, C3 for functions, cold code behind.
+    ExtTsp, "ext-tsp", Counts, |graph, _| ext_tsp::ext_tsp(graph, &Default::default());
+    /// ext-TSP for blocks, CDSort for functions, cold code behind.
+    ExtTspCdSort, "ext-tsp-cdsort", Counts,
+        |graph, _| cdsort::ext_tsp_cdsort(graph, &Default::default(), &Default::default());
+    /// ext-TSP for blocks, balanced partitioning for functions, cold code behind.
+    BalancedPartitioning, "balanced-partitioning", Counts,
+        |graph, _| balanced_partitioning::balanced_partitioning(graph, &Default::default());
+    /// ext-TSP for blocks; functions aligned by Gloy and Smith so that those that alternate do not
     /// conflict.
-    Call,
-    /// ext-TSP for blocks, C3 for functions, cold code at the end.
-    ExtTsp,
-    /// ext-TSP for blocks, CDSort for functions, cold code at the end.
-    ExtTspCdSort,
-    /// ext-TSP for blocks, balanced partitioning for functions, cold code at the end.
-    BalancedPartitioning,
-    /// ext-TSP for blocks. Functions are aligned by Gloy and Smith so that functions that alternate
-    /// do not conflict.
-    GloySmith,
-    /// Codestitcher's chains across functions, collocated by page and by large page.
-    Codestitcher,
-    /// One ext-TSP over the blocks of all functions, with calls and returns, cold code at the end.
-    ExtTspGlobal,
-    /// `ExtTspGlobal` with joint misses: code that misses together shares lines.
-    Joint,
-    /// Segments of one ext-TSP. Segments that are needed in the same epochs share lines.
+    GloySmith, "gloy-smith", TemporalEdges,
+        |graph, _| gloy_smith::gloy_smith(graph, &Default::default());
+    /// Codestitcher's chains across functions, collocated by page and large page.
+    Codestitcher, "codestitcher", Counts,
+        |graph, _| codestitcher::codestitcher(graph, &Default::default());
+    /// One ext-TSP over the blocks of all functions, calls and returns too, cold code behind.
+    ExtTspGlobal, "ext-tsp-global", Counts,
+        |graph, _| global::ext_tsp_global(graph, &Default::default());
+    /// The same with joint misses: code that misses together in one line.
+    Joint, "joint", Counts, |graph, _| joint::joint(graph, &Default::default());
+    /// Segments of one ext-TSP, those needed in the same stretches of time in the same lines.
     #[default]
-    Packed,
+    Packed, "packed", Counts, |graph, _| packed::packed(graph, &Default::default());
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order in which tables list them.
-    pub const ALL: [Algorithm; 19] = [
-        Algorithm::Original,
-        Algorithm::Reverse,
-        Algorithm::ReverseFunctions,
-        Algorithm::Random,
-        Algorithm::RandomFunctions,
-        Algorithm::PettisHansen,
-        Algorithm::ChangHwu,
-        Algorithm::KernInst,
-        Algorithm::OptS,
-        Algorithm::OptL,
-        Algorithm::Call,
-        Algorithm::ExtTsp,
-        Algorithm::ExtTspCdSort,
-        Algorithm::BalancedPartitioning,
-        Algorithm::GloySmith,
-        Algorithm::Codestitcher,
-        Algorithm::ExtTspGlobal,
-        Algorithm::Joint,
-        Algorithm::Packed,
-    ];
-
-    /// The name in commands and files.
+    /// What it is called in commands and files.
     pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::Original => "original",
-            Algorithm::Reverse => "reverse",
-            Algorithm::ReverseFunctions => "reverse-functions",
-            Algorithm::Random => "random",
-            Algorithm::RandomFunctions => "random-functions",
-            Algorithm::PettisHansen => "pettis-hansen",
-            Algorithm::ChangHwu => "chang-hwu",
-            Algorithm::KernInst => "kerninst",
-            Algorithm::OptS => "opts",
-            Algorithm::OptL => "optl",
-            Algorithm::Call => "call",
-            Algorithm::ExtTsp => "ext-tsp",
-            Algorithm::ExtTspCdSort => "ext-tsp-cdsort",
-            Algorithm::BalancedPartitioning => "balanced-partitioning",
-            Algorithm::GloySmith => "gloy-smith",
-            Algorithm::Codestitcher => "codestitcher",
-            Algorithm::ExtTspGlobal => "ext-tsp-global",
-            Algorithm::Joint => "joint",
-            Algorithm::Packed => "packed",
-        }
+        self.row().name
     }
 
     /// Whether the algorithm uses the profile. The others are controls.
     pub fn uses_counts(self) -> bool {
-        !matches!(
-            self,
-            Algorithm::Original
-                | Algorithm::Reverse
-                | Algorithm::ReverseFunctions
-                | Algorithm::Random
-                | Algorithm::RandomFunctions
-        )
+        self.row().uses != Uses::Nothing
     }
 
     /// Whether the algorithm uses [`Graph::temporal_edges`], which take long to count.
     pub fn uses_temporal_edges(self) -> bool {
-        self == Algorithm::GloySmith
+        self.row().uses == Uses::TemporalEdges
     }
 }
 
@@ -156,49 +148,24 @@ impl FromStr for Algorithm {
     }
 }
 
-/// Orders `graph` by `algorithm` with the parameters of its paper. Only the random orders use
-/// `seed`.
+/// Orders `graph` by `algorithm` with its paper's parameters. Only the random ones look at `seed`.
 ///
 /// # Errors
-/// The graph breaks a rule, or is too large for the algorithm.
+/// The graph breaks a rule ([`crate::validate`]).
 pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, InputError> {
-    match algorithm {
-        Algorithm::Original => reference::original(graph),
-        Algorithm::Reverse => {
-            reference::reverse(graph, &ReverseParameters { grain: Grain::Blocks })
-        }
-        Algorithm::ReverseFunctions => {
-            reference::reverse(graph, &ReverseParameters { grain: Grain::Functions })
-        }
-        Algorithm::Random => {
-            reference::random(graph, &RandomParameters { grain: Grain::Blocks, seed })
-        }
-        Algorithm::RandomFunctions => {
-            reference::random(graph, &RandomParameters { grain: Grain::Functions, seed })
-        }
-        Algorithm::PettisHansen => pettis_hansen(graph, &PettisHansenParameters::default()),
-        Algorithm::ChangHwu => chang_hwu(graph, &ChangHwuParameters::default()),
-        Algorithm::KernInst => kerninst(graph, &KernInstParameters::default()),
-        Algorithm::OptS => opts(graph, &OptSParameters::default()),
-        Algorithm::OptL => opts(graph, &with_loops(LoopArea::Behind)),
-        Algorithm::Call => opts(graph, &with_loops(LoopArea::WithCallees)),
-        Algorithm::ExtTsp => ext_tsp(graph, &ExtTspParameters::default()),
-        Algorithm::ExtTspCdSort => {
-            ext_tsp_cdsort(graph, &ExtTspParameters::default(), &CdSortParameters::default())
-        }
-        Algorithm::BalancedPartitioning => {
-            balanced_partitioning(graph, &BalancedPartitioningParameters::default())
-        }
-        Algorithm::GloySmith => gloy_smith(graph, &GloySmithParameters::default()),
-        Algorithm::Codestitcher => codestitcher(graph, &CodestitcherParameters::default()),
-        Algorithm::ExtTspGlobal => ext_tsp_global(graph, &ExtTspParameters::default()),
-        Algorithm::Joint => joint(graph, &JointParameters::default()),
-        Algorithm::Packed => packed(graph, &PackedParameters::default()),
-    }
+    (algorithm.row().order)(graph, seed)
 }
 
-fn with_loops(loop_area: LoopArea) -> OptSParameters {
-    OptSParameters { loop_area, ..OptSParameters::default() }
+fn reversed(graph: &Graph, grain: Grain) -> Result<Ordered, InputError> {
+    reference::reverse(graph, &ReverseParameters { grain })
+}
+
+fn shuffled(graph: &Graph, grain: Grain, seed: u64) -> Result<Ordered, InputError> {
+    reference::random(graph, &RandomParameters { grain, seed })
+}
+
+fn with_loops(graph: &Graph, loop_area: LoopArea) -> Result<Ordered, InputError> {
+    opts::opts(graph, &OptSParameters { loop_area, ..OptSParameters::default() })
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@
 //! the blocks in their new order. The crate knows nothing of ELF, kernels or files. It never gives
 //! addresses: the placement does.
 //!
-//! To add an algorithm: write a file with
-//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, register it in
-//! [`Algorithm`], and write a page in `docs/algorithms/`. The tests in `tests/` then fuzz it
-//! together with the others.
+//! To add an algorithm: a file with
+//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a row in `algorithm.rs`,
+//! and a page in `docs/algorithms/`. The tests in `tests/` then fuzz it with all the others.
 //!
 //! * [`validate()`] checks the rules of a graph, which every algorithm relies on.
 //! * [`check()`] checks an order. It shares no code with the algorithms.

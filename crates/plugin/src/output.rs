@@ -12,9 +12,11 @@ use trace::{RecordingHeader, RecordingTotals, RecordingWriter, WriteError};
 /// take 1.5 MiB.
 const QUEUE: usize = 4;
 
-/// Few messages exist at once, and a batch holds its events on the heap. A box would add an
-/// allocation for each batch and save nothing.
-#[allow(clippy::large_enum_variant)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "few exist at once, and a batch holds its events elsewhere: boxing it would add an \
+              allocation a batch and save nothing"
+)]
 enum WriterMessage {
     Batch(Batch),
     /// Write the clean end.

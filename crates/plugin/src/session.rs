@@ -476,7 +476,8 @@ mod recording {
     unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
         guarded_recording(|_, recording| {
             let progress = recording.progress.get();
-            // SAFETY: `instrument` made the pointer from a box that is never freed.
+            // SAFETY: QEMU hands back what was registered with the callback: a `CheckedTranslation`
+            // that is never freed.
             let checked = unsafe { checked.cast::<CheckedTranslation>().as_ref() };
             if let (Some(verify), Some(checked)) = (&mut recording.verify, checked) {
                 verify.entered(checked, progress);

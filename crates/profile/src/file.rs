@@ -4,14 +4,17 @@
 use crate::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use image::BuildId;
 use image::address::LinkAddr;
+use image::sealed::{self, SealError};
 use layout::graph::{EdgeKind, SeedClass};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    #[error("not a profile: {0}")]
+    #[error("not a profile")]
     Json(#[from] serde_json::Error),
+    #[error("a damaged profile")]
+    Seal(#[from] SealError),
     #[error(
         "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again with `kernlane profile`"
     )]
@@ -25,9 +28,10 @@ pub enum ProfileError {
 }
 
 /// 2: joint misses; 3: temporal-relationship edges; 4: in which epochs blocks ran; 5: the field's
-/// terms as names.
+/// terms as names, and a checksum.
 const FORMAT: u32 = 5;
-/// The oldest format that is still read: its other names are the aliases of [`Document`].
+/// The oldest format that is still read: its other names are the aliases of [`Document`]. It has no
+/// checksum.
 const OLDEST: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
@@ -47,6 +51,9 @@ struct Document {
     block_epochs: Vec<(String, String)>,
     processes: Vec<ProcessRow>,
     outside: Vec<(String, u64)>,
+    /// Written by [`sealed::json`].
+    #[serde(default, skip_serializing)]
+    sha256: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -96,22 +103,24 @@ impl Profile {
             block_epochs: epoch_rows(&self.block_epochs),
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
+            sha256: None,
         };
-        let mut text =
+        let text =
             serde_json::to_string(&document).expect("rows of strings and integers are always JSON");
-        text.push('\n');
-        text
+        sealed::json(&text)
     }
 
-    /// Reads what `to_json` wrote.
+    /// Reads what `to_json` wrote, and the format before it.
     ///
     /// # Errors
-    /// No JSON, another format, or a row with a word that is none.
+    /// No JSON, another format, a damaged file, or a row with a word that is none.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
         let document: Document = serde_json::from_str(text)?;
         if !(OLDEST..=FORMAT).contains(&document.kernlane_profile) {
             return Err(ProfileError::Format(document.kernlane_profile));
         }
+        let is_sealed = document.kernlane_profile > OLDEST;
+        sealed::verify_json(text, document.sha256.as_deref(), is_sealed)?;
         let edge = |(from, to, kind, count): (String, String, String, u64)| {
             Ok(((address(&from)?, address(&to)?), (named(&EDGE_KINDS, &kind)?, count)))
         };
@@ -253,31 +262,48 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_profile_cut_off_anywhere_is_refused() {
+    fn a_damaged_profile_is_refused() {
         let text = example().to_json();
-        for end in 0..text.trim_end().len() {
-            assert!(Profile::from_json(&text[..end]).is_err(), "cut at {end}");
-        }
+        sealed::assert_damage_is_noticed(&text, |text| Profile::from_json(text).ok());
+    }
+
+    /// The example in the format without a checksum.
+    fn old_json() -> String {
+        let sealed = example().to_json();
+        let (fields, _) = sealed.rsplit_once(",\n").unwrap();
+        format!("{fields}}}\n")
+            .replace("\"kernlane_profile\":5", "\"kernlane_profile\":4")
+            .replace("\"temporal_edges\"", "\"alternations\"")
+            .replace("\"block_epochs\"", "\"presences\"")
     }
 
     #[test]
     fn broken_rows_are_named() {
         let broken = |from: &str, to: &str| {
-            Profile::from_json(&example().to_json().replace(from, to)).unwrap_err().to_string()
+            Profile::from_json(&old_json().replace(from, to)).unwrap_err().to_string()
         };
         assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
         assert!(broken("0000000000000005", "00000000000000g5").contains("are no epochs"));
         assert!(broken("0000000000000005", "5").contains("are no epochs"));
         assert!(broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is no hexadecimal address"));
-        assert!(broken("\"kernlane_profile\":5", "\"kernlane_profile\":1").contains("format 1"));
+        assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":1").contains("format 1"));
+        assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":5").contains("damaged"));
     }
 
     #[test]
-    fn the_names_of_format_4_are_read() {
-        let old = (example().to_json())
-            .replace("\"kernlane_profile\":5", "\"kernlane_profile\":4")
-            .replace("\"temporal_edges\"", "\"alternations\"")
-            .replace("\"block_epochs\"", "\"presences\"");
-        assert_eq!(Profile::from_json(&old).unwrap(), example());
+    fn format_4_is_read() {
+        assert_eq!(Profile::from_json(&old_json()).unwrap(), example());
+    }
+
+    #[test]
+    fn a_damaged_checksum_and_format_number_are_no_old_profile() {
+        let text = example().to_json().replace("\"kernlane_profile\":5", "\"kernlane_profile\":4");
+        let checksum = text.find("\"sha256\"").unwrap();
+        for at in checksum - 1..text.len() {
+            let mut damaged = text.clone().into_bytes();
+            damaged[at] ^= 1;
+            assert!(Profile::from_json(std::str::from_utf8(&damaged).unwrap()).is_err());
+        }
+        assert!(Profile::from_json(&text).is_err());
     }
 }

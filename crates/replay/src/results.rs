@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, bail};
 pub use execution::branches::Predictions;
 use image::BuildId;
+use image::sealed;
 use serde::{Deserialize, Serialize};
 use sim::{MissCounts, PerMode, TakenBranches};
 use std::collections::BTreeMap;
@@ -12,51 +13,74 @@ use std::path::Path;
 /// The layout name of a kernel as its own build laid it out.
 pub const ORIGINAL: &str = "original";
 
-const FORMAT: u32 = 1;
+/// 2: with a checksum.
+const FORMAT: u32 = 2;
+/// The oldest format that is still read. It has no checksum.
+const OLDEST: u32 = 1;
 
-/// A file of result rows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A file of rows.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ResultFile {
-    /// The number of the file format.
-    pub format: u32,
-    /// The rows.
+    /// The rows, in the order of the file.
     pub rows: Vec<ResultRow>,
 }
 
+/// The file.
+#[derive(Deserialize)]
+struct Document {
+    format: u32,
+    rows: Vec<ResultRow>,
+    #[serde(default)]
+    sha256: Option<String>,
+}
+
 impl ResultFile {
-    /// A file of these rows, in the current format.
+    /// A file of these rows.
     pub fn new(rows: Vec<ResultRow>) -> ResultFile {
-        ResultFile { format: FORMAT, rows }
+        ResultFile { rows }
     }
 
-    /// Reads a file, or `results.json` in a directory.
+    /// The rows in a file, or in `results.json` of a directory.
     ///
     /// # Errors
-    /// The file cannot be read, is not a file of results, or has an unknown format.
+    /// The file cannot be read, is damaged, or is none of results.
     pub fn read(path: &Path) -> Result<ResultFile> {
         let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
-        let text = std::fs::read(&file)
+        let text = std::fs::read_to_string(&file)
             .with_context(|| format!("{}: cannot read these results", file.display()))?;
-        let results: ResultFile = serde_json::from_slice(&text)
-            .with_context(|| format!("{}: not a file of results", file.display()))?;
-        if results.format != FORMAT {
-            bail!(
-                "{}: results of format {}, only {FORMAT} is known",
-                file.display(),
-                results.format
-            );
-        }
-        Ok(results)
+        ResultFile::from_json(&text).with_context(|| file.display().to_string())
     }
 
-    /// The file's text.
+    /// Reads what `to_json` wrote, and the format before it.
     ///
     /// # Errors
-    /// A number cannot be written as JSON.
+    /// No JSON of results, another format, or a damaged file.
+    pub fn from_json(text: &str) -> Result<ResultFile> {
+        let document: Document = serde_json::from_str(text).context("not a file of results")?;
+        if !(OLDEST..=FORMAT).contains(&document.format) {
+            bail!(
+                "results of format {}; this version reads formats {OLDEST} to {FORMAT}: make them \
+                 again with `kernlane replay --json`",
+                document.format
+            );
+        }
+        sealed::verify_json(text, document.sha256.as_deref(), document.format > OLDEST)
+            .context("damaged results")?;
+        Ok(ResultFile { rows: document.rows })
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// A number in the rows is none that JSON has.
     pub fn to_json(&self) -> Result<String> {
-        let mut text = serde_json::to_string_pretty(self)?;
-        text.push('\n');
-        Ok(text)
+        #[derive(Serialize)]
+        struct Fields<'a> {
+            format: u32,
+            rows: &'a [ResultRow],
+        }
+        let fields = Fields { format: FORMAT, rows: &self.rows };
+        Ok(sealed::json(&serde_json::to_string_pretty(&fields)?))
     }
 }
 
@@ -271,6 +295,18 @@ mod tests {
     }
 
     #[test]
+    fn damaged_results_are_refused() {
+        // Small, since every byte is damaged in many ways.
+        let mut row = original();
+        row.functions.truncate(1);
+        let text = ResultFile::new(vec![row]).to_json().unwrap();
+        sealed::assert_damage_is_noticed(&text, |text| ResultFile::from_json(text).ok());
+        let unnumbered = text.replacen("\"format\": 2", "\"format\": 1", 1);
+        assert!(ResultFile::from_json(&unnumbered).is_err());
+        assert!(ResultFile::from_json(&unnumbered.replace("sha256", "sha25x")).is_err());
+    }
+
+    #[test]
     fn other_files_are_named_errors() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("r.json");
@@ -279,6 +315,8 @@ mod tests {
         std::fs::write(&path, "{}").unwrap();
         assert!(message().contains("r.json: not a file of results: missing field"));
         std::fs::write(&path, "{\"format\": 9, \"rows\": []}").unwrap();
-        assert!(message().contains("results of format 9, only 1 is known"));
+        assert!(message().contains("results of format 9; this version reads formats 1 to 2"));
+        std::fs::write(&path, "{\"format\": 1, \"rows\": []}\n").unwrap();
+        assert_eq!(ResultFile::read(&path).unwrap(), ResultFile::new(Vec::new()));
     }
 }

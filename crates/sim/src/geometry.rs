@@ -1,18 +1,10 @@
 //! The geometry of a cache or TLB, checked once. An impossible geometry gives an error that names
 //! the rule.
 
+pub use crate::replacement::Replacement;
 use thiserror::Error;
 
-/// How the victim of a set is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replacement {
-    /// True least-recently-used.
-    Lru,
-    /// Tree pseudo-LRU: one bit per inner node of a binary tree over the ways.
-    TreePlru,
-}
-
-/// The numbers of sets and ways, and how a victim is chosen.
+/// Sets × ways, and how a victim is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheGeometry {
     sets: u32,
@@ -35,9 +27,9 @@ pub enum GeometryError {
         "the number of sets must be a power of two, because address bits choose the set; not {0}"
     )]
     Sets(u64),
-    #[error("tree-plru needs a power of two of at most 64 ways, not {0}")]
-    PlruWays(u64),
-    #[error("at most {max} lines can be simulated, not {lines}", max = CacheGeometry::MAX_LINES)]
+    #[error("{} needs {} ways, not {ways}", replacement.name(), replacement.ways())]
+    Ways { replacement: Replacement, ways: u64 },
+    #[error("at most {max} lines are simulated, not {lines}", max = CacheGeometry::MAX_LINES)]
     TooLarge { lines: u64 },
 }
 
@@ -99,8 +91,8 @@ impl CacheGeometry {
         if !sets.is_power_of_two() {
             return Err(GeometryError::Sets(sets));
         }
-        if replacement == Replacement::TreePlru && !(ways.is_power_of_two() && ways <= 64) {
-            return Err(GeometryError::PlruWays(ways));
+        if !replacement.allows(ways) {
+            return Err(GeometryError::Ways { replacement, ways });
         }
         Ok(CacheGeometry { sets: sets as u32, ways: ways as u32, replacement })
     }
@@ -152,8 +144,8 @@ mod tests {
             ((8192, 3, 32, Lru), NotWholeSets { size: 8192, ways: 3, line: 32 }),
             ((8200, 1, 32, Lru), NotWholeSets { size: 8200, ways: 1, line: 32 }),
             ((48 << 10, 8, 64, Lru), Sets(96)),
-            ((48 << 10, 12, 64, TreePlru), PlruWays(12)),
-            ((8192, 128, 64, TreePlru), PlruWays(128)),
+            ((48 << 10, 12, 64, TreePlru), Ways { replacement: TreePlru, ways: 12 }),
+            ((8192, 128, 64, TreePlru), Ways { replacement: TreePlru, ways: 128 }),
             ((u64::MAX - 63, 1, 64, Lru), TooLarge { lines: u64::MAX / 64 }),
             ((8192, u64::MAX, 64, Lru), NotWholeSets { size: 8192, ways: u64::MAX, line: 64 }),
         ];

@@ -11,6 +11,7 @@
 
 use crate::access::{CacheAccess, occupied};
 use crate::line::LineId;
+use crate::policy::Policy;
 
 /// The trees of all sets.
 #[derive(Clone, Debug)]
@@ -20,18 +21,30 @@ pub(crate) struct PlruTrees {
     uses: Vec<PlruUse>,
 }
 
-impl PlruTrees {
-    /// `ways` must be a power of two up to 64.
-    pub fn new(sets: usize, ways: u32) -> PlruTrees {
+impl Policy for PlruTrees {
+    const WAYS: &str = "a power of two of at most 64";
+
+    fn allows(ways: u64) -> bool {
+        ways.is_power_of_two() && ways <= 64
+    }
+
+    fn new(sets: usize, ways: usize) -> PlruTrees {
+        let ways = ways as u32;
         PlruTrees {
             trees: vec![PlruTree::default(); sets],
             uses: (0..ways).map(|way| PlruUse::of(way, ways)).collect(),
         }
     }
 
-    /// Uses `line` in the ways of `set`. Empty ways are filled from the first to the last before a
-    /// line is evicted.
-    pub fn access(&mut self, ways: &mut [LineId], set: usize, line: LineId) -> CacheAccess {
+    /// Empty ways are filled from the first to the last before anything is evicted.
+    fn access(
+        &mut self,
+        lines: &mut [LineId],
+        set: usize,
+        ways: usize,
+        line: LineId,
+    ) -> CacheAccess {
+        let ways = &mut lines[set * ways..(set + 1) * ways];
         let tree = &mut self.trees[set];
         if let Some(way) = ways.iter().position(|&held| held == line) {
             tree.touch(self.uses[way]);

@@ -3,6 +3,7 @@
 
 use image::BuildId;
 use image::address::LinkAddr;
+use image::sealed::{self, SealError};
 use std::fmt::Write as _;
 
 /// The counters of a counting kernel, in the order in which their counts lie in memory.
@@ -15,8 +16,8 @@ pub struct Counters {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CountersError {
-    #[error("not a list of counters: the first line is not \"{MAGIC}\"")]
-    Magic,
+    #[error("not a list of counters, or a damaged one")]
+    Seal(#[from] SealError),
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
     #[error("line {0}: expected an address in hexadecimal, above the one before")]
@@ -29,28 +30,26 @@ pub enum CountersError {
     End(usize, usize),
 }
 
-const MAGIC: &str = "kernlane-counters 1";
+const KIND: &str = "kernlane-counters";
 
 impl Counters {
     /// The file's text.
     pub fn to_text(&self) -> String {
-        let mut text = format!("{MAGIC}\nkernel {}\n", self.build_id.0);
+        let mut text = format!("kernel {}\n", self.build_id.0);
         for block in &self.blocks {
             let _ = writeln!(text, "{block:x}");
         }
         let _ = writeln!(text, "end {}", self.blocks.len());
-        text
+        sealed::text(KIND, &text)
     }
 
-    /// Reads what `to_text` wrote.
+    /// Reads what `to_text` wrote, and the older format without a checksum.
     ///
     /// # Errors
     /// The first broken rule, with its line.
     pub fn from_text(text: &str) -> Result<Self, CountersError> {
-        let mut lines = (1..).zip(text.lines());
-        if lines.next().map(|(_, line)| line) != Some(MAGIC) {
-            return Err(CountersError::Magic);
-        }
+        // The first line is read already.
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
         let build_id =
             BuildId(kernel.filter(|id| !id.is_empty()).ok_or(CountersError::Kernel)?.to_owned());
@@ -94,32 +93,19 @@ mod tests {
     }
 
     #[test]
-    fn a_list_cut_off_anywhere_is_refused() {
+    fn damage_is_noticed() {
         let text = example().to_text();
-        for end in 0..text.len() {
-            assert!(Counters::from_text(&text[..end]).is_err(), "cut at {end}");
-        }
+        sealed::assert_damage_is_noticed(&text, |text| Counters::from_text(text).ok());
     }
 
     #[test]
-    fn any_byte_changed_is_read_or_named() {
+    fn broken_rules_are_named() {
         let text = example().to_text();
-        for at in 0..text.len() {
-            for byte in [b' ', b'\n', b'0', b'f', b'x'] {
-                let mut bytes = text.clone().into_bytes();
-                bytes[at] = byte;
-                if let Ok(read) = Counters::from_text(std::str::from_utf8(&bytes).unwrap()) {
-                    assert_eq!(Counters::from_text(&read.to_text()), Ok(read));
-                }
-            }
-        }
-        assert_eq!(
-            Counters::from_text(&text.replace("end 2", "end 3")),
-            Err(CountersError::End(5, 2))
-        );
-        assert_eq!(
-            Counters::from_text(&text.replace("60020010", "60010000")),
-            Err(CountersError::Address(4))
-        );
+        let old = format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap());
+        assert_eq!(Counters::from_text(&old), Ok(example()));
+        let broken = |from: &str, to: &str| Counters::from_text(&old.replace(from, to));
+        assert_eq!(broken("end 2", "end 3"), Err(CountersError::End(5, 2)));
+        assert_eq!(broken("end 2\n", "end 2\nx\n"), Err(CountersError::End(5, 2)));
+        assert_eq!(broken("60020010", "60010000"), Err(CountersError::Address(4)));
     }
 }

@@ -5,16 +5,18 @@ use crate::command::profile::Input;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
-use clap::{Args, ValueEnum};
-use exchange::{
-    ExportSubject, Format, bolt, callgrind, callgrind::CallgrindEvents, folded, in_time, linker,
-    llvm_samples, parquet, propeller,
-};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use exchange::callgrind::CallgrindEvents;
+use exchange::{ExportSubject, FORMATS, Format, Make, in_time, parquet};
+use host::interrupt;
 use host::outln;
 use host::output;
+use image::order::Layout;
 use image::vmlinux;
 use serde::Serialize;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::{Chunk, RecordingReader, StreamEvent, events};
@@ -36,9 +38,9 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub input: Input,
 
-    /// The format to write
-    #[arg(long, short, value_enum)]
-    pub format: Format,
+    /// What to write
+    #[arg(long, short, value_parser = formats())]
+    pub format: &'static Format,
 
     /// The algorithm of the formats that carry an order
     #[arg(long, short, default_value = "ext-tsp", value_parser = algorithms())]
@@ -62,10 +64,19 @@ pub struct ExportArgs {
     pub json: bool,
 }
 
+/// Reads the name of a format; help, man pages and completions list the names.
+fn formats() -> impl TypedValueParser<Value = &'static Format> {
+    let value = |format: &Format| PossibleValue::new(format.name).help(format.about);
+    PossibleValuesParser::new(FORMATS.iter().map(value)).try_map(|name| {
+        let found = FORMATS.iter().find(|format| format.name == name);
+        found.ok_or_else(|| format!("no format is called {name}"))
+    })
+}
+
 /// What was written.
 #[derive(Serialize)]
 struct Written<'a> {
-    format: String,
+    format: &'static str,
     output: &'a Path,
     #[serde(flatten)]
     amount: Amount,
@@ -81,31 +92,33 @@ enum Amount {
 }
 
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
-    let amount = match args.format {
-        Format::Perfetto => Amount::Events(over_time(args)?),
-        Format::Parquet => Amount::Tables(tables(args)?),
-        format => {
-            let text = if format.is_of_calls() { of_calls(args)? } else { of_counts(args)? };
-            output::write(&args.output, text.as_bytes())?;
-            Amount::Lines(text.lines().count() as u64)
+    interrupt::catch()?;
+    let amount = match args.format.make {
+        Make::Counts(make) => lines(args, &of_counts(args, |subject, _| make(subject))?)?,
+        Make::Order(make) => {
+            lines(args, &of_counts(args, |subject, layout| make(subject, &layout()?))?)?
         }
+        Make::Calls(make) => {
+            let recording = whole_recording(args)?;
+            lines(args, &make(&attribution(args)?.observed(recording)?)?)?
+        }
+        Make::OverTime(make) => Amount::Events(over_time(args, make)?),
+        Make::Tables => Amount::Tables(tables(args)?),
     };
     print(args, amount)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn lines(args: &ExportArgs, text: &str) -> Result<Amount> {
+    output::write(&args.output, text.as_bytes())?;
+    Ok(Amount::Lines(text.lines().count() as u64))
 }
 
 fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
     let path = args.output.display();
     match (args.json, &amount) {
         (true, _) => {
-            let written = Written {
-                format: args
-                    .format
-                    .to_possible_value()
-                    .map_or(String::new(), |value| value.get_name().to_owned()),
-                output: &args.output,
-                amount,
-            };
+            let written = Written { format: args.format.name, output: &args.output, amount };
             outln!("{}", serde_json::to_string_pretty(&written)?)
         }
         (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
@@ -119,7 +132,8 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
 /// The one recording of formats of services and calls.
 fn recording(args: &ExportArgs) -> Result<&Path> {
     let [recording] = &args.input.recordings[..] else {
-        bail!("{:?} takes one recording, {} are given", args.format, args.input.recordings.len());
+        let given = args.input.recordings.len();
+        bail!("{} takes one recording, {given} are given", args.format.name);
     };
     ensure!(
         recording.is_dir(),
@@ -134,8 +148,11 @@ fn attribution(args: &ExportArgs) -> Result<Attribution> {
     Attribution::open(&args.input.kernel, args.annotations.as_deref(), &machines)
 }
 
-/// Writes while it reads, because a recording can be larger than memory.
-fn over_time(args: &ExportArgs) -> Result<u64> {
+/// Written as the recording is read: it may be longer than memory.
+fn over_time(
+    args: &ExportArgs,
+    make: fn(&Attribution, &Path, Range<u64>, &mut dyn Write) -> Result<u64>,
+) -> Result<u64> {
     let recording = recording(args)?;
     args.input.part.validate()?;
     let attribution = attribution(args)?;
@@ -146,9 +163,7 @@ fn over_time(args: &ExportArgs) -> Result<u64> {
             (args.input.part.from * all) as u64..(args.input.part.until * all).ceil() as u64
         }
     };
-    output::write_with(&args.output, |out| {
-        in_time::trace_events(&attribution, recording, window, out)
-    })
+    output::write_with(&args.output, |out| make(&attribution, recording, window, out))
 }
 
 /// Nanoseconds of the guest's clock.
@@ -177,7 +192,7 @@ fn tables(args: &ExportArgs) -> Result<Vec<&'static str>> {
     let observed = attribution.observed(recording)?;
     let (events, conditions) =
         (CallgrindEvents::of(&observed.table), observed.conditions_by_name());
-    output::in_directory(&args.output, |directory| {
+    output::whole_directory(&args.output, |directory| {
         let path =
             |schema: &parquet::TableSchema| directory.join(format!("{}.parquet", schema.name));
         let tasks = output::write_with(&path(&parquet::INVOCATIONS), |out| {
@@ -212,40 +227,19 @@ fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     recording(args)
 }
 
-fn of_calls(args: &ExportArgs) -> Result<String> {
-    let recording = whole_recording(args)?;
-    let observed = attribution(args)?.observed(recording)?;
-    Ok(match args.format {
-        Format::Callgrind => callgrind::callgrind(
-            &observed.calls,
-            CallgrindEvents::of(&observed.table),
-            &observed.conditions(),
-        ),
-        _ => folded::folded(&observed.calls),
-    })
-}
-
-fn of_counts(args: &ExportArgs) -> Result<String> {
+/// What `make` makes of the counts, and of the layout by `--algorithm` if it asks for that.
+fn of_counts(
+    args: &ExportArgs,
+    make: impl FnOnce(&ExportSubject, &dyn Fn() -> Result<Layout>) -> Result<String>,
+) -> Result<String> {
     ensure!(
         args.machine.is_none() && args.annotations.is_none(),
-        "{:?} holds counts, which no machine and no annotation changes",
-        args.format
+        "{} holds counts, which no machine and no annotation changes",
+        args.format.name
     );
     let image = args.input.image()?;
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let path = vmlinux::path(&args.input.kernel);
     let subject = ExportSubject { image: &image, profile: &profile, path: &path };
-    let layout =
-        || Ok::<_, anyhow::Error>(Ground::new(&image, &profile)?.lay_out(args.algorithm, 0)?.0);
-    Ok(match args.format {
-        Format::Bolt => bolt::pre_aggregated(&subject)?,
-        Format::CallGraph => linker::call_graph(&subject)?,
-        Format::SymbolOrder => linker::symbol_order(&subject, &layout()?),
-        Format::LlvmSamples => llvm_samples::sample_profile(&subject)?,
-        Format::PropellerCc => propeller::clusters(&subject, &layout()?)?.cc_profile(),
-        Format::PropellerLd => propeller::clusters(&subject, &layout()?)?.ld_profile(),
-        Format::Callgrind | Format::Folded | Format::Perfetto | Format::Parquet => {
-            bail!("{:?} is made of calls", args.format)
-        }
-    })
+    make(&subject, &|| Ok(Ground::new(&image, &profile)?.lay_out(args.algorithm, 0)?.0))
 }

@@ -33,7 +33,9 @@ pub fn man(args: &ManArgs, table: Command) -> Result<ExitCode> {
     let mut table = without_help(table);
     // Gives every command its full name and its inherited options.
     table.build();
-    output::in_directory(&args.directory, |directory| write_pages(directory, &table, "kernlane"))?;
+    output::whole_directory(&args.directory, |directory| {
+        write_pages(directory, &table, "kernlane")
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

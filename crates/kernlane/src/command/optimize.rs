@@ -194,15 +194,18 @@ impl Road<'_> {
             self.say(&format!("using the existing kernel {}", directory.display()))?;
         } else {
             self.say("relinking")?;
-            let relinked = {
+            // Until it is whole and checked, it is not there already.
+            match fs::remove_file(&done) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| done.display().to_string());
+                }
+                _ => {}
+            }
+            {
                 let progress = Progress::new("reading the kernel");
                 let destination = relink::Destination::Directory(&directory);
-                relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?
-            };
-            output::write(
-                &directory.join("relink.json"),
-                serde_json::to_string_pretty(&relinked)?.as_bytes(),
-            )?;
+                relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?;
+            }
             self.check(algorithm, &directory)?;
             // Written last, so that only a checked kernel is reused.
             output::write(&done, text.as_bytes())?;

@@ -1,0 +1,37 @@
+//! The build script of the crates that have files for users built in: `workloads/*.toml` and
+//! `machines/*.toml` become a table of names and texts, in the order of the names. So a new file
+//! needs no line of code.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+fn main() {
+    let directory = match &*variable("CARGO_PKG_NAME") {
+        "kernlane-guest" => "workloads",
+        "kernlane-execution" => "machines",
+        name => panic!("{name} has no directory of files here"),
+    };
+    let directory = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../..").join(directory);
+    // Covers files that come and go. A file that changes is known by its `include_str`.
+    println!("cargo::rerun-if-changed={}", directory.display());
+    println!("cargo::rerun-if-changed=../shipped.rs");
+    let mut files: Vec<PathBuf> = fs::read_dir(&directory)
+        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
+        .map(|entry| entry.expect("a directory can be listed").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    files.sort();
+    let rows: String = files
+        .iter()
+        .map(|path| {
+            let name = path.file_stem().expect("a file has a name").display().to_string();
+            format!("    ({name:?}, include_str!({:?})),\n", path.display().to_string())
+        })
+        .collect();
+    let output = Path::new(&variable("OUT_DIR")).join("shipped.rs");
+    fs::write(output, format!("&[\n{rows}]\n")).expect("OUT_DIR can be written to");
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}
