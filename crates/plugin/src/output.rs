@@ -11,9 +11,11 @@ use trace::{Header, Totals, WriteError, Writer};
 /// Batches on their way. With the one being filled and the one being written: 1.5 MiB.
 const QUEUE: usize = 4;
 
-/// Few of them exist at once, and a batch holds its events elsewhere: boxing it would add an
-/// allocation a batch and save nothing.
-#[allow(clippy::large_enum_variant)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "few exist at once, and a batch holds its events elsewhere: boxing it would add an \
+              allocation a batch and save nothing"
+)]
 enum Message {
     Batch(Batch),
     /// Write the clean end.

@@ -470,9 +470,10 @@ mod recording {
     unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
         guarded_recording(|_, recording| {
             let progress = recording.progress.get();
-            if let (Some(verify), Some(checked)) =
-                (&mut recording.verify, unsafe { checked.cast::<Checked>().as_ref() })
-            {
+            // SAFETY: QEMU hands back what was registered with the callback: a `Checked` that is
+            // never freed.
+            let checked = unsafe { checked.cast::<Checked>().as_ref() };
+            if let (Some(verify), Some(checked)) = (&mut recording.verify, checked) {
                 verify.entered(checked, progress);
             }
         });

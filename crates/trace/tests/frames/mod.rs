@@ -1,8 +1,7 @@
 //! The frames of a recording's chunks, taken apart and put together by the format's description
 //! alone, and a generator of damage.
 
-// Each test uses its part.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses its part")]
 
 use kernlane_trace::MAGIC;
 

@@ -1,7 +1,6 @@
 //! A small recording with every kind of record, for the tests.
 
-// Each test uses its part.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses its part")]
 
 use kernlane_trace::{
     Chunk, Event, FrameUse, Header, Mapping, PageKind, RunAddr, SeenAccesses, Site, Task, TaskId,
