@@ -127,7 +127,7 @@ impl Boot {
 
 /// Lets the program inherit the sockets, and die with this process. Puts the program into a group
 /// of its own, so that Ctrl-C on the terminal reaches only this process.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "what is done between fork and exec is unsafe by nature")]
 fn inherit(command: &mut Command, sockets: Option<[OwnedFd; 2]>) {
     command.process_group(0);
     // SAFETY: between fork and exec only system calls are made, which is safe there.

@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be opened or mapped.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "only the operating system can map a file")]
 pub fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
     // SAFETY: the mapping is private and read-only. If the file shrinks while it is read, SIGBUS
