@@ -5,7 +5,7 @@
 //! old to new is that of the symbol in front. Both are claims. The other stages compare every byte,
 //! so a wrong claim ends as a difference, not as a proof.
 
-use super::data::AddressWords;
+use super::address_words::AddressWords;
 use super::kernel::{KernelFile, KernelSection, KernelSymbol, START_KERNEL_MAP};
 use super::realign;
 use super::verdict::Findings;

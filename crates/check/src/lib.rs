@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod address_words;
 mod compare;
 mod correspond;
 mod data;
@@ -175,7 +176,8 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
     findings.absorb(tables::check(&correspondence));
     findings.absorb(orc::check(&correspondence, &walked));
 
-    let places = data::AddressWords::new(old.relocs.as_ref(), old.kernel.pc_relative.as_deref());
+    let places =
+        address_words::AddressWords::new(old.relocs.as_ref(), old.kernel.pc_relative.as_deref());
     findings.absorb(data::check(&correspondence, &places, &elsewhere));
     match (&old.relocs, &new.relocs) {
         (Some(old), Some(new)) => findings.absorb(data::relocations(old, new, &correspondence)),
@@ -197,12 +199,18 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
 }
 
 /// Which words are addresses, known from the relocations that both kernels keep.
-fn places_known_of_both(old: &CheckedKernel, new: &CheckedKernel) -> [data::AddressWords; 2] {
+fn places_known_of_both(
+    old: &CheckedKernel,
+    new: &CheckedKernel,
+) -> [address_words::AddressWords; 2] {
     let absolute = old.relocs.is_some() && new.relocs.is_some();
     let relative = old.kernel.pc_relative.is_some() && new.kernel.pc_relative.is_some();
     [old, new].map(|side| {
         let relocs = side.relocs.as_ref().filter(|_| absolute);
-        data::AddressWords::new(relocs, side.kernel.pc_relative.as_deref().filter(|_| relative))
+        address_words::AddressWords::new(
+            relocs,
+            side.kernel.pc_relative.as_deref().filter(|_| relative),
+        )
     })
 }
 

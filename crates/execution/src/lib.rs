@@ -11,7 +11,6 @@
 //!
 //! ```
 //! # use kernlane_execution as execution;
-//! # use kernlane_trace as trace;
 //! use execution::flow::{ExecutionFlow, FragmentExit};
 //! use trace::{RunAddr, StreamEvent, Translation, TranslationId};
 //!

@@ -94,7 +94,7 @@ fn two_workloads_of_one_name_are_told_apart() {
         let output = kernlane(path, &format!("diff a {other} --kernel a/System.map"));
         let message = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{message}");
-        assert_eq!(message.contains("warning: the workload mine"), warns, "{message}");
+        assert_eq!(message.contains("warning: the file of the workload mine"), warns, "{message}");
     }
 }
 
