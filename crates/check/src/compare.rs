@@ -4,8 +4,8 @@
 //! difference: other bytes than those of an address, or a condition inverted that the map does not
 //! invert.
 
+use super::code_walk::{CodeWalk, InstructionReference, OldKernelFacts, ReferenceKind};
 use super::correspond::{InstructionPair, no_op_length};
-use super::walk::{CodeWalk, InstructionReference, OldKernelFacts, ReferenceKind};
 use iced_x86::{ConditionCode, Instruction, OpKind};
 
 /// One instruction with its bytes and the offsets of its constants.

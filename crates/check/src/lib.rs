@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod address_words;
+mod code_walk;
 mod compare;
 mod correspond;
 mod data;
@@ -40,6 +41,7 @@ mod verdict;
 mod walk;
 
 use anyhow::{Context, Result, bail};
+use code_walk::{CodeWalk, OldKernelFacts};
 use correspond::{Correspondence, DataFacts};
 use image::mapping::map_file;
 use image::place::Placement;
@@ -47,7 +49,6 @@ use kernel::{KernelFile, SectionLoad};
 use relocs::Relocs;
 use std::path::{Path, PathBuf};
 use verdict::Findings;
-use walk::{CodeWalk, OldKernelFacts};
 
 /// The files of one kernel build that the checker reads.
 pub struct KernelBuild {

@@ -5,8 +5,8 @@
 //! such a call in the new kernel never runs, so it may be anything. The result is derived from the
 //! code alone, without the kernel's list of names. In doubt a function counts as returning.
 
+use super::code_walk::OldKernelFacts;
 use super::kernel::KernelFile;
-use super::walk::OldKernelFacts;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

@@ -5,10 +5,10 @@
 //! that the lookup finds the same state for an instruction in both kernels, and for an appended
 //! jump the state at its target.
 
+use super::code_walk::CodeWalk;
 use super::correspond::Correspondence;
 use super::kernel::KernelFile;
 use super::verdict::Findings;
-use super::walk::CodeWalk;
 use rayon::prelude::*;
 
 /// A `struct orc_entry`: two offsets, two registers, type and signal.

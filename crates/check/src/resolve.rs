@@ -4,11 +4,12 @@
 //! and differences. This module also proves that the new text holds nothing else: only padding lies
 //! between paired code.
 
+use super::code_walk::{CodeWalk, DeadEnd, FallThrough, InstructionReference, ReferenceKind};
 use super::correspond::{Correspondence, Landing, contains, intervals, is_padding, no_op_length};
 use super::kernel::KernelFile;
 use super::noreturn::NeverReturns;
 use super::verdict::Findings;
-use super::walk::{CodeUnit, CodeWalk, DeadEnd, FallThrough, InstructionReference, ReferenceKind};
+use super::walk::CodeUnit;
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
