@@ -3,6 +3,7 @@
  * The groups there are, and what is taken from user space: everything is
  * checked here, and nothing is written.
  */
+#include <linux/kallsyms.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
 #include <linux/string.h>
@@ -34,6 +35,7 @@ void kernlane_free_group(struct group *group)
 		return;
 	}
 	kernlane_forget_tasks(&group->inside);
+	kernlane_free_counters(group);
 	module_put(group->module);
 	kvfree(group->functions);
 	kvfree(group->calls);
@@ -43,6 +45,16 @@ void kernlane_free_group(struct group *group)
 /* Takes element @index of an array from user space into the group. */
 typedef int take_fn(struct group *group, unsigned int index, const void *from,
 		    u64 *bad_address);
+
+/* A CPU that is switched off waits in it, where nobody can look. */
+static bool is_of_dead_cpus(unsigned long entry)
+{
+	/* One at a time, under kernlane_groups_mutex. */
+	static char name[KSYM_SYMBOL_LEN];
+
+	sprint_symbol_no_offset(name, entry);
+	return strstr(name, "play_dead");
+}
 
 static int take_function(struct group *group, unsigned int index,
 			 const void *data, u64 *bad_address)
@@ -60,12 +72,14 @@ static int take_function(struct group *group, unsigned int index,
 	patch_end = from->entry + from->patch_at + JUMP_SIZE;
 	if (!kernlane_in_kernel_text(from->entry) ||
 	    !kernlane_in_kernel_text(patch_end - JUMP_SIZE) ||
-	    kernlane_is_apart(from->entry, patch_end))
+	    kernlane_is_apart(from->entry, patch_end) ||
+	    is_of_dead_cpus(from->entry))
 		return -EPERM;
 	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset ||
 	    size < from->patch_at + JUMP_SIZE)
 		return -EINVAL;
-	if (!in_module_text(group, from->copy, 1))
+	if (!in_module_text(group, from->copy, 1) ||
+	    kernlane_is_reserved(patch_end - JUMP_SIZE, from->expected))
 		return -EINVAL;
 	function->entry = from->entry;
 	function->end = from->entry + size;
@@ -128,6 +142,8 @@ static int take_call(struct group *group, unsigned int index, const void *data,
 	call->opcode = branch[0];
 	if (call->opcode != CALL_OPCODE && call->opcode != JUMP_OPCODE)
 		return -EBUSY;
+	if (!call->in_module && kernlane_is_reserved(call->site, branch))
+		return -EINVAL;
 	if (call->in_module)
 		call->accounting = find_accounting(group, call, branch);
 	*bad_address = 0;
@@ -143,8 +159,10 @@ static int take_each(struct group *group, take_fn *take, u64 array,
 
 	if (IS_ERR(elements))
 		return PTR_ERR(elements);
-	for (i = 0; i < nr && !err; i++)
+	for (i = 0; i < nr && !err; i++) {
 		err = take(group, i, elements + i * size, bad_address);
+		cond_resched();
+	}
 	kvfree(elements);
 	return err;
 }
@@ -326,6 +344,8 @@ struct group *kernlane_take_group(struct kernlane_group *from)
 	err = take_module(group, from);
 	if (!err)
 		err = take_arrays(group, from);
+	if (!err)
+		err = kernlane_take_counters(group);
 	if (err) {
 		kernlane_free_group(group);
 		return ERR_PTR(err);

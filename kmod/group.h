@@ -10,6 +10,7 @@
 #include <linux/list.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/string.h>
 #include <linux/types.h>
 
 #include "kernlane.h"
@@ -72,6 +73,11 @@ struct group {
 	unsigned int nr_functions;
 	unsigned int nr_calls;
 	enum group_state state;
+	/* Its copies can have been entered. */
+	bool entered;
+	/* For each cookie of the module, if its copies count. */
+	u64 __percpu **counters;
+	unsigned int nr_counters;
 	/* Leaving: every task was looked at once, and these may be in a copy. */
 	bool looked;
 	struct tasks inside;
@@ -101,6 +107,17 @@ struct group *kernlane_find_group(const char *name);
 struct group *kernlane_take_group(struct kernlane_group *from);
 void kernlane_free_group(struct group *group);
 
+/* A name is never cut short: the rest might be that of another group. */
+static inline bool kernlane_is_name(const char *name)
+{
+	return name[0] && strnlen(name, KERNLANE_NAME) < KERNLANE_NAME;
+}
+
+/* counters.c: what copies count. */
+int kernlane_take_counters(struct group *group);
+void kernlane_free_counters(struct group *group);
+long kernlane_read_counters(struct kernlane_counters __user *user);
+
 /* probes.c: kprobes, armed or not. */
 void kernlane_lock_text(void);
 void kernlane_unlock_text(void);
@@ -119,6 +136,7 @@ bool kernlane_nobody_inside(struct group *group);
 void kernlane_forget_tasks(struct tasks *tasks);
 
 /* undo.c: how groups go again. */
+void kernlane_start_leaving(struct group *group);
 int kernlane_undo(const char *name, u64 *bad_address);
 bool kernlane_livepatch_is_coming(void);
 void kernlane_start_watching(void);

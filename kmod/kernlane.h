@@ -13,11 +13,12 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KERNLANE_VERSION	2
+#define KERNLANE_VERSION	3
 #define KERNLANE_NAME		56
 #define KERNLANE_JUMP		5
 #define KERNLANE_MAX_FUNCTIONS	8192
 #define KERNLANE_MAX_CALLS	262144
+#define KERNLANE_MAX_COUNTERS	65536
 #define KERNLANE_MAX_TIMED	512
 #define KERNLANE_MAX_MILLISECONDS	3600000
 
@@ -74,11 +75,31 @@ struct kernlane_group {
 	__u64 bad_address;
 };
 
+#define KERNLANE_COOKIES	"kernlane cookies"
+#define KERNLANE_COOKIES_ALIGN	16
+#define KERNLANE_COUNTERS_A_COOKIE	2048
+
 /**
- * struct kernlane_counters - the per-CPU counters of a group's module
- * @module: its name
+ * struct kernlane_cookies - what a module whose copies count has in its data
+ * @magic: KERNLANE_COOKIES, without a zero at its end
+ * @nr_counters: how many counters of eight bytes the copies use
+ * @offsets: written when the group is installed: for each
+ *	KERNLANE_COUNTERS_A_COOKIE counters the per-CPU memory that they lie in
+ *
+ * It begins at a multiple of KERNLANE_COOKIES_ALIGN. Behind the last offset
+ * KERNLANE_COOKIES stands once more.
+ */
+struct kernlane_cookies {
+	__u8 magic[16];
+	__u64 nr_counters;
+	__u64 offsets[];
+};
+
+/**
+ * struct kernlane_counters - the counters of a group
+ * @module: its name, with a zero at its end
  * @sums: pointer to @nr sums over all CPUs
- * @nr: how many counters of eight bytes
+ * @nr: how many counters, from the first on
  * @reserved: zero
  */
 struct kernlane_counters {

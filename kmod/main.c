@@ -21,16 +21,18 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
-#include <linux/percpu.h>
 #include <linux/seq_file.h>
-#include <linux/slab.h>
 #include <linux/timekeeping.h>
 #include <linux/uaccess.h>
 
 #include "group.h"
 #include "symbols.h"
 
-static int install(struct kernlane_group *from)
+/*
+ * Returns an error with @entered set when the group is there and has to leave:
+ * the kernel's text is what it was, but a task may be in a copy.
+ */
+static int install(struct kernlane_group *from, bool *entered)
 {
 	struct group *group;
 	int err;
@@ -44,39 +46,42 @@ static int install(struct kernlane_group *from)
 	if (IS_ERR(group))
 		return PTR_ERR(group);
 	err = kernlane_write_group(group, &from->bad_address);
-	if (err) {
+	if (err && !group->entered) {
 		kernlane_free_group(group);
 		return err;
 	}
 	/* As long as there is a group. */
 	__module_get(THIS_MODULE);
 	group->since = ktime_get_real_seconds();
-	group->state = GROUP_INSTALLED;
+	if (err)
+		kernlane_start_leaving(group);
+	else
+		group->state = GROUP_INSTALLED;
 	list_add_tail(&group->list, &kernlane_groups);
 	kernlane_start_watching();
-	return 0;
-}
-
-/* A name is never cut short: the rest might be that of another group. */
-static bool is_name(const char *name)
-{
-	return name[0] && strnlen(name, KERNLANE_NAME) < KERNLANE_NAME;
+	*entered = err;
+	return err;
 }
 
 static long do_install(struct kernlane_group __user *user)
 {
 	struct kernlane_group from;
+	bool entered = false;
+	u64 bad_address;
 	int err;
 
 	if (copy_from_user(&from, user, sizeof(from)))
 		return -EFAULT;
-	if (!is_name(from.module))
+	if (!kernlane_is_name(from.module))
 		return -EINVAL;
 	from.bad_address = 0;
 	if (mutex_lock_killable(&kernlane_groups_mutex))
 		return -EINTR;
-	err = install(&from);
+	err = install(&from, &entered);
 	mutex_unlock(&kernlane_groups_mutex);
+	/* Who asks may remove the module as soon as it is free. */
+	if (entered)
+		kernlane_undo(from.module, &bad_address);
 	if (err && put_user(from.bad_address, &user->bad_address))
 		return -EFAULT;
 	return err;
@@ -89,52 +94,12 @@ static long do_undo(struct kernlane_group __user *user)
 
 	if (copy_from_user(&from, user, sizeof(from)))
 		return -EFAULT;
-	if (!is_name(from.module))
+	if (!kernlane_is_name(from.module))
 		return -EINVAL;
 	from.bad_address = 0;
 	err = kernlane_undo(from.module, &from.bad_address);
 	if (err && put_user(from.bad_address, &user->bad_address))
 		return -EFAULT;
-	return err;
-}
-
-static long do_counters(struct kernlane_counters __user *user)
-{
-	struct kernlane_counters from;
-	struct group *group;
-	u64 *sums = NULL;
-	unsigned int i;
-	long err = 0;
-	int cpu;
-
-	if (copy_from_user(&from, user, sizeof(from)))
-		return -EFAULT;
-	from.module[KERNLANE_NAME - 1] = 0;
-	mutex_lock(&kernlane_groups_mutex);
-	group = kernlane_find_group(from.module);
-	if (!group)
-		err = -ENOENT;
-	else if (!from.nr || from.nr > group->module->percpu_size / sizeof(u64))
-		err = -EINVAL;
-	if (err)
-		goto out;
-	sums = kvcalloc(from.nr, sizeof(*sums), GFP_KERNEL);
-	if (!sums) {
-		err = -ENOMEM;
-		goto out;
-	}
-	for_each_possible_cpu(cpu) {
-		const u64 *counters = per_cpu_ptr(group->module->percpu, cpu);
-
-		for (i = 0; i < from.nr; i++)
-			sums[i] += READ_ONCE(counters[i]);
-	}
-out:
-	mutex_unlock(&kernlane_groups_mutex);
-	if (!err && copy_to_user(u64_to_user_ptr(from.sums), sums,
-				 array_size(from.nr, sizeof(*sums))))
-		err = -EFAULT;
-	kvfree(sums);
 	return err;
 }
 
@@ -149,7 +114,7 @@ static long kernlane_ioctl(struct file *file, unsigned int command,
 	case KERNLANE_UNDO:
 		return do_undo((void __user *)argument);
 	case KERNLANE_COUNTERS:
-		return do_counters((void __user *)argument);
+		return kernlane_read_counters((void __user *)argument);
 	case KERNLANE_TIME:
 		return kernlane_measure_times((void __user *)argument);
 	default:

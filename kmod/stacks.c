@@ -60,9 +60,13 @@ static int get_tasks(struct tasks *tasks)
 	tasks->tasks = kvmalloc_array(room, sizeof(*tasks->tasks), GFP_KERNEL);
 	if (!tasks->tasks)
 		return -ENOMEM;
-	for_each_possible_cpu(cpu)
-		tasks->tasks[tasks->nr++] =
-			get_task_struct(static_call(idle_task_of)(cpu));
+	for_each_possible_cpu(cpu) {
+		struct task_struct *idle = static_call(idle_task_of)(cpu);
+
+		/* A CPU for which there was no memory never comes. */
+		if (idle)
+			tasks->tasks[tasks->nr++] = get_task_struct(idle);
+	}
 	rcu_read_lock();
 	for_each_process_thread(process, task) {
 		if (tasks->nr == room) {
@@ -183,5 +187,12 @@ bool kernlane_nobody_inside(struct group *group)
 	}
 	if (group->inside.nr)
 		look_at_tasks(group);
-	return !group->inside.nr;
+	if (group->inside.nr)
+		return false;
+	/*
+	 * A task that ends is not among all tasks any more while it still runs
+	 * in do_exit(), or in a copy of it: this waits for it.
+	 */
+	synchronize_rcu_tasks();
+	return true;
 }

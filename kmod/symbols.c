@@ -25,6 +25,8 @@ DEFINE_STATIC_CALL_NULL(settle_kprobes, wait_for_kprobe_optimizer);
 DEFINE_STATIC_CALL_NULL(tracer_site_at, ftrace_location);
 DEFINE_STATIC_CALL_NULL(with_task, task_call_func);
 DEFINE_STATIC_CALL_NULL(idle_task_of, idle_task);
+DEFINE_STATIC_CALL_NULL(is_static_key, jump_label_text_reserved);
+DEFINE_STATIC_CALL_NULL(is_static_call, static_call_text_reserved);
 DEFINE_STATIC_CALL_NULL(address_of, kallsyms_lookup_name);
 
 /* Code that is left alone, by the symbols around it. */
@@ -53,6 +55,28 @@ bool kernlane_is_apart(unsigned long start, unsigned long end)
 		if (start < apart[i].end && end > apart[i].start)
 			return true;
 	return false;
+}
+
+/* What a static key looks like: a no-op or a jump, of two bytes or of five. */
+static bool may_be_static_key(const u8 *bytes)
+{
+	unsigned int i;
+
+	for (i = 0; i < JUMP_SIZE; i++)
+		if (bytes[i] == 0x0f || bytes[i] == 0x66 || bytes[i] == 0xe9 ||
+		    bytes[i] == 0xeb)
+			return true;
+	return false;
+}
+
+/* Both tables of the kernel are read from end to end. */
+bool kernlane_is_reserved(unsigned long addr, const u8 *bytes)
+{
+	void *start = (void *)addr, *end = (void *)(addr + JUMP_SIZE - 1);
+
+	return static_call(is_static_call)(start, end) ||
+	       (may_be_static_key(bytes) &&
+		static_call(is_static_key)(start, end));
 }
 
 bool kernlane_in_kernel_text(unsigned long addr)
@@ -91,7 +115,7 @@ int kernlane_find_symbols(void)
 {
 	unsigned long lookup = find_lookup();
 	void *queue, *finish, *stack, *module, *symbol, *probe, *settle, *site,
-		*with, *idle;
+		*with, *idle, *key, *call;
 	unsigned int i;
 
 	if (!lookup) {
@@ -113,9 +137,11 @@ int kernlane_find_symbols(void)
 	site = (void *)find_symbol("ftrace_location");
 	with = (void *)find_symbol("task_call_func");
 	idle = (void *)find_symbol("idle_task");
+	key = (void *)find_symbol("jump_label_text_reserved");
+	call = (void *)find_symbol("static_call_text_reserved");
 	if (!text_start || !text_end || !kernlane_kprobe_mutex ||
 	    !kernlane_text_mutex || !queue || !finish || !stack || !module ||
-	    !symbol || !probe || !settle || !site || !with || !idle)
+	    !symbol || !probe || !settle || !site || !with || !idle || !key || !call)
 		return -EOPNOTSUPP;
 	for (i = 0; i < ARRAY_SIZE(apart); i++) {
 		apart[i].start = find_symbol(apart_names[i][0]);
@@ -133,5 +159,7 @@ int kernlane_find_symbols(void)
 	static_call_update(tracer_site_at, site);
 	static_call_update(with_task, with);
 	static_call_update(idle_task_of, idle);
+	static_call_update(is_static_key, key);
+	static_call_update(is_static_call, call);
 	return 0;
 }

@@ -3,6 +3,7 @@
 #define KERNLANE_SYMBOLS_H
 
 #include <linux/ftrace.h>
+#include <linux/jump_label.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
 #include <linux/memory.h>
@@ -28,6 +29,8 @@ DECLARE_STATIC_CALL(settle_kprobes, wait_for_kprobe_optimizer);
 DECLARE_STATIC_CALL(tracer_site_at, ftrace_location);
 DECLARE_STATIC_CALL(with_task, task_call_func);
 DECLARE_STATIC_CALL(idle_task_of, idle_task);
+DECLARE_STATIC_CALL(is_static_key, jump_label_text_reserved);
+DECLARE_STATIC_CALL(is_static_call, static_call_text_reserved);
 
 /* The kernel's own; kprobe_mutex is taken before text_mutex. */
 extern struct mutex *kernlane_kprobe_mutex;
@@ -38,6 +41,12 @@ int kernlane_find_symbols(void);
 
 /* Whether a branch's bytes at @addr lie in the kernel's own text. */
 bool kernlane_in_kernel_text(unsigned long addr);
+
+/*
+ * Whether the kernel itself writes to the five bytes at @addr, which are these:
+ * a static key or a static call.
+ */
+bool kernlane_is_reserved(unsigned long addr, const u8 *bytes);
 
 /* Whether one of the bytes [@start, @end) is in code that is never touched. */
 bool kernlane_is_apart(unsigned long start, unsigned long end);

@@ -5,6 +5,7 @@
  */
 #include <linux/bsearch.h>
 #include <linux/ftrace.h>
+#include <linux/slab.h>
 
 #include "group.h"
 #include "symbols.h"
@@ -84,10 +85,27 @@ static void notrace divert(unsigned long ip, unsigned long parent_ip,
 		ftrace_regs_set_instruction_pointer(fregs, function->copy);
 }
 
+/* All at once: the kernel copies its list of sites for each request. */
+static int filter_sites(struct group *group)
+{
+	unsigned long *sites = kvmalloc_array(group->nr_functions,
+					      sizeof(*sites), GFP_KERNEL);
+	unsigned int i;
+	int err;
+
+	if (!sites)
+		return -ENOMEM;
+	for (i = 0; i < group->nr_functions; i++)
+		sites[i] = group->functions[i].tracer_site;
+	err = ftrace_set_filter_ips(&group->ops, sites, group->nr_functions, 0,
+				    0);
+	kvfree(sites);
+	return err;
+}
+
 /* Sends every entry of the group's functions to the copies. */
 static int start_diverting(struct group *group)
 {
-	unsigned int i;
 	int err;
 
 	memset(&group->ops, 0, sizeof(group->ops));
@@ -97,13 +115,9 @@ static int start_diverting(struct group *group)
 #ifndef CONFIG_HAVE_DYNAMIC_FTRACE_WITH_ARGS
 	group->ops.flags |= FTRACE_OPS_FL_SAVE_REGS;
 #endif
-	for (i = 0; i < group->nr_functions; i++) {
-		err = ftrace_set_filter_ip(&group->ops,
-					   group->functions[i].tracer_site,
-					   0, 0);
-		if (err)
-			goto fail;
-	}
+	err = filter_sites(group);
+	if (err)
+		goto fail;
 	err = register_ftrace_function(&group->ops);
 	if (err)
 		goto fail;
@@ -240,6 +254,8 @@ int kernlane_write_group(struct group *group, u64 *bad_address)
 	err = start_diverting(group);
 	if (err)
 		return err;
+	/* Whatever comes, tasks have been sent to the copies. */
+	group->entered = true;
 	kernlane_lock_text();
 	err = compare(group, false, bad_address);
 	if (!err) {

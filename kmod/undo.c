@@ -48,6 +48,14 @@ static void release(struct group *group)
 	module_put(THIS_MODULE);
 }
 
+/* Every byte is what it was; a task may still be in a copy. */
+void kernlane_start_leaving(struct group *group)
+{
+	group->state = GROUP_LEAVING;
+	group->pause = FIRST_PAUSE;
+	group->next_look = jiffies + group->pause;
+}
+
 /* Returns -EAGAIN if the module has to stay for now. */
 static int undo_once(struct group *group, u64 *bad_address)
 {
@@ -57,9 +65,7 @@ static int undo_once(struct group *group, u64 *bad_address)
 
 		if (err)
 			return err;
-		group->state = GROUP_LEAVING;
-		group->pause = FIRST_PAUSE;
-		group->next_look = jiffies + group->pause;
+		kernlane_start_leaving(group);
 	}
 	if (!kernlane_nobody_inside(group))
 		return -EAGAIN;

@@ -8,6 +8,7 @@
 //! (addresses, constants) is taken from the module: `live::explain` has compared it with memory.
 
 use anyhow::{Context, Result, bail, ensure};
+use counters::CounterFound;
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
@@ -59,7 +60,7 @@ const PC32: u32 = object::elf::R_X86_64_PC32;
 const PC64: u32 = object::elf::R_X86_64_PC64;
 const SIGNED: u32 = object::elf::R_X86_64_32S;
 
-/// Proves the claims.
+/// Proves the claims. Gives how many counters the module has.
 ///
 /// # Errors
 /// The first difference, with the old address.
@@ -68,7 +69,7 @@ pub fn check_module(
     slide: u64,
     module: &[u8],
     claims: &[Claim],
-) -> Result<()> {
+) -> Result<usize> {
     let reading = Reading::new(kernel, module)?;
     let mut by_old: Vec<Claim> = claims.to_vec();
     by_old.sort_by_key(|c| c.old);
@@ -82,11 +83,13 @@ pub fn check_module(
         );
     }
     let prover = Prover { kernel, slide, reading, by_old };
-    let mut sites = BTreeMap::new();
+    let mut walked = Walked::default();
     for claim in &prover.by_old {
-        prover.walk(claim, &mut sites).with_context(|| format!("the block at {}", claim.old))?;
+        prover.walk(claim, &mut walked).with_context(|| format!("the block at {}", claim.old))?;
     }
-    prover.tables(&sites)
+    prover.counters(&walked.counters)?;
+    prover.tables(&walked)?;
+    Ok(walked.counters.len())
 }
 
 impl<'a> Reading<'a> {
@@ -159,6 +162,13 @@ struct Prover<'a> {
 /// Old address of an instruction → offset of its copy.
 type Sites = BTreeMap<u64, u32>;
 
+/// What walking both codes found in the copy.
+#[derive(Default)]
+struct Walked {
+    sites: Sites,
+    counters: Vec<CounterFound>,
+}
+
 impl Prover<'_> {
     /// Decodes an instruction of the copy.
     fn copied(&self, at: u32, end: u32) -> Result<Copied> {
@@ -221,14 +231,19 @@ impl Prover<'_> {
         at == claim.new
     }
 
-    fn walk(&self, claim: &Claim, sites: &mut Sites) -> Result<()> {
+    fn walk(&self, claim: &Claim, walked: &mut Walked) -> Result<()> {
         let (mut old, end) = (claim.old.0 + u64::from(claim.skip), claim.old_end());
         self.check_skipped(claim)?;
         let (mut new, new_end) = (claim.new, claim.new + claim.new_size);
         let mut left = Leaves::RunsOn;
+        let (mut counted, mut before) = (false, None);
         while old < end {
-            while self.is_counter(new, new_end) {
-                new += COUNTER_SIZE;
+            if !counted && let Some(number) = self.counter_at(new, new_end) {
+                self.check_counter_place(old, before.as_ref())
+                    .with_context(|| format!("the counter in front of {old:x}"))?;
+                walked.counters.push(CounterFound { old, new, number });
+                new += counters::SIZE;
+                counted = true;
             }
             let bytes = self
                 .kernel
@@ -238,7 +253,9 @@ impl Prover<'_> {
             ensure!(!original.is_invalid(), "the original does not decode at {old:x}");
             let next = original.next_ip();
             let last = next >= end;
-            if last && let Some(done) = self.walk_exit(&original, new, new_end, sites)? {
+            if last
+                && let Some(done) = self.walk_exit(&original, new, new_end, &mut walked.sites)?
+            {
                 new = done;
                 left = Leaves::Elsewhere;
                 break;
@@ -248,9 +265,10 @@ impl Prover<'_> {
             self.compare(&original, &copy, bytes).with_context(|| {
                 format!("{original} at {old:x} became {} at .text+{new:#x}", copy.instruction)
             })?;
-            sites.insert(old, new);
+            walked.sites.insert(old, new);
             new += copy.len;
             old = next;
+            before = Some(original);
             let away =
                 leaves(&original) && !self.is_patched(original.ip()) || self.is_bug(original.ip());
             left = if away { Leaves::Elsewhere } else { Leaves::RunsOn };
@@ -290,13 +308,6 @@ impl Prover<'_> {
             "leaves out more than the tracer's site"
         );
         Ok(())
-    }
-
-    fn is_counter(&self, at: u32, end: u32) -> bool {
-        let bytes = self.reading.text.get(at as usize..end as usize).unwrap_or_default();
-        let relocated = self.reading.field(self.reading.text_index, u64::from(at + 5));
-        bytes.starts_with(&[0x65, 0x48, 0xff, 0x04, 0x25])
-            && matches!(relocated, Some((Place::Own(..), SIGNED)))
     }
 
     /// A block's last branch, which may have been inverted, dropped, or have got a jump behind it.
@@ -479,8 +490,6 @@ enum Leaves {
     Elsewhere,
 }
 
-const COUNTER_SIZE: u32 = 9;
-
 /// Whether control never goes on behind an instruction.
 fn leaves(instruction: &Instruction) -> bool {
     match instruction.flow_control() {
@@ -492,4 +501,5 @@ fn leaves(instruction: &Instruction) -> bool {
     }
 }
 
+mod counters;
 mod tables;

@@ -87,10 +87,12 @@ fn is_free(kernel: &LinkedKernel<'_>, site: LinkAddr) -> bool {
             .any(|e| site.0 < e.site + u64::from(e.len))
 }
 
-/// Whether a site overlaps the bytes that become a jump.
+/// Whether a site overlaps the bytes that become a jump. `functions` ascend.
 fn in_entry(functions: &[(u32, u32)], at: u32) -> bool {
     let size = SIZE as u32;
-    functions
-        .iter()
-        .any(|&(entry, patch_at)| at < entry + patch_at + size && entry + patch_at < at + size)
+    let last = functions.partition_point(|&(entry, _)| entry < at + size).checked_sub(1);
+    last.is_some_and(|n| {
+        let (entry, patch_at) = functions[n];
+        at < entry + patch_at + size && entry + patch_at < at + size
+    })
 }

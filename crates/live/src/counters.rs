@@ -2,6 +2,7 @@
 
 use crate::group::Group;
 use emit::counting::flags::{self, Successors};
+use emit::module::counter;
 use image::address::LinkAddr;
 use image::linked::tables::within;
 use image::object::flow;
@@ -25,7 +26,12 @@ pub fn places(group: &Group<'_, '_>) -> Vec<Option<LinkAddr>> {
             let skip = if piece.entry { original.skip[piece.function as usize] } else { 0 };
             let from = (piece.at + skip).min(piece.end());
             let code = original.bytes(piece.function, from, piece.end());
-            flags::steps(code, original.kernel.link_address(from).0, alternative_at)
+            let from = original.kernel.link_address(from).0;
+            let mut steps = flags::steps(code, from, alternative_at);
+            for step in &mut steps {
+                step.free &= counter::pushed(original.kernel.tables.orc_at(step.at)).is_some();
+            }
+            steps
         })
         .collect();
     let edges = group.edges();

@@ -15,7 +15,7 @@ const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
 /// The version of the interface that this speaks.
-const VERSION: &str = "kernlane 2";
+const VERSION: &str = "kernlane 3";
 
 /// `struct kernlane_function`.
 #[repr(C)]
@@ -169,7 +169,7 @@ impl Device {
             )
         };
         done.map_err(|error| refusal(error, group.bad_address)).with_context(|| {
-            format!("the group {module} was not installed, and nothing was changed")
+            format!("the group {module} was not installed, and the kernel's code is what it was")
         })
     }
 
@@ -332,6 +332,7 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
         Errno::BUSY => "another user of the function tracer (a livepatch, say) owns one of the functions, a livepatch is being loaded, or the tracer is switched off (sysctl kernel.ftrace_enabled)".into(),
         Errno::PERM if address != 0 => format!("{address:x} is in code that must not be touched"),
         Errno::PERM => "this needs root (CAP_SYS_ADMIN and CAP_SYS_MODULE)".into(),
+        Errno::NOMEM => "the kernel has too little memory (for counters it needs eight bytes a block on each CPU): count fewer functions at a time".into(),
         Errno::EXIST => "it is installed already, or still leaving".into(),
         Errno::NOENT => "there is no such group".into(),
         Errno::INTR => "interrupted".into(),
@@ -357,10 +358,10 @@ mod tests {
 
     #[test]
     fn the_status_is_read() {
-        let text = "kernlane 2\ngroup kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900\nfunction ffffffff81000000 ffffffffc0000000 traced\n";
+        let text = "kernlane 3\ngroup kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900\nfunction ffffffff81000000 ffffffffc0000000 traced\n";
         let groups = parse(text).unwrap();
         assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
-        assert!(parse("kernlane 2\nfunction 1 2 direct\n").is_err());
-        assert!(parse("kernlane 2\ngroup x\n").is_err());
+        assert!(parse("kernlane 3\nfunction 1 2 direct\n").is_err());
+        assert!(parse("kernlane 3\ngroup x\n").is_err());
     }
 }

@@ -26,6 +26,8 @@ pub enum Unfit {
     Poking,
     /// Every sleeper has it on its stack, so that no copy of it would ever be left.
     OnEveryStack,
+    /// A CPU that is switched off waits in it, and nobody can see that.
+    OfDeadCpus,
     /// Its structure is not understood.
     Whole(WholeReason),
     /// Ends without leaving.
@@ -46,6 +48,7 @@ impl fmt::Display for Unfit {
             Unfit::ReservedCode(apart) => write!(f, "{}", apart.words()),
             Unfit::Poking => f.write_str("patching code goes through it"),
             Unfit::OnEveryStack => f.write_str("every sleeping task has it on its stack"),
+            Unfit::OfDeadCpus => f.write_str("a CPU that is switched off waits in it"),
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
             Unfit::TooShort => f.write_str("too short for a jump"),
@@ -98,6 +101,9 @@ const ON_EVERY_STACK: [&str; 9] = [
     "cpu_startup_entry",
 ];
 
+/// What names of functions contain in which a CPU that is switched off waits.
+const DEAD_CPUS: &str = "play_dead";
+
 /// Decides about one function. `live` are the bytes of all of it in memory.
 ///
 /// # Errors
@@ -120,6 +126,9 @@ pub fn decide(
     }
     if ON_EVERY_STACK.contains(&name) {
         return Err(Unfit::OnEveryStack);
+    }
+    if name.contains(DEAD_CPUS) {
+        return Err(Unfit::OfDeadCpus);
     }
     if function.end - function.at < patch_at + JUMP {
         return Err(Unfit::TooShort);

@@ -15,6 +15,7 @@ use image::linked::LinkedKernel;
 use image::object::pieces::Piece;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::time::Duration;
 
@@ -107,8 +108,15 @@ pub fn prepare(
 /// entry.
 pub fn prove(group: &Group<'_, '_>, module: &Module) -> Result<()> {
     let original = &group.original;
-    check_module(original.kernel, original.slide, &module.bytes, &claims(group, module))
-        .context("the module is not a copy of the functions; nothing was changed")
+    let counters =
+        check_module(original.kernel, original.slide, &module.bytes, &claims(group, module))
+            .context("the module is not a copy of the functions; nothing was changed")?;
+    ensure!(
+        counters == module.counted.len(),
+        "the module has {counters} counters instead of {}; nothing was changed",
+        module.counted.len()
+    );
+    Ok(())
 }
 
 /// What emitting says about where it put each block.
@@ -188,6 +196,8 @@ impl Prepared {
                 reserved: [0; 2],
             })
             .collect();
+        let members: HashMap<u32, u32> =
+            self.functions.iter().map(|m| m.function).zip(0..).collect();
         let outside = self
             .callers
             .iter()
@@ -196,8 +206,8 @@ impl Prepared {
         let calls: Vec<Call> = outside
             .chain(inside)
             .filter_map(|(site, function)| {
-                let member = self.functions.iter().position(|m| m.function == function)?;
-                Some(Call { site, function: member as u32, reserved: 0 })
+                let &member = members.get(&function)?;
+                Some(Call { site, function: member, reserved: 0 })
             })
             .collect();
         let begun = processor_time();

@@ -8,7 +8,7 @@
 pub mod bottleneck;
 mod callers;
 pub mod chunks;
-mod counters;
+pub mod counters;
 pub mod device;
 pub mod eligible;
 mod explain;

@@ -3,14 +3,15 @@
 //!
 //! Takes a group that has been laid out; gives a profile. Copies in their new order, with counters,
 //! are installed for a while, and only the roots are entered: what the group's other functions do
-//! when they are called from elsewhere is done by the originals, and not counted. There is not room
-//! for all counters at once: functions take turns, the whole group being there each time.
+//! when they are called from elsewhere is done by the originals, and not counted. In a group with
+//! more blocks than counters functions take turns, and the whole group is installed each time.
 
 use crate::counters;
 use crate::group::Group;
 use crate::install;
-use crate::watch::{MOST_COUNTERS, Watch, Watched, add, empty, leave_out_derivable};
+use crate::watch::{Watch, Watched, add, empty, leave_out_derivable};
 use anyhow::{Result, ensure};
+use emit::module::counter::MOST_COUNTERS;
 use image::address::LinkAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +49,7 @@ impl Watch<'_, '_> {
     }
 }
 
-/// Functions whose counters have room together. The parts of a function count at one time, else its
+/// Functions that can be counted together. The parts of a function count at one time, else its
 /// counts would not add up.
 fn rounds(group: &Group<'_, '_>, places: &[Option<LinkAddr>]) -> Result<Vec<BTreeSet<u32>>> {
     let mut wanted: BTreeMap<&str, (BTreeSet<u32>, usize)> = BTreeMap::new();
@@ -63,7 +64,7 @@ fn rounds(group: &Group<'_, '_>, places: &[Option<LinkAddr>]) -> Result<Vec<BTre
     for (name, (functions, counters)) in wanted {
         ensure!(
             counters <= MOST_COUNTERS,
-            "{name}: {counters} blocks to count, and the kernel has room for {MOST_COUNTERS} counters"
+            "{name}: {counters} blocks to count, and a group has at most {MOST_COUNTERS} counters"
         );
         if counters > room || rounds.is_empty() {
             rounds.push(BTreeSet::new());

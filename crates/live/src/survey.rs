@@ -127,7 +127,8 @@ fn proof(
     let plan = Plan { name: "kernlane_proof", order: &order, counters: &[], padding: 0 };
     let module = emit(&group.original, &plan, loading)?;
     let claims: Vec<Claim> = install::claims(&group, &module);
-    check_module(kernel, group.original.slide, &module.bytes, &claims)
+    check_module(kernel, group.original.slide, &module.bytes, &claims)?;
+    Ok(())
 }
 
 fn sum(kernel: &LinkedKernel<'_>, shares: Vec<Share>) -> Survey {

@@ -11,6 +11,7 @@ use crate::group::Group;
 use crate::install::{self, Prepared};
 use crate::running::RunningKernel;
 use anyhow::{Context, Result, ensure};
+use emit::module::counter::MOST_COUNTERS;
 use image::BuildId;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
@@ -21,9 +22,8 @@ use profile::edges::{CountedBlock, derive};
 use profile::{Profile, ProfileSource};
 use std::time::{Duration, Instant};
 
-/// Counters that fit into the room that the kernel keeps for the per-CPU data of modules
-/// (PERCPU_MODULE_RESERVE, 8 KB, shared with all others).
-pub(super) const MOST_COUNTERS: usize = 700;
+/// Functions of one group: `KERNLANE_MAX_FUNCTIONS`, kmod/kernlane.h.
+const MOST_FUNCTIONS: usize = 8192;
 
 /// What counting found.
 pub struct Watched {
@@ -65,7 +65,7 @@ impl Watch<'_, '_> {
         Ok(watched)
     }
 
-    /// Counts the functions of one level, as many at a time as there is room for counters; gives
+    /// Counts the functions of one level, as many at a time as a group may have counters; gives
     /// what they called.
     fn level(
         &mut self,
@@ -98,12 +98,12 @@ impl Watch<'_, '_> {
         Ok(called)
     }
 
-    /// How many of the functions have room for their counters together; at least one.
+    /// How many of the functions can be counted together; at least one.
     fn batch(&self, functions: &[usize]) -> Result<usize> {
         let mut counters = 0;
         for (n, &index) in functions.iter().enumerate() {
             counters += self.kernel.cut(&[index]).pieces.len();
-            if counters > MOST_COUNTERS {
+            if counters > MOST_COUNTERS || n == MOST_FUNCTIONS {
                 return Ok(n.max(1));
             }
         }
@@ -116,7 +116,7 @@ impl Watch<'_, '_> {
         let wanted = places.iter().flatten().count();
         ensure!(
             wanted <= MOST_COUNTERS,
-            "{}: {wanted} blocks to count, and the kernel has room for {MOST_COUNTERS} counters",
+            "{}: {wanted} blocks to count, and a group has at most {MOST_COUNTERS} counters",
             group.name(group.members[0].0)
         );
         let order: Vec<u32> = (0..places.len() as u32).collect();

@@ -27,6 +27,15 @@ reads() { dd if=/tmp/data of=/dev/null bs=1000 count=${1:-300} 2>/dev/null; }
 no_group() { ! $K status | grep -q 'functions, '; }
 group_is_there() { $K status | grep -q 'functions, '; }
 
+# The request must end so, with the address at fault, or 0.
+asked() { # NAME RESULT ADDRESS REQUEST…
+    what=$1 wanted="$2 $3"
+    shift 3
+    said=$(timeout 60 requests "$@" 2>&1)
+    [ "$said" = "$wanted" ] && passed "malformed: $what" || failed "malformed: $what" "$said, not $wanted"
+}
+EPERM=-1 ENOENT=-2 EFAULT=-14 EBUSY=-16 EEXIST=-17 EINVAL=-22
+
 # Everything is used once.
 probe "$(jump vfs_read)"
 arm
@@ -205,14 +214,6 @@ third=$(requests packed "$entry" $at)
 from=$(site vfs_read ksys_read)
 etext=$(symbol _etext)
 minus() { printf %x $((0x$1 - $2)); }
-# The request must end so, with the address at fault, or 0.
-asked() { # NAME RESULT ADDRESS REQUEST…
-    what=$1 wanted="$2 $3"
-    shift 3
-    said=$(timeout 60 requests "$@" 2>&1)
-    [ "$said" = "$wanted" ] && passed "malformed: $what" || failed "malformed: $what" "$said, not $wanted"
-}
-EPERM=-1 ENOENT=-2 EFAULT=-14 EBUSY=-16 EEXIST=-17 EINVAL=-22
 for place in fffffffffffffffc fffffffffffffffb ffffffffffffffff fffffffffffff000 8000000000000000 0 8 7fffffff0000 ffff800000000000 "$(minus $etext 4)" \
     "$(symbol __noinstr_text_start)" "$(minus $(symbol __entry_text_start) 4)" "$(minus $base 4)"; do
     asked "a call at $place" $EPERM $place install $copies 1 1 $entry $copy $third $place 0
@@ -250,6 +251,45 @@ asked "a group without an end" $EINVAL 0 undo kernlane_8901234567890123456789012
 asked "no name" $EINVAL 0 install "" 1 0 $entry $copy $third
 asked "Kernlane itself" $ENOENT 0 install kernlane 1 0 $entry $copy $third
 asked "a group that is not there" $ENOENT 0 undo $copies
+# What the kernel writes itself is not written: a static key behind the tracer's site, a static call.
+# What is behind the site of each of these begins with a static key on some kernel.
+found=0
+for name in $(existing __check_object_size,__mod_memcg_state,arch_enable_hybrid_capacity_scale,psi_cgroup_alloc,security_tun_dev_create,security_uring_sqpoll,swap_cgroup_swapoff,swap_cgroup_swapon,vmpressure | tr , ' '); do
+    start=$(symbol $name)
+    for offset in 5 9; do
+        bytes=$(requests packed "$start" $offset)
+        [ "${bytes%??}" = 441f0f ] || continue
+        asked "a static key of $name" $EINVAL $start install $copies 1 0 $start $copy $bytes
+        found=$((found + 1))
+    done
+done
+[ $found -gt 0 ] && passed "$found functions with static keys were tried" || failed "a function with a static key" "none"
+dead=$(symbol native_play_dead)
+asked "where a CPU waits that is off" $EPERM $dead install $copies 1 0 $dead $copy "$(requests packed "$dead" $at)"
+refused "also by name" "a CPU that is switched off waits in it" $K apply $V --function native_play_dead
+
+# A module that says that it counts, and has no room for its cookies.
+for nr in 0 1 2048 4097 65537 18446744073709551615; do
+    insmod /kl/cookies.ko nr=$nr || failed "malformed cookies" "not loaded"
+    base=$(sed 's/^0x//' /sys/module/cookies/sections/.text)
+    asked "cookies of $nr counters" $EINVAL 0 install cookies 1 0 $entry $base $third
+    rmmod cookies
+done
+insmod /kl/cookies.ko nr=4096
+base=$(sed 's/^0x//' /sys/module/cookies/sections/.text)
+asked "cookies of 4096 counters, of which there are 4096" $EBUSY "$(jump vfs_read | sed 's/^0*//')" install cookies 1 0 $entry $base "$(printf %x $((0x$third ^ 0x100)))"
+rmmod cookies
+
+# Times of what is not there.
+asked "no function to measure" $EINVAL 0 time 0 1 0 $entry
+asked "513 functions to measure" $EINVAL 0 time 201 1 0 $entry
+asked "no time" $EINVAL 0 time 1 0 0 $entry
+asked "more than an hour" $EINVAL 0 time 1 36ee81 0 $entry
+for place in 0 fffffffffffffffc ffffffffffffffff 8000000000000000 "$(minus $etext 4)" "$(symbol __noinstr_text_start)"; do
+    asked "a function to measure at $place" $EINVAL 0 time 1 1 0 $place
+done
+asked "functions to measure that do not ascend" $EINVAL 0 time 2 1 0 $entry $entry
+asked "times to be written at 8" $EFAULT 0 time 1 1 8 $entry
 check "the module answers" timeout 60 $K status
 check "no group is there" no_group
 check_text "malformed requests"
@@ -266,6 +306,27 @@ asked "installed twice" $EEXIST 0 install $copies 1 1 $entry $copy $third $from 
 asked "a group in front of another" $EBUSY $entry install $second 1 0 $entry $copy2 "$(requests packed "$entry" $at)"
 check "both go" undo
 check_text "a well formed request"
+
+. /kl/count.sh
+
+# Others register kprobes while a group is being installed: it is refused late, when tasks have been sent to the copies, and sleep there.
+(while [ ! -e /tmp/calm ]; do probe "$(site vfs_read ksys_read)" && echo >$T/kprobe_events; done) &
+probing=$!
+late=0
+for try in 1 2 3 4 5 6; do
+    for n in 1 2 3 4 5 6 7 8; do (usleep $((n * 60000)); exec dd of=/dev/null bs=1 count=1 2>/dev/null <>/tmp/fifo) & done
+    apply $reader,vfs_read,ksys_read $try >/tmp/out 2>&1 || late=$((late + 1))
+    undo >/dev/null 2>&1
+    killall dd 2>/dev/null
+    wait_for_dd() { ! pidof dd; }
+    await wait_for_dd
+done
+touch /tmp/calm
+wait $probing
+passed "installed while kprobes came and went ($late of 6 refused)"
+check "undone" undo
+check "the load after that" load
+check_text "kprobes that come while a group is installed"
 
 # The kernel neither takes nor removes modules any more: it is original all the same.
 check "installed" apply vfs_read 9

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 9] = [
+const SCRIPTS: [(&str, &str); 10] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -30,6 +30,7 @@ const SCRIPTS: [(&str, &str); 9] = [
     ("away.sh", include_str!("away.sh")),
     ("mitigated.sh", include_str!("mitigated.sh")),
     ("hostile.sh", include_str!("hostile.sh")),
+    ("count.sh", include_str!("count.sh")),
     ("cost.sh", include_str!("cost.sh")),
 ];
 
@@ -190,7 +191,7 @@ impl Guest {
             "xtask/src/live_test/provoke".as_ref(),
             directory.path(),
         )?;
-        for name in ["provoke.ko", "overrule.ko"] {
+        for name in ["provoke.ko", "overrule.ko", "cookies.ko"] {
             add(name, 0o644, &provoke.join(name))?;
         }
         for (name, source) in PROGRAMS {

@@ -2,19 +2,26 @@
 //! guest: the file stands for the running kernel.
 //!
 //! Takes a vmlinux. Every function that can be replaced is copied in its original order and proven;
-//! then single bits of a shuffled group's code are flipped, each of which the proof must find.
+//! then single bits of a shuffled group's code are flipped, each of which the proof must find. The
+//! same is done with counters in the copies, as `kernlane live watch` puts them there; and the
+//! proof must refuse counters where flags are needed.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use check::module::check_module;
 use emit::module::{Plan, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use image::object::pieces::PieceExit;
+use live::counters;
 use live::group::{FileMemory, Group};
-use live::install::{claims, loading};
+use live::install::{claims, loading, prove};
 use live::survey::survey;
 
 /// Of the functions that have a tracer's site.
 const REPLACEABLE: f64 = 0.85;
+
+/// Of the blocks of these.
+const COUNTED: f64 = 0.90;
 
 /// What a module's `.text` begins behind: the file's header.
 const TEXT_AT: usize = 64;
@@ -42,12 +49,82 @@ pub fn proof(vmlinux: &[u8]) -> Result<()> {
         found.traced_functions,
         100.0 * part
     );
-    let flipped = flips_are_found(&kernel, &memory)?;
-    println!("passed: each of {flipped} flipped bits is found");
+    for counts in [false, true] {
+        let flipped = flips_are_found(&kernel, &memory, counts)?;
+        let which = if counts { "with counters" } else { "without counters" };
+        println!("passed: each of {flipped} flipped bits is found, {which}");
+    }
+    counters_are_proven(&kernel, &memory)?;
+    needed_flags_are_found(&kernel, &memory)
+}
+
+/// Functions that are copied together.
+const AT_ONCE: usize = 500;
+
+/// Every function that can be replaced, with all the counters that find a place.
+fn counters_are_proven(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -> Result<()> {
+    let (mut counters, mut blocks) = (0, 0);
+    let all: Vec<usize> = (0..kernel.functions.len()).collect();
+    for chosen in all.chunks(AT_ONCE) {
+        let group = Group::new(kernel, memory, chosen)?;
+        if group.members.is_empty() {
+            continue;
+        }
+        let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
+        let places = counters::places(&group);
+        let plan = Plan { name: "kernlane_counts", order: &order, counters: &places, padding: 0 };
+        let module = emit(&group.original, &plan, &loading(kernel)?)?;
+        prove(&group, &module)?;
+        ensure!(
+            module.counted.len() == places.iter().flatten().count(),
+            "{} counters of {}",
+            module.counted.len(),
+            places.iter().flatten().count()
+        );
+        counters += module.counted.len();
+        blocks += places.len();
+    }
+    let part = counters as f64 / blocks.max(1) as f64;
+    ensure!(part >= COUNTED, "only {:.1} % of the blocks can be counted", 100.0 * part);
+    println!("passed: {counters} counters in {blocks} blocks are proven to change nothing");
     Ok(())
 }
 
-fn flips_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -> Result<usize> {
+/// In front of a block's conditional branch, which needs them.
+fn needed_flags_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -> Result<()> {
+    let group = Group::new(kernel, memory, &functions_without_constants(kernel))?;
+    let pieces = &group.original.pieces;
+    let order: Vec<u32> = (0..pieces.len() as u32).collect();
+    let mut refused = 0;
+    for (n, piece) in pieces.iter().enumerate() {
+        let (PieceExit::Branch(_), true) = (piece.exit, piece.tail > 0 && !piece.pinned) else {
+            continue;
+        };
+        let branch = kernel.link_address(piece.end() - u32::from(piece.tail));
+        let jumps_by_count = matches!(kernel.bytes(branch, 1), Some([0xe0..=0xe3]));
+        if jumps_by_count {
+            continue;
+        }
+        let mut places = vec![None; pieces.len()];
+        places[n] = Some(branch);
+        let plan = Plan { name: "kernlane_flags", order: &order, counters: &places, padding: 0 };
+        // Where the unwinder's state forbids a counter none is written.
+        let Ok(module) = emit(&group.original, &plan, &loading(kernel)?) else { continue };
+        let outcome = check_module(kernel, 0, &module.bytes, &claims(&group, &module));
+        let carry = matches!(kernel.bytes(branch, 2), Some([0x72 | 0x73, _] | [0x0f, 0x82 | 0x83]));
+        match outcome {
+            Err(error) if format!("{error:#}").contains("needs a flag") => refused += 1,
+            // Carry is the one flag that counting leaves alone.
+            _ if carry => {}
+            other => bail!("a counter in front of the branch at {branch}: {other:?}"),
+        }
+    }
+    ensure!(refused >= 100, "only {refused} counters were refused");
+    println!("passed: each of {refused} counters where flags are needed is refused");
+    Ok(())
+}
+
+fn functions_without_constants(kernel: &LinkedKernel<'_>) -> Vec<usize> {
     let mut chosen: Vec<usize> = FUNCTIONS
         .iter()
         .flat_map(|name| kernel.addresses_of(name))
@@ -59,11 +136,21 @@ fn flips_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -> Re
         })
         .collect();
     chosen.sort_unstable();
+    chosen
+}
+
+fn flips_are_found(
+    kernel: &LinkedKernel<'_>,
+    memory: &FileMemory<'_, '_>,
+    counts: bool,
+) -> Result<usize> {
+    let chosen = functions_without_constants(kernel);
     let group = Group::new(kernel, memory, &chosen)?;
     ensure!(!group.members.is_empty(), "none of {FUNCTIONS:?} can be replaced");
     let order = kernlane_layout::order(&group.graph(None), kernlane_layout::Algorithm::Random, 1)?;
     let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
-    let plan = Plan { name: "kernlane_flips", order: &order, counters: &[], padding: 0 };
+    let places = if counts { counters::places(&group) } else { Vec::new() };
+    let plan = Plan { name: "kernlane_flips", order: &order, counters: &places, padding: 0 };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);
     check_module(kernel, 0, &module.bytes, &claims).context("the unharmed module")?;

@@ -4,7 +4,9 @@
  * requests install NAME FUNCTIONS CALLS WORD…: an INSTALL request. The words, hexadecimal, are three for each function and two for each call, as they stand in
  * memory. FUNCTIONS and CALLS are what the request says of them, whatever is given. A name of 56 characters has no zero at its end.
  * requests undo NAME: an UNDO request.
- * Both print the result, and the address at fault: "-16 ffffffff81000000".
+ * requests counters NAME NR RESERVED SUMS, requests time NR MILLISECONDS TIMES ENTRY…: a COUNTERS and a TIME request. SUMS and TIMES are addresses to write
+ * to, or 0 for memory that is there. They print the result and 0.
+ * All print the result, and the address at fault: "-16 ffffffff81000000".
  *
  * requests packed ENTRY PATCH-AT: the third word of a function whose bytes are as they are now.
  *
@@ -22,6 +24,8 @@
 #define WORDS 4096
 #define INSTALL 0xc058b701
 #define UNDO 0xc058b702
+#define COUNTERS 0x4048b703
+#define TIME 0x4018b704
 
 struct group {
 	char module[NAME];
@@ -30,6 +34,20 @@ struct group {
 	unsigned int nr_functions;
 	unsigned int nr_calls;
 	unsigned long bad_address;
+};
+
+struct counters {
+	char module[NAME];
+	unsigned long sums;
+	unsigned int nr;
+	unsigned int reserved;
+};
+
+struct timing {
+	unsigned long entries;
+	unsigned long times;
+	unsigned int nr;
+	unsigned int milliseconds;
 };
 
 static unsigned long words[WORDS];
@@ -129,6 +147,41 @@ static void ask(unsigned long command, char **arguments, long count)
 	say("\n");
 }
 
+static void say_result(long result)
+{
+	print(result);
+	say(" 0\n");
+}
+
+static void count(char **arguments)
+{
+	static struct counters counters;
+	unsigned long sums = hex(arguments[3]);
+	int n;
+
+	for (n = 0; n < NAME && arguments[0][n]; n++)
+		counters.module[n] = arguments[0][n];
+	counters.nr = hex(arguments[1]);
+	counters.reserved = hex(arguments[2]);
+	counters.sums = sums ? sums : (unsigned long)words;
+	say_result(call(NR_IOCTL, open("/dev/kernlane"), COUNTERS, (long)&counters, 0, 0, 0));
+}
+
+static void measure(char **arguments, long number)
+{
+	static struct timing timing;
+	unsigned long times = hex(arguments[2]);
+	int n;
+
+	for (n = 0; n < number - 3 && n < WORDS; n++)
+		words[n] = hex(arguments[3 + n]);
+	timing.entries = (unsigned long)words;
+	timing.nr = hex(arguments[0]);
+	timing.milliseconds = hex(arguments[1]);
+	timing.times = times ? times : (unsigned long)buffer;
+	say_result(call(NR_IOCTL, open("/dev/kernlane"), TIME, (long)&timing, 0, 0, 0));
+}
+
 /* Where /proc/kcore has an address, by its program headers. */
 static unsigned long offset_of(long file, unsigned long address)
 {
@@ -193,15 +246,19 @@ static void sum(unsigned long start, unsigned long end)
 __attribute__((used)) static void run(long *stack)
 {
 	char **words = (char **)(stack + 1);
-	long count = stack[0];
+	long argc = stack[0];
 
-	if (count >= 5 && words[1][0] == 'i')
-		ask(INSTALL, words + 2, count - 2);
-	else if (count == 3 && words[1][0] == 'u')
-		ask(UNDO, words + 2, count - 2);
-	else if (count == 4 && words[1][0] == 'p')
+	if (argc >= 5 && words[1][0] == 'i')
+		ask(INSTALL, words + 2, argc - 2);
+	else if (argc == 3 && words[1][0] == 'u')
+		ask(UNDO, words + 2, argc - 2);
+	else if (argc == 6 && words[1][0] == 'c')
+		count(words + 2);
+	else if (argc >= 5 && words[1][0] == 't' && words[1][1] == 'i')
+		measure(words + 2, argc - 2);
+	else if (argc == 4 && words[1][0] == 'p')
 		pack(hex(words[2]), decimal(words[3]));
-	else if (count == 4 && words[1][0] == 't')
+	else if (argc == 4 && words[1][0] == 't')
 		sum(hex(words[2]), hex(words[3]));
 	else
 		fail("requests: see the source");

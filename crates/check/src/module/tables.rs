@@ -3,7 +3,7 @@
 //! Takes the module and where each copied instruction went; compares each table with the one that
 //! the kernel's own table says it must be.
 
-use super::{PC32, PC64, Place, Prover, Sites};
+use super::{PC32, PC64, Place, Prover, Sites, Walked, counters};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
 use image::linked::tables::within;
@@ -15,7 +15,8 @@ type Entry = (Vec<Place>, Vec<u8>);
 
 impl Prover<'_> {
     /// Compares all tables.
-    pub(super) fn tables(&self, sites: &Sites) -> Result<()> {
+    pub(super) fn tables(&self, walked: &Walked) -> Result<()> {
+        let sites = &walked.sites;
         let all = &self.kernel.tables;
         let copy = |site: u64| sites.get(&site).map(|&at| Place::Copy(at));
         for (name, list) in [
@@ -49,7 +50,7 @@ impl Prover<'_> {
         });
         self.compare_table("__bug_table", 12, &[0, 4], expected.collect())?;
         self.alternatives(sites)?;
-        self.orc(sites)
+        self.orc(walked)
     }
 
     /// The entries of one of the kernel's tables whose sites lie in a copied block.
@@ -209,7 +210,7 @@ impl Prover<'_> {
     }
 
     /// Every copied instruction unwinds as the original does.
-    fn orc(&self, sites: &Sites) -> Result<()> {
+    fn orc(&self, walked: &Walked) -> Result<()> {
         let entries = self.entries(".orc_unwind_ip", 4, &[0])?;
         let (_, states) = self.data(".orc_unwind")?.context("the module has no .orc_unwind")?;
         ensure!(
@@ -224,12 +225,22 @@ impl Prover<'_> {
             let before = table.insert(at, state);
             ensure!(before.is_none(), ".orc_unwind_ip names .text+{at:#x} twice");
         }
-        for (&old, &new) in sites {
-            let state = table.range(..=new).next_back().map(|(_, &state)| state);
+        let state_at =
+            |new: u32| table.range(..=new).next_back().map_or(&[][..], |(_, &state)| state);
+        for (&old, &new) in &walked.sites {
             ensure!(
-                state == Some(&self.kernel.tables.orc_at(old)[..]),
+                state_at(new) == self.kernel.tables.orc_at(old),
                 "the unwinder's state at {old:x} differs"
             );
+        }
+        for counter in &walked.counters {
+            for (offset, state) in counters::unwinding(self.kernel.tables.orc_at(counter.old))? {
+                ensure!(
+                    state_at(counter.new + offset) == state,
+                    "the unwinder's state in the counter in front of {:x} differs",
+                    counter.old
+                );
+            }
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! bytes and fixups. What the kernel patches later (static keys, alternatives, static calls) keeps
 //! the form in which the kernel expects to find it.
 
+use super::counter;
 use crate::branch;
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
@@ -64,7 +65,7 @@ pub struct Lifted {
     pub pinned: bool,
     /// The condition of a conditional branch.
     pub condition: u8,
-    /// Where a counter's field lies.
+    /// Offset in `bytes` of the code that counts.
     pub counter: Option<u32>,
 }
 
@@ -78,10 +79,15 @@ pub enum LiftedExit {
     Branch(u32),
 }
 
-/// `incq %gs:0` with an absolute displacement of 32 bits: the field is its last four bytes.
-const COUNT: [u8; 9] = [0x65, 0x48, 0xff, 0x04, 0x25, 0, 0, 0, 0];
 /// `x86_nops[5]`, arch/x86/kernel/alternative.c: what the kernel expects at a static key.
 const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+impl Lifted {
+    fn add_counter(&mut self) {
+        self.counter = Some(self.bytes.len() as u32);
+        self.bytes.extend(counter::CODE);
+    }
+}
 
 impl Original<'_, '_> {
     /// The piece that begins at an offset of `.text`.
@@ -158,8 +164,7 @@ impl Original<'_, '_> {
             let instruction = decoder.decode();
             ensure!(!instruction.is_invalid(), "bytes that do not decode at {at:x}");
             if count_before == Some(LinkAddr(at)) {
-                lifted.bytes.extend(COUNT);
-                lifted.counter = Some(lifted.bytes.len() as u32 - 4);
+                lifted.add_counter();
             }
             lifted.instructions.push((LinkAddr(at), lifted.bytes.len() as u32));
             let offset = (at - self.kernel.text.start) as u32;
@@ -173,9 +178,11 @@ impl Original<'_, '_> {
                 }
             }
         }
-        lifted.instructions.push((self.at(end), lifted.bytes.len() as u32));
-        if lifted.tail == 0 {
-            lifted.instructions.pop();
+        if lifted.tail > 0 {
+            if count_before == Some(self.at(end)) {
+                lifted.add_counter();
+            }
+            lifted.instructions.push((self.at(end), lifted.bytes.len() as u32));
         }
         Ok(lifted)
     }

@@ -7,6 +7,7 @@
 //! need of the kernel they reach by one exported symbol and a distance: the kernel's image is
 //! rigid. Never reads or writes a file.
 
+pub mod counter;
 mod elf;
 mod lift;
 mod side_tables;
@@ -19,7 +20,7 @@ use image::address::LinkAddr;
 use image::linked::exports::{ExportedSymbol, ModuleStructure};
 use image::place::{self, BlockPlaces, MovableBlock, MovableExit};
 use lift::{Fixup, Lifted, LiftedExit};
-use object::elf::{R_X86_64_32S, R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
+use object::elf::{R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
 use std::collections::BTreeMap;
 
 /// How the group is to be written.
@@ -70,7 +71,7 @@ pub struct Summary {
 
 const TEXT: usize = 0;
 const REPLACEMENTS: usize = 1;
-const COUNTERS: usize = 2;
+const COOKIES: usize = 2;
 /// `int3` between pieces, `nop` in front of entries.
 const FILL: u8 = 0xcc;
 const NOP: u8 = 0x90;
@@ -93,10 +94,10 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
     let mut sections = vec![
         section(".text", SHF_EXECINSTR, 64, text),
         section(".altinstr_replacement", SHF_EXECINSTR, 1, Vec::new()),
-        section(".data..percpu", SHF_WRITE, 8, Vec::new()),
+        section(".data", SHF_WRITE, 16, Vec::new()),
     ];
     let counted = writer.relocate_text(&mut sections[TEXT]);
-    sections[COUNTERS].data = vec![0; counted.len() * 8];
+    sections[COOKIES].data = counter::section(counted.len());
     writer.side_tables(&mut sections, plan.order)?;
     sections.extend(writer.loader_sections(plan.name)?);
     let symbols = writer.symbols(plan.order);
@@ -276,13 +277,16 @@ impl Writer<'_, '_, '_> {
                     _ => text.relocations.push(self.relocation(at, behind, target)),
                 }
             }
-            if let Some(field) = l.counter {
+            if let Some(code) = l.counter {
+                let (code, number) = (start + code, counted.len());
                 text.relocations.push(Relocation {
-                    offset: u64::from(start + field),
-                    kind: R_X86_64_32S,
-                    against: Against::Section(COUNTERS),
-                    addend: counted.len() as i64 * 8,
+                    offset: u64::from(code + counter::COOKIE_FIELD),
+                    kind: R_X86_64_PC32,
+                    against: Against::Section(COOKIES),
+                    addend: counter::cookie_addend(number),
                 });
+                let field = (code + counter::DISPLACEMENT_FIELD) as usize;
+                text.data[field..field + 4].copy_from_slice(&counter::displacement(number));
                 counted.push(i as u32);
             }
         }

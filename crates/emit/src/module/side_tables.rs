@@ -4,7 +4,7 @@
 //! copy. An entry that points into a block's dropped jump cannot be: the cutter pins such jumps.
 
 use super::elf::{Against, Relocation, Section};
-use super::{REPLACEMENTS, TEXT, Target, Writer, section};
+use super::{REPLACEMENTS, TEXT, Target, Writer, counter, section};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
 use image::linked::tables::within;
@@ -36,7 +36,7 @@ impl Writer<'_, '_, '_> {
         }
         tables.retain(|t| !t.data.is_empty());
         sections.extend(tables);
-        sections.extend(self.orc(order));
+        sections.extend(self.orc(order)?);
         Ok(())
     }
 
@@ -172,18 +172,29 @@ impl Writer<'_, '_, '_> {
 
     /// The unwinder's state of every instruction, in the new order of addresses; undefined behind
     /// the last.
-    fn orc(&self, order: &[u32]) -> [Section; 2] {
+    fn orc(&self, order: &[u32]) -> Result<[Section; 2]> {
         let tables = &self.original.kernel.tables;
         let mut states: Vec<(u32, OrcState)> = Vec::new();
+        let mut push = |at: u32, state: OrcState| {
+            // A piece whose own bytes are none shares its address with the next.
+            states.pop_if(|&mut (last, _)| last == at);
+            if states.last().is_none_or(|&(_, last)| last != state) {
+                states.push((at, state));
+            }
+        };
         for &i in order {
-            let start = self.place_of(i as usize);
-            for &(old, at) in &self.lifted[i as usize].instructions {
+            let (start, lifted) = (self.place_of(i as usize), &self.lifted[i as usize]);
+            for &(old, at) in &lifted.instructions {
                 let state = tables.orc_at(old.0);
-                // A piece whose own bytes are none shares its address with the next.
-                states.pop_if(|&mut (last, _)| last == start + at);
-                if states.last().is_none_or(|&(_, last)| last != state) {
-                    states.push((start + at, state));
+                if let Some(code) = lifted.counter
+                    && code + counter::CODE.len() as u32 == at
+                {
+                    let pushed = counter::pushed(state)
+                        .with_context(|| format!("no counter can stand in front of {old}"))?;
+                    push(start + code, state);
+                    push(start + code + counter::BEHIND_PUSH, pushed);
                 }
+                push(start + at, state);
             }
         }
         states.push((self.places.end.0 as u32, [0; 6]));
@@ -193,7 +204,7 @@ impl Writer<'_, '_, '_> {
             self.push_field(&mut ip, Against::Section(TEXT), i64::from(at));
             unwind.data.extend(state);
         }
-        [ip, unwind]
+        Ok([ip, unwind])
     }
 
     /// `.modinfo`, `__versions`, `struct module`.

@@ -8,6 +8,7 @@ use host::outln;
 use image::linked::LinkedKernel;
 use layout::Algorithm;
 use live::device::Device;
+use live::eligible::Unfit;
 use live::group::Group;
 use live::install::{self, Prepared};
 use live::owners::Owners;
@@ -103,11 +104,15 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     let group = Group::new(kernel, running, &chosen)?;
     for &(index, reason) in &group.left_out {
         let name = kernel.function_name(&kernel.functions[index]);
+        let hint = match reason {
+            Unfit::Changed(_) => group_hint()?,
+            _ => String::new(),
+        };
         ensure!(
             args.skip_unfit || !args.function.iter().any(|f| f == name),
-            "{name} cannot be replaced: {reason}"
+            "{name} cannot be replaced: {reason}{hint}"
         );
-        note!("left out: {name}: {reason}");
+        note!("left out: {name}: {reason}{hint}");
     }
     let prepared = lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
     if let Some(path) = &args.keep_module {
@@ -130,6 +135,14 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         installed.patching.as_secs_f64() * 1e3
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What may have changed the kernel's code: our own groups.
+fn group_hint() -> Result<String> {
+    let names = super::undo::installed()?;
+    Ok(names.map_or_else(String::new, |names| {
+        format!("; installed are {names}, and `kernlane live undo` takes them back")
+    }))
 }
 
 /// Orders the group's blocks, and prepares the module for them.

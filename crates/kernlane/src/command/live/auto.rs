@@ -119,6 +119,7 @@ struct Gain {
 pub fn run(args: &AutoArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         let device = Device::open()?;
+        super::undo::refuse_installed()?;
         host::interrupt::catch()?;
         super::cache::ask()?;
         let auto = Auto { args, kernel, running, device };

@@ -69,6 +69,29 @@ impl fmt::Display for TakenBack {
     }
 }
 
+/// The installed groups, in words; `None` without any.
+pub(super) fn installed() -> Result<Option<String>> {
+    let groups = device::status()?;
+    let names: Vec<&str> = (groups.iter())
+        .filter(|group| group.state == "installed")
+        .map(|group| group.module.as_str())
+        .collect();
+    Ok((!names.is_empty()).then(|| names.join(", ")))
+}
+
+/// Counting begins with the kernel's own code.
+///
+/// # Errors
+/// A group is installed.
+pub(super) fn refuse_installed() -> Result<()> {
+    if let Some(names) = installed()? {
+        bail!(
+            "installed already: {names}. Blocks are counted in the kernel's own code: run `kernlane live undo` first"
+        );
+    }
+    Ok(())
+}
+
 /// Undoes a group, if it is installed, and removes its module.
 pub(super) fn take_back(device: Option<&Device>, name: &str) -> Result<TakenBack> {
     let undone = device.map(|device| device.undo(name)).transpose()?;

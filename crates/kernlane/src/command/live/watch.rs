@@ -17,9 +17,9 @@ use std::time::Duration;
 ///
 /// Copies with a counter in each block are entered instead of the functions for a while, level by
 /// level of the call graph, and taken out again. The counts are exact; those of edges follow from
-/// them where they can. Before, the hardware counters are asked whether the instruction cache is a
-/// bottleneck; then the hot blocks are drawn over its sets. The result is a profile for
-/// `kernlane live apply`.
+/// them where they can. Up to 65 536 blocks are counted at a time. Before, the hardware counters
+/// are asked whether the instruction cache is a bottleneck; then the hot blocks are drawn over its
+/// sets. The result is a profile for `kernlane live apply`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live watch --root tcp_v4_rcv --time 20 -o net.klp")]
 pub struct WatchArgs {
@@ -79,6 +79,7 @@ fn watch_roots(
     running: &RunningKernel,
 ) -> Result<ExitCode> {
     let device = Device::open()?;
+    super::undo::refuse_installed()?;
     host::interrupt::catch()?;
     super::cache::ask()?;
     let roots = args.roots.choose(kernel, running)?;
@@ -133,6 +134,7 @@ fn count_blocks(
     running: &RunningKernel,
 ) -> Result<ExitCode> {
     let device = Device::open()?;
+    super::undo::refuse_installed()?;
     host::interrupt::catch()?;
     let function = super::roots::named(kernel, running, std::slice::from_ref(&args.function))?;
     let found = count_from(kernel, running, &device, &function, args.time, 0)?;
