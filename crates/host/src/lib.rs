@@ -3,6 +3,7 @@
 //!
 //! Takes paths and commands. Knows no kernels and no formats.
 
+pub mod ending;
 pub mod interrupt;
 pub mod output;
 pub mod progress;

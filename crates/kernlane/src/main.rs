@@ -3,26 +3,12 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use anyhow::Result;
-use host::{interrupt, note, stdout};
+use host::{ending, stdout};
 use kernlane::{cli, run};
 use std::process::ExitCode;
 
-/// What a shell gives for a program that SIGPIPE has ended. `kernlane … | head` ends with this
-/// status in every command, and with no message. The signal itself stays ignored, since sockets to
-/// QEMU must not end the tool.
-const READER_GONE: u8 = 128 + 13;
-
 fn main() -> ExitCode {
-    match parse_and_run().and_then(|code| stdout::finish().map(|()| code)) {
-        Ok(code) => code,
-        Err(error) if stdout::reader_is_gone(&error) => ExitCode::from(READER_GONE),
-        Err(error) => {
-            // Programs that Ctrl-C ended fail, too; then that is not the news.
-            let error = interrupt::check().err().unwrap_or(error);
-            note!("kernlane: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    ending::status("kernlane", parse_and_run())
 }
 
 fn parse_and_run() -> Result<ExitCode> {
