@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::PipeWriter;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -67,6 +67,25 @@ pub fn spawn(command: &mut Command) -> std::io::Result<Program> {
 }
 
 impl Program {
+    /// The program's standard input, if it is a pipe that was not taken yet.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// The program's standard output, if it is a pipe that was not taken yet.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Kills the program if it still runs, and returns its exit status.
+    ///
+    /// # Errors
+    /// The status cannot be read.
+    pub fn end(&mut self) -> std::io::Result<ExitStatus> {
+        kill(&mut self.child);
+        self.child.wait()
+    }
+
     /// Waits for the program; when interrupted, kills it and returns the error.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ending;
 pub mod interrupt;
 pub mod output;
 pub mod progress;

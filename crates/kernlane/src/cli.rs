@@ -23,6 +23,7 @@ use crate::command::replay::ReplayArgs;
 use crate::command::report::ReportArgs;
 use crate::need::{self, Need};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use suite::command::BenchArgs;
 
 /// Shows where a kernel spends its time under your workload, and lays its code out again so that it
 /// spends less
@@ -87,6 +88,7 @@ commands! {
     Evaluate(EvaluateArgs) needs &[];
     Report(ReportArgs) needs &[];
     Diff(DiffArgs) needs &[];
+    Bench(BenchArgs) needs &[];
     #[command(hide = true)]
     Objtool(ObjtoolArgs) needs &[need::OBJTOOL];
     Man(ManArgs) needs &[];

@@ -33,6 +33,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Evaluate(args) => evaluate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Bench(args) => suite::command::run(&args, &["bench"]),
         Command::Check(args) => check::run(&args),
         Command::Doctor(args) => doctor::run(&args, &Cli::command(), cli::NEEDS),
     }

@@ -1,0 +1,260 @@
+//! A run: rounds of slices in shuffled order, until every figure is narrow enough or time is over.
+//!
+//! Takes benchmarks and settings; gives [`Results`]. In each round every benchmark that is not done
+//! has a new process (`worker.rs`). The slices of all of them come in an order that the seed
+//! shuffles, so that a drift of the machine meets all alike. Measures nothing itself but the
+//! clocks.
+
+use crate::benchmark::Benchmark;
+use crate::clock::{self, Moment};
+use crate::conditions::{Conditions, Disturbances, Usage};
+use crate::random::Random;
+use crate::result::{Entry, FORMAT, Measured, Outcome, Results};
+use crate::statistics::{Estimate, median};
+use crate::worker::{self, Trouble, Worker};
+use anyhow::{Result, anyhow, ensure};
+use host::progress::Progress;
+use host::{interrupt, scratch};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Nanoseconds of a slice. Long against an interrupt's few microseconds.
+const SLICE: u64 = 1_000_000;
+/// Slices of a benchmark in a round: an odd number has a median that was measured.
+const SLICES: usize = 5;
+/// Rounds before an interval is trusted.
+const FEWEST: usize = 10;
+/// How long the clocks are compared before a run, in nanoseconds.
+const CALIBRATION: u64 = 50_000_000;
+
+/// What to measure, and how well.
+pub struct Settings {
+    pub benchmarks: Vec<&'static Benchmark>,
+    pub seed: u64,
+    /// The half width of an interval at which a benchmark is done, in percent.
+    pub precision_percent: f64,
+    /// No new round begins that would end behind this time.
+    pub budget: Duration,
+    /// Where files are made.
+    pub directory: PathBuf,
+    /// The CPU that the user wants.
+    pub cpu: Option<usize>,
+    /// The words that start this program so that it reads the suite's options.
+    pub program: Vec<OsString>,
+}
+
+/// A benchmark under way.
+struct State {
+    benchmark: &'static Benchmark,
+    /// Operations in a slice, once calibrated.
+    operations: u64,
+    /// Ticks an operation, of each round.
+    rounds: Vec<f64>,
+    trouble: Option<Trouble>,
+}
+
+impl State {
+    /// Whether no further round is needed.
+    fn done(&self, precision_percent: f64) -> bool {
+        let narrow = |estimate: Estimate| 100.0 * estimate.half_width() <= precision_percent;
+        self.trouble.is_some()
+            || self.rounds.len() >= FEWEST && Estimate::of(&self.rounds).is_some_and(narrow)
+    }
+
+    fn entry(self, ticks_per_nanosecond: f64, precision_percent: f64) -> Entry {
+        let outcome = match self.trouble {
+            Some(Trouble::Lacks(why)) => Outcome::NotRun { why },
+            Some(Trouble::Wrong(why)) => Outcome::Wrong { why },
+            None if self.rounds.is_empty() => Outcome::NotRun {
+                why: "the time was over before its first round ended: give more by --time".into(),
+            },
+            None => {
+                let rounds = self.rounds.iter().map(|ticks| ticks / ticks_per_nanosecond);
+                let rounds = rounds.collect();
+                Outcome::Measured(Measured::new(rounds, self.operations, precision_percent))
+            }
+        };
+        Entry { name: self.benchmark.name.into(), version: self.benchmark.version, outcome }
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// The processor has no usable counter, the wanted CPU or the directory is not there, the program
+/// cannot start itself, or the user has interrupted.
+pub fn measure(settings: &Settings) -> Result<Results> {
+    ensure!(
+        clock::counter().usable,
+        "this processor has no RDTSCP instruction, with which the suite measures time"
+    );
+    ensure!(
+        settings.directory.is_dir(),
+        "{}: there is no such directory; --directory says where files are made",
+        settings.directory.display()
+    );
+    let (cpu, warning) = choose_cpu(settings.cpu)?;
+    let allowed = worker::allowed().len();
+    let mut conditions = Conditions::before(cpu, allowed, &settings.directory);
+    conditions.warnings.extend(warning);
+    let failed = |failure: crate::sys::Failure| anyhow!("{failure}");
+    let start = Moment::now().map_err(failed)?;
+    std::thread::sleep(Duration::from_nanos(CALIBRATION));
+    let first_rate = Moment::now().map_err(failed)?.rate_since(start);
+    let usage = Usage::now(cpu);
+
+    let mut states: Vec<State> = settings
+        .benchmarks
+        .iter()
+        .map(|benchmark| State { benchmark, operations: 0, rounds: Vec::new(), trouble: None })
+        .collect();
+    let mut random = Random::new(settings.seed);
+    let slice_ticks = (SLICE as f64 * first_rate) as u64;
+    let progress = Progress::new("measuring");
+    let budget = settings.budget.as_nanos() as u64;
+    for round in 1.. {
+        let mut active: Vec<&mut State> =
+            states.iter_mut().filter(|state| !state.done(settings.precision_percent)).collect();
+        if active.is_empty() {
+            break;
+        }
+        progress.say(format!("round {round}: {} benchmarks", active.len()));
+        let before = Moment::now().map_err(failed)?;
+        let directory = scratch::directory(&settings.directory, ".kernlane-bench-");
+        let place = Place {
+            directory: match &directory {
+                Ok(directory) => directory.path(),
+                // Benchmarks that need no files run, and the others say why they cannot.
+                Err(_) => &settings.directory,
+            },
+            unwritable: directory.as_ref().err().map(|error| format!("{error:#}")),
+            cpu,
+            program: &settings.program,
+        };
+        one_round(&mut active, &place, slice_ticks, &mut random)?;
+        drop(directory);
+        let now = Moment::now().map_err(failed)?;
+        // The next round takes as long as this one, or less.
+        if now.nanoseconds_since(start) + now.nanoseconds_since(before) > budget {
+            break;
+        }
+    }
+    drop(progress);
+    let end = Moment::now().map_err(failed)?;
+    let rate = end.rate_since(start);
+    let disturbances = match (usage, Usage::now(cpu)) {
+        (Some(before), Some(after)) => after.since(before),
+        _ => Disturbances::default(),
+    };
+    let seconds = end.nanoseconds_since(start) as f64 / 1e9;
+    conditions.complete(disturbances, [first_rate, rate], seconds);
+    let entries = states.into_iter().map(|state| state.entry(rate, settings.precision_percent));
+    Ok(Results {
+        format: FORMAT,
+        suite: env!("CARGO_PKG_VERSION").into(),
+        seed: settings.seed,
+        precision_percent: settings.precision_percent,
+        conditions,
+        benchmarks: entries.collect(),
+    })
+}
+
+/// Where a round's workers run.
+struct Place<'a> {
+    directory: &'a Path,
+    /// Why the directory cannot be written to.
+    unwritable: Option<String>,
+    cpu: Option<usize>,
+    program: &'a [OsString],
+}
+
+/// Starts the workers in a random order, and lets them run their slices in another.
+fn one_round(
+    active: &mut [&mut State],
+    place: &Place<'_>,
+    slice_ticks: u64,
+    random: &mut Random,
+) -> Result<()> {
+    let mut order: Vec<usize> = (0..active.len()).collect();
+    random.shuffle(&mut order);
+    let mut workers: Vec<Option<Worker>> = active.iter().map(|_| None).collect();
+    for at in order {
+        interrupt::check()?;
+        match start(active[at], place, slice_ticks)? {
+            Ok(worker) => workers[at] = Some(worker),
+            Err(trouble) => active[at].trouble = Some(trouble),
+        }
+    }
+    let mut slices: Vec<usize> = (0..active.len()).flat_map(|at| [at; SLICES]).collect();
+    random.shuffle(&mut slices);
+    let mut values: Vec<Vec<f64>> = vec![Vec::new(); active.len()];
+    for at in slices {
+        interrupt::check()?;
+        let Some(worker) = &mut workers[at] else { continue };
+        match worker.slice(active[at].operations)? {
+            Ok(ticks) => values[at].push(ticks as f64 / active[at].operations as f64),
+            Err(trouble) => {
+                active[at].trouble = Some(trouble);
+                workers[at] = None;
+            }
+        }
+    }
+    for (state, mut values) in active.iter_mut().zip(values) {
+        if state.trouble.is_none() {
+            state.rounds.push(median(&mut values));
+        }
+    }
+    Ok(())
+}
+
+/// Starts one worker in a directory of its own, and calibrates the benchmark in its first round.
+fn start(
+    state: &mut State,
+    place: &Place<'_>,
+    slice_ticks: u64,
+) -> Result<std::result::Result<Worker, Trouble>> {
+    let directory = place.directory.join(state.benchmark.name.replace('/', "-"));
+    let unwritable = place.unwritable.clone().or_else(|| {
+        let error = std::fs::create_dir(&directory).err()?;
+        Some(format!("{}: cannot be made: {error}", directory.display()))
+    });
+    let mut worker = match Worker::start(place.program, state.benchmark, &directory, place.cpu)? {
+        Ok(worker) => worker,
+        Err(Trouble::Lacks(why)) => {
+            let reason = unwritable.map_or(String::new(), |reason| format!("; {reason}"));
+            return Ok(Err(Trouble::Lacks(why + &reason)));
+        }
+        Err(trouble) => return Ok(Err(trouble)),
+    };
+    if state.operations == 0 {
+        match worker.calibrate(slice_ticks)? {
+            Ok(operations) => state.operations = operations,
+            Err(trouble) => return Ok(Err(trouble)),
+        }
+    }
+    Ok(Ok(worker))
+}
+
+/// The CPU to measure on: the wanted one, else the last that is allowed, which serves the fewest
+/// interrupts. `None`, with the reason: the process may not choose.
+fn choose_cpu(wanted: Option<usize>) -> Result<(Option<usize>, Option<String>)> {
+    let allowed = worker::allowed();
+    // A thread tries, so that this process may go on running on every CPU.
+    let attempt = |cpu: usize| {
+        std::thread::spawn(move || worker::pin(cpu)).join().expect("pinning does not panic")
+    };
+    if let Some(cpu) = wanted {
+        attempt(cpu).map_err(|failure| {
+            anyhow!("--cpu {cpu}: {failure}; this process may run on the CPUs {allowed:?}")
+        })?;
+        return Ok((Some(cpu), None));
+    }
+    let Some(cpu) = allowed.last().copied() else {
+        return Ok((None, Some("the kernel does not say which CPUs may be used".into())));
+    };
+    match attempt(cpu) {
+        Ok(()) => Ok((Some(cpu), None)),
+        Err(failure) => Ok((None, Some(format!("CPU {cpu} cannot be pinned: {failure}")))),
+    }
+}

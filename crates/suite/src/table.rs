@@ -1,0 +1,210 @@
+//! Results and comparisons as text for people.
+
+use crate::benchmark::Benchmark;
+use crate::compare::{Comparison, LEVEL, Verdict};
+use crate::result::{Outcome, Results};
+use std::fmt::Write;
+
+/// Appends a line.
+macro_rules! line {
+    ($text:ident, $($part:tt)*) => {{
+        // Writing to a string cannot fail.
+        let _ = writeln!($text, $($part)*);
+    }};
+}
+
+/// A time with four digits and its unit.
+pub fn time(nanoseconds: f64) -> String {
+    let (value, unit) = match nanoseconds {
+        t if t < 1e3 => (t, "ns"),
+        t if t < 1e6 => (t / 1e3, "µs"),
+        t if t < 1e9 => (t / 1e6, "ms"),
+        t => (t / 1e9, "s"),
+    };
+    // Four digits and a point, also of what is rounded up to a further digit.
+    let mut texts = (0..=3).rev().map(|decimals| format!("{value:.decimals$}"));
+    let text = texts.find(|text| text.len() <= 5).unwrap_or_else(|| format!("{value:.0}"));
+    format!("{text} {unit}")
+}
+
+/// The width of the longest name.
+fn width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.map(str::len).max().unwrap_or(0).max("benchmark".len())
+}
+
+/// A run.
+pub fn results(results: &Results) -> String {
+    let mut text = String::new();
+    let wide = width(results.benchmarks.iter().map(|entry| entry.name.as_str()));
+    line!(text, "{:<wide$}  {:>10}  {:>8}  {:>6}", "benchmark", "time", "± 95 %", "rounds");
+    let (mut measured, mut noisy, mut without) = (0, 0, Vec::new());
+    for entry in &results.benchmarks {
+        match &entry.outcome {
+            Outcome::Measured(figure) => {
+                measured += 1;
+                noisy += usize::from(figure.noisy);
+                let half = figure
+                    .half_width_percent
+                    .map_or("unknown".to_owned(), |half| format!("{half:.2} %"));
+                let name = &entry.name;
+                let time = time(figure.nanoseconds);
+                let rounds = figure.rounds.len();
+                let remark = if figure.noisy { "  too noisy" } else { "" };
+                line!(text, "{name:<wide$}  {time:>10}  {half:>8}  {rounds:>6}{remark}");
+            }
+            Outcome::NotRun { why } => without.push(format!("not run: {}: {why}", entry.name)),
+            Outcome::Wrong { why } => without.push(format!("wrong: {}: {why}", entry.name)),
+        }
+    }
+    for said in without {
+        line!(text, "{said}");
+    }
+    let conditions = &results.conditions;
+    line!(text, "");
+    line!(
+        text,
+        "measured {measured} of {} benchmarks in {:.0} s on Linux {}, CPU {}",
+        results.benchmarks.len(),
+        conditions.seconds,
+        conditions.kernel_release,
+        conditions.cpu.map_or("not pinned".to_owned(), |cpu| cpu.to_string())
+    );
+    if noisy > 0 {
+        line!(
+            text,
+            "too noisy: {noisy} of {measured} intervals are wider than ± {} %; the machine is too \
+             noisy for the time given: stop other work, or give more by --time",
+            results.precision_percent
+        );
+    }
+    for warning in &conditions.warnings {
+        line!(text, "warning: {warning}");
+    }
+    text
+}
+
+/// Two runs.
+pub fn comparison(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    let wide = width(comparison.rows.iter().map(|row| row.name.as_str()));
+    line!(
+        text,
+        "{:<wide$}  {:>10}  {:>10}  {:>9}  {:>19}  verdict",
+        "benchmark",
+        "before",
+        "after",
+        "change",
+        "95 % interval"
+    );
+    for row in &comparison.rows {
+        let [before, after] = row.nanoseconds.map(time);
+        let [change, low, high] = row.percent;
+        let interval = format!("{low:+.2} … {high:+.2} %");
+        let change = format!("{change:+.2} %");
+        let verdict = row.verdict.title();
+        let remark = if row.noisy { " (too noisy)" } else { "" };
+        let name = &row.name;
+        line!(
+            text,
+            "{name:<wide$}  {before:>10}  {after:>10}  {change:>9}  {interval:>19}  \
+             {verdict}{remark}"
+        );
+    }
+    for (name, why) in &comparison.left_out {
+        line!(text, "not compared: {name}: {why}");
+    }
+    line!(text, "");
+    line!(
+        text,
+        "{} faster, {} slower, {} with no difference found, {} not compared (Holm's correction, \
+         {} % for all verdicts together)",
+        comparison.count(Verdict::Faster),
+        comparison.count(Verdict::Slower),
+        comparison.count(Verdict::NoDifferenceFound),
+        comparison.left_out.len(),
+        100.0 * LEVEL
+    );
+    for (name, before, after) in &comparison.conditions {
+        line!(text, "other conditions: {name}: {before:?} before, {after:?} after");
+    }
+    for (which, warnings) in ["before", "after"].iter().zip(&comparison.warnings) {
+        for warning in warnings {
+            line!(text, "warning ({which}): {warning}");
+        }
+    }
+    text
+}
+
+/// The benchmarks, for `--list`.
+pub fn list(benchmarks: &[&Benchmark]) -> String {
+    let mut text = String::new();
+    let wide = width(benchmarks.iter().map(|benchmark| benchmark.name));
+    for benchmark in benchmarks {
+        let Benchmark { name, stresses, source, .. } = benchmark;
+        line!(text, "{name:<wide$}  {stresses} [{}]", source.title());
+    }
+    text
+}
+
+/// The benchmarks as a table of Markdown, for `docs/reference/bench.md`.
+pub fn markdown(benchmarks: &[&Benchmark]) -> String {
+    let mut text = "| benchmark | stresses | source |\n|---|---|---|\n".to_owned();
+    for Benchmark { name, stresses, source, .. } in benchmarks {
+        line!(text, "| `{name}` | {stresses} | {} |", source.title());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Entry;
+    use crate::result::examples::{self, entry};
+
+    #[test]
+    fn times_have_four_digits() {
+        let said = [0.5, 99.95, 123.45, 4567.8, 2.5e6, 3e9].map(time);
+        assert_eq!(said, ["0.500 ns", "99.95 ns", "123.5 ns", "4.568 µs", "2.500 ms", "3.000 s"]);
+    }
+
+    #[test]
+    fn a_run_as_text() {
+        let not_run = Outcome::NotRun { why: "io_uring_setup: not permitted".into() };
+        let mut run = examples::results(vec![
+            entry("call/getpid", 100.0, 0.5),
+            entry("mix/web", 9e6, 20.0),
+            Entry { name: "uring/nop".into(), version: 1, outcome: not_run },
+        ]);
+        run.conditions.seconds = 12.3;
+        run.conditions.kernel_release = "6.12.0".into();
+        run.conditions.cpu = Some(1);
+        run.conditions.warnings.push("the other CPUs were busy for 50.0 % of the time".into());
+        assert_eq!(
+            results(&run),
+            "\
+benchmark          time    ± 95 %  rounds
+call/getpid    100.0 ns    0.19 %      21
+mix/web        8.975 ms    7.60 %      21  too noisy
+not run: uring/nop: io_uring_setup: not permitted
+
+measured 2 of 3 benchmarks in 12 s on Linux 6.12.0, CPU 1
+too noisy: 1 of 2 intervals are wider than ± 1 %; the machine is too noisy for the time given: \
+             stop other work, or give more by --time
+warning: the other CPUs were busy for 50.0 % of the time
+"
+        );
+    }
+
+    #[test]
+    fn a_comparison_as_text() {
+        let before = examples::results(vec![entry("call/getpid", 100.0, 0.5)]);
+        let mut after = examples::results(vec![entry("call/getpid", 105.0, 0.5)]);
+        after.conditions.microcode = Some("0x2".into());
+        let text = comparison(&Comparison::new(&before, &after));
+        let mut lines = text.lines().skip(1);
+        let row = lines.next().unwrap();
+        assert!(row.contains("+5.00 %") && row.ends_with("  slower"), "{row}");
+        assert!(text.contains("0 faster, 1 slower, 0 with no difference found, 0 not compared"));
+        assert!(text.contains("other conditions: microcode: \"unknown\" before, \"0x2\" after"));
+    }
+}
