@@ -8,6 +8,7 @@ mod check_test;
 mod demo;
 mod diff_test;
 mod export_test;
+mod fuzz;
 mod guest_test;
 mod kernel;
 mod layout_test;
@@ -64,6 +65,8 @@ cargo xtask uml-test            a kernel for User Mode Linux, relinked in a rand
                                 original does, and has counted it
 cargo xtask bench-uml [ROUNDS] [--json]
                                 what layouts bring on this processor: kernels for User Mode Linux by turns, and BOLT's; about a minute a round
+cargo xtask fuzz [TARGET]… [--inputs N]
+                                a fuzzer gives each target of fuzz/ N inputs in all (10 000 000), resumes, and keeps a small corpus
 cargo xtask kernel gcc|clang|uml
                                 builds (or finds) a demo kernel and prints where its tree lies
 ";
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
+        ["fuzz", ref words @ ..] => fuzz::fuzz(words),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

@@ -161,7 +161,10 @@ impl From<Policy> for Replacement {
 }
 
 /// The machine in `text`; `file` is for messages.
-fn parse(text: &str, file: &str) -> Result<Machine> {
+///
+/// # Errors
+/// It is no machine, or one that cannot be built: the rule and the line.
+pub fn parse(text: &str, file: &str) -> Result<Machine> {
     let description: File =
         toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
     Reader { text, file }.machine(&description)

@@ -29,6 +29,7 @@ mod state;
 mod workload;
 
 pub use boot::{Cost, End, Outcome};
+pub use bzimage::BzImage;
 pub use configuration::{Boot, Clock, Plugin};
 pub use initramfs::Contents;
 pub use kernel::{Kernel, Module};

@@ -28,16 +28,19 @@ impl Results {
     /// The rows in a file, or in `results.json` of a directory.
     pub fn read(path: &Path) -> Result<Results> {
         let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
-        let text = std::fs::read(&file)
+        let text = std::fs::read_to_string(&file)
             .with_context(|| format!("{}: cannot read these results", file.display()))?;
-        let results: Results = serde_json::from_slice(&text)
-            .with_context(|| format!("{}: not a file of results", file.display()))?;
+        Results::from_json(&text).with_context(|| file.display().to_string())
+    }
+
+    /// Reads what `to_json` wrote.
+    ///
+    /// # Errors
+    /// No JSON of results, or another format.
+    pub fn from_json(text: &str) -> Result<Results> {
+        let results: Results = serde_json::from_str(text).context("not a file of results")?;
         if results.format != FORMAT {
-            bail!(
-                "{}: results of format {}, only {FORMAT} is known",
-                file.display(),
-                results.format
-            );
+            bail!("results of format {}, only {FORMAT} is known", results.format);
         }
         Ok(results)
     }

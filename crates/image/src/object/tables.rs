@@ -216,7 +216,7 @@ fn from_code(
             );
             0
         };
-        let target = offset_in_code(elf, code, value + bias).with_context(place)?;
+        let target = offset_in_code(elf, code, value.wrapping_add(bias)).with_context(place)?;
         found.push(Reference {
             section: id,
             relocation: index as u32,
