@@ -8,6 +8,7 @@ mod check_test;
 mod demo;
 mod diff_test;
 mod export_test;
+mod fuzz;
 mod guest_test;
 mod kernel;
 mod layout_test;
@@ -80,6 +81,9 @@ cargo xtask uml-test            test whether a kernel for User Mode Linux, relin
 cargo xtask bench-uml [ROUNDS] [--json]
                                 measure layouts on this processor: kernels for User Mode Linux by
                                 turns, and BOLT's; about a minute for each round
+cargo xtask fuzz [TARGET]… [--inputs N]
+                                give each target of fuzz/ N inputs (10 000 000) with a fuzzer;
+                                resumes, and keeps a small corpus
 cargo xtask kernel gcc|clang|uml
                                 build (or find) a demo kernel, and print the path of its tree
 ";
@@ -120,6 +124,7 @@ fn main() -> ExitCode {
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
+        ["fuzz", ref words @ ..] => fuzz::fuzz(words),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

@@ -32,7 +32,7 @@ mod noreturn;
 pub mod objtool;
 mod orc;
 mod realign;
-mod relocs;
+pub mod relocs;
 mod resolve;
 mod tables;
 #[cfg(test)]

@@ -23,6 +23,10 @@ pub struct Relocs {
 }
 
 impl Relocs {
+    /// Reads `file`, the bytes of a `vmlinux.relocs`.
+    ///
+    /// # Errors
+    /// The tables are damaged.
     pub fn parse(file: &[u8], kernel: &KernelFile) -> Result<Self> {
         if !file.len().is_multiple_of(4) {
             bail!("its length is not a multiple of 4");

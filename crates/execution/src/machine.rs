@@ -166,7 +166,10 @@ impl From<ReplacementText> for Replacement {
 }
 
 /// The machine in `text`; `file` is for messages.
-fn parse(text: &str, file: &str) -> Result<MachineModel> {
+///
+/// # Errors
+/// It is no machine, or one that cannot be built: the rule and the line.
+pub fn parse(text: &str, file: &str) -> Result<MachineModel> {
     let description: MachineFile =
         toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
     MachineFileReader { text, file }.machine(&description)

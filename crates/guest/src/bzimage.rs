@@ -18,10 +18,18 @@ pub struct BzImage {
     pub build_id: String,
 }
 
-/// A size larger than that of every kernel. It guards against a damaged size.
+/// A kernel of that many bytes, and one that compresses so well, does not exist: a damaged payload
+/// gets no more memory.
 const MAX_VMLINUX: u64 = 1 << 30;
+const MAX_RATIO: u64 = 256;
+/// Memory that unpacking xz may take: twice what the kernel's build asks for (scripts/xz_wrap.sh).
+const XZ_MEMORY: u64 = 256 << 20;
 
 impl BzImage {
+    /// Reads the header and unpacks the kernel as far as its notes need.
+    ///
+    /// # Errors
+    /// `image` is not a boot image, or it is damaged.
     pub fn parse(image: &[u8]) -> Result<BzImage> {
         let header = BootHeader { image };
         ensure!(
@@ -86,14 +94,18 @@ impl<'a> BootHeader<'a> {
 /// The payload is a compressed vmlinux without symbols, with its relocations behind it. Its size
 /// follows in four bytes, which for gzip are part of the format.
 fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
+    let most = MAX_VMLINUX.min(MAX_RATIO * payload.len() as u64);
     let reader: Box<dyn Read + '_> = match payload {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::GzDecoder::new(payload)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             Box::new(zstd::stream::read::Decoder::new(payload)?.single_frame())
         }
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => Box::new(liblzma::read::XzDecoder::new(payload)),
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => {
+            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, 0)?;
+            Box::new(liblzma::read::XzDecoder::new_stream(payload, stream))
+        }
         [0x02, 0x21, 0x4c, 0x18, blocks @ ..] => {
-            Box::new(std::io::Cursor::new(lz4_legacy(blocks)?))
+            Box::new(std::io::Cursor::new(lz4_legacy(blocks, most)?))
         }
         [0x7f, b'E', b'L', b'F', ..] => Box::new(payload),
         _ => bail!(
@@ -101,10 +113,8 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
         ),
     };
     let mut vmlinux = Vec::new();
-    reader
-        .take(MAX_VMLINUX)
-        .read_to_end(&mut vmlinux)
-        .context("the compressed kernel is damaged")?;
+    reader.take(most + 1).read_to_end(&mut vmlinux).context("the compressed kernel is damaged")?;
+    ensure!(vmlinux.len() as u64 <= most, "the compressed kernel is damaged: it has no end");
     let elf = object::File::parse(&*vmlinux)
         .context("the kernel in the boot image is not an ELF file")?;
     let id = elf.build_id().context("the notes of the kernel in the boot image cannot be read")?;
@@ -112,9 +122,9 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
     Ok(image::BuildId::from_bytes(id).0)
 }
 
-/// Unpacks LZ4's legacy frame (doc/lz4_Frame_format.md, "Legacy frame") without its magic. A block
-/// follows its packed size. All blocks but the last one have 8 MB.
-fn lz4_legacy(mut blocks: &[u8]) -> Result<Vec<u8>> {
+/// LZ4's legacy frame (doc/lz4_Frame_format.md, "Legacy frame") behind its magic: blocks, each
+/// behind its packed size, of 8 MB but for the last.
+fn lz4_legacy(mut blocks: &[u8], most: u64) -> Result<Vec<u8>> {
     const BLOCK: usize = 8 << 20;
     let mut unpacked = Vec::new();
     // A rest shorter than a block's size and one byte is the size of the whole kernel, or nothing.
@@ -129,10 +139,7 @@ fn lz4_legacy(mut blocks: &[u8]) -> Result<Vec<u8>> {
             lz4_flex::block::decompress(block, BLOCK)
                 .context("the compressed kernel is damaged")?,
         );
-        ensure!(
-            unpacked.len() as u64 <= MAX_VMLINUX,
-            "the compressed kernel is damaged: it has no end"
-        );
+        ensure!(unpacked.len() as u64 <= most, "the compressed kernel is damaged: it has no end");
         blocks = &rest[size..];
     }
     Ok(unpacked)
@@ -216,6 +223,26 @@ mod tests {
             format!("{:#}", BzImage::parse(&image(b"BZh9")).unwrap_err())
                 .contains("compressed in a way")
         );
+    }
+
+    /// Some kilobytes that unpack to much more than any kernel would.
+    #[test]
+    fn a_payload_without_end_is_refused_before_it_fills_the_memory() {
+        let zeros = vec![0; 32 << 20];
+        let mut xz = Vec::new();
+        liblzma::read::XzEncoder::new(&zeros[..], 0).read_to_end(&mut xz).unwrap();
+        let mut lz4 = b"\x02\x21\x4c\x18".to_vec();
+        for block in zeros.chunks(8 << 20) {
+            let block = lz4_flex::block::compress(block);
+            lz4.extend((block.len() as u32).to_le_bytes());
+            lz4.extend(block);
+        }
+        for payload in [zstd::encode_all(&zeros[..], 1).unwrap(), xz] {
+            let error = BzImage::parse(&image(&payload)).unwrap_err();
+            assert!(format!("{error:#}").contains("it has no end"), "{error:#}");
+        }
+        // LZ4 never packs better than 255 to 1.
+        assert!(BzImage::parse(&image(&lz4)).is_err());
     }
 
     #[test]

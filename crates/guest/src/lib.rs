@@ -40,6 +40,7 @@ mod summary;
 mod workload;
 
 pub use boot::{GuestEnd, GuestOutcome, HostCost};
+pub use bzimage::BzImage;
 pub use configuration::{Boot, GuestClock, QemuPlugin};
 pub use initramfs::GuestContents;
 pub use kernel::{GuestKernel, KernelModule};

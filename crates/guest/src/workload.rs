@@ -98,7 +98,11 @@ impl Workload {
         Workload::parse(name, &text).with_context(|| format!("the workload {what}"))
     }
 
-    fn parse(name: &str, text: &str) -> Result<Workload> {
+    /// The workload in `text`.
+    ///
+    /// # Errors
+    /// It is no workload, or names what no guest has: the rule that it breaks.
+    pub fn parse(name: &str, text: &str) -> Result<Workload> {
         let file: WorkloadFile = toml::from_str(text)?;
         ensure!(
             MEMORY_MB.contains(&file.memory),

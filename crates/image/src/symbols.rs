@@ -44,7 +44,7 @@ pub(super) fn functions(elf: &object::File<'_>) -> Vec<FunctionExtent> {
     candidates.retain(|candidate| {
         let inside = candidate.addr < covered;
         let keep = !inside || candidate.size > 0;
-        covered = covered.max(candidate.addr + candidate.size);
+        covered = covered.max(candidate.addr.saturating_add(candidate.size));
         keep
     });
 

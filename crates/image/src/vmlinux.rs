@@ -198,7 +198,7 @@ fn landmarks(elf: &object::File<'_>) -> Landmarks {
     // }, asm/alternative.h
     for (addr, entry) in table(elf, "__alt_instructions", "__alt_instructions_end", 14) {
         let site = relative(addr, entry);
-        landmarks.opaque.push(site..site + u64::from(entry[12]));
+        landmarks.opaque.push(site..site.saturating_add(entry[12].into()));
     }
     landmarks.sort();
     landmarks
@@ -222,6 +222,7 @@ fn table<'a>(
     };
     let section = elf.sections().find(|section| {
         section.address() <= from
+            && from <= to
             && to.saturating_sub(section.address()) <= section.size()
             && section.size() > 0
     });

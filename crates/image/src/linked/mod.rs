@@ -122,7 +122,7 @@ impl<'a> LinkedKernel<'a> {
         let build_id = BuildId::from_bytes(id);
         let sections = read_sections(&elf)?;
         let text_section = elf.section_by_name(".text").context("has no section .text")?;
-        let text = text_section.address()..text_section.address() + text_section.size();
+        let text = extent(".text", text_section.address(), text_section.size())?;
         let mut kernel = LinkedKernel {
             build_id,
             image: image_range(&elf, &text),
@@ -134,6 +134,11 @@ impl<'a> LinkedKernel<'a> {
             named: HashMap::new(),
             apart: Vec::new(),
         };
+        let size = text_section.size();
+        ensure!(
+            kernel.text_bytes().len() as u64 == size && size < u64::from(u32::MAX),
+            ".text is larger than 4 GB, or does not have all of its bytes in the file"
+        );
         kernel.read_symbols(&elf, text_section.index())?;
         kernel.tables = LinkedTables::read(&kernel)?;
         Ok(kernel)
@@ -243,6 +248,12 @@ impl<'a> LinkedKernel<'a> {
     }
 }
 
+/// From a section's address to its end.
+fn extent(name: &str, addr: u64, size: u64) -> Result<Range<u64>> {
+    let end = addr.checked_add(size);
+    Ok(addr..end.with_context(|| format!("section {name} ends beyond the address space"))?)
+}
+
 fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<LoadedSection<'a>>> {
     let mut sections = Vec::new();
     for section in elf.sections() {
@@ -256,6 +267,7 @@ fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<LoadedSection<'a>>> {
             let name = section.name().context("a section's name cannot be read")?;
             let bytes = section.data().with_context(|| format!("section {name} cannot be read"))?;
             let addr = section.address();
+            extent(name, addr, bytes.len() as u64)?;
             sections.push(LoadedSection { name, addr, bytes });
         }
     }
@@ -264,6 +276,9 @@ fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<LoadedSection<'a>>> {
 }
 
 fn image_range(elf: &object::File<'_>, text: &Range<u64>) -> Range<u64> {
-    let ends = elf.sections().filter(|s| s.address() >= text.start).map(|s| s.address() + s.size());
+    let ends = elf
+        .sections()
+        .filter(|s| s.address() >= text.start)
+        .map(|s| s.address().saturating_add(s.size()));
     text.start..ends.max().unwrap_or(text.end)
 }

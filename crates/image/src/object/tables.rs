@@ -232,7 +232,7 @@ fn from_code(
             );
             0
         };
-        let target = offset_in_code(elf, code, value + bias).with_context(place)?;
+        let target = offset_in_code(elf, code, value.wrapping_add(bias)).with_context(place)?;
         found.push(CodeReference {
             section: id,
             relocation: index as u32,

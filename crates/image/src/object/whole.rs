@@ -17,7 +17,7 @@ pub(super) fn find(
     facts: &CuttingFacts<'_>,
     marks: &[u8],
 ) {
-    let starts = |at: u32| marks[at as usize] & STARTS != 0;
+    let starts = |at: u32| marks.get(at as usize).is_some_and(|mark| mark & STARTS != 0);
     let mut found: Vec<(u32, WholeReason)> = Vec::new();
     for i in code {
         match i.kind {

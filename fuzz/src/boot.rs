@@ -1,0 +1,72 @@
+//! Boot images and workload files: what the targets use of `kernlane-guest`.
+
+use crate::elf::{self, ALLOC, Section};
+use guest::{BzImage, Workload};
+use std::io::Read;
+
+pub fn boot_images(bytes: &[u8]) {
+    let _ = BzImage::parse(bytes);
+}
+
+pub fn workloads(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let _ = Workload::parse("workload", text);
+}
+
+pub fn workload_seeds() -> Vec<Vec<u8>> {
+    vec![
+        include_bytes!("../../workloads/files.toml").to_vec(),
+        include_bytes!("../../workloads/web.toml").to_vec(),
+    ]
+}
+
+/// A kernel in each compression that is read. The boot sector and one sector of real-mode code
+/// (Documentation/arch/x86/boot.rst) stand in front of the payload.
+pub fn boot_image_seeds() -> Vec<Vec<u8>> {
+    let notes = Section {
+        name: elf::NOTES.to_owned(),
+        address: 0x1000,
+        flags: ALLOC,
+        bytes: elf::build_id_note(),
+    };
+    let kernel = elf::executable(&[notes], &[]);
+    let payloads = [
+        kernel.clone(),
+        zstd::bulk::compress(&kernel, 1).expect("zstd compresses anything"),
+        packed(flate2::read::GzEncoder::new(&*kernel, flate2::Compression::best())),
+        packed(liblzma::read::XzEncoder::new(&*kernel, 6)),
+        lz4(&kernel),
+    ];
+    payloads.map(|payload| boot_image(&payload)).to_vec()
+}
+
+fn packed(mut encoder: impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encoder.read_to_end(&mut bytes).expect("bytes can be packed");
+    bytes
+}
+
+fn boot_image(payload: &[u8]) -> Vec<u8> {
+    let mut image = vec![0; 1024];
+    image[0x1f1] = 1;
+    image[0x202..0x206].copy_from_slice(b"HdrS");
+    image[0x206..0x208].copy_from_slice(&0x20f_u16.to_le_bytes());
+    image[0x20e..0x210].copy_from_slice(&0x100_u16.to_le_bytes());
+    image[0x300..0x30c].copy_from_slice(b"6.12-x (me) ");
+    image[0x24c..0x250].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    image.extend(payload);
+    image
+}
+
+/// LZ4's legacy frame: one block of literals only.
+fn lz4(bytes: &[u8]) -> Vec<u8> {
+    let mut block = vec![0xf0];
+    let mut rest = bytes.len() - 15;
+    while rest >= 255 {
+        block.push(255);
+        rest -= 255;
+    }
+    block.push(rest as u8);
+    block.extend(bytes);
+    [&[0x02, 0x21, 0x4c, 0x18][..], &(block.len() as u32).to_le_bytes(), &block].concat()
+}

@@ -1,0 +1,83 @@
+//! `emit` against `check`: what the targets use of `kernlane-emit`.
+//!
+//! A random program is linked; it is linked again, rewritten in a random order. `check` must accept
+//! the second kernel, and must refuse it when one byte of it that means something is another.
+
+use crate::check_readers::refusal;
+use crate::image_readers::text_base;
+use crate::linker::{LinkAddresses, link};
+use crate::program::Program;
+use crate::source::ByteSource;
+use emit::object::{PartNames, RewritePlan, Rewritten, rewrite};
+use image::object::{KernelObject, ObjectHints};
+use image::place::Placement;
+
+pub fn relinked(bytes: &[u8]) {
+    let mut source = ByteSource::new(bytes);
+    let object = Program::new(&mut source).object();
+    let rewritten = rearranged(&object, &mut source);
+    let (old, mut new) = (link(&object), link(&rewritten.bytes));
+    if let Some(why) = refusal(&old, &new, &rewritten.placement) {
+        panic!("a right kernel is refused:\n{why}");
+    }
+    let places = meaningful_bytes(&new, &rewritten.placement);
+    let at = places[usize::from(source.word()) % places.len()];
+    let difference = source.byte().max(1);
+    new.file[at] ^= difference;
+    if refusal(&old, &new, &rewritten.placement).is_none() {
+        panic!("a wrong kernel is accepted: byte {at:#x} of the file ^ {difference:#x}");
+    }
+}
+
+/// The object with its pieces in a random order (Fisher and Yates).
+fn rearranged(object: &[u8], source: &mut ByteSource<'_>) -> Rewritten {
+    let object =
+        KernelObject::read(object, &ObjectHints::default()).expect("a right object is read");
+    let mut order: Vec<u32> = (0..object.pieces.len() as u32).collect();
+    for end in (1..order.len()).rev() {
+        order.swap(end, source.below(end + 1));
+    }
+    let hot = source.below(order.len() + 1);
+    let names = [PartNames::Readable, PartNames::Joinable][source.below(2)];
+    let plan = RewritePlan { order: &order, hot, base: text_base(), names, counters: &[] };
+    rewrite(&object, &plan).expect("a right object can be rewritten")
+}
+
+/// The bytes of the file that mean something to the kernel: its instructions, its data, its tables,
+/// and the unwinder's states of its blocks.
+fn meaningful_bytes(kernel: &LinkAddresses, map: &Placement) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut offset = kernel.file_offset_of_sections();
+    for section in &kernel.sections {
+        let size = section.bytes.len();
+        match section.name.as_str() {
+            ".text" => {
+                for block in &map.blocks {
+                    let from = offset + (block.new.0 - section.address) as usize;
+                    let size = block.new_size as usize + usize::from(block.appended);
+                    let is_key =
+                        |at: &usize| kernel.is_static_key(section.address + (at - offset) as u64);
+                    found.extend((from..from + size).filter(|at| !is_key(at)));
+                }
+            }
+            ".data" | "__ex_table" | "__jump_table" | "__bug_table" => {
+                found.extend(offset..offset + size);
+            }
+            ".orc_unwind" => {
+                let used = kernel.states_in_use(map);
+                found.extend(
+                    used.iter().flat_map(|state| (0..6).map(move |n| offset + 6 * state + n)),
+                );
+            }
+            _ => {}
+        }
+        offset += size;
+    }
+    found
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    // What a program does not take is the order and the change.
+    let tail: Vec<u8> = (0..64_u8).map(|n| n.wrapping_mul(37)).collect();
+    Program::seeds().into_iter().map(|seed| [seed, tail.clone()].concat()).collect()
+}

@@ -1,0 +1,287 @@
+//! A linker for the objects of [`program`](crate::program): sections at fixed addresses, five types
+//! of relocations, and the tables sorted that the kernel's build sorts. It shares no code with
+//! `emit` or `check`.
+
+use crate::elf::{self, ALLOC, CODE, Kind, Section, Symbol, WRITABLE};
+use image::place::Placement;
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym, SymbolTable};
+use object::{LittleEndian, elf as types};
+use std::collections::HashMap;
+
+/// Where `.text` begins.
+pub const TEXT: u64 = 0xffff_ffff_8100_0000;
+/// Where the other sections begin, one behind the other at [`DISTANCE`].
+const DATA: u64 = 0xffff_ffff_8200_0000;
+const DISTANCE: u64 = 0x1_0000;
+
+const SECTIONS: [(&str, u64); 7] = [
+    (".text", CODE),
+    (".data", WRITABLE),
+    ("__ex_table", ALLOC),
+    ("__jump_table", WRITABLE),
+    ("__bug_table", WRITABLE),
+    (".orc_unwind_ip", ALLOC),
+    (".orc_unwind", ALLOC),
+];
+
+/// The number of `__jump_table` among them.
+const KEYS: usize = 3;
+
+const LE: LittleEndian = LittleEndian;
+
+/// A linked kernel.
+pub struct LinkAddresses {
+    pub file: Vec<u8>,
+    pub sections: Vec<Section>,
+    /// Where 64-bit addresses stand outside of code, ascending.
+    pub absolute: Vec<u64>,
+    /// Where 32-bit distances stand outside of code, ascending.
+    pub relative: Vec<u64>,
+}
+
+impl LinkAddresses {
+    pub fn section(&self, name: &str) -> &Section {
+        self.sections.iter().find(|s| s.name == name).expect("every object has every section")
+    }
+}
+
+/// Where a section of that name lies.
+fn address_of(name: &str) -> Option<u64> {
+    let number = SECTIONS.iter().position(|(known, _)| *known == name)? as u64;
+    Some(if number == 0 { TEXT } else { DATA + DISTANCE * (number - 1) })
+}
+
+/// Links an object.
+///
+/// # Panics
+/// It is none that [`program`](crate::program) writes or `emit` makes of that.
+pub fn link(object: &[u8]) -> LinkAddresses {
+    let input = Input::read(object);
+    let mut bytes = input.bytes();
+    let mut linked = LinkAddresses {
+        file: Vec::new(),
+        sections: Vec::new(),
+        absolute: Vec::new(),
+        relative: Vec::new(),
+    };
+    input.relocate(&mut bytes, &mut linked);
+    sort_tables(&mut bytes);
+    for (name, flags) in SECTIONS {
+        let address = address_of(name).expect("a known section");
+        let bytes = bytes.remove(name).unwrap_or_default();
+        linked.sections.push(Section { name: name.to_owned(), address, flags, bytes });
+    }
+    linked.sections.push(Section {
+        name: elf::NOTES.to_owned(),
+        address: DATA + DISTANCE * 16,
+        flags: ALLOC,
+        bytes: elf::build_id_note(),
+    });
+    let mut symbols = input.symbols();
+    let keys = linked.section("__jump_table");
+    let (start, end) = (keys.address, keys.address + keys.bytes.len() as u64);
+    for (name, address) in [("__start___jump_table", start), ("__stop___jump_table", end)] {
+        let (name, section) = (name.to_owned(), KEYS);
+        symbols.push(Symbol { name, address, size: 0, section, kind: Kind::Label, global: true });
+    }
+    linked.file = elf::executable(&linked.sections, &symbols);
+    linked
+}
+
+/// An object that is being linked.
+struct Input<'a> {
+    data: &'a [u8],
+    table: SectionTable<'a, FileHeader64<LittleEndian>>,
+    symbols: SymbolTable<'a, FileHeader64<LittleEndian>>,
+}
+
+impl<'a> Input<'a> {
+    fn read(data: &'a [u8]) -> Input<'a> {
+        let header = FileHeader64::<LittleEndian>::parse(data).expect("an object");
+        let table = header.sections(LE, data).expect("sections");
+        let symbols = table.symbols(LE, data, types::SHT_SYMTAB).expect("symbols");
+        Input { data, table, symbols }
+    }
+
+    /// A section's name; none for the numbers that name no section.
+    fn name(&self, section: usize) -> &'a str {
+        let Ok(section) = self.table.section(object::SectionIndex(section)) else { return "" };
+        let name = self.table.section_name(LE, section).expect("a name");
+        std::str::from_utf8(name).expect("a name is text")
+    }
+
+    /// The sections that are linked.
+    fn bytes(&self) -> HashMap<String, Vec<u8>> {
+        let linked = self.table.enumerate().filter(|(at, _)| address_of(self.name(at.0)).is_some());
+        linked
+            .map(|(at, section)| {
+                let data = section.data(LE, self.data).expect("bytes");
+                (self.name(at.0).to_owned(), data.to_vec())
+            })
+            .collect()
+    }
+
+    fn relocate(&self, bytes: &mut HashMap<String, Vec<u8>>, linked: &mut LinkAddresses) {
+        for section in self.table.iter().filter(|s| s.sh_type(LE) == types::SHT_RELA) {
+            let (entries, _) = section.rela(LE, self.data).expect("right").expect("relocations");
+            let name = self.name(section.sh_info(LE) as usize);
+            let (Some(base), Some(data)) = (address_of(name), bytes.get_mut(name)) else {
+                continue;
+            };
+            for entry in entries {
+                let (offset, kind) = (entry.r_offset.get(LE), entry.r_type(LE, false));
+                apply(data, offset as usize, base + offset, self.value(entry), kind);
+                match kind {
+                    types::R_X86_64_64 => linked.absolute.push(base + offset),
+                    types::R_X86_64_PC32 if name != ".text" => linked.relative.push(base + offset),
+                    _ => {}
+                }
+            }
+        }
+        linked.absolute.sort_unstable();
+        linked.relative.sort_unstable();
+    }
+
+    /// What a relocation refers to.
+    fn value(&self, entry: &types::Rela64<LittleEndian>) -> u64 {
+        let index = object::SymbolIndex(entry.r_sym(LE, false) as usize);
+        let symbol = self.symbols.symbol(index).expect("a symbol");
+        let home = address_of(self.name(symbol.st_shndx(LE).into())).expect("a linked section");
+        (home.wrapping_add(symbol.st_value(LE))).wrapping_add_signed(entry.r_addend.get(LE))
+    }
+
+    fn symbols(&self) -> Vec<Symbol> {
+        let mut found = Vec::new();
+        for symbol in self.symbols.iter().filter(|s| s.st_type() != types::STT_SECTION) {
+            let home = self.name(symbol.st_shndx(LE).into());
+            let Some(section) = SECTIONS.iter().position(|(name, _)| *name == home) else {
+                continue;
+            };
+            let name = self.symbols.symbol_name(LE, symbol).expect("a name");
+            let base = address_of(home).expect("a known section");
+            found.push(Symbol {
+                name: String::from_utf8_lossy(name).into_owned(),
+                address: base + symbol.st_value(LE),
+                size: symbol.st_size(LE),
+                section,
+                kind: if section == 0 { Kind::Function } else { Kind::Data },
+                global: symbol.st_bind() == types::STB_GLOBAL,
+            });
+        }
+        found
+    }
+}
+
+/// Writes a relocated field (System V ABI for AMD64, table 4.10).
+fn apply(data: &mut [u8], offset: usize, place: u64, value: u64, kind: u32) {
+    let distance = value.wrapping_sub(place);
+    match kind {
+        types::R_X86_64_64 => data[offset..offset + 8].copy_from_slice(&value.to_le_bytes()),
+        types::R_X86_64_PC64 => data[offset..offset + 8].copy_from_slice(&distance.to_le_bytes()),
+        types::R_X86_64_PC32 | types::R_X86_64_PLT32 => {
+            assert_eq!(i64::from(distance as i32) as u64, distance, "a distance of 32 bits");
+            data[offset..offset + 4].copy_from_slice(&(distance as u32).to_le_bytes());
+        }
+        other => panic!("a relocation of type {other}"),
+    }
+}
+
+/// As the kernel's scripts/sorttable.c: faults by their place, the unwinder's states by their
+/// address, at one address the end of a function first.
+fn sort_tables(bytes: &mut HashMap<String, Vec<u8>>) {
+    let mut take = |name: &str| Near {
+        base: address_of(name).expect("a known section"),
+        bytes: bytes.remove(name).unwrap_or_default(),
+    };
+    let [mut faults, mut places] = [take("__ex_table"), take(".orc_unwind_ip")];
+    let mut states = take(".orc_unwind").bytes;
+    faults.sort_faults();
+    let mut entries: Vec<(u64, [u8; 6])> = (states.as_chunks::<6>().0.iter().enumerate())
+        .map(|(number, &state)| (places.target(4 * number), state))
+        .collect();
+    entries.sort_by_key(|&(at, state)| (at, state != [0; 6]));
+    for (number, (at, state)) in entries.into_iter().enumerate() {
+        places.aim(4 * number, at);
+        states[6 * number..6 * number + 6].copy_from_slice(&state);
+    }
+    for (name, table) in
+        [("__ex_table", faults.bytes), (".orc_unwind_ip", places.bytes), (".orc_unwind", states)]
+    {
+        bytes.insert(name.to_owned(), table);
+    }
+}
+
+/// A table of 32-bit distances.
+struct Near {
+    base: u64,
+    bytes: Vec<u8>,
+}
+
+impl Near {
+    fn target(&self, at: usize) -> u64 {
+        near(self.base, &self.bytes, at)
+    }
+
+    fn aim(&mut self, at: usize, to: u64) {
+        let field = to.wrapping_sub(self.base + at as u64) as u32;
+        self.bytes[at..at + 4].copy_from_slice(&field.to_le_bytes());
+    }
+
+    fn sort_faults(&mut self) {
+        let entry = |at: usize| {
+            let kind = self.bytes[at + 8..at + 12].to_vec();
+            (self.target(at), self.target(at + 4), kind)
+        };
+        let mut entries: Vec<(u64, u64, Vec<u8>)> =
+            (0..self.bytes.len()).step_by(12).map(entry).collect();
+        entries.sort_unstable();
+        for (number, (site, fixup, kind)) in entries.into_iter().enumerate() {
+            self.aim(12 * number, site);
+            self.aim(12 * number + 4, fixup);
+            self.bytes[12 * number + 8..12 * number + 12].copy_from_slice(&kind);
+        }
+    }
+}
+
+/// What a fuzzer has to know to change a byte that means something.
+impl LinkAddresses {
+    /// Where the first section's bytes stand in the file; the others follow.
+    pub fn file_offset_of_sections(&self) -> usize {
+        elf::offset_of_sections(self.sections.len())
+    }
+
+    /// Whether a byte of code belongs to a place that a static key patches: a no-op may be another
+    /// one there.
+    pub fn is_static_key(&self, at: u64) -> bool {
+        let keys = self.section("__jump_table");
+        (0..keys.bytes.len()).step_by(16).any(|entry| {
+            let site = near(keys.address, &keys.bytes, entry);
+            let text = self.section(".text");
+            let first = text.bytes[(site - text.address) as usize];
+            let length = if matches!(first, 0x66 | 0xeb) { 2 } else { 5 };
+            (site..site + length).contains(&at)
+        })
+    }
+
+    /// The entries of the unwinder's table that hold for the first byte of a block.
+    pub fn states_in_use(&self, map: &Placement) -> Vec<usize> {
+        let table = self.section(".orc_unwind_ip");
+        let places: Vec<u64> = (0..table.bytes.len())
+            .step_by(4)
+            .map(|at| near(table.address, &table.bytes, at))
+            .collect();
+        let starts = map.blocks.iter().filter(|block| block.new_size > 0).map(|block| block.new.0);
+        let mut used: Vec<usize> =
+            starts.filter_map(|at| places.partition_point(|&p| p <= at).checked_sub(1)).collect();
+        used.sort_unstable();
+        used.dedup();
+        used
+    }
+}
+
+/// The place that a 32-bit distance in a table at `base` names.
+fn near(base: u64, table: &[u8], at: usize) -> u64 {
+    let field = i32::from_le_bytes(table[at..at + 4].try_into().expect("four bytes"));
+    (base + at as u64).wrapping_add_signed(field.into())
+}

@@ -1,0 +1,55 @@
+//! The list of all targets.
+
+use crate::{
+    attribution_files, boot, check_readers, emit_check, exchange_files, image_readers,
+    machine_files, recording, text_files,
+};
+
+/// A function of bytes that must not fail, and bytes to begin with.
+pub struct Target {
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// Longer inputs are cut off.
+pub const LONGEST: usize = 8192;
+
+const fn target(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>) -> Target {
+    Target { name, run, seeds }
+}
+
+/// Every target; `cargo xtask fuzz` runs them in this order, the fast ones first.
+pub const ALL: [Target; 22] = [
+    target("counters", text_files::counters, text_files::counter_seeds),
+    target("layouts", text_files::layouts, text_files::layout_seeds),
+    target("maps", text_files::maps, text_files::map_seeds),
+    target("btf", image_readers::btf, image_readers::btf_seeds),
+    target("perf_text", exchange_files::perf_text, exchange_files::perf_text_seeds),
+    target(
+        "sample_profiles",
+        exchange_files::sample_profiles,
+        exchange_files::sample_profile_seeds,
+    ),
+    target("profiles", text_files::profiles, text_files::profile_seeds),
+    target("results", text_files::results, text_files::result_seeds),
+    target("perf_data", exchange_files::perf_data, exchange_files::perf_data_seeds),
+    target("recording_payloads", recording::recording_payloads, recording::payload_seeds),
+    target("recordings", recording::recordings, recording::recording_seeds),
+    target("boot_images", boot::boot_images, boot::boot_image_seeds),
+    target("workloads", boot::workloads, boot::workload_seeds),
+    target("machines", machine_files::machines, machine_files::machine_seeds),
+    target("annotations", attribution_files::annotations, attribution_files::annotation_seeds),
+    target("linked_kernels", image_readers::linked_kernels, image_readers::linked_seeds),
+    target("vmlinux_files", image_readers::vmlinux_files, image_readers::linked_seeds),
+    target("objects", image_readers::objects, image_readers::object_seeds),
+    target("checked_kernels", check_readers::checked_kernels, image_readers::linked_seeds),
+    target("kernel_tables", image_readers::kernel_tables, image_readers::table_seeds),
+    target("checked_tables", check_readers::checked_tables, check_readers::checked_table_seeds),
+    target("relinked", emit_check::relinked, emit_check::seeds),
+];
+
+/// The target of that name.
+pub fn find(name: &str) -> Option<&'static Target> {
+    ALL.iter().find(|target| target.name == name)
+}

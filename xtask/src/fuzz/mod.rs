@@ -1,0 +1,114 @@
+//! `cargo xtask fuzz`: a coverage-guided fuzzer runs the targets of `fuzz/`, resumes where it was
+//! interrupted, keeps a small corpus, and writes what it did to `bench/fuzz.txt`.
+
+mod corpus;
+mod engine;
+mod table;
+
+use anyhow::{Context, Result, bail};
+use engine::{Engine, Session};
+use kernlane_fuzz::targets::{self, Target};
+use std::path::{Path, PathBuf};
+
+/// Inputs that each target gets unless `--inputs` says otherwise.
+const INPUTS: u64 = 10_000_000;
+
+/// What was typed.
+#[derive(Debug, PartialEq)]
+struct Request<'a> {
+    targets: Vec<&'a str>,
+    inputs: u64,
+}
+
+impl<'a> Request<'a> {
+    fn parse(words: &[&'a str]) -> Result<Request<'a>> {
+        let mut request = Request { targets: Vec::new(), inputs: INPUTS };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            match word {
+                "--inputs" => {
+                    let number = words.next().context("--inputs: give a number")?;
+                    request.inputs = number.parse().context("--inputs: give a number")?;
+                }
+                name => request.targets.push(name),
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Runs the targets one after the other, until each has had its inputs.
+pub fn fuzz(words: &[&str]) -> Result<()> {
+    let request = Request::parse(words)?;
+    let chosen = choose(&request.targets)?;
+    let engine = Engine::find(&directory()?)?;
+    let mut failed = Vec::new();
+    for target in chosen {
+        match fuzz_target(&engine, target, request.inputs) {
+            Ok(()) => {}
+            Err(error) => {
+                eprintln!("{}: {error:#}", target.name);
+                failed.push(target.name);
+            }
+        }
+        table::write(&engine)?;
+    }
+    print!("{}", table::text(&engine)?);
+    match failed.is_empty() {
+        true => Ok(()),
+        false => bail!("failed: {}", failed.join(", ")),
+    }
+}
+
+fn choose(names: &[&str]) -> Result<Vec<&'static Target>> {
+    if names.is_empty() {
+        return Ok(targets::ALL.iter().collect());
+    }
+    let known = || targets::ALL.map(|target| target.name).join(", ");
+    let find = |name: &&str| {
+        targets::find(name).with_context(|| format!("no target is called {name}: give {}", known()))
+    };
+    names.iter().map(find).collect()
+}
+
+fn fuzz_target(engine: &Engine, target: &Target, inputs: u64) -> Result<()> {
+    let mut session = Session::open(engine, target)?;
+    corpus::begin(engine, target)?;
+    let mut outcome = Ok(());
+    while session.state.inputs < inputs && outcome.is_ok() {
+        let remaining = inputs - session.state.inputs;
+        eprintln!("{}: {} of {inputs} inputs", target.name, session.state.inputs);
+        outcome = session.run(engine, target, remaining);
+        session.save()?;
+    }
+    session.state.corpus = corpus::keep(engine, target)?;
+    session.save()?;
+    outcome
+}
+
+/// Where the fuzzer's build, corpora and states lie: below the directory of xtask's own build.
+fn directory() -> Result<PathBuf> {
+    let executable = std::env::current_exe()?;
+    let target = executable.ancestors().nth(2).context("xtask lies in no target directory")?;
+    Ok(target.join("fuzz"))
+}
+
+/// The package with the targets.
+fn package() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_and_inputs_are_understood() {
+        let request = Request::parse(&["maps", "--inputs", "7", "btf"]).unwrap();
+        assert_eq!(request, Request { targets: vec!["maps", "btf"], inputs: 7 });
+        assert!(Request::parse(&["--inputs", "many"]).is_err());
+        assert!(Request::parse(&["--inputs"]).is_err());
+        assert_eq!(choose(&[]).unwrap().len(), targets::ALL.len());
+        assert!(choose(&["typo"]).err().unwrap().to_string().contains("maps"));
+    }
+}
