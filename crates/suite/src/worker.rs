@@ -27,6 +27,8 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 /// How long a worker may take for one answer, in ms. A slice takes milliseconds.
 const PATIENCE: i32 = 60_000;
+/// How long a worker may take to end, in ms.
+const LAST_PATIENCE: i32 = 1000;
 /// The share of a slice's operations that run before it, unmeasured.
 const WARM_UP: u64 = 8;
 
@@ -148,7 +150,8 @@ fn slice(work: &mut dyn Work, times: u64) -> Result<u64, Failure> {
 /// The measuring process' side of a worker.
 pub struct Worker {
     child: interrupt::Program,
-    into: ChildStdin,
+    /// Closed to end the worker.
+    into: Option<ChildStdin>,
     out: BufReader<ChildStdout>,
 }
 
@@ -173,7 +176,7 @@ impl Worker {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = interrupt::spawn(&mut command)
             .with_context(|| format!("{}: cannot be started", program[0].display()))?;
-        let into = child.take_stdin().expect("it is piped");
+        let into = child.take_stdin();
         let out = BufReader::new(child.take_stdout().expect("it is piped"));
         let mut worker = Worker { child, into, out };
         Ok(match worker.read()? {
@@ -200,7 +203,8 @@ impl Worker {
     }
 
     fn ask(&mut self, word: &str, number: u64, prefix: &str) -> Result<Result<u64, Trouble>> {
-        if let Err(error) = writeln!(self.into, "{word} {number}") {
+        let into = self.into.as_mut().expect("it is open until the worker is dropped");
+        if let Err(error) = writeln!(into, "{word} {number}") {
             return Ok(Err(Trouble::Wrong(format!("its process has ended: {error}"))));
         }
         Ok(self.read()?.and_then(|line| {
@@ -210,12 +214,17 @@ impl Worker {
         }))
     }
 
-    fn read(&mut self) -> Result<Result<String, Trouble>> {
+    /// Whether the worker says something or ends within so many ms.
+    fn answers_within(&self, patience: i32) -> bool {
         let mut ready =
             libc::pollfd { fd: self.out.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let waited = call!(SYS_poll, &raw mut ready, 1, PATIENCE);
+        call!(SYS_poll, &raw mut ready, 1, patience) != Ok(0)
+    }
+
+    fn read(&mut self) -> Result<Result<String, Trouble>> {
+        let answered = self.answers_within(PATIENCE);
         interrupt::check()?;
-        if waited == Ok(0) {
+        if !answered {
             let seconds = PATIENCE / 1000;
             return Ok(Err(Trouble::Wrong(format!("no answer within {seconds} s"))));
         }
@@ -234,5 +243,16 @@ impl Worker {
                 _ => Ok(line.to_owned()),
             },
         })
+    }
+}
+
+impl Drop for Worker {
+    /// Lets the worker end by itself. The worker then waits for its own children, so that their
+    /// time counts as the suite's (`conditions::Usage`).
+    fn drop(&mut self) {
+        self.into = None;
+        self.answers_within(LAST_PATIENCE);
+        // That the worker has ended already is no error.
+        let _ = self.child.end();
     }
 }
