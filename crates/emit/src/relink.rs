@@ -25,7 +25,6 @@ use image::sealed;
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -176,7 +175,7 @@ impl<'a> RewrittenTree<'a> {
         let mut hints = ObjectHints { noreturn: noreturns(tree), cuts: Vec::new() };
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let base = linked.text_base(&object).with_context(name)?;
-        layout.ensure_within(&code_of(&object, &linked)?)?;
+        layout.ensure_within(&linked.code())?;
         hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let (order, hot) = order_of(layout, &object, base);
@@ -190,18 +189,6 @@ impl<'a> RewrittenTree<'a> {
         let rewritten = rewrite(&object, &plan).with_context(name)?;
         Ok(RewrittenTree { object, linked, base, rewritten, counters })
     }
-}
-
-/// Where the object's sections of code lie in the kernel.
-fn code_of(object: &KernelObject<'_>, linked: &LinkAddresses<'_>) -> Result<Vec<Range<u64>>> {
-    let mut code = Vec::new();
-    for id in object.elf.ids() {
-        let section = object.elf.section(id);
-        if let Some(base) = linked.base_of(object, id)?.filter(|_| section.is_code()) {
-            code.push(base.0..base.0.saturating_add(section.size));
-        }
-    }
-    Ok(code)
 }
 
 /// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with

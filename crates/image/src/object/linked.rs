@@ -12,6 +12,7 @@ use crate::place::Placement;
 use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// The addresses in a linked kernel of an object's symbols and sections.
 pub struct LinkAddresses<'a> {
@@ -57,6 +58,15 @@ impl<'a> LinkAddresses<'a> {
     fn address_of(&self, object: &KernelObject<'_>, symbol: &ElfSymbol) -> Option<u64> {
         let global = self.globals.get(object.elf.name(symbol))?;
         (symbol.is_weak() == global.weak).then_some(global.address)
+    }
+
+    /// The kernel's sections of code, each from its first address to its end. Padding between the
+    /// object's sections belongs to them.
+    pub fn code(&self) -> Vec<Range<u64>> {
+        (self.elf.sections())
+            .filter(|section| section.kind() == object::SectionKind::Text)
+            .map(|section| section.address()..section.address().saturating_add(section.size()))
+            .collect()
     }
 
     /// The bytes of the kernel's BTF, if it has BTF.
