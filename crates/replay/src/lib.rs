@@ -15,9 +15,12 @@
 //!
 //! ```
 //! use kernlane_replay::{ReplayLayout, replay};
-//! use trace::{Event, Header, Reader, RunAddr, Translation, TranslationId, Writer};
+//! use trace::{
+//!     RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Translation,
+//!     TranslationId,
+//! };
 //!
-//! let mut writer = Writer::new(Vec::new(), &Header::default())?;
+//! let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default())?;
 //! writer.translations(&[Translation {
 //!     id: TranslationId(0),
 //!     addr: RunAddr(0xffff_ffff_8100_0000),
@@ -25,13 +28,13 @@
 //!     code: [0x90].into(),
 //! }])?;
 //! let mut words = Vec::new();
-//! Event::Executed(TranslationId(0)).append_to(&mut words);
+//! StreamEvent::Executed(TranslationId(0)).append_to(&mut words);
 //! writer.stream(&words)?;
 //! let (recording, _) = writer.end()?;
 //!
 //! let machines = [execution::machine::find("server-32k")?];
 //! let layouts = [ReplayLayout::original()];
-//! let replayed = replay(Reader::new(&recording[..])?, &layouts, &machines)?;
+//! let replayed = replay(RecordingReader::new(&recording[..])?, &layouts, &machines)?;
 //! assert_eq!(replayed.layouts[0].machines[0].l1i.kernel.cold, 1);
 //! # anyhow::Ok(())
 //! ```
