@@ -22,6 +22,9 @@ pub struct Boot {
     pub plugin: Option<Plugin>,
     /// Whether the guest is saved where it stops itself, or runs on from there instead of booting.
     pub state: Option<State>,
+    /// Receives every byte that the guest writes to port 0xe9, at once: what it was doing when it
+    /// crashed.
+    pub notes: Option<PathBuf>,
     /// Of the host's clock; then QEMU is killed.
     pub time_limit: Duration,
 }
@@ -60,6 +63,7 @@ impl Boot {
             clock: Clock::Host,
             plugin: None,
             state: None,
+            notes: None,
             time_limit: Duration::from_secs(600),
         }
     }
