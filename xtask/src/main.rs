@@ -11,6 +11,7 @@ mod export_test;
 mod guest_test;
 mod kernel;
 mod layout_test;
+mod live_fuzz;
 mod live_gain;
 mod live_test;
 mod machine;
@@ -58,14 +59,17 @@ cargo xtask live-test [KERNEL [SCRIPT]]
 cargo xtask live-test --cycles N
                                 a large group installed and undone N times under load, on two and on four CPUs
 cargo xtask live-test --cost    what installing and undoing 25 functions with 500 calls costs, in instructions and interrupts
+cargo xtask live-fuzz [--kernel debian|debian-generic|kasan|kcsan] [--minutes N] [--seed N]
+                                the live module's interface, fuzzed in a guest while kprobes, tracers, livepatches and modules come and go; kasan
+                                and kcsan are kernels made for it, on which memory fails, too
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 what replacing hot functions of the running stock kernel brings: recordings before and after, tables, gain.json
 cargo xtask uml-test            a kernel for User Mode Linux, relinked in a random order or with counters, does as a program what the
                                 original does, and has counted it
 cargo xtask bench-uml [ROUNDS] [--json]
                                 what layouts bring on this processor: kernels for User Mode Linux by turns, and BOLT's; about a minute a round
-cargo xtask kernel gcc|clang|uml
-                                builds (or finds) a demo kernel and prints where its tree lies
+cargo xtask kernel gcc|clang|uml|kasan|kcsan
+                                builds (or finds) a demo kernel, or one for the fuzzer of the live module, and prints where its tree lies
 ";
 
 fn main() -> ExitCode {
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
         ["live-test", kernel, script] => {
             live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref()))
         }
+        ["live-fuzz", ref words @ ..] => live_fuzz::live_fuzz(words),
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),

@@ -109,6 +109,12 @@ impl Kernel {
         Ok(Kernel { boot_image, vmlinux, build_id, release: image.release, modules })
     }
 
+    /// The tree that it was built in, if its boot image lies in one.
+    pub fn tree(&self) -> Option<&Path> {
+        let tree = self.boot_image.ancestors().nth(4)?;
+        (self.vmlinux == tree.join("vmlinux")).then_some(tree)
+    }
+
     /// The named modules and what they depend on, in an order in which they can be loaded.
     pub fn modules(&self, names: &[String]) -> Result<Vec<Module>> {
         let mut loaded = Vec::new();
