@@ -1,5 +1,7 @@
 //! Builds the demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or
 //! by clang, or with `uml.config` by gcc for User Mode Linux.
+//! `kasan` and `kcsan` are kernels for the fuzzer of the live module: `fuzz-kernel.config` on top,
+//! with KASAN or with KCSAN.
 //!
 //! The trees are kept in the cache, outside the checkout. A tree is built under another name and
 //! renamed when it is complete. It is built again after a change of the sources' version, the
@@ -20,10 +22,22 @@ const SOURCE: &str = "/usr/src/linux-source-6.12.tar.xz";
 const STAMP: &str = ".kernlane-stamp";
 const CONFIG: &str = include_str!("../demo-kernel.config");
 const UML_CONFIG: &str = include_str!("../uml.config");
+const FUZZ_CONFIG: &str = include_str!("../fuzz-kernel.config");
+/// The address sanitizer (Documentation/dev-tools/kasan.rst), also of vmalloc's memory.
+const KASAN_CONFIG: &str = "CONFIG_KASAN=y
+CONFIG_KASAN_GENERIC=y
+CONFIG_KASAN_INLINE=y
+CONFIG_KASAN_VMALLOC=y
+";
+/// The detector of data races (Documentation/dev-tools/kcsan.rst); it excludes KASAN.
+const KCSAN_CONFIG: &str = "CONFIG_KCSAN=y
+CONFIG_KCSAN_SELFTEST=n
+";
 /// The number of lines that kbuild prints for the demo kernel with modules, and for the one for
 /// User Mode Linux. Only the progress bar uses them.
 const EXPECTED_LINES: u64 = 1_950;
 const EXPECTED_UML_LINES: u64 = 1_270;
+const EXPECTED_FUZZ_LINES: u64 = 1_150;
 
 /// The compiler of a demo kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +46,10 @@ pub enum Compiler {
     Clang,
     /// gcc, for User Mode Linux.
     GccUserMode,
+    /// gcc, with KASAN and lockdep.
+    GccKasan,
+    /// gcc, with KCSAN and lockdep.
+    GccKcsan,
 }
 
 impl FromStr for Compiler {
@@ -42,7 +60,9 @@ impl FromStr for Compiler {
             "gcc" => Ok(Self::Gcc),
             "clang" => Ok(Self::Clang),
             "uml" => Ok(Self::GccUserMode),
-            _ => bail!("{name:?}: give gcc, clang, or uml (User Mode Linux)"),
+            "kasan" => Ok(Self::GccKasan),
+            "kcsan" => Ok(Self::GccKcsan),
+            _ => bail!("{name:?}: give gcc, clang, uml (User Mode Linux), kasan or kcsan"),
         }
     }
 }
@@ -53,28 +73,33 @@ impl Compiler {
             Self::Gcc => "gcc",
             Self::Clang => "clang",
             Self::GccUserMode => "uml",
+            Self::GccKasan => "kasan",
+            Self::GccKcsan => "kcsan",
         }
     }
 
     fn make_arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Gcc => &[],
+            Self::Gcc | Self::GccKasan | Self::GccKcsan => &[],
             Self::Clang => &["LLVM=-22"],
             Self::GccUserMode => &["ARCH=um"],
         }
     }
 
-    fn config(self) -> &'static str {
+    /// A later line of an option goes before an earlier one.
+    fn config(self) -> String {
         match self {
-            Self::Gcc | Self::Clang => CONFIG,
-            Self::GccUserMode => UML_CONFIG,
+            Self::Gcc | Self::Clang => CONFIG.to_owned(),
+            Self::GccUserMode => UML_CONFIG.to_owned(),
+            Self::GccKasan => [CONFIG, FUZZ_CONFIG, KASAN_CONFIG].concat(),
+            Self::GccKcsan => [CONFIG, FUZZ_CONFIG, KCSAN_CONFIG].concat(),
         }
     }
 
     fn targets(self) -> &'static [&'static str] {
         match self {
-            Self::Gcc | Self::Clang => &["bzImage", "modules"],
             Self::GccUserMode => &["vmlinux"],
+            _ => &["bzImage", "modules"],
         }
     }
 
@@ -82,13 +107,14 @@ impl Compiler {
         match self {
             Self::Gcc | Self::Clang => EXPECTED_LINES,
             Self::GccUserMode => EXPECTED_UML_LINES,
+            Self::GccKasan | Self::GccKcsan => EXPECTED_FUZZ_LINES,
         }
     }
 
     fn version(self) -> Result<String> {
         let program = match self {
-            Self::Gcc | Self::GccUserMode => "gcc",
             Self::Clang => "clang-22",
+            _ => "gcc",
         };
         let output = Command::new(program)
             .arg("--version")
@@ -172,7 +198,7 @@ fn stamp(compiler: Compiler) -> Result<String> {
     let version = String::from_utf8_lossy(&package.stdout).into_owned();
     Ok(format!(
         "linux-source-6.12 {version}\nconfig {}\n{}\n",
-        sha256(compiler.config()),
+        sha256(&compiler.config()),
         compiler.version()?
     ))
 }

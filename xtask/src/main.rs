@@ -12,6 +12,7 @@ mod fuzz;
 mod guest_test;
 mod kernel;
 mod layout_test;
+mod live_fuzz;
 mod live_gain;
 mod live_test;
 mod machine;
@@ -73,6 +74,10 @@ cargo xtask live-test --cycles N
                                 four CPUs
 cargo xtask live-test --cost    measure what installing and undoing 25 functions with 500 calls
                                 costs, in instructions and interrupts
+cargo xtask live-fuzz [--kernel debian|debian-generic|kasan|kcsan] [--minutes N] [--seed N]
+                                fuzz the live module's interface in a guest, while kprobes, tracers,
+                                livepatches and modules come and go; kasan and kcsan are kernels
+                                made for it, on which memory fails, too
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 measure what replacing hot functions of the running stock kernel
                                 brings: recordings before and after, tables, gain.json
@@ -84,7 +89,7 @@ cargo xtask bench-uml [ROUNDS] [--json]
 cargo xtask fuzz [TARGET]… [--inputs N]
                                 give each target of fuzz/ N inputs (10 000 000) with a fuzzer;
                                 resumes, and keeps a small corpus
-cargo xtask kernel gcc|clang|uml
+cargo xtask kernel gcc|clang|uml|kasan|kcsan
                                 build (or find) a demo kernel, and print the path of its tree
 ";
 
@@ -121,6 +126,7 @@ fn main() -> ExitCode {
         ["live-test", kernel, script] => {
             live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref()))
         }
+        ["live-fuzz", ref words @ ..] => live_fuzz::live_fuzz(words),
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),

@@ -30,6 +30,9 @@ pub struct Boot {
     /// Whether to save the guest where it stops itself, or to continue from a saved state instead
     /// of booting.
     pub state: Option<GuestState>,
+    /// Receives every byte that the guest writes to port 0xe9, at once: it tells what the guest was
+    /// doing when it crashed.
+    pub notes: Option<PathBuf>,
     /// By the host's clock. Afterwards QEMU is killed.
     pub time_limit: Duration,
 }
@@ -73,6 +76,7 @@ impl Boot {
             clock: GuestClock::Host,
             plugin: None,
             state: None,
+            notes: None,
             time_limit: Duration::from_secs(600),
         }
     }

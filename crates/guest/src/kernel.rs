@@ -126,6 +126,12 @@ impl GuestKernel {
         Ok(GuestKernel { boot_image, vmlinux, build_id, release: image.release, modules })
     }
 
+    /// The build tree of the kernel, if its boot image lies in one.
+    pub fn tree(&self) -> Option<&Path> {
+        let tree = self.boot_image.ancestors().nth(4)?;
+        (self.vmlinux == tree.join("vmlinux")).then_some(tree)
+    }
+
     /// The named modules and the modules that they depend on, in an order in which they can be
     /// loaded.
     ///

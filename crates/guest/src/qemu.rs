@@ -81,6 +81,9 @@ impl Qemu {
         for name in [Recording::CONSOLE, Recording::OUTPUT] {
             command.arg("-serial").arg(option_path("file:", &directory.join(name)));
         }
+        if let Some(notes) = &boot.notes {
+            command.arg("-debugcon").arg(option_path("file:", notes));
+        }
         if let Some(plugin) = &boot.plugin {
             let mut argument = option_path("", &plugin.library);
             for (key, value) in &plugin.arguments {
@@ -229,5 +232,15 @@ mod tests {
     #[test]
     fn commas_in_paths_are_doubled() {
         assert_eq!(option_path("file:", Path::new("/a,b")), "file:/a,,b");
+        let qemu = Qemu { program: PROGRAM.into(), version: OLDEST };
+        let mut boot = boot();
+        let notes = |boot: &Boot| {
+            let command = qemu.command(boot, Path::new("/d")).unwrap();
+            let mut words = command.get_args().skip_while(|word| *word != "-debugcon");
+            words.nth(1).map(std::ffi::OsStr::to_owned)
+        };
+        assert_eq!(notes(&boot), None);
+        boot.notes = Some("/a,b".into());
+        assert_eq!(notes(&boot), Some("file:/a,,b".into()));
     }
 }

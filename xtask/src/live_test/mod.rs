@@ -10,6 +10,7 @@
 pub mod debian;
 mod proof;
 
+use crate::live_fuzz;
 use crate::machine::{self, Machine, side_by_side};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
@@ -121,6 +122,7 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
             judge(tried, &outcome?)?;
         }
     }
+    live_fuzz::short(&guest)?;
     if kernel.is_some() {
         return judge(&HOSTILE, &guest.run(&HOSTILE)?);
     }
@@ -159,9 +161,9 @@ pub fn cost() -> Result<()> {
 }
 
 /// The kernel, and everything that guests need.
-struct Guest {
-    kernel: GuestKernel,
-    contents: GuestContents,
+pub struct Guest {
+    pub kernel: GuestKernel,
+    pub contents: GuestContents,
     /// Without debug information.
     vmlinux: PathBuf,
     /// Holds it until the guests have run.
@@ -169,11 +171,13 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(kernel: &Path) -> Result<Guest> {
+    pub fn new(kernel: &Path) -> Result<Guest> {
         let kernel = GuestKernel::open(kernel, None)?;
         let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
         let tool = make_tool(&kernel, directory.path())?;
-        let modules = kernel.modules(&["loop".to_owned()])?;
+        // A kernel that was built for the fuzzer has no block devices.
+        let loops = if kernel.tree().is_some() { vec![] } else { vec!["loop".to_owned()] };
+        let modules = kernel.modules(&loops)?;
         let mut contents = GuestContents::of_script("exec sh /kl/$(cat /kl/script)", modules);
         contents.package("libc6");
         contents.package("libgcc-s1");
@@ -186,11 +190,8 @@ impl Guest {
         for (name, permissions, path) in &tool {
             add(name, *permissions, path)?;
         }
-        let provoke = build_module(
-            &kernel.release,
-            "xtask/src/live_test/provoke".as_ref(),
-            directory.path(),
-        )?;
+        let provoke =
+            build_module(&kernel, "xtask/src/live_test/provoke".as_ref(), directory.path())?;
         for name in ["provoke.ko", "overrule.ko", "cookies.ko"] {
             add(name, 0o644, &provoke.join(name))?;
         }
@@ -254,7 +255,10 @@ pub fn make_tool(
     let (vmlinux, stripped) = (directory.join("vmlinux"), directory.join("kernlane"));
     run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
     run(Command::new("strip").arg("-o").arg(&stripped).arg(crate::kernlane()?))?;
-    let module = build_module(&kernel.release, "kmod".as_ref(), directory)?.join("kernlane.ko");
+    let module = build_module(kernel, "kmod".as_ref(), directory)?.join("kernlane.ko");
+    if let Some(tree) = kernel.tree() {
+        live_fuzz::types::describe(tree, directory, &vmlinux)?;
+    }
     Ok([("vmlinux", 0o644, vmlinux), ("kernlane", 0o755, stripped), ("kernlane.ko", 0o644, module)])
 }
 
@@ -267,15 +271,18 @@ fn build_id_at(vmlinux: &[u8], id: &str) -> Result<usize> {
     found.context("the vmlinux does not hold its build id")
 }
 
-fn last_lines(text: &str, count: usize) -> String {
+pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 /// Builds a kernel module outside of the tree, as DKMS does, with the Makefile of `kmod/`, which is
 /// built first; gives the directory it lies in.
-fn build_module(release: &str, source: &Path, directory: &Path) -> Result<PathBuf> {
-    let headers = debian::headers(release)?;
+fn build_module(kernel: &GuestKernel, source: &Path, directory: &Path) -> Result<PathBuf> {
+    let headers = match kernel.tree() {
+        Some(tree) => tree.to_owned(),
+        None => debian::headers(&kernel.release)?,
+    };
     let build = directory.join(source.file_name().context("a module without a name")?);
     run(Command::new("cp").arg("-r").arg(source).arg(&build))?;
     run(Command::new("make")

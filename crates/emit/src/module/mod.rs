@@ -75,6 +75,8 @@ const COOKIES: usize = 2;
 /// `int3` between pieces, `nop` in front of entries.
 const FILL: u8 = 0xcc;
 const NOP: u8 = 0x90;
+/// Memory of modules is made of these.
+const PAGE: usize = 4096;
 /// Room between blocks in the imagined old addresses, which only have to be distinct.
 const ROOM: u64 = 64;
 
@@ -99,6 +101,7 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
     let counted = writer.relocate_text(&mut sections[TEXT]);
     sections[COOKIES].data = counter::section(counted.len());
     writer.side_tables(&mut sections, plan.order)?;
+    fill_last_page(&mut sections);
     sections.extend(writer.loader_sections(plan.name)?);
     let symbols = writer.symbols(plan.order);
     let text_size = sections[TEXT].data.len() as u32;
@@ -112,6 +115,17 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
         text_size,
         summary: summary(&places),
     })
+}
+
+/// Fills the code that the loader puts in one place, `.text` and then `.altinstr_replacement`, up
+/// to a whole page. kallsyms says that a module's last function reaches to there, and a kprobe in
+/// it decodes all of that (`can_optimize()` in arch/x86/kernel/kprobes/opt.c). The zeros that the
+/// loader leaves there are instructions of two bytes, and an odd number of them leads over the
+/// page's end, behind which no memory is.
+fn fill_last_page(sections: &mut [Section]) {
+    let size = sections[TEXT].data.len() + sections[REPLACEMENTS].data.len();
+    let filled = sections[REPLACEMENTS].data.len() + size.next_multiple_of(PAGE) - size;
+    sections[REPLACEMENTS].data.resize(filled, FILL);
 }
 
 fn summary(places: &BlockPlaces) -> Summary {
@@ -365,5 +379,24 @@ impl Writer<'_, '_, '_> {
             });
         }
         symbols
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_ends_with_a_page() {
+        for (text, replacements) in [(1, 0), (4095, 0), (4096, 0), (4000, 96), (4000, 97)] {
+            let code = |size| section("x", SHF_EXECINSTR, 1, vec![NOP; size]);
+            let mut sections = [code(text), code(replacements)];
+            fill_last_page(&mut sections);
+            let size = text + sections[REPLACEMENTS].data.len();
+            assert_eq!(size, (text + replacements).next_multiple_of(PAGE));
+            let (kept, filled) = sections[REPLACEMENTS].data.split_at(replacements);
+            assert!(kept.iter().all(|&byte| byte == NOP));
+            assert!(filled.iter().all(|&byte| byte == FILL));
+        }
     }
 }

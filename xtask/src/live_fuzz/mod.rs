@@ -1,0 +1,181 @@
+//! `cargo xtask live-fuzz`: the interface of the live module, fuzzed in a guest.
+//!
+//! Takes one of Debian's kernels, or one built for it: with KASAN or KCSAN, lockdep, and memory
+//! that fails. The guest captures what `kernlane live` asks the module for (`capture.c`), then four
+//! threads send such requests whole, mutated and made up (`ask.c`, `build.c`), while kprobes,
+//! tracers, livepatches and modules come and go (`others.c`), and a load runs in the copies
+//! (`load.c`). At the end everything is undone. No kernel may have reported anything, no task may
+//! be stuck, and the kernel's text must be what it was.
+//!
+//! Prints the seed, and the requests by kind and result. The guest says on the host what it asks
+//! before it asks: the last requests before a crash are printed.
+
+mod reports;
+pub mod types;
+
+use crate::kernel::{self, Compiler};
+use crate::live_test::debian::{self, Flavour};
+use crate::live_test::{Guest, last_lines};
+use crate::machine::Machine;
+use crate::run;
+use anyhow::{Context, Result, bail, ensure};
+use guest::{GuestEnd, GuestOutcome};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The fuzzer's parts, in C; they are one program, linked statically.
+const SOURCES: [(&str, &str); 12] = [
+    ("kernlane.h", include_str!("../../../kmod/kernlane.h")),
+    ("fuzz.h", include_str!("fuzz.h")),
+    ("main.c", include_str!("main.c")),
+    ("capture.c", include_str!("capture.c")),
+    ("slots.c", include_str!("slots.c")),
+    ("tools.c", include_str!("tools.c")),
+    ("faults.c", include_str!("faults.c")),
+    ("build.c", include_str!("build.c")),
+    ("ask.c", include_str!("ask.c")),
+    ("others.c", include_str!("others.c")),
+    ("load.c", include_str!("load.c")),
+    ("text.c", include_str!("text.c")),
+];
+const SCRIPT: &str = include_str!("fuzz.sh");
+
+/// A clock that is found to be unstable, because the host is busy, changes the kernel's text.
+const MACHINE: Machine = Machine::new(
+    "2 CPUs, fuzzed",
+    2,
+    "max",
+    &["preempt=full", "audit=0", "oops=panic", "tsc=reliable"],
+);
+
+/// KASAN's shadow takes an eighth of it, and what it keeps of freed memory more.
+const MEMORY_MB: u32 = 2048;
+
+/// Beside the time for requests: to boot, to capture, and to come to an end, on a busy machine.
+const OVERHEAD: Duration = Duration::from_secs(3600);
+
+/// Of the run that is part of the tests.
+const SHORT_SECONDS: u64 = 45;
+const SHORT_SEED: u64 = 1;
+
+/// What was asked before a crash.
+const LAST_NOTES: usize = 60;
+
+struct Options<'a> {
+    kernel: &'a str,
+    minutes: u64,
+    seed: u64,
+}
+
+pub fn live_fuzz(words: &[&str]) -> Result<()> {
+    let options = parse(words)?;
+    let guest = Guest::new(&find_kernel(options.kernel)?)?;
+    println!("fuzzing the live module on {}, build id {}", options.kernel, guest.kernel.build_id.0);
+    fuzz(&guest, 60 * options.minutes, options.seed, "all")
+}
+
+/// A run of about two minutes, with the same requests every time.
+pub fn short(guest: &Guest) -> Result<()> {
+    fuzz(guest, SHORT_SECONDS, SHORT_SEED, "few")
+}
+
+fn parse<'a>(words: &[&'a str]) -> Result<Options<'a>> {
+    let mut options = Options { kernel: "debian", minutes: 1, seed: 1 };
+    for pair in words.chunks(2) {
+        match *pair {
+            ["--kernel", kernel] => options.kernel = kernel,
+            ["--minutes", count] => options.minutes = count.parse().context("--minutes")?,
+            ["--seed", seed] => options.seed = seed.parse().context("--seed")?,
+            _ => bail!("live-fuzz: {pair:?}: run `cargo xtask` for its options"),
+        }
+    }
+    ensure!(options.minutes >= 1, "--minutes: at least 1");
+    Ok(options)
+}
+
+fn find_kernel(name: &str) -> Result<PathBuf> {
+    match name {
+        "debian" => debian::kernel(Flavour::Cloud),
+        "debian-generic" => debian::kernel(Flavour::Generic),
+        "kasan" => kernel::tree(Compiler::GccKasan),
+        "kcsan" => kernel::tree(Compiler::GccKcsan),
+        _ => bail!("--kernel {name}: debian, debian-generic, kasan or kcsan"),
+    }
+}
+
+fn compile(directory: &Path) -> Result<Vec<u8>> {
+    for (name, text) in SOURCES {
+        std::fs::write(directory.join(name), text)?;
+    }
+    let sources = SOURCES.iter().map(|(name, _)| *name).filter(|name| name.ends_with(".c"));
+    run(Command::new("cc")
+        .current_dir(directory)
+        .args(["-O1", "-static", "-pthread", "-o", "fuzz"])
+        .args(sources))
+    .context("compiling the fuzzer")?;
+    Ok(std::fs::read(directory.join("fuzz"))?)
+}
+
+fn fuzz(guest: &Guest, seconds: u64, seed: u64, groups: &str) -> Result<()> {
+    let directory = tempfile::Builder::new().prefix("kernlane-live-fuzz-").tempdir()?;
+    let mut contents = guest.contents.clone();
+    contents.file("/kl/fuzz", 0o755, compile(directory.path())?);
+    contents.file("/kl/fuzz.sh", 0o644, SCRIPT);
+    contents.file("/kl/script", 0o644, "fuzz.sh");
+    contents.file("/kl/fuzz-seed", 0o644, seed.to_string());
+    contents.file("/kl/fuzz-seconds", 0o644, seconds.to_string());
+    contents.file("/kl/fuzz-groups", 0o644, groups);
+    let notes = directory.path().join("notes");
+    let outcome = guest::run(&guest.kernel.boot_image, &contents, |boot| {
+        MACHINE.describe(boot, &[]);
+        boot.memory_mb = MEMORY_MB;
+        boot.time_limit = Duration::from_secs(2 * seconds) + OVERHEAD;
+        boot.notes = Some(notes.clone());
+    })?;
+    judge(&outcome, seed, &notes)
+}
+
+fn judge(outcome: &GuestOutcome, seed: u64, notes: &Path) -> Result<()> {
+    println!("-- {}, seed {seed}, {:.0} s", MACHINE.name, outcome.elapsed.as_secs_f64());
+    print!("{}", outcome.output);
+    let reports = reports::find(&outcome.console);
+    if !reports.other_races.is_empty() {
+        println!("{} races of the kernel's own, without the module:", reports.other_races.len());
+        let mut races = reports.other_races.clone();
+        races.sort_by_key(|line| line.split("] ").nth(1));
+        races.dedup_by_key(|line| line.split("] ").nth(1).unwrap_or_default().to_owned());
+        races.iter().for_each(|race| println!("  {race}"));
+    }
+    let ended = outcome.end == GuestEnd::Exited(0);
+    if ended && reports.complaints.is_empty() && !outcome.output.contains("FAILED") {
+        return Ok(());
+    }
+    let asked = std::fs::read(notes).unwrap_or_default();
+    println!("the last requests:\n{}", last_lines(&String::from_utf8_lossy(&asked), LAST_NOTES));
+    let from = reports.complaints.first().and_then(|line| outcome.console.find(line));
+    let said = from.map_or_else(
+        || last_lines(&outcome.console, 60),
+        |from| outcome.console[from..].lines().take(120).collect::<Vec<_>>().join("\n"),
+    );
+    println!("the kernel says:\n{said}");
+    bail!(
+        "live-fuzz with seed {seed}: {:?}, {} reports by the kernel",
+        outcome.end,
+        reports.complaints.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn options_are_pairs() {
+        let options = parse(&["--seed", "7", "--kernel", "kasan", "--minutes", "60"]).unwrap();
+        assert_eq!((options.kernel, options.minutes, options.seed), ("kasan", 60, 7));
+        for words in [&["--seed"][..], &["--minutes", "0"], &["--seed", "x"], &["kasan", "7"]] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
+}
