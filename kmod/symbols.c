@@ -12,6 +12,8 @@
 struct mutex *kernlane_kprobe_mutex;
 /* The kernel's own: held while text is written, and while it must not be. */
 struct mutex *kernlane_text_mutex;
+/* The kernel's own: held while static keys are switched. */
+static struct mutex *jump_label_mutex_of_kernel;
 
 static unsigned long text_start, text_end;
 
@@ -69,14 +71,24 @@ static bool may_be_static_key(const u8 *bytes)
 	return false;
 }
 
-/* Both tables of the kernel are read from end to end. */
+/*
+ * Both tables of the kernel are read from end to end. jump_label_text_reserved()
+ * decodes the instruction at each key, which must not be the int3 of a key that
+ * is being switched: arch_jump_entry_size() has a BUG() for it.
+ */
 bool kernlane_is_reserved(unsigned long addr, const u8 *bytes)
 {
 	void *start = (void *)addr, *end = (void *)(addr + JUMP_SIZE - 1);
+	bool reserved;
 
-	return static_call(is_static_call)(start, end) ||
-	       (may_be_static_key(bytes) &&
-		static_call(is_static_key)(start, end));
+	if (static_call(is_static_call)(start, end))
+		return true;
+	if (!may_be_static_key(bytes))
+		return false;
+	mutex_lock(jump_label_mutex_of_kernel);
+	reserved = static_call(is_static_key)(start, end);
+	mutex_unlock(jump_label_mutex_of_kernel);
+	return reserved;
 }
 
 bool kernlane_in_kernel_text(unsigned long addr)
@@ -127,6 +139,7 @@ int kernlane_find_symbols(void)
 	text_end = find_symbol("_etext");
 	kernlane_kprobe_mutex = (void *)find_symbol("kprobe_mutex");
 	kernlane_text_mutex = (void *)find_symbol("text_mutex");
+	jump_label_mutex_of_kernel = (void *)find_symbol("jump_label_mutex");
 	queue = (void *)find_symbol("text_poke_queue");
 	finish = (void *)find_symbol("text_poke_finish");
 	stack = (void *)find_symbol("stack_trace_save_tsk_reliable");
@@ -140,7 +153,7 @@ int kernlane_find_symbols(void)
 	key = (void *)find_symbol("jump_label_text_reserved");
 	call = (void *)find_symbol("static_call_text_reserved");
 	if (!text_start || !text_end || !kernlane_kprobe_mutex ||
-	    !kernlane_text_mutex || !queue || !finish || !stack || !module ||
+	    !kernlane_text_mutex || !jump_label_mutex_of_kernel || !queue || !finish || !stack || !module ||
 	    !symbol || !probe || !settle || !site || !with || !idle || !key || !call)
 		return -EOPNOTSUPP;
 	for (i = 0; i < ARRAY_SIZE(apart); i++) {

@@ -2,8 +2,9 @@
 
 use crate::kernel::{self, Compiler};
 use crate::{
-    book_test, check_test, diff_test, export_test, guest_test, layout_test, live_test, memory_test,
-    page_test, record_test, relink_test, run, services_test, shift_test, uml_test, vm_test,
+    book_test, check_test, diff_test, export_test, guest_test, layout_test, live_fuzz, live_test,
+    memory_test, page_test, record_test, relink_test, run, services_test, shift_test, uml_test,
+    vm_test,
 };
 use anyhow::{Context, Result, anyhow, ensure};
 use replay::comparison;
@@ -67,6 +68,8 @@ fn with_kernels() -> Result<()> {
 
     step("functions of Debian's running kernel are replaced and restored");
     live_test::live_test(None, None)?;
+    step("the live module's interface, fuzzed for a minute");
+    live_fuzz::short()?;
 
     step("the demo kernels for User Mode Linux and from clang");
     let [user_mode, clang] = others.join().map_err(|_| anyhow!("building them panicked"))?;
