@@ -9,7 +9,7 @@ insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
 check "the load itself" load
 refused "no vmlinux" "give --vmlinux" $K analyze
 printf 'text' >/kl/text
-refused "a text file" "not an ELF file" $K apply --vmlinux /kl/text --function vfs_read
+refused "a text file" "not a readable ELF file" $K apply --vmlinux /kl/text --function vfs_read
 cp /kl/vmlinux /tmp/other && printf '\1\2\3\4' | dd of=/tmp/other bs=1 seek="$(cat /kl/build-id-at)" conv=notrunc 2>/dev/null
 refused "another build id" "build id" $K apply --vmlinux /tmp/other --function vfs_read
 rm -f /tmp/other
