@@ -191,7 +191,7 @@ impl<'a> RewrittenTree<'a> {
     }
 }
 
-/// Where the layout's blocks would come to lie, without a link: what lies behind `.text` moves with
+/// Predicts where a link puts the layout's blocks. Code behind `.text` moves with
 /// its end.
 pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placement> {
     let originals = Originals::read(tree)?;

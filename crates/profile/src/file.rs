@@ -113,7 +113,7 @@ impl Profile {
     /// Reads what `to_json` wrote, and the format before it.
     ///
     /// # Errors
-    /// No JSON, another format, a damaged file, or a row with a word that is none.
+    /// Not JSON, another format, a damaged file, or a row with an unknown word.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
         let document: Document = serde_json::from_str(text)?;
         if !(OLDEST..=FORMAT).contains(&document.kernlane_profile) {

@@ -8,7 +8,7 @@ pub(crate) trait Policy {
     /// What the policy asks of the number of ways, for messages.
     const WAYS: &str = "at least 1";
 
-    /// Whether it works with so many ways.
+    /// Whether the policy works with this number of ways.
     fn allows(_ways: u64) -> bool {
         true
     }

@@ -53,7 +53,7 @@ pub fn displacement(counter: usize) -> [u8; 4] {
     ((counter % COUNTERS_A_COOKIE) as u32 * 8).to_le_bytes()
 }
 
-/// `struct kernlane_cookies` for so many counters; nothing without any.
+/// `struct kernlane_cookies` for this number of counters. Empty if there are none.
 pub fn section(counters: usize) -> Vec<u8> {
     if counters == 0 {
         return Vec::new();
