@@ -140,6 +140,7 @@ void kernlane_start_leaving(struct group *group);
 int kernlane_undo(const char *name, u64 *bad_address);
 bool kernlane_livepatch_is_coming(void);
 void kernlane_start_watching(void);
+void kernlane_undo_before_removal(const struct module *module);
 int kernlane_undo_init(void);
 void kernlane_undo_exit(void);
 

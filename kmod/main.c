@@ -18,6 +18,7 @@
  * undo: compare all bytes; restore the calls, then the entries; wait until no
  *	task is in a copy. As long as one may be, the module is held.
  */
+#include <linux/delay.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -27,6 +28,9 @@
 
 #include "group.h"
 #include "symbols.h"
+
+/* How often a removal by force looks whether the module is still held. */
+#define HELD_PAUSE_MS	50
 
 /*
  * Returns an error with @entered set when the group is there and has to leave:
@@ -194,10 +198,16 @@ static int __init kernlane_init(void)
 	return err;
 }
 
-/* Only without groups: each holds the module. */
+/* Each group and each open file holds the module; `rmmod -f` comes all the same. */
 static void __exit kernlane_exit(void)
 {
 	misc_deregister(&kernlane_device);
+	for (;;) {
+		kernlane_undo_before_removal(NULL);
+		if (module_refcount(THIS_MODULE) <= 0)
+			break;
+		msleep(HELD_PAUSE_MS);
+	}
 	kernlane_undo_exit();
 }
 

@@ -213,6 +213,11 @@ static struct timing *make_timing(const struct kernlane_timing *from)
 	err = take_entries(timing, from);
 	if (err)
 		goto fail;
+	/*
+	 * While it counts, the tracer cannot be switched off: an fprobe that is
+	 * removed after that leaves ftrace's records broken.
+	 */
+	timing->probe.ops.flags = FTRACE_OPS_FL_PERMANENT;
 	timing->probe.entry_handler = on_entry;
 	timing->probe.exit_handler = on_exit;
 	timing->probe.entry_data_size = sizeof(struct invocation);
@@ -237,6 +242,8 @@ static int measure(struct timing *timing, unsigned int ms)
 	if (err)
 		return err;
 	err = register_fprobe_ips(&timing->probe, timing->entries, timing->nr);
+	if (err == -EBUSY)
+		err = -ENODEV;	/* The tracer is switched off. */
 	if (err)
 		goto out;
 	err = wait(SETTLE_MS);

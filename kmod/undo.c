@@ -215,9 +215,45 @@ static int let_livepatch_in(const struct module *module)
 	return err ? -EBUSY : 0;
 }
 
+/* Undoes the groups with copies in @module, or all; whether one has to stay for now. */
+static bool groups_are_left(const struct module *module)
+{
+	struct group *group, *next;
+	bool left = false;
+	u64 bad_address;
+
+	mutex_lock(&kernlane_groups_mutex);
+	list_for_each_entry_safe(group, next, &kernlane_groups, list) {
+		if ((module && group->module != module) ||
+		    !undo_once(group, &bad_address))
+			continue;
+		if (bad_address)
+			pr_warn_ratelimited("rmmod -f waits: at %pS another tool (a kprobe, say) keeps %s from being undone\n",
+					    (void *)bad_address, group->name);
+		left = true;
+	}
+	mutex_unlock(&kernlane_groups_mutex);
+	return left;
+}
+
+/*
+ * `rmmod -f` does not ask who holds a module. What it would free stays until
+ * the kernel is what it was and no task can be in a copy; it waits for that, for
+ * ever if need be.
+ */
+void kernlane_undo_before_removal(const struct module *module)
+{
+	unsigned int pause = LEAVE_PAUSE_MS;
+
+	for (; groups_are_left(module); pause = longer(pause))
+		msleep(pause);
+}
+
 static int on_module(struct notifier_block *block, unsigned long event,
 		     void *data)
 {
+	if (event == MODULE_STATE_GOING)
+		kernlane_undo_before_removal(data);
 	if (!is_livepatch_module(data))
 		return NOTIFY_DONE;
 	if (event == MODULE_STATE_COMING)

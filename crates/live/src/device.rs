@@ -238,6 +238,9 @@ impl Device {
         done.map_err(|error| match error {
             Errno::BUSY => anyhow::anyhow!("another process is measuring: wait until it is done"),
             Errno::INTR => anyhow::anyhow!("interrupted"),
+            Errno::NODEV => anyhow::anyhow!(
+                "the function tracer is switched off: set sysctl kernel.ftrace_enabled to 1"
+            ),
             Errno::OPNOTSUPP => anyhow::anyhow!("the kernel was built without fprobes or without tracepoints"),
             Errno::INVAL => anyhow::anyhow!("a function has no site of the function tracer, or the time is not between 1 ms and an hour"),
             error => error.into(),

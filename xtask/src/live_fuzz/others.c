@@ -145,11 +145,6 @@ static void trace_something(void)
 	tell("current_tracer", tracer);
 }
 
-/*
- * Not kernel.ftrace_enabled: an fprobe that is removed while that is 0 leaves FTRACE_FL_REGS behind
- * in its records, and the tracer breaks down when its last user goes (ftrace_shutdown() in 6.12,
- * also without the module under test).
- */
 static void switch_something(void)
 {
 	static const char *const switches[] = { TRACING "events/kmem/enable",
@@ -162,6 +157,17 @@ static void switch_something(void)
 	write_file(switches[n], on ? "1" : "0");
 }
 
+/* For a moment: nothing is installed meanwhile. Refused while functions are measured. */
+static void switch_tracer_off(void)
+{
+	static const char enabled[] = "/proc/sys/kernel/ftrace_enabled";
+
+	note("tracer off");
+	write_file(enabled, "0");
+	usleep(below(3000));
+	write_file(enabled, "1");
+}
+
 void *probe(void *seed)
 {
 	draw_seed(*(uint64_t *)seed);
@@ -172,6 +178,9 @@ void *probe(void *seed)
 			break;
 		case 1:
 			switch_something();
+			break;
+		case 2:
+			switch_tracer_off();
 			break;
 		default:
 			change_probe();

@@ -24,6 +24,7 @@ arm() { echo 1 >$T/events/kprobes/hostile/enable; }
 disarm() { echo 0 >$T/events/kprobes/hostile/enable; }
 remove() { disarm; echo >$T/kprobe_events; }
 reads() { dd if=/tmp/data of=/dev/null bs=1000 count=${1:-300} 2>/dev/null; }
+copies() { sed -n 's/^\(kernlane_[0-9]*\) .*/\1/p' /proc/modules; }
 no_group() { ! $K status | grep -q 'functions, '; }
 group_is_there() { $K status | grep -q 'functions, '; }
 
@@ -204,7 +205,7 @@ check_text "400 tasks"
 
 # Malformed requests. The module of the copies is loaded, and nothing is installed.
 insmod /tmp/copies.ko || failed "the copies" "not loaded"
-copies=$(lsmod | sed -n 's/^\(kernlane_[0-9]*\) .*/\1/p' | head -n 1)
+copies=$(copies | head -n 1)
 base=$(sed 's/^0x//' /sys/module/$copies/sections/.text)
 entry=$(symbol vfs_read)
 at=$((0x$(jump vfs_read) - 0x$entry))
@@ -327,6 +328,39 @@ passed "installed while kprobes came and went ($late of 6 refused)"
 check "undone" undo
 check "the load after that" load
 check_text "kprobes that come while a group is installed"
+
+# `rmmod -f` asks nobody who holds a module: it waits until the kernel is what it was.
+gone() { ! grep -q "^$1 " /proc/modules; }
+apply vfs_read,vfs_write,$reader 11 >/dev/null || failed "a group for rmmod -f" "not installed"
+copies=$(copies)
+dd of=/dev/null bs=1 count=1 2>/dev/null <>/tmp/fifo &
+sleeper=$!
+await asleep $sleeper
+rmmod -f $copies &
+await no_group || sleep 1
+gone $copies && failed "rmmod -f of the copies waits for who is in one" "gone" || passed "rmmod -f of the copies waits for who is in one"
+check_text "rmmod -f of the copies"
+kill $sleeper
+await gone $copies && passed "then they go" || failed "then they go" "$(lsmod)"
+apply vfs_read,vfs_write 12 >/dev/null || failed "another group for rmmod -f" "not installed"
+rmmod -f kernlane &
+await gone kernlane && passed "rmmod -f of the live module undoes" || failed "rmmod -f of the live module undoes" "$(lsmod)"
+check_text "rmmod -f of the live module"
+check "the load after rmmod -f" load
+rmmod $(copies)
+insmod /kl/kernlane.ko || failed "the live module comes again" "$?"
+
+# The tracer cannot be switched off while functions are measured: the kernel's records would break.
+switch_tracer_off() { echo 0 2>/dev/null >/proc/sys/kernel/ftrace_enabled; }
+$K time vfs_read $V --time 5 >/tmp/out 2>&1 &
+measuring=$!
+await grep -q '^vfs_read ' $T/enabled_functions
+switch_tracer_off && failed "no tracer is switched off while functions are measured" "it was" || passed "no tracer is switched off while functions are measured"
+wait $measuring && passed "measured" || failed "measured" "$(cat /tmp/out)"
+check "the tracer is switched off" switch_tracer_off
+refused "measuring without a tracer" "kernel.ftrace_enabled" $K time vfs_read $V --time 1
+echo 1 >/proc/sys/kernel/ftrace_enabled
+check "the load after that" load
 
 # The kernel neither takes nor removes modules any more: it is original all the same.
 check "installed" apply vfs_read 9
