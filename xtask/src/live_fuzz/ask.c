@@ -321,7 +321,7 @@ static long load_module(struct asker *asker)
 {
 	struct slot *slot = any_slot();
 
-	note("%u.%u load %s%s", asker->number, asker->asked, slot->name, faults_name());
+	note("%u.%u load %s", asker->number, asker->asked, slot->name);
 	return slot_load(slot);
 }
 

@@ -25,12 +25,16 @@ static unsigned int number;
 static void *read_memory(pid_t task, uint64_t from, size_t size)
 {
 	void *bytes = malloc(size + 1);
-	struct iovec local = { bytes, size }, remote = { (void *)from, size };
+	char path[32];
+	int memory;
 
-	if (process_vm_readv(task, &local, 1, &remote, 1, 0) != (ssize_t)size) {
+	snprintf(path, sizeof(path), "/proc/%d/mem", task);
+	memory = open(path, O_RDONLY | O_CLOEXEC);
+	if (memory < 0 || pread(memory, bytes, size, from) != (ssize_t)size) {
 		perror("the memory of the captured command");
 		exit(1);
 	}
+	close(memory);
 	return bytes;
 }
 

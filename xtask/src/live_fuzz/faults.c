@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -100,11 +102,25 @@ static void put(int file, const char *text)
 		failed("fault injection cannot be set: %s", strerror(errno));
 }
 
+/* A signal whose frame cannot be copied to the stack kills the process. */
+static void hold_signals(int how)
+{
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGUSR1);
+	pthread_sigmask(how, &signals, NULL);
+}
+
 void faults_begin(void)
 {
 	char text[16];
 
-	if (nth_file < 0 && (nth || many)) {
+	if (!nth && !many)
+		return;
+	hold_signals(SIG_BLOCK);
+
+	if (nth_file < 0) {
 		nth_file = open_own("fail-nth");
 		many_file = open_own("make-it-fail");
 	}
@@ -123,6 +139,8 @@ void faults_end(void)
 		put(many_file, "0");
 	if (begun && nth)
 		put(nth_file, "0");
+	if (begun)
+		hold_signals(SIG_UNBLOCK);
 	nth = 0;
 	many = false;
 	begun = false;

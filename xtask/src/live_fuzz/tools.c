@@ -52,18 +52,37 @@ bool one_in(uint32_t count)
 	return !below(count);
 }
 
+/* The kernel's way to the port, where a process is not let at ports. */
+static int ports = -1;
+
 void notes_open(void)
 {
-	if (ioperm(NOTES_PORT, 1, 1)) {
+	if (!ioperm(NOTES_PORT, 1, 1))
+		return;
+	ports = open("/dev/port", O_WRONLY | O_CLOEXEC);
+	if (ports < 0) {
 		printf("FAILED: no port for notes: %s\n", strerror(errno));
 		exit(1);
 	}
 }
 
+static void tell_port(const char *line, unsigned long size)
+{
+	unsigned long at;
+
+	if (ports < 0) {
+		asm volatile("rep outsb" : "+S"(line), "+c"(size) : "d"(NOTES_PORT) : "memory");
+		return;
+	}
+	/* The byte behind one goes to the port behind. */
+	for (at = 0; at < size; at++)
+		if (pwrite(ports, line + at, 1, NOTES_PORT) != 1)
+			_exit(1);
+}
+
 void note(const char *format, ...)
 {
 	char line[256];
-	const char *at = line;
 	unsigned long size;
 	va_list arguments;
 	int length;
@@ -74,7 +93,7 @@ void note(const char *format, ...)
 	size = length < (int)sizeof(line) - 1 ? length : (int)sizeof(line) - 2;
 	line[size++] = '\n';
 	pthread_mutex_lock(&notes_mutex);
-	asm volatile("rep outsb" : "+S"(at), "+c"(size) : "d"(NOTES_PORT) : "memory");
+	tell_port(line, size);
 	pthread_mutex_unlock(&notes_mutex);
 }
 
