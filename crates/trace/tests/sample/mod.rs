@@ -14,6 +14,7 @@ pub fn header() -> RecordingHeader {
         workload: "net".into(),
         seed: 1,
         conditions: vec![("qemu".into(), "10.0.2".into()), ("note".into(), "Grüße".into())],
+        ..RecordingHeader::default()
     }
 }
 
