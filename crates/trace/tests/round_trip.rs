@@ -249,18 +249,7 @@ fn of_cpus(cpus: u32) -> RecordingHeader {
 
 #[test]
 fn several_cpus_are_read_back() {
-    let mut writer = RecordingWriter::new(Vec::new(), &of_cpus(3)).unwrap();
-    writer.translations(&[sample::translation(0, 0x1000, &[1, 2])]).unwrap();
-    let given = [
-        StreamEvent::Executed(TranslationId(0)),
-        StreamEvent::Cpu(CpuId(2)),
-        StreamEvent::Executed(TranslationId(0)),
-        StreamEvent::Cpu(CpuId(0)),
-    ];
-    let mut words = Vec::new();
-    given.iter().for_each(|event| event.append_to(&mut words));
-    writer.stream(&words).unwrap();
-    let (bytes, _) = writer.end().unwrap();
+    let (bytes, _) = sample::several_cpus();
     let mut reader = RecordingReader::new(&bytes[..]).unwrap();
     assert_eq!((reader.header().clone(), reader.version()), (of_cpus(3), 8));
     assert!(reader.header().one_cpu().unwrap_err().to_string().contains("3 CPUs"));
@@ -270,7 +259,7 @@ fn several_cpus_are_read_back() {
             read.extend(events(&words));
         }
     }
-    assert_eq!(read, given);
+    assert_eq!(read, sample::several_cpus_events());
 }
 
 #[test]
