@@ -9,7 +9,7 @@ mod frames;
 #[path = "../../crates/trace/tests/sample/mod.rs"]
 mod sample;
 
-const VERSIONS: [u32; 4] = [6, 4, 3, 1];
+const VERSIONS: [u32; 5] = [6, 4, 3, 1, 8];
 const KINDS: [&[u8; 4]; 7] = [b"HEAD", b"TRAN", b"TASK", b"PATT", b"DATA", b"STRM", b"END "];
 
 /// A recording, byte by byte.
@@ -76,6 +76,7 @@ fn stream_follows(reader: &RecordingReader<&[u8]>, words: &[u32], sizes: &[u32],
                 assert!(instructions < sizes[translation.0 as usize])
             }
             StreamEvent::Task(id) | StreamEvent::Woken(id) => assert!((id.0 as usize) < tasks),
+            StreamEvent::Cpu(cpu) => assert!(cpu.0 < reader.header().cpus.get()),
             StreamEvent::Marker(_) | StreamEvent::Clock(_) => {}
         }
         if let Some((accesses, walk)) = &mut accesses {
@@ -86,7 +87,7 @@ fn stream_follows(reader: &RecordingReader<&[u8]>, words: &[u32], sizes: &[u32],
 }
 
 pub fn recording_seeds() -> Vec<Vec<u8>> {
-    vec![sample::bytes().0, sample::data_bytes().0]
+    vec![sample::bytes().0, sample::data_bytes().0, sample::several_cpus().0]
 }
 
 pub fn payload_seeds() -> Vec<Vec<u8>> {
@@ -98,5 +99,9 @@ pub fn payload_seeds() -> Vec<Vec<u8>> {
         }
         seed
     };
-    vec![of(1, &sample::bytes().0), of(0, &sample::data_bytes().0)]
+    vec![
+        of(1, &sample::bytes().0),
+        of(0, &sample::data_bytes().0),
+        of(4, &sample::several_cpus().0),
+    ]
 }

@@ -112,6 +112,7 @@ pub struct Sizes {
 /// It is damaged or cut off.
 pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
     let header = reader.header().clone();
+    header.one_cpu()?;
     let mut caches = SweptCaches::new();
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
@@ -194,7 +195,8 @@ impl SweptCaches {
                 StreamEvent::Task(_)
                 | StreamEvent::Marker(_)
                 | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_) => continue,
+                | StreamEvent::Clock(_)
+                | StreamEvent::Cpu(_) => continue,
             };
             let requester = Requester::of(self.codes[id.0 as usize].mode());
             for at in self.lines_of(id, left) {

@@ -182,7 +182,10 @@ impl DataFlow {
                     self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process);
                     continue;
                 }
-                StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => continue,
+                StreamEvent::Marker(_)
+                | StreamEvent::Woken(_)
+                | StreamEvent::Clock(_)
+                | StreamEvent::Cpu(_) => continue,
             };
             let (sites, first) = stream.walk.execution(translation, left != 0);
             let addresses = &stream.addresses[first..first + sites.len()];

@@ -16,7 +16,7 @@ use crate::code::{LastInstruction, TranslatedCode};
 use anyhow::{Context, Result};
 use sim::BranchKind;
 use std::collections::{HashMap, VecDeque};
-use trace::{RunAddr, StreamEvent, Translation, TranslationId};
+use trace::{CpuId, RunAddr, StreamEvent, Translation, TranslationId};
 
 /// The number of a fragment, in the order of the first runs, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -135,6 +135,8 @@ pub fn exit_after_interruption(code: &TranslatedCode, next: RunAddr) -> Fragment
 /// Code that was interrupted before its successor showed.
 #[derive(Clone, Copy)]
 struct InterruptedCode {
+    /// The CPU that was interrupted. The code may go on on another one.
+    cpu: CpuId,
     translation: TranslationId,
     ends: TranslationEnds,
     /// The last instruction that ran. It is begun again when it raised the exception.
@@ -160,7 +162,12 @@ pub struct ExecutionFlow {
     pub counts: Vec<u64>,
     /// The number of every fragment. The common ones are also found through their translation.
     numbers: HashMap<Fragment, FragmentId>,
+    /// The CPU that executes.
+    cpu: CpuId,
+    /// Its last execution, as long as it is open.
     previous: Option<PreviousExecution>,
+    /// The same of each CPU, by number, for those that do not execute.
+    suspended: Vec<Option<PreviousExecution>>,
     interrupted: VecDeque<InterruptedCode>,
     /// The interruptions so far.
     pub interruptions: Interruptions,
@@ -193,9 +200,24 @@ impl ExecutionFlow {
     /// An event names a translation that is not defined.
     pub fn follow(
         &mut self,
-        events: impl Iterator<Item = StreamEvent>,
+        mut events: impl Iterator<Item = StreamEvent>,
         fragments: &mut Vec<FragmentId>,
     ) -> Result<()> {
+        while self.follow_cpu(&mut events, fragments)? {}
+        Ok(())
+    }
+
+    /// Appends the fragments that ran on the CPU that executes, [`ExecutionFlow::cpu`], until
+    /// another one does. True: it is that one's turn; call again. The last execution of a CPU stays
+    /// open until its next turn or [`ExecutionFlow::finish`].
+    ///
+    /// # Errors
+    /// An event names a translation that is not defined.
+    pub fn follow_cpu(
+        &mut self,
+        events: &mut impl Iterator<Item = StreamEvent>,
+        fragments: &mut Vec<FragmentId>,
+    ) -> Result<bool> {
         for event in events {
             match event {
                 StreamEvent::Executed(id) => self.executed(id, None, fragments)?,
@@ -206,9 +228,18 @@ impl ExecutionFlow {
                 | StreamEvent::Marker(_)
                 | StreamEvent::Woken(_)
                 | StreamEvent::Clock(_) => {}
+                StreamEvent::Cpu(cpu) => {
+                    self.go_on(cpu);
+                    return Ok(true);
+                }
             }
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// The CPU that executes.
+    pub fn cpu(&self) -> CpuId {
+        self.cpu
     }
 
     /// The ranges of kernel code that was translated, as (start, end), ascending and disjoint.
@@ -230,8 +261,30 @@ impl ExecutionFlow {
         apart
     }
 
-    /// Ends the recording. The successor of its last translation is not known.
+    /// Another CPU goes on where it stopped.
+    fn go_on(&mut self, cpu: CpuId) {
+        let most = usize::from(self.cpu.max(cpu).0);
+        if self.suspended.len() <= most {
+            self.suspended.resize(most + 1, None);
+        }
+        self.suspended[usize::from(self.cpu.0)] = self.previous.take();
+        self.previous = self.suspended[usize::from(cpu.0)].take();
+        self.cpu = cpu;
+    }
+
+    /// Ends the recording. The successor of each CPU's last translation is not known.
     pub fn finish(&mut self, fragments: &mut Vec<FragmentId>) {
+        for cpu in self.cpus() {
+            self.finish_cpu(cpu, fragments);
+        }
+        let open = std::mem::take(&mut self.interrupted);
+        self.interruptions.unresolved +=
+            open.iter().filter(|it| it.ends.kind == EndKind::Conditional).count() as u64;
+    }
+
+    /// Ends the recording of one CPU, which may have its last fragment now.
+    pub fn finish_cpu(&mut self, cpu: CpuId, fragments: &mut Vec<FragmentId>) {
+        self.go_on(cpu);
         if let Some(previous) = self.previous.take() {
             self.run(
                 previous.translation,
@@ -240,9 +293,11 @@ impl ExecutionFlow {
                 fragments,
             );
         }
-        let open = std::mem::take(&mut self.interrupted);
-        self.interruptions.unresolved +=
-            open.iter().filter(|it| it.ends.kind == EndKind::Conditional).count() as u64;
+    }
+
+    /// The CPUs that have executed, and those with lower numbers.
+    pub fn cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
+        (0..self.suspended.len().max(1)).map(|cpu| CpuId(cpu as u8))
     }
 
     #[inline]
@@ -347,7 +402,7 @@ impl ExecutionFlow {
         let PreviousExecution { translation, ends, .. } = *previous;
         self.interruptions.seen += 1;
         let last = self.codes[translation.0 as usize].last_addr();
-        self.remember(InterruptedCode { translation, ends, last });
+        self.remember(InterruptedCode { cpu: self.cpu, translation, ends, last });
     }
 
     /// Remembers code that was interrupted after `instructions`.
@@ -364,6 +419,7 @@ impl ExecutionFlow {
             let (last, end) =
                 (behind(usize::from(instructions).saturating_sub(1)), behind(instructions.into()));
             self.remember(InterruptedCode {
+                cpu: self.cpu,
                 translation,
                 ends: TranslationEnds { end, kind: EndKind::Midway, ..ends },
                 last,
@@ -374,14 +430,12 @@ impl ExecutionFlow {
     /// A translation was left midway. True: the next execution begins right behind, so there was no
     /// interruption.
     fn continues_after_midway(&mut self, next: RunAddr) -> bool {
-        let directly = self
-            .interrupted
-            .back()
-            .is_some_and(|it| it.ends.kind == EndKind::Midway && it.ends.end == next);
-        if directly {
-            self.interrupted.pop_back();
-        }
-        directly
+        let newest = self.interrupted.iter().rposition(|it| it.cpu == self.cpu);
+        let directly = newest.filter(|&at| {
+            let it = &self.interrupted[at];
+            it.ends.kind == EndKind::Midway && it.ends.end == next
+        });
+        directly.is_some_and(|at| self.interrupted.remove(at).is_some())
     }
 
     fn remember(&mut self, interrupted: InterruptedCode) {
@@ -407,7 +461,11 @@ impl ExecutionFlow {
                 || after_midway(it)
                 || it.ends.exit_after_interruption(start) != FragmentExit::Interrupted
         };
-        let Some(found) = self.interrupted.iter().rposition(can_continue) else {
+        let own = |it: &InterruptedCode| it.cpu == self.cpu && can_continue(it);
+        // What another CPU was doing goes on here when its task has moved.
+        let found = self.interrupted.iter().rposition(own);
+        let found = found.or_else(|| self.interrupted.iter().rposition(can_continue));
+        let Some(found) = found else {
             return false;
         };
         let Some(it) = self.interrupted.remove(found) else { return false };

@@ -129,7 +129,8 @@ impl PartFilter {
             StreamEvent::Task(_)
             | StreamEvent::Marker(_)
             | StreamEvent::Woken(_)
-            | StreamEvent::Clock(_) => return true,
+            | StreamEvent::Clock(_)
+            | StreamEvent::Cpu(_) => return true,
         };
         let inside = (self.from..self.until).contains(&self.at);
         self.at += u64::from(ran);

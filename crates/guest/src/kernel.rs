@@ -229,6 +229,21 @@ impl GuestKernel {
         })
     }
 
+    /// The address of the table of the bases of the CPUs' own variables.
+    ///
+    /// # Errors
+    /// The vmlinux cannot be read, or the kernel runs on one CPU only.
+    pub fn per_cpu_offset(&self) -> Result<LinkAddr> {
+        let values = self.values()?;
+        let found = values.iter().find(|(name, _)| *name == "__per_cpu_offset");
+        found.map(|&(_, place)| place).with_context(|| {
+            format!(
+                "{} has no variable __per_cpu_offset: the kernel runs on one CPU (CONFIG_SMP is off)",
+                self.vmlinux.display()
+            )
+        })
+    }
+
     /// The addresses of the variables in [`VALUES`] that the kernel has.
     ///
     /// # Errors

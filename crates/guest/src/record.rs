@@ -20,6 +20,7 @@ use host::recording::Recording as Files;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use trace::CpuCount;
 
 /// A recording that was just made.
 pub struct FinishedRecording {
@@ -99,6 +100,7 @@ pub fn is_made(request: &Request) -> bool {
             && made.conditions.seed == request.seed
             && made.checkpoint_sha256.is_none()
             && made.totals.data.is_some() == request.data
+            && made.conditions.cpus == request.cpus.get()
             && request.memory_mb.is_none_or(|memory_mb| made.conditions.memory_mb == memory_mb)
     })
 }
@@ -115,6 +117,10 @@ pub fn record(
     from: Option<&Path>,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<FinishedRecording> {
+    if request.cpus != CpuCount::ONE {
+        ensure!(!request.data, "data accesses are recorded on one CPU: leave out --data or --cpus");
+        ensure!(from.is_none(), "a checkpoint has one CPU: leave out --from or --cpus");
+    }
     let qemu = Qemu::find()?;
     let library = plugin::find()?;
     let draft = Draft::reserve(&request.output, request.force, Files::FILES)?;
@@ -183,6 +189,11 @@ fn recording_plugin(
     add("build_id", conditions.kernel_build_id.clone());
     add("workload", conditions.workload.clone());
     add("seed", conditions.seed.to_string());
+    if request.cpus != CpuCount::ONE {
+        let place = request.kernel.per_cpu_offset()?;
+        add("cpus", request.cpus.get().to_string());
+        add("per_cpu_offset", format!("{:#x}", place.0));
+    }
     add("switch_to", format!("{:#x}", task.switch_to.0));
     if let Some(set_comm) = task.set_comm {
         add("set_comm", format!("{:#x}", set_comm.0));

@@ -14,6 +14,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+use trace::CpuCount;
 
 /// A workload to run on a kernel, and where to write the result.
 pub struct Request {
@@ -28,6 +29,8 @@ pub struct Request {
     pub output: PathBuf,
     /// The number from which all randomness of the guest comes.
     pub seed: u64,
+    /// The guest's CPUs.
+    pub cpus: CpuCount,
     /// Whether to record data accesses.
     pub data: bool,
     /// The guest's memory in MB; `None` for the workload's.
@@ -57,10 +60,21 @@ pub struct Conditions {
     pub seed: u64,
     /// The guest's memory in MB.
     pub memory_mb: u32,
+    /// The guest's CPUs. Files from before several CPUs could be recorded do not say so.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub cpus: u8,
     /// QEMU's version.
     pub qemu: String,
     /// QEMU's arguments without files.
     pub qemu_arguments: Vec<String>,
+}
+
+fn one() -> u8 {
+    1
+}
+
+fn is_one(cpus: &u8) -> bool {
+    *cpus == 1
 }
 
 impl Request {
@@ -83,6 +97,7 @@ impl Request {
         let mut boot = Boot::new(kernel.boot_image.clone(), initramfs.path.clone());
         boot.clock = GuestClock::Instructions { seed: self.seed };
         boot.memory_mb = self.memory_mb.unwrap_or(workload.memory_mb);
+        boot.cpus = self.cpus.get().into();
         boot.time_limit = self.time_limit;
         boot.state = state;
         // With address randomization, a kernel that draws one random number more or fewer would
@@ -97,6 +112,7 @@ impl Request {
             initramfs_sha256: initramfs.sha256.clone(),
             seed: self.seed,
             memory_mb: boot.memory_mb,
+            cpus: self.cpus.get(),
             qemu: qemu.version.to_string(),
             qemu_arguments: qemu::arguments(&boot)?,
         };

@@ -18,6 +18,7 @@ fn recording() -> Vec<u8> {
         workload: "net".into(),
         seed: 7,
         conditions: vec![("qemu".into(), "10.0.2".into()), ("note".into(), "two\nlines".into())],
+        ..RecordingHeader::default()
     };
     let translation = |id, addr, lengths: &[u8], code: &[u8]| Translation {
         id: TranslationId(id),

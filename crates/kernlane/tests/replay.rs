@@ -23,6 +23,7 @@ fn write_recording(directory: &Path) {
         workload: "loop".into(),
         seed: 7,
         conditions: vec![("qemu".into(), "10.0.2".into())],
+        ..RecordingHeader::default()
     };
     let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
     for (id, (addr, lengths, code)) in (0..).zip(translations) {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use thiserror::Error;
-use trace::RecordingHeader;
+use trace::{CpuCount, RecordingHeader};
 
 /// What to do when the recording cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Arguments {
     pub out: PathBuf,
     pub header: RecordingHeader,
     pub tasks: Option<TaskPlaces>,
+    /// The address of the kernel's `__per_cpu_offset`; `None` for a machine with one CPU.
+    pub per_cpu_offset: Option<u64>,
     pub on_error: OnError,
     pub verify: bool,
     /// Whether the kernel's readings of the processor's clock are recorded.
@@ -129,6 +131,8 @@ pub enum ArgumentError {
     Missing(&'static str),
     #[error("{0} is given twice")]
     Twice(String),
+    #[error("data=on: data accesses of several CPUs cannot be recorded")]
+    DataOfSeveralCpus,
 }
 
 impl Arguments {
@@ -140,7 +144,7 @@ impl Arguments {
         let mut wakes = [0; MOST_WAKES];
         let (mut on_error, mut verify, mut clock, mut data, mut page_offset_base) =
             (OnError::Stop, false, false, false, None);
-        let (mut frames, mut values) = (None, Vec::new());
+        let (mut frames, mut values, mut per_cpu_offset) = (None, Vec::new(), None);
         for argument in arguments {
             let (key, value) =
                 argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
@@ -165,6 +169,11 @@ impl Arguments {
                 "build_id" => header.build_id = value.to_ascii_lowercase(),
                 "workload" => header.workload = value.into(),
                 "seed" => header.seed = number()?,
+                "cpus" => {
+                    let cpus = u32::try_from(number()?).ok().and_then(CpuCount::new);
+                    header.cpus = cpus.ok_or_else(|| wrong("a number from 1 to 8"))?;
+                }
+                "per_cpu_offset" => per_cpu_offset = Some(number()?),
                 "switch_to" => switch_to = Some(number()?),
                 "set_comm" => set_comm = Some(number()?),
                 "wakes" => {
@@ -210,10 +219,18 @@ impl Arguments {
             (None, _) => return Err(ArgumentError::Missing("switch_to")),
             (Some(_), None) => return Err(ArgumentError::Missing("comm")),
         };
+        let several_cpus = header.cpus != CpuCount::ONE;
+        if several_cpus && data {
+            return Err(ArgumentError::DataOfSeveralCpus);
+        }
+        if several_cpus && per_cpu_offset.is_none() {
+            return Err(ArgumentError::Missing("per_cpu_offset"));
+        }
         Ok(Arguments {
             out: out.ok_or(ArgumentError::Missing("out"))?,
             header,
             tasks,
+            per_cpu_offset: per_cpu_offset.filter(|_| several_cpus),
             on_error,
             verify,
             clock,
@@ -262,6 +279,7 @@ mod tests {
                 build_id: "00aeff".into(),
                 workload: "net".into(),
                 seed: 7,
+                cpus: CpuCount::ONE,
                 conditions: vec![
                     ("qemu".into(), "10.0.2".into()),
                     ("cpu".into(), "max,-erms".into()),
@@ -274,6 +292,7 @@ mod tests {
                 comm: 1504,
                 pid: Some(0x4b8),
             }),
+            per_cpu_offset: None,
             on_error: OnError::Continue,
             verify: true,
             clock: true,
@@ -293,6 +312,20 @@ mod tests {
             (arguments.on_error, arguments.verify, arguments.tasks, arguments.data),
             (OnError::Stop, false, None, None)
         );
+    }
+
+    #[test]
+    fn several_cpus_need_the_place_of_their_bases() {
+        let arguments = Arguments::parse(["out=t", "cpus=4", "per_cpu_offset=0x10"]).unwrap();
+        assert_eq!((arguments.header.cpus.get(), arguments.per_cpu_offset), (4, Some(0x10)));
+        let arguments = Arguments::parse(["out=t", "cpus=1", "per_cpu_offset=0x10"]).unwrap();
+        assert_eq!(arguments.per_cpu_offset, None, "one CPU is not looked for");
+        let error =
+            |given: &[&str]| Arguments::parse(given.iter().copied()).unwrap_err().to_string();
+        assert_eq!(error(&["out=t", "cpus=2"]), "per_cpu_offset= is missing");
+        assert_eq!(error(&["out=t", "cpus=9"]), r#"cpus="9" is not a number from 1 to 8"#);
+        assert_eq!(error(&["out=t", "cpus=0"]), r#"cpus="0" is not a number from 1 to 8"#);
+        assert!(error(&["out=t", "cpus=2", "per_cpu_offset=8", "data=on"]).contains("data=on"));
     }
 
     #[test]

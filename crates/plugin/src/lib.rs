@@ -2,7 +2,7 @@
 //! (`docs/reference/recording-format.md`). The plugin never analyses, never lets a panic unwind
 //! into QEMU, and never changes what the guest does.
 //!
-//! For QEMU 10.0 or later, x86-64 system emulation, one vCPU. Loaded as
+//! For QEMU 10.0 or later, x86-64 system emulation, up to eight vCPUs on one thread. Loaded as
 //! `-plugin libkernlane_plugin.so,out=FILE,…`:
 //!
 //! * `out=FILE`: where the recording is written. The file is created or emptied when QEMU starts.
@@ -10,6 +10,9 @@
 //! * `build_id=HEX`: the kernel's GNU build id, for the header.
 //! * `workload=NAME`: the name of the workload, for the header.
 //! * `seed=N`: the seed with which QEMU was started, for the header. Default: 0.
+//! * `cpus=N`: the number of vCPUs, 1 to 8. Default: 1. Several need `-accel tcg,thread=single`.
+//! * `per_cpu_offset=0xADDR`: the address of the kernel's `__per_cpu_offset`. Needed for several
+//!   vCPUs.
 //! * `condition.KEY=VALUE`: a condition for the header. There can be several. They keep their
 //!   order.
 //! * `value.NAME=0xADDR`: a variable of the kernel with eight bytes. Its value at the begin of the
@@ -54,6 +57,7 @@
 
 mod arguments;
 mod clock;
+mod cpus;
 mod frames;
 mod instruction;
 mod mappings;
@@ -92,9 +96,9 @@ pub unsafe extern "C" fn qemu_plugin_install(
         // SAFETY: each string ends with a zero byte, and none is null.
         let argv: Vec<_> =
             argv.iter().map(|&text| unsafe { CStr::from_ptr(text) }.to_string_lossy()).collect();
-        check_qemu(info)?;
         let arguments =
             Arguments::parse(argv.iter().map(AsRef::as_ref)).map_err(|error| error.to_string())?;
+        check_qemu(info, arguments.header.cpus.get().into())?;
         session::install(id, arguments)
     });
     match installed {
@@ -107,8 +111,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// Whether the plugin can run in this QEMU.
-fn check_qemu(info: &sys::qemu_info_t) -> Result<(), String> {
+/// Whether the plugin can run in this QEMU, with so many vCPUs.
+fn check_qemu(info: &sys::qemu_info_t, cpus: c_int) -> Result<(), String> {
     // SAFETY: `target_name` is a string of QEMU that is valid as long as `info`.
     let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
     if target != "x86_64" || !info.system_emulation {
@@ -116,8 +120,8 @@ fn check_qemu(info: &sys::qemu_info_t) -> Result<(), String> {
     }
     // SAFETY: `system_emulation` is true here, so QEMU has filled in `system`.
     match unsafe { info.__bindgen_anon_1.system.max_vcpus } {
-        1 => Ok(()),
-        more => Err(format!("this plugin needs a guest with one vCPU, not {more}: use -smp 1")),
+        same if same == cpus => Ok(()),
+        other => Err(format!("the guest has {other} vCPUs, but cpus={cpus}")),
     }
 }
 

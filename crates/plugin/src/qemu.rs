@@ -16,6 +16,7 @@ pub type Callback = unsafe extern "C" fn(vcpu: c_uint, data: *mut c_void);
 unsafe extern "C" {
     fn g_byte_array_new() -> *mut sys::GByteArray;
     fn g_byte_array_unref(array: *mut sys::GByteArray);
+    fn g_byte_array_set_size(array: *mut sys::GByteArray, size: c_uint) -> *mut sys::GByteArray;
     fn g_array_unref(array: *mut sys::GArray);
 }
 
@@ -109,7 +110,10 @@ impl InstructionHandle {
         }
     }
 
-    pub fn store_at_execution(self, cell: &ScoreboardCell, value: u64) {
+    /// Stores a value below 2^15.
+    pub fn store_at_execution(self, cell: &StoreCell, value: u16) {
+        let StoreCell { cell, several_cpus } = cell;
+        let value = StoreCell::stored(value, *several_cpus);
         self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_STORE_U64, cell, value);
     }
 
@@ -148,6 +152,62 @@ impl InstructionHandle {
     }
 }
 
+/// A number that translated code stores without a callback, on one vCPU or on several that share a
+/// thread.
+///
+/// A scoreboard has an element for each vCPU. When several vCPUs share a thread, QEMU 10 and 11
+/// compute an element's address by multiplying a constant, the number of the vCPU that made the
+/// translation, in place by the element's size (`gen_plugin_u64_ptr()` in
+/// `accel/tcg/plugin-gen.c`): the translation's further uses of that constant are then wrong, and
+/// the guest with them. A size of one byte changes nothing. Then the number, eight bytes long, may
+/// stand at any of the first eight bytes. Its lowest bit is 1, so that it can be found there. QEMU
+/// makes room for 16 elements.
+pub struct StoreCell {
+    cell: ScoreboardCell,
+    several_cpus: bool,
+}
+
+impl StoreCell {
+    /// A new cell with the value 0, as [`ScoreboardCell::new`].
+    pub fn new(several_cpus: bool) -> StoreCell {
+        let bytes = if several_cpus { 1 } else { size_of::<u64>() };
+        StoreCell { cell: ScoreboardCell::with_elements(bytes), several_cpus }
+    }
+
+    fn stored(value: u16, several_cpus: bool) -> u64 {
+        match several_cpus {
+            // Of 0 nothing may stay: the next number may be stored at another byte.
+            true if value != 0 => u64::from(value) << 1 | 1,
+            _ => value.into(),
+        }
+    }
+
+    /// The number in these 16 bytes, wherever it stands; 0 if there is none.
+    fn find(bytes: u128) -> u64 {
+        match bytes {
+            0 => 0,
+            _ => (bytes >> bytes.trailing_zeros()) as u64 >> 1,
+        }
+    }
+
+    /// The number stored last.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        if self.several_cpus {
+            return StoreCell::find(self.cell.get_bytes());
+        }
+        self.cell.get()
+    }
+
+    /// Sets the value to 0.
+    pub fn clear(&self) {
+        if self.several_cpus {
+            return self.cell.clear_bytes();
+        }
+        self.cell.set(0);
+    }
+}
+
 /// A number that translated code writes without a callback. It belongs to vCPU 0, the only one.
 pub struct ScoreboardCell {
     scoreboard: *mut sys::qemu_plugin_scoreboard,
@@ -158,9 +218,13 @@ impl ScoreboardCell {
     /// A new cell with the value 0. The vCPU must exist. The cell is never freed: translated code
     /// may refer to it as long as QEMU runs.
     pub fn new() -> ScoreboardCell {
+        ScoreboardCell::with_elements(size_of::<u64>())
+    }
+
+    fn with_elements(bytes: usize) -> ScoreboardCell {
         // SAFETY: the vCPU exists, as `new` demands. So the scoreboard has entry 0.
         unsafe {
-            let scoreboard = sys::qemu_plugin_scoreboard_new(size_of::<u64>());
+            let scoreboard = sys::qemu_plugin_scoreboard_new(bytes);
             ScoreboardCell {
                 scoreboard,
                 place: sys::qemu_plugin_scoreboard_find(scoreboard, 0).cast(),
@@ -184,15 +248,38 @@ impl ScoreboardCell {
         // SAFETY: as in `get`.
         unsafe { self.place.write_volatile(value) }
     }
+
+    /// The first 16 bytes of a scoreboard with elements of one byte.
+    #[inline]
+    fn get_bytes(&self) -> u128 {
+        // SAFETY: as in `get`. QEMU makes room for 16 elements (`plugin.scoreboard_alloc_size`).
+        u128::from_le_bytes(unsafe { self.place.cast::<[u8; 16]>().read_volatile() })
+    }
+
+    fn clear_bytes(&self) {
+        // SAFETY: as in `get_bytes`.
+        unsafe { self.place.cast::<[u8; 16]>().write_volatile([0; 16]) }
+    }
 }
 
 /// glib's growing array of bytes.
-struct ByteArray(*mut sys::GByteArray);
+pub struct ByteArray(*mut sys::GByteArray);
+
+impl Default for ByteArray {
+    fn default() -> Self {
+        ByteArray::new()
+    }
+}
 
 impl ByteArray {
     fn new() -> ByteArray {
         // SAFETY: the function takes no argument. It ends the process when there is no memory.
         ByteArray(unsafe { g_byte_array_new() })
+    }
+
+    fn clear(&mut self) {
+        // SAFETY: the array belongs to this `ByteArray`. The size only becomes smaller.
+        unsafe { g_byte_array_set_size(self.0, 0) };
     }
 
     fn first<const N: usize>(&self) -> Option<[u8; N]> {
@@ -237,7 +324,13 @@ impl Register {
     /// The value of the register. Must be called in a callback registered with
     /// `CallbackReads::Registers`.
     pub fn value(self) -> Option<u64> {
-        let bytes = ByteArray::new();
+        self.value_by(&mut ByteArray::new())
+    }
+
+    /// The same, by a buffer that is used again and again.
+    #[inline]
+    pub fn value_by(self, bytes: &mut ByteArray) -> Option<u64> {
+        bytes.clear();
         // SAFETY: the handle came from QEMU and stays valid. QEMU grows the array as it needs.
         unsafe { sys::qemu_plugin_read_register(self.0, bytes.0) };
         bytes.first().map(u64::from_le_bytes)
@@ -299,4 +392,20 @@ pub fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut c_voi
 pub fn reset(id: PluginId, then: unsafe extern "C" fn(PluginId)) {
     // SAFETY: as in `at_translation`.
     unsafe { sys::qemu_plugin_reset(id, Some(then)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StoreCell;
+
+    #[test]
+    fn a_stored_number_is_found_at_any_of_the_first_eight_bytes() {
+        for value in [0, 1, 2, 127, 128, 255, 256, 511, 512] {
+            assert_eq!(StoreCell::stored(value, false), value.into());
+            let stored = u128::from(StoreCell::stored(value, true));
+            for at in 0..8 {
+                assert_eq!(StoreCell::find(stored << (8 * at)), value.into(), "{value} at {at}");
+            }
+        }
+    }
 }

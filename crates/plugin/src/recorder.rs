@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 use trace::{
-    AccessSite, FrameUseChange, Mapping, ObservedAccesses, RunAddr, StreamEvent, Task, TaskId,
-    TaskPointer, Translation, TranslationId,
+    AccessSite, CpuId, FrameUseChange, Mapping, ObservedAccesses, RunAddr, StreamEvent, Task,
+    TaskId, TaskPointer, Translation, TranslationId,
 };
 
 /// The number of words in a batch, without the few words of its last translation: 256 kB. The
@@ -217,6 +217,12 @@ impl<S: BatchSink> Recorder<S> {
         before.is_some() && before == repeats_at(id.0)
     }
 
+    /// The CPU that executes from the next translation on.
+    #[cold]
+    pub fn cpu(&mut self, cpu: CpuId) {
+        StreamEvent::Cpu(cpu).append_to(&mut self.words);
+    }
+
     /// The translation entered last was left: only its first `progress` instructions were reached.
     #[cold]
     pub fn left(&mut self, progress: u64) {
@@ -409,6 +415,34 @@ mod tests {
             StreamEvent::Executed(next),
         ];
         assert_eq!(all_events(&batches)[..5], expected);
+    }
+
+    #[test]
+    fn another_cpu_stands_before_its_first_translation() {
+        let mut recorder = recorder();
+        let first = recorder.define(A, &[1, 1], &[0x90, 0x90], false, [None; 2]);
+        let repeat = recorder.define(RunAddr(A.0 + 3), &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
+        recorder.cpu(CpuId(1));
+        recorder.switch(TaskPointer(1), None, [0; 16]);
+        recorder.executed_repeat(repeat);
+        recorder.executed_repeat(repeat);
+        // The other CPU comes, and this one goes on with the repetition: it is reached again.
+        recorder.cpu(CpuId(0));
+        recorder.executed(first);
+        recorder.left(1);
+        recorder.cpu(CpuId(1));
+        recorder.executed_repeat(repeat);
+        let (batches, folded) = finish(recorder);
+        let expected = [
+            StreamEvent::Cpu(CpuId(1)),
+            StreamEvent::Task(TaskId(0)),
+            StreamEvent::Executed(repeat),
+            StreamEvent::Cpu(CpuId(0)),
+            StreamEvent::Left { translation: first, instructions: 1 },
+            StreamEvent::Cpu(CpuId(1)),
+            StreamEvent::Executed(repeat),
+        ];
+        assert_eq!((all_events(&batches), folded), (expected.to_vec(), 1));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //! name.
 
 use crate::arguments::TaskPlaces;
+use crate::cpus::CpuBase;
 use crate::qemu::{Register, read_memory};
 use crate::say;
+use std::collections::HashMap;
 use trace::{RunAddr, TaskPointer};
 
 /// A task: pointer, pid and comm.
@@ -59,38 +61,38 @@ pub struct TaskWatch {
     /// The registers of a function's first two arguments (System V ABI, section 3.2.3). They are
     /// looked up at the first use: there are no registers before the vCPU runs.
     arguments: Option<[Register; 2]>,
-    /// The running task, after the first switch.
-    current: Option<TaskPointer>,
+    /// The running task of each CPU that has switched. One CPU has no base.
+    current: HashMap<Option<CpuBase>, TaskPointer>,
     warned: bool,
 }
 
 impl TaskWatch {
     pub fn new(places: TaskPlaces) -> TaskWatch {
-        TaskWatch { places, arguments: None, current: None, warned: false }
+        TaskWatch { places, arguments: None, current: HashMap::new(), warned: false }
     }
 
-    /// Reads the change at the entry of a function. Must be called in a callback that reads
-    /// registers.
-    pub fn at(&mut self, function: TaskFunction) -> Option<TaskChange> {
+    /// Reads the change at the entry of a function, on the CPU with this base: `None` when there is
+    /// only one. Must be called in a callback that reads registers.
+    pub fn at(&mut self, function: TaskFunction, cpu: Option<CpuBase>) -> Option<TaskChange> {
         let [first, second] = self.arguments()?;
         match function {
             TaskFunction::SwitchTo => {
-                self.current = Some(TaskPointer(second));
-                self.current().map(TaskChange::Switched)
+                self.current.insert(cpu, TaskPointer(second));
+                self.current(cpu).map(TaskChange::Switched)
             }
             TaskFunction::Wake => self.identify(TaskPointer(second)).map(TaskChange::Woken),
-            TaskFunction::SetComm if self.current == Some(TaskPointer(first)) => {
+            TaskFunction::SetComm if self.current.get(&cpu) == Some(&TaskPointer(first)) => {
                 let name = self.readable(read_memory::<15>(second), second)?;
-                let (pointer, pid, _) = self.current()?;
+                let (pointer, pid, _) = self.current(cpu)?;
                 Some(TaskChange::Switched((pointer, pid, comm(&name))))
             }
             TaskFunction::SetComm => None,
         }
     }
 
-    /// The running task.
-    pub fn current(&mut self) -> Option<TaskIdentity> {
-        self.identify(self.current?)
+    /// The running task of the CPU with this base.
+    pub fn current(&mut self, cpu: Option<CpuBase>) -> Option<TaskIdentity> {
+        self.identify(*self.current.get(&cpu)?)
     }
 
     fn identify(&mut self, pointer: TaskPointer) -> Option<TaskIdentity> {

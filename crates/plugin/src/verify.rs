@@ -20,10 +20,7 @@ pub struct CheckedTranslation {
 
 /// The check of a recording.
 pub struct Verifier {
-    /// The kernel's instructions that were begun, counted one by one.
-    kernel: ScoreboardCell,
-    /// The users' instructions that were begun, counted one by one.
-    user: ScoreboardCell,
+    counts: InstructionCounts,
     rip: Option<Register>,
     /// The execution before, which is compared next.
     before: Option<&'static CheckedTranslation>,
@@ -35,11 +32,41 @@ pub struct Verifier {
     aliases: BTreeMap<(RunAddr, RunAddr), u64>,
 }
 
+/// The instructions that were begun, counted one by one.
+enum InstructionCounts {
+    /// By translated code, on one vCPU.
+    Inline { kernel: ScoreboardCell, user: ScoreboardCell },
+    /// By callbacks, on several vCPUs.
+    Called { kernel: u64, user: u64 },
+}
+
+impl InstructionCounts {
+    fn kernel(&self) -> u64 {
+        match self {
+            InstructionCounts::Inline { kernel, .. } => kernel.get(),
+            InstructionCounts::Called { kernel, .. } => *kernel,
+        }
+    }
+
+    fn user(&self) -> u64 {
+        match self {
+            InstructionCounts::Inline { user, .. } => user.get(),
+            InstructionCounts::Called { user, .. } => *user,
+        }
+    }
+}
+
 impl Verifier {
-    pub fn new() -> Verifier {
+    pub fn new(several_cpus: bool) -> Verifier {
+        let counts = match several_cpus {
+            false => InstructionCounts::Inline {
+                kernel: ScoreboardCell::new(),
+                user: ScoreboardCell::new(),
+            },
+            true => InstructionCounts::Called { kernel: 0, user: 0 },
+        };
         Verifier {
-            kernel: ScoreboardCell::new(),
-            user: ScoreboardCell::new(),
+            counts,
             rip: None,
             before: None,
             counted_before: 0,
@@ -49,15 +76,25 @@ impl Verifier {
         }
     }
 
-    pub fn count(&self, instruction: InstructionHandle) {
-        let cell = if instruction.addr().is_kernel() { &self.kernel } else { &self.user };
+    /// Lets translated code count the instruction. False: [`Verifier::count`] must be called.
+    pub fn counts_inline(&self, instruction: InstructionHandle) -> bool {
+        let InstructionCounts::Inline { kernel, user } = &self.counts else { return false };
+        let cell = if instruction.addr().is_kernel() { kernel } else { user };
         instruction.add_at_execution(cell, 1);
+        true
+    }
+
+    /// Counts an instruction that begins.
+    pub fn count(&mut self, in_kernel: bool) {
+        if let InstructionCounts::Called { kernel, user } = &mut self.counts {
+            *if in_kernel { kernel } else { user } += 1;
+        }
     }
 
     /// A translation is entered. `progress` is the recorder's progress of the one before. Must be
     /// called in a callback that reads registers.
     pub fn entered(&mut self, checked: &'static CheckedTranslation, progress: u64) {
-        let counted = self.kernel.get() + self.user.get();
+        let counted = self.counts.kernel() + self.counts.user();
         if let Some(before) = self.before {
             let recorded = if progress == 0 { before.instructions } else { progress };
             self.compare(before, recorded, counted - self.counted_before);
@@ -88,7 +125,7 @@ impl Verifier {
     /// Prints the results. `folded` is the number of counted instructions that only continued a
     /// string instruction.
     pub fn report(&self, totals: Option<&RecordingTotals>, folded: u64) {
-        let (kernel, user) = (self.kernel.get(), self.user.get());
+        let (kernel, user) = (self.counts.kernel(), self.counts.user());
         let total = kernel + user;
         say(&format!(
             "verify: {total} instructions counted one by one: {kernel} kernel, {user} user"

@@ -19,7 +19,7 @@ use layout::graph::SeedClass;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufReader, Read};
-use trace::{Chunk, RecordingReader, StreamEvent, Task, TaskId, Translation, TranslationId};
+use trace::{Chunk, CpuId, RecordingReader, StreamEvent, Task, TaskId, Translation, TranslationId};
 
 /// Which counts a profile has beyond those that every profile has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,14 @@ struct ProcessRuns {
     midway: BTreeMap<(u32, u32), u64>,
 }
 
+/// What a CPU does.
+#[derive(Clone, Copy, Default)]
+struct RunningOnCpu {
+    process: usize,
+    /// The class of the last entry, while no movable block has run since.
+    entered: Option<SeedClass>,
+}
+
 /// Counts executions, and never where control went from there.
 struct ExecutionCounts<'a> {
     image: &'a Image,
@@ -141,9 +149,10 @@ struct ExecutionCounts<'a> {
     process_of_task: Vec<usize>,
     processes: Vec<ProcessRuns>,
     process_of_name: HashMap<String, usize>,
-    current: usize,
-    /// The class of the last entry, while no movable block has run since.
-    entered: Option<SeedClass>,
+    cpu: CpuId,
+    running: RunningOnCpu,
+    /// What the other CPUs do, by number.
+    suspended: Vec<RunningOnCpu>,
     seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
     joint: JointMisses,
     temporal_edges: Option<TemporalEdges>,
@@ -160,8 +169,9 @@ impl<'a> ExecutionCounts<'a> {
             process_of_task: Vec::new(),
             processes: vec![ProcessRuns::default()],
             process_of_name: HashMap::from([("(unknown)".to_owned(), 0)]),
-            current: 0,
-            entered: None,
+            cpu: CpuId::default(),
+            running: RunningOnCpu::default(),
+            suspended: Vec::new(),
             seeds: BTreeMap::new(),
             joint: JointMisses::new(joint::CACHE_BYTES, image.entry_padding.into()),
             temporal_edges: (extra == ExtraCounts::TemporalEdges)
@@ -199,8 +209,9 @@ impl<'a> ExecutionCounts<'a> {
                 self.left(id, instructions)
             }
             StreamEvent::Task(TaskId(task)) => {
-                self.current = self.process_of_task.get(task as usize).copied().unwrap_or(0)
+                self.running.process = self.process_of_task.get(task as usize).copied().unwrap_or(0)
             }
+            StreamEvent::Cpu(cpu) => self.go_on(cpu),
             StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => {}
         }
     }
@@ -209,7 +220,7 @@ impl<'a> ExecutionCounts<'a> {
     fn executed(&mut self, id: u32) {
         // The walk refuses a translation block that is not defined.
         let Some(&instructions) = self.instructions.get(id as usize) else { return };
-        let runs = &mut self.processes[self.current].whole;
+        let runs = &mut self.processes[self.running.process].whole;
         if runs.len() <= id as usize {
             runs.resize(self.instructions.len(), 0);
         }
@@ -219,7 +230,7 @@ impl<'a> ExecutionCounts<'a> {
 
     fn left(&mut self, id: u32, instructions: u32) {
         if (id as usize) < self.instructions.len() {
-            let midway = &mut self.processes[self.current].midway;
+            let midway = &mut self.processes[self.running.process].midway;
             *midway.entry((id, instructions)).or_insert(0) += 1;
             self.ran(id, instructions);
         }
@@ -234,13 +245,24 @@ impl<'a> ExecutionCounts<'a> {
         }
         let Some(blocks) = self.blocks.of(id as usize) else { return };
         if blocks.entry.is_some() {
-            self.entered = blocks.entry;
+            self.running.entered = blocks.entry;
         } else if let (Some(class), true, Some(block)) =
-            (self.entered, blocks.movable, blocks.first)
+            (self.running.entered, blocks.movable, blocks.first)
         {
             *self.seeds.entry((self.image.block(block).addr, class)).or_insert(0) += 1;
-            self.entered = None;
+            self.running.entered = None;
         }
+    }
+
+    /// Another CPU goes on where it stopped.
+    fn go_on(&mut self, cpu: CpuId) {
+        let most = usize::from(self.cpu.max(cpu).0);
+        if self.suspended.len() <= most {
+            self.suspended.resize(most + 1, RunningOnCpu::default());
+        }
+        self.suspended[usize::from(self.cpu.0)] = self.running;
+        self.running = self.suspended[usize::from(cpu.0)];
+        self.cpu = cpu;
     }
 
     /// The profile without transfers of control.
@@ -382,7 +404,7 @@ mod tests {
             build_id: "5f3c".into(),
             workload: "net".into(),
             seed: 1,
-            conditions: vec![],
+            ..trace::RecordingHeader::default()
         };
         let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
         writer.translations(&translations()).unwrap();

@@ -37,6 +37,7 @@ pub fn bound<R: Read>(
     cut: &mut PartFilter,
     machine: &MachineModel,
 ) -> Result<MissBound> {
+    reader.header().one_cpu()?;
     let line = u64::from(machine.l1i_line);
     let mut units = CacheUnits::new(line, 0);
     let mut lengths = Vec::new();
@@ -60,9 +61,8 @@ pub fn bound<R: Read>(
                         StreamEvent::Task(_)
                         | StreamEvent::Marker(_)
                         | StreamEvent::Woken(_)
-                        | StreamEvent::Clock(_) => {
-                            continue;
-                        }
+                        | StreamEvent::Clock(_)
+                        | StreamEvent::Cpu(_) => continue,
                     };
                     // A repetition of the last unit is not a fetch.
                     let new = units.fetched(translation, reached);

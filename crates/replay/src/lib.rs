@@ -69,7 +69,8 @@ pub use simulation::SimulationScope;
 use simulation::{LayoutAmounts, ReplayMachineCounts, Simulation};
 use std::io::Read;
 use trace::{
-    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, RecordingTotals, RunAddr,
+    AccessPatterns, Accesses, Chunk, CpuId, RecordingHeader, RecordingReader, RecordingTotals,
+    RunAddr,
 };
 
 /// A layout to replay over.
@@ -274,28 +275,42 @@ impl ReplayRun<'_, '_> {
 
     fn words(&mut self, words: &[u32], stream: Option<&mut AccessStream<'_>>) -> Result<()> {
         let mut fragments_run = Vec::new();
-        let cut = &mut *self.cut;
-        self.flow
-            .follow(trace::events(words).filter(|event| cut.keeps(event)), &mut fragments_run)?;
         if let Some(stream) = stream {
             self.data.follow(words, stream);
         }
-        self.simulate(&fragments_run)
+        let mut events = trace::events(words);
+        loop {
+            let (cpu, cut) = (self.flow.cpu(), &mut *self.cut);
+            let mut kept = events.by_ref().filter(|event| cut.keeps(event));
+            let others_turn = self.flow.follow_cpu(&mut kept, &mut fragments_run)?;
+            self.simulate(cpu, &fragments_run)?;
+            if !others_turn {
+                return Ok(());
+            }
+            fragments_run.clear();
+        }
     }
 
     fn end(&mut self) -> Result<()> {
         let mut fragments_run = Vec::new();
+        for cpu in self.flow.cpus() {
+            self.flow.finish_cpu(cpu, &mut fragments_run);
+            self.simulate(cpu, &fragments_run)?;
+            fragments_run.clear();
+        }
         self.flow.finish(&mut fragments_run);
-        self.simulate(&fragments_run)
+        Ok(())
     }
 
-    fn simulate(&mut self, fragments_run: &[FragmentId]) -> Result<()> {
+    fn simulate(&mut self, cpu: CpuId, fragments_run: &[FragmentId]) -> Result<()> {
         let ReplayRun { flow, data, simulations, patterns, .. } = self;
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, patterns.map(|patterns| (&mut **data, patterns)))?;
         }
         let accesses = patterns.map(|_| &**data);
-        simulations.par_iter_mut().for_each(|simulation| simulation.run(fragments_run, accesses));
+        simulations
+            .par_iter_mut()
+            .for_each(|simulation| simulation.run(cpu, fragments_run, accesses));
         if patterns.is_some() {
             data.forget(simulations.first().map_or(0, |first| first.executions(fragments_run)));
         }

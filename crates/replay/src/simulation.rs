@@ -21,7 +21,7 @@ use sim::{
     PerMode, PhysAddr, Requester, TakenBranches, Tlb,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use trace::{AccessPatterns, RunAddr, Translation, TranslationId};
+use trace::{AccessPatterns, CpuId, RunAddr, Translation, TranslationId};
 
 /// The lines (or pages) that each fragment fetches, in order. A direct repetition of a line is left
 /// out.
@@ -102,12 +102,36 @@ pub enum SimulationScope {
     CachesAndBranches,
 }
 
-/// The caches and predictors of one machine during a replay.
-struct MachineSimulation {
+/// What a CPU has for itself.
+struct Core {
     l1i: InstructionCache,
     itlb: Option<Tlb>,
-    /// Replaces `l1i` and `itlb` when the recording has data accesses and the machine has data
-    /// caches.
+    predicting: Option<PredictorRun>,
+}
+
+impl Core {
+    fn new(machine: &MachineModel, scope: SimulationScope) -> Core {
+        Core {
+            l1i: InstructionCache::new(machine.l1i),
+            itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry())),
+            predicting: match scope {
+                SimulationScope::Caches => None,
+                SimulationScope::CachesAndBranches => {
+                    machine.branch.as_ref().map(PredictorRun::new)
+                }
+            },
+        }
+    }
+}
+
+/// The caches and predictors of one machine during a replay.
+struct MachineSimulation<'a> {
+    machine: &'a MachineModel,
+    scope: SimulationScope,
+    /// By CPU: at least one.
+    cores: Vec<Core>,
+    /// Replaces the caches of the one core when the recording has data accesses and the machine has
+    /// data caches.
     hierarchy: Option<Hierarchy>,
     /// Misses of the L1D and of the L2, by the instruction that missed.
     data_misses: HashMap<(TranslationId, u16), DataMissCounts>,
@@ -116,7 +140,6 @@ struct MachineSimulation {
     pages: Option<usize>,
     /// The number of misses of each entry of `FetchedUnits::lines`.
     misses: Vec<u64>,
-    predicting: Option<PredictorRun>,
 }
 
 /// Data misses of one instruction or function.
@@ -126,7 +149,16 @@ pub struct DataMissCounts {
     pub l2: u64,
 }
 
-impl MachineSimulation {
+impl MachineSimulation<'_> {
+    fn core(&mut self, cpu: CpuId) -> &mut Core {
+        let at = usize::from(cpu.0);
+        let new = || Core::new(self.machine, self.scope);
+        if self.cores.len() <= at {
+            self.cores.resize_with(at + 1, new);
+        }
+        &mut self.cores[at]
+    }
+
     fn run_with_data(
         &mut self,
         fragments_run: &[FragmentId],
@@ -135,7 +167,7 @@ impl MachineSimulation {
         data: &DataFlow,
     ) {
         let MachineSimulation { hierarchy: Some(hierarchy), data_misses, .. } = self else {
-            return self.run(fragments_run, fetched);
+            return self.run(CpuId::default(), fragments_run, fetched);
         };
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
         let mut executions = data.executions.iter();
@@ -165,9 +197,10 @@ impl MachineSimulation {
         }
     }
 
-    fn run(&mut self, fragments_run: &[FragmentId], fetched: &[FetchedUnits]) {
-        let lines = &fetched[self.lines];
-        let (l1i, misses) = (&mut self.l1i, &mut self.misses[..]);
+    fn run(&mut self, cpu: CpuId, fragments_run: &[FragmentId], fetched: &[FetchedUnits]) {
+        let (lines, pages) = (&fetched[self.lines], self.pages);
+        let mut misses = std::mem::take(&mut self.misses);
+        let Core { l1i, itlb, .. } = self.core(cpu);
         for &fragment in fragments_run {
             let at = lines.of(fragment);
             for (&line, misses) in lines.lines[at.clone()].iter().zip(&mut misses[at]) {
@@ -176,15 +209,15 @@ impl MachineSimulation {
                 }
             }
         }
-        let (Some(itlb), Some(pages)) = (&mut self.itlb, self.pages) else {
-            return;
-        };
-        let pages = &fetched[pages];
-        for &fragment in fragments_run {
-            for &page in &pages.lines[pages.of(fragment)] {
-                itlb.access(page);
+        if let (Some(itlb), Some(pages)) = (itlb, pages) {
+            let pages = &fetched[pages];
+            for &fragment in fragments_run {
+                for &page in &pages.lines[pages.of(fragment)] {
+                    itlb.access(page);
+                }
             }
         }
+        self.misses = misses;
     }
 }
 
@@ -261,7 +294,7 @@ pub struct Simulation<'a> {
     fetched: Vec<FetchedUnits>,
     /// Filled only when a machine predicts branches.
     branches: FragmentBranches,
-    running: Vec<MachineSimulation>,
+    running: Vec<MachineSimulation<'a>>,
 }
 
 impl<'a> Simulation<'a> {
@@ -274,19 +307,14 @@ impl<'a> Simulation<'a> {
         }
         let index_of = |unit| sets.keys().position(|&known| known == unit);
         let running = machines.iter().map(|machine| MachineSimulation {
-            l1i: InstructionCache::new(machine.l1i),
-            itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry())),
+            machine,
+            scope,
+            cores: vec![Core::new(machine, scope)],
             hierarchy: Hierarchy::new(machine),
             data_misses: HashMap::new(),
             lines: index_of(lines_of(machine)).unwrap_or_default(),
             pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
             misses: Vec::new(),
-            predicting: match scope {
-                SimulationScope::Caches => None,
-                SimulationScope::CachesAndBranches => {
-                    machine.branch.as_ref().map(PredictorRun::new)
-                }
-            },
         });
         Simulation {
             placement: &trials.layout.placement,
@@ -319,7 +347,7 @@ impl<'a> Simulation<'a> {
         flow: &ExecutionFlow,
         mut data: Option<(&mut DataFlow, &AccessPatterns)>,
     ) -> Result<()> {
-        let predicts = self.running.iter().any(|running| running.predicting.is_some());
+        let predicts = self.running.iter().any(|running| running.cores[0].predicting.is_some());
         for fragment in &flow.fragments[self.fragments.len()..] {
             let code = self.codes.get(&fragment.translation);
             let code = code.unwrap_or(&flow.codes[fragment.translation.0 as usize]);
@@ -351,16 +379,16 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Runs fragments that were added before on every machine. `data`: the accesses of their
-    /// executions.
-    pub fn run(&mut self, fragments_run: &[FragmentId], data: Option<&DataFlow>) {
+    /// Runs fragments that were added before on a CPU of every machine. `data`: the accesses of
+    /// their executions.
+    pub fn run(&mut self, cpu: CpuId, fragments_run: &[FragmentId], data: Option<&DataFlow>) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
             match data {
-                None => running.run(fragments_run, fetched),
+                None => running.run(cpu, fragments_run, fetched),
                 Some(data) => running.run_with_data(fragments_run, fetched, fragments, data),
             }
-            if let Some(predicting) = &mut running.predicting {
+            if let Some(predicting) = &mut running.core(cpu).predicting {
                 predicting.run(fragments_run, branches);
             }
         });
@@ -411,22 +439,42 @@ impl<'a> Simulation<'a> {
                     })
                 };
                 ReplayMachineCounts {
-                    l1i: memory.map_or(running.l1i.misses(), |counters| PerMode {
+                    l1i: memory.map_or(running.l1i_misses(), |counters| PerMode {
                         kernel: counters.kernel.l1i,
                         user: counters.user.l1i,
                     }),
                     itlb: running
-                        .itlb
-                        .as_ref()
-                        .map(|itlb| per_mode(|counters| counters.itlb).unwrap_or(itlb.misses())),
+                        .itlb_misses()
+                        .map(|misses| per_mode(|counters| counters.itlb).unwrap_or(misses)),
                     touched_lines: lines.touched(),
                     misses_at: misses_at.into_iter().collect(),
                     memory,
                     data_misses_at: data_misses_at(&running.data_misses, flow),
-                    branches: running.predicting.as_ref().map(|predicting| predicting.counters),
+                    branches: running.branches(),
                 }
             })
             .collect()
+    }
+}
+
+/// The counts of all CPUs together.
+impl MachineSimulation<'_> {
+    fn l1i_misses(&self) -> PerMode<sim::MissCounts> {
+        let mut sum = PerMode::default();
+        self.cores.iter().for_each(|core| sum += core.l1i.misses());
+        sum
+    }
+
+    fn itlb_misses(&self) -> Option<PerMode<u64>> {
+        let mut sum = PerMode::default();
+        self.cores.iter().try_for_each(|core| Some(sum += core.itlb.as_ref()?.misses()))?;
+        Some(sum)
+    }
+
+    fn branches(&self) -> Option<PerMode<BranchCounters>> {
+        let mut sum = PerMode::default();
+        self.cores.iter().try_for_each(|core| Some(sum += core.predicting.as_ref()?.counters))?;
+        Some(sum)
     }
 }
 

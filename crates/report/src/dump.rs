@@ -6,9 +6,9 @@
 use serde_json::json;
 use std::io::{self, Read, Write};
 use trace::{
-    AccessPatterns, AccessSite, Accesses, Chunk, FrameUse, FrameUseChange, Mapping, PageKind,
-    ReadError, RecordingHeader, RecordingReader, RecordingTotals, StreamEvent, Task, Translation,
-    TranslationId, events,
+    AccessPatterns, AccessSite, Accesses, Chunk, CpuCount, FrameUse, FrameUseChange, Mapping,
+    PageKind, ReadError, RecordingHeader, RecordingReader, RecordingTotals, StreamEvent, Task,
+    Translation, TranslationId, events,
 };
 
 /// The form of a dump.
@@ -78,11 +78,14 @@ struct DumpPrinter<'a, W: Write> {
 
 impl<W: Write> DumpPrinter<'_, W> {
     fn header(&mut self, format: u32, header: &RecordingHeader) -> io::Result<()> {
-        let RecordingHeader { build_id, workload, seed, conditions } = header;
+        let RecordingHeader { build_id, workload, seed, cpus, conditions } = header;
         if self.form == DumpForm::Json {
             let conditions: Vec<_> =
                 conditions.iter().map(|(key, value)| json!([key, value])).collect();
-            let header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
+            let mut header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
+            if *cpus != CpuCount::ONE {
+                header["cpus"] = cpus.get().into();
+            }
             return writeln!(self.out, "{}", json!({ "header": header }));
         }
         let own = [
@@ -90,8 +93,10 @@ impl<W: Write> DumpPrinter<'_, W> {
             ("kernel", build_id.clone()),
             ("workload", workload.clone()),
             ("seed", seed.to_string()),
+            ("cpus", cpus.get().to_string()),
         ];
-        let own = own.iter().map(|(key, value)| (*key, value.as_str()));
+        let own = own.iter().take(if *cpus == CpuCount::ONE { 4 } else { 5 });
+        let own = own.map(|(key, value)| (*key, value.as_str()));
         for (key, value) in
             own.chain(conditions.iter().map(|(key, value)| (key.as_str(), value.as_str())))
         {
@@ -172,6 +177,7 @@ impl<W: Write> DumpPrinter<'_, W> {
                 StreamEvent::Marker(number) => json!({ "marker": number }),
                 StreamEvent::Woken(id) => json!({ "woken": id.0 }),
                 StreamEvent::Clock(ticks) => json!({ "clock": ticks }),
+                StreamEvent::Cpu(cpu) => json!({ "cpu": cpu.0 }),
             };
             return writeln!(self.out, "{event}");
         }
@@ -198,6 +204,7 @@ impl<W: Write> DumpPrinter<'_, W> {
                 self.tasks[id.0 as usize].escape_debug()
             ),
             StreamEvent::Clock(ticks) => writeln!(self.out, "clock       {ticks:>8} ticks more"),
+            StreamEvent::Cpu(cpu) => writeln!(self.out, "cpu         {:>8}", cpu.0),
         }
     }
 

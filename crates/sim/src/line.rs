@@ -1,5 +1,7 @@
 //! Lines (or pages) as small numbers, and the two modes that compete for a cache.
 
+use std::ops::AddAssign;
+
 /// Who executes: the operating system or an application (Torrellas 1998, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
@@ -21,6 +23,13 @@ pub struct PerMode<T> {
     pub kernel: T,
     /// The value of user code.
     pub user: T,
+}
+
+impl<T: AddAssign> AddAssign for PerMode<T> {
+    fn add_assign(&mut self, other: Self) {
+        self.kernel += other.kernel;
+        self.user += other.user;
+    }
 }
 
 impl<T> PerMode<T> {

@@ -330,7 +330,8 @@ impl<'a> AccessWalk<'a> {
             StreamEvent::Task(_)
             | StreamEvent::Marker(_)
             | StreamEvent::Woken(_)
-            | StreamEvent::Clock(_) => (&[], self.access),
+            | StreamEvent::Clock(_)
+            | StreamEvent::Cpu(_) => (&[], self.access),
         }
     }
 }

@@ -60,7 +60,8 @@ impl AccessDecoder {
                 StreamEvent::Task(_)
                 | StreamEvent::Marker(_)
                 | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_) => continue,
+                | StreamEvent::Clock(_)
+                | StreamEvent::Cpu(_) => continue,
             };
             if irregular.next == Some(execution) {
                 self.irregular(id, &mut irregular, tally)?;

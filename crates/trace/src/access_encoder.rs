@@ -63,7 +63,8 @@ impl AccessEncoder {
                 StreamEvent::Task(_)
                 | StreamEvent::Marker(_)
                 | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_) => continue,
+                | StreamEvent::Clock(_)
+                | StreamEvent::Cpu(_) => continue,
             };
             let Some(first) = start else {
                 return wrong("an execution has no start");

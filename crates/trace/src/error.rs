@@ -1,7 +1,7 @@
 //! The errors of reading and writing a recording. Each names the broken rule, the chunk and its
 //! offset in the file.
 
-use crate::{TaskId, TranslationId, frame::ChunkKind};
+use crate::{CpuId, TaskId, TranslationId, frame::ChunkKind};
 use thiserror::Error;
 
 /// A rule of the format that a record breaks. The reader and the writer check the same rules.
@@ -20,6 +20,12 @@ pub enum Violation {
     CodeSize { id: TranslationId, code: usize, lengths: usize },
     #[error("translation {} has {of} instructions and was left after {instructions}", id.0)]
     LeftOutOfRange { id: TranslationId, instructions: u32, of: u32 },
+    #[error("{cpus} CPUs: a recording of several CPUs has 2 to {}", crate::CpuCount::MOST)]
+    CpuCount { cpus: u32 },
+    #[error("CPU {} executes, but the machine has {cpus}", cpu.0)]
+    UnknownCpu { cpu: CpuId, cpus: u8 },
+    #[error("recordings of several CPUs have no data accesses")]
+    DataOfSeveralCpus,
     #[error("task {} is used before it is defined", id.0)]
     UndefinedTask { id: TaskId },
     #[error("task {} is defined when {expected} is next", id.0)]
@@ -56,6 +62,11 @@ pub enum Violation {
     Misplaced { found: ChunkKind, expected: &'static str },
 }
 
+/// A recording of several CPUs came where one CPU is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the recording has {} CPUs, and this works on recordings of one CPU", .0.get())]
+pub struct SeveralCpus(pub crate::CpuCount);
+
 /// Why a recording could not be read further. Everything read before the error is good.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages describe the variants")]
@@ -63,8 +74,9 @@ pub enum ReadError {
     #[error("not a recording: it does not begin with the magic number")]
     Magic,
     #[error(
-        "format version {found}; this reader knows versions 1, 3, 4 and {}",
-        crate::FORMAT_VERSION
+        "format version {found}; this reader knows versions 1, 3, 4, {} and {}",
+        crate::FORMAT_VERSION,
+        crate::frame::VERSION_OF_SEVERAL_CPUS
     )]
     Version { found: u32 },
     #[error("cut off in chunk {chunk} at offset {offset}: the file ends before the clean end")]

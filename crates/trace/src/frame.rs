@@ -18,6 +18,8 @@ pub const MAGIC: [u8; 8] = *b"\x89KLT\r\n\x1a\n";
 pub const FORMAT_VERSION: u32 = 6;
 /// The version of a recording without data accesses.
 pub(crate) const VERSION_WITHOUT_DATA: u32 = 4;
+/// Version of a recording of several CPUs, without data accesses.
+pub(crate) const VERSION_OF_SEVERAL_CPUS: u32 = 8;
 /// The versions without readings of the clock: with data accesses, and without them.
 pub(crate) const VERSIONS_WITHOUT_CLOCK: [u32; 2] = [3, 1];
 /// The size of a frame in bytes. It stands before the chunk's payload.

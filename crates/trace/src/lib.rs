@@ -65,10 +65,12 @@ pub use access::{
     AccessPattern, AccessPatterns, AccessSite, AccessWalk, Accesses, FrameUse, FrameUseChange,
     Mapping, ObservedAccesses, PageKind,
 };
-pub use error::{ReadError, Violation, WriteError};
+pub use error::{ReadError, SeveralCpus, Violation, WriteError};
 pub use frame::{ChunkKind, FORMAT_VERSION, MAGIC};
 pub use reader::{Chunk, RecordingReader};
-pub use record::{AccessTotals, RecordingHeader, RecordingTotals, Task, TaskPointer, Translation};
+pub use record::{
+    AccessTotals, CpuCount, RecordingHeader, RecordingTotals, Task, TaskPointer, Translation,
+};
 pub use stream::{StreamEvent, StreamEvents, events, pieces};
 pub use writer::RecordingWriter;
 
@@ -94,6 +96,10 @@ impl fmt::Display for RunAddr {
 /// The number of a translation. The first translation of a recording has number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TranslationId(pub u32);
+
+/// The number of a CPU of the guest, as the kernel counts them, from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u8);
 
 /// The number of a task of the guest. The first task that the kernel switched to has number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! HEAD  text build_id  text workload  u64 seed  u32 count  count × (text key, text value)
+//!       of several CPUs: u32 cpus
 //!       text: u32 size, UTF-8
 //! TRAN  × (u64 address  u16 instructions  instructions × u8 length  code)
 //! TASK  × (u64 pointer  u8 pid known (0, 1)  u32 pid  16 bytes comm)
@@ -16,8 +17,8 @@
 
 use crate::access::UNKNOWN;
 use crate::{
-    AccessPattern, AccessSite, AccessTotals, RecordingHeader, RecordingTotals, RunAddr, Task,
-    TaskId, TaskPointer, Translation, TranslationId, Violation,
+    AccessPattern, AccessSite, AccessTotals, CpuCount, RecordingHeader, RecordingTotals, RunAddr,
+    Task, TaskId, TaskPointer, Translation, TranslationId, Violation,
 };
 
 pub(crate) fn put_header(header: &RecordingHeader, out: &mut Vec<u8>) -> Result<(), Violation> {
@@ -31,10 +32,17 @@ pub(crate) fn put_header(header: &RecordingHeader, out: &mut Vec<u8>) -> Result<
         put_text(key, "a condition", out)?;
         put_text(value, "a condition", out)?;
     }
+    if header.cpus != CpuCount::ONE {
+        out.extend(u32::from(header.cpus.get()).to_le_bytes());
+    }
     Ok(())
 }
 
-pub(crate) fn take_header(payload: &[u8]) -> Result<RecordingHeader, Violation> {
+/// `several_cpus`: the version is that of a recording of several CPUs.
+pub(crate) fn take_header(
+    payload: &[u8],
+    several_cpus: bool,
+) -> Result<RecordingHeader, Violation> {
     let mut from = PayloadCursor { rest: payload, what: "the header" };
     let build_id = from.text()?;
     let workload = from.text()?;
@@ -46,8 +54,16 @@ pub(crate) fn take_header(payload: &[u8]) -> Result<RecordingHeader, Violation> 
     for _ in 0..count {
         conditions.push((from.text()?, from.text()?));
     }
+    let cpus = match several_cpus {
+        false => CpuCount::ONE,
+        true => {
+            let cpus = from.u32()?;
+            let several = CpuCount::new(cpus).filter(|&count| count != CpuCount::ONE);
+            several.ok_or(Violation::CpuCount { cpus })?
+        }
+    };
     from.finish()?;
-    Ok(RecordingHeader { build_id, workload, seed, conditions })
+    Ok(RecordingHeader { build_id, workload, seed, cpus, conditions })
 }
 
 /// The translation must have passed [`Tally::define`](crate::tally::Tally::define).

@@ -6,7 +6,7 @@ use crate::access_decoder::AccessDecoder;
 use crate::error::{ReadError, Violation};
 use crate::frame::{
     ChunkFrame, ChunkKind, FORMAT_VERSION, FRAME_SIZE, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT,
-    VERSION_WITHOUT_DATA, VERSIONS_WITHOUT_CLOCK,
+    VERSION_OF_SEVERAL_CPUS, VERSION_WITHOUT_DATA, VERSIONS_WITHOUT_CLOCK,
 };
 use crate::tally::{self, Tally};
 use crate::{RecordingHeader, RecordingTotals, Task, Translation, payload};
@@ -85,7 +85,7 @@ impl<R: Read> RecordingReader<R> {
         let version = u32::from_le_bytes(*version);
         let [with_data, without_data] = VERSIONS_WITHOUT_CLOCK;
         let data = match version {
-            VERSION_WITHOUT_DATA => DataMode::Absent,
+            VERSION_WITHOUT_DATA | VERSION_OF_SEVERAL_CPUS => DataMode::Absent,
             FORMAT_VERSION => DataMode::Decoded(Box::default()),
             old if old == without_data => DataMode::Absent,
             old if old == with_data => DataMode::Decoded(Box::default()),
@@ -95,7 +95,7 @@ impl<R: Read> RecordingReader<R> {
             from,
             header: RecordingHeader::default(),
             version,
-            tally: Tally::new(!VERSIONS_WITHOUT_CLOCK.contains(&version)),
+            tally: Tally::default(),
             unpacker: zstd::bulk::Decompressor::new().map_err(io)?,
             packed: Vec::new(),
             chunk: 0,
@@ -106,7 +106,11 @@ impl<R: Read> RecordingReader<R> {
         let at = ChunkPosition { chunk: 0, offset: 12, kind: ChunkKind::Header };
         match reader.read_payload()? {
             Some((ChunkKind::Header, payload)) => {
-                reader.header = payload::take_header(&payload).map_err(|v| at.wrong(v))?
+                let several_cpus = version == VERSION_OF_SEVERAL_CPUS;
+                reader.header =
+                    payload::take_header(&payload, several_cpus).map_err(|v| at.wrong(v))?;
+                let has_clock = !VERSIONS_WITHOUT_CLOCK.contains(&version);
+                reader.tally = Tally::new(has_clock, reader.header.cpus);
             }
             Some((found, _)) => {
                 return Err(at.wrong(Violation::Misplaced { found, expected: "HEAD" }));

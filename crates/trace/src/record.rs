@@ -1,8 +1,46 @@
 //! The records of a recording: its header, definitions and totals. These are plain values. This
 //! module does no input or output.
 
-use crate::{RunAddr, TaskId, TranslationId};
+use crate::{CpuId, RunAddr, SeveralCpus, TaskId, TranslationId};
 use std::borrow::Cow;
+
+/// The number of CPUs of a guest: 1 to [`CpuCount::MOST`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuCount(u8);
+
+impl CpuCount {
+    /// One CPU.
+    pub const ONE: CpuCount = CpuCount(1);
+    /// The largest number. The plugin cannot follow more (`crates/plugin/src/progress.rs`).
+    pub const MOST: u8 = 8;
+
+    /// The number; `None` when it is 0 or above [`CpuCount::MOST`].
+    pub fn new(cpus: u32) -> Option<CpuCount> {
+        u8::try_from(cpus).ok().filter(|cpus| (1..=CpuCount::MOST).contains(cpus)).map(CpuCount)
+    }
+
+    /// The number.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+
+    /// The CPUs.
+    pub fn cpus(self) -> impl Iterator<Item = CpuId> {
+        (0..self.0).map(CpuId)
+    }
+}
+
+impl std::fmt::Display for CpuCount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Default for CpuCount {
+    fn default() -> Self {
+        CpuCount::ONE
+    }
+}
 
 /// The conditions of a recording, known before anything was executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,9 +51,21 @@ pub struct RecordingHeader {
     pub workload: String,
     /// The seed that the machine was started with.
     pub seed: u64,
+    /// The number of CPUs of the machine.
+    pub cpus: CpuCount,
     /// Everything else that the result depends on, as (key, value), in the order in which the
     /// recorder gave them.
     pub conditions: Vec<(String, String)>,
+}
+
+impl RecordingHeader {
+    /// For what follows one CPU only.
+    ///
+    /// # Errors
+    /// The recording has several CPUs.
+    pub fn one_cpu(&self) -> Result<(), SeveralCpus> {
+        if self.cpus == CpuCount::ONE { Ok(()) } else { Err(SeveralCpus(self.cpus)) }
+    }
 }
 
 /// A translation block: a run of instructions that QEMU translated at once, with the bytes that

@@ -8,12 +8,13 @@
 //!      1  0  1  0 n        the workload executed marker n
 //!      1  0  1  1 id       task `id` became able to run
 //!      1  1  0  0 n        the guest's clock is n ticks later than at the last such word
+//!      1  1  0  1 cpu      CPU `cpu` executes what follows
 //! ```
 //!
 //! This module turns words into events and events into words. [`crate::tally`] checks that ids are
 //! defined.
 
-use crate::{TaskId, TranslationId};
+use crate::{CpuId, TaskId, TranslationId};
 
 const KIND: u32 = 0xf000_0000;
 const LEFT: u32 = 0x8000_0000;
@@ -21,6 +22,7 @@ const TASK: u32 = 0x9000_0000;
 const MARKER: u32 = 0xa000_0000;
 const WOKEN: u32 = 0xb000_0000;
 const CLOCK: u32 = 0xc000_0000;
+const CPU: u32 = 0xd000_0000;
 
 /// Ids of translations are below this number.
 pub(crate) const TRANSLATIONS: u32 = 0x8000_0000;
@@ -40,7 +42,7 @@ pub enum StreamEvent {
         /// The number of instructions reached: at least 1, fewer than all.
         instructions: u32,
     },
-    /// The task that executes what follows. The event comes before the translation in which the
+    /// The task that executes what follows on this CPU. The event comes before the translation in which the
     /// switch happened.
     Task(TaskId),
     /// The workload executed a marker. The event comes before the translation with the marker.
@@ -51,6 +53,9 @@ pub enum StreamEvent {
     /// is the number of ticks since the last event of this kind, 0 in the first. A longer time than
     /// [`StreamEvent::MOST_TICKS`] takes several events.
     Clock(u32),
+    /// The CPU that executes what follows, until the next event of this kind: CPU 0 before the
+    /// first. One-CPU recordings have none.
+    Cpu(CpuId),
 }
 
 impl StreamEvent {
@@ -75,6 +80,7 @@ impl StreamEvent {
             StreamEvent::Marker(number) => words.push(MARKER | number & !KIND),
             StreamEvent::Woken(id) => words.push(WOKEN | id.0 & !KIND),
             StreamEvent::Clock(ticks) => words.push(CLOCK | ticks & !KIND),
+            StreamEvent::Cpu(cpu) => words.push(CPU | u32::from(cpu.0)),
         }
     }
 }
@@ -132,6 +138,10 @@ impl Iterator for StreamEvents<'_> {
             MARKER => Some(StreamEvent::Marker(operand)),
             WOKEN => Some(StreamEvent::Woken(TaskId(operand))),
             CLOCK => Some(StreamEvent::Clock(operand)),
+            CPU => match u8::try_from(operand) {
+                Ok(cpu) => Some(StreamEvent::Cpu(CpuId(cpu))),
+                Err(_) => self.stop(),
+            },
             _ => self.stop(),
         }
     }
@@ -159,10 +169,11 @@ mod tests {
             StreamEvent::Marker(0xffff),
             StreamEvent::Woken(TaskId(5)),
             StreamEvent::Clock(StreamEvent::MOST_TICKS),
+            StreamEvent::Cpu(CpuId(u8::MAX)),
         ];
         let mut words = Vec::new();
         given.iter().for_each(|event| event.append_to(&mut words));
-        assert_eq!(words.len(), 8);
+        assert_eq!(words.len(), 9);
         assert_eq!(events(&words).collect::<Vec<_>>(), given);
     }
 
@@ -181,7 +192,13 @@ mod tests {
 
     #[test]
     fn words_that_no_writer_makes_end_the_iteration() {
-        for bad in [&[LEFT | 1][..], &[LEFT | 1, TASK], &[0xd000_0000, 1], &[0xffff_ffff, 1]] {
+        for bad in [
+            &[LEFT | 1][..],
+            &[LEFT | 1, TASK],
+            &[CPU | 256, 1],
+            &[0xe000_0000, 1],
+            &[0xffff_ffff, 1],
+        ] {
             let words = [&[5, 6], bad].concat();
             let expected =
                 [StreamEvent::Executed(TranslationId(5)), StreamEvent::Executed(TranslationId(6))];

@@ -3,7 +3,7 @@
 
 use crate::payload::named;
 use crate::stream::{OPERANDS, StreamEvent, TRANSLATIONS, events};
-use crate::{RecordingTotals, Task, Translation, Violation};
+use crate::{CpuCount, CpuId, RecordingTotals, Task, Translation, Violation};
 
 /// Bit 15 of an element of `Tally::translations`: the translation is kernel code. The other bits
 /// are its number of instructions.
@@ -13,6 +13,7 @@ const KERNEL: u16 = 1 << 15;
 pub(crate) struct Tally {
     translations: Vec<u16>,
     tasks: u32,
+    cpus: CpuCount,
     /// The version of the format has no readings of the clock.
     without_clock: bool,
     totals: RecordingTotals,
@@ -25,8 +26,8 @@ pub(crate) struct Tally {
 impl Tally {
     /// `has_clock`: the version of the format has readings of the clock. Every version that is
     /// written today has them.
-    pub fn new(has_clock: bool) -> Tally {
-        Tally { without_clock: !has_clock, ..Tally::default() }
+    pub fn new(has_clock: bool, cpus: CpuCount) -> Tally {
+        Tally { cpus, without_clock: !has_clock, ..Tally::default() }
     }
 
     pub fn next_translation(&self) -> u32 {
@@ -98,7 +99,8 @@ impl Tally {
             match events.next() {
                 None if rest.is_empty() => break,
                 Some(StreamEvent::Clock(_)) if !self.without_clock => {}
-                None | Some(StreamEvent::Clock(_)) => {
+                Some(StreamEvent::Cpu(cpu)) if self.cpus != CpuCount::ONE => self.cpu(cpu)?,
+                None | Some(StreamEvent::Clock(_) | StreamEvent::Cpu(_)) => {
                     return Err(Violation::UnknownWord { at: words.len() - rest.len() });
                 }
                 Some(event) => self.event(event)?,
@@ -129,6 +131,11 @@ impl Tally {
         count
     }
 
+    fn cpu(&self, cpu: CpuId) -> Result<(), Violation> {
+        let cpus = self.cpus.get();
+        if cpu.0 < cpus { Ok(()) } else { Err(Violation::UnknownCpu { cpu, cpus }) }
+    }
+
     fn event(&mut self, event: StreamEvent) -> Result<(), Violation> {
         match event {
             StreamEvent::Executed(id) => Err(Violation::UndefinedTranslation { id }),
@@ -156,7 +163,8 @@ impl Tally {
             StreamEvent::Task(_)
             | StreamEvent::Marker(_)
             | StreamEvent::Woken(_)
-            | StreamEvent::Clock(_) => Ok(()),
+            | StreamEvent::Clock(_)
+            | StreamEvent::Cpu(_) => Ok(()),
         }
     }
 

@@ -4,10 +4,11 @@ use crate::access::ObservedAccesses;
 use crate::access_encoder::AccessEncoder;
 use crate::error::{Violation, WriteError};
 use crate::frame::{
-    ChunkFrame, ChunkKind, FORMAT_VERSION, MAGIC, UNPACKED_LIMIT, VERSION_WITHOUT_DATA,
+    ChunkFrame, ChunkKind, FORMAT_VERSION, MAGIC, UNPACKED_LIMIT, VERSION_OF_SEVERAL_CPUS,
+    VERSION_WITHOUT_DATA,
 };
 use crate::tally::Tally;
-use crate::{AccessTotals, RecordingHeader, RecordingTotals, Task, Translation, payload};
+use crate::{AccessTotals, CpuCount, RecordingHeader, RecordingTotals, Task, Translation, payload};
 use std::io::Write;
 
 /// The level of zstd. On streams, level 3 is as fast as level 1, because it finds longer
@@ -51,15 +52,22 @@ impl<W: Write> RecordingWriter<W> {
     /// # Errors
     /// The header is too long, or writing fails.
     pub fn new(out: W, header: &RecordingHeader) -> Result<Self, WriteError> {
-        Self::begin(out, header, VERSION_WITHOUT_DATA, None)
+        let version = match header.cpus {
+            CpuCount::ONE => VERSION_WITHOUT_DATA,
+            _ => VERSION_OF_SEVERAL_CPUS,
+        };
+        Self::begin(out, header, version, None)
     }
 
     /// Writes magic, version and header of a recording with data accesses. Streams then go to
     /// [`RecordingWriter::stream_with_data`].
     ///
     /// # Errors
-    /// The header is too long, or writing fails.
+    /// The header is too long or has several CPUs, or writing fails.
     pub fn with_data(out: W, header: &RecordingHeader) -> Result<Self, WriteError> {
+        if header.cpus != CpuCount::ONE {
+            return Err(Violation::DataOfSeveralCpus.into());
+        }
         Self::begin(out, header, FORMAT_VERSION, Some(DataEncoder::default()))
     }
 
@@ -73,7 +81,7 @@ impl<W: Write> RecordingWriter<W> {
         out.write_all(&version.to_le_bytes())?;
         let mut writer = RecordingWriter {
             out,
-            tally: Tally::default(),
+            tally: Tally::new(true, header.cpus),
             packer: zstd::bulk::Compressor::new(LEVEL)?,
             unpacked: Vec::new(),
             stream: Vec::new(),

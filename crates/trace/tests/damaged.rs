@@ -312,7 +312,7 @@ fn check_that_ids_are_defined(chunks: &[Chunk]) {
                         StreamEvent::Task(id) | StreamEvent::Woken(id) => {
                             assert!((id.0 as usize) < tasks)
                         }
-                        StreamEvent::Marker(_) | StreamEvent::Clock(_) => {}
+                        StreamEvent::Marker(_) | StreamEvent::Clock(_) | StreamEvent::Cpu(_) => {}
                     }
                 }
             }

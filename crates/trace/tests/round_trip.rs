@@ -3,8 +3,8 @@
 mod sample;
 
 use kernlane_trace::{
-    Chunk, RecordingHeader, RecordingReader, RecordingTotals, RecordingWriter, RunAddr,
-    StreamEvent, TaskId, Translation, TranslationId, Violation, WriteError, events,
+    Chunk, CpuCount, CpuId, RecordingHeader, RecordingReader, RecordingTotals, RecordingWriter,
+    RunAddr, StreamEvent, TaskId, Translation, TranslationId, Violation, WriteError, events,
 };
 
 #[test]
@@ -241,4 +241,55 @@ fn events_and_their_words_agree_with_the_chunks() {
         .collect();
     assert_eq!(streams.len(), 12);
     assert_eq!(streams[8], StreamEvent::Task(TaskId(1)));
+}
+
+fn of_cpus(cpus: u32) -> RecordingHeader {
+    RecordingHeader { cpus: CpuCount::new(cpus).unwrap(), ..sample::header() }
+}
+
+#[test]
+fn several_cpus_are_read_back() {
+    let (bytes, _) = sample::several_cpus();
+    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
+    assert_eq!((reader.header().clone(), reader.version()), (of_cpus(3), 8));
+    assert!(reader.header().one_cpu().unwrap_err().to_string().contains("3 CPUs"));
+    let mut read = Vec::new();
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        if let Chunk::Stream(words) = chunk {
+            read.extend(events(&words));
+        }
+    }
+    assert_eq!(read, sample::several_cpus_events());
+}
+
+#[test]
+fn a_cpu_that_the_machine_does_not_have_is_refused() {
+    let switched_to = |cpus, cpu| {
+        let mut words = Vec::new();
+        StreamEvent::Cpu(CpuId(cpu)).append_to(&mut words);
+        RecordingWriter::new(Vec::new(), &of_cpus(cpus)).unwrap().stream(&words)
+    };
+    assert!(switched_to(2, 1).is_ok());
+    let refused = switched_to(2, 2);
+    assert!(
+        matches!(refused, Err(WriteError::Violation(Violation::UnknownCpu { .. }))),
+        "{refused:?}"
+    );
+    let refused = switched_to(1, 0);
+    assert!(
+        matches!(refused, Err(WriteError::Violation(Violation::UnknownWord { at: 0 }))),
+        "{refused:?}"
+    );
+    assert!(RecordingWriter::with_data(Vec::new(), &of_cpus(2)).is_err());
+    assert!(CpuCount::new(0).is_none() && CpuCount::new(9).is_none());
+}
+
+#[test]
+fn a_wrong_number_of_cpus_in_the_header_is_refused() {
+    let bytes = RecordingWriter::new(Vec::new(), &of_cpus(2)).unwrap().end().unwrap().0;
+    let mut one = RecordingWriter::new(Vec::new(), &of_cpus(1)).unwrap().end().unwrap().0;
+    assert_eq!((bytes[8], one[8]), (8, 4), "the version");
+    one[8] = 8;
+    let refused = RecordingReader::new(&one[..]).map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("ends early"), "{refused}");
 }

@@ -118,6 +118,7 @@ fn make(
         files,
         output: output.to_owned(),
         seed: 1,
+        cpus: trace::CpuCount::ONE,
         data: false,
         memory_mb: None,
         time_limit: Duration::from_secs(7200),

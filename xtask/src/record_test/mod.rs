@@ -5,6 +5,8 @@
 //! record. The program counts its instructions with the guest's own clock. Prints one line for each
 //! test.
 
+mod cpus;
+
 use crate::build_plugin;
 use crate::score::TestScore;
 use anyhow::{Context, Result, bail, ensure};
@@ -31,6 +33,7 @@ pub fn record_test(tree: &Path) -> Result<()> {
     let machine = TestedMachine {
         plugin: build_plugin()?,
         program: crate::bare::compile("counted.c", PROGRAM)?,
+        pinned: crate::bare::compile("pinned.c", cpus::PROGRAM)?,
         directory: directory.path().into(),
         kernel,
     };
@@ -39,6 +42,12 @@ pub fn record_test(tree: &Path) -> Result<()> {
     score.count("a second recording is equal", machine.the_same_again());
     score.count("the events of the program are in the recording", machine.what_happened());
     score.count("every data access is recorded", machine.every_access());
+    for cpus in [2, 4] {
+        score.count(
+            &format!("of {cpus} CPUs, each execution is recorded on its CPU"),
+            cpus::each_execution_has_its_cpu(&machine, cpus),
+        );
+    }
     score.count("recording does not change the guest", machine.guest_unchanged());
     score.count("the recording is marked as incomplete if the guest ends early", machine.cut_off());
     score.count("the recording is marked as incomplete if the workload fails", machine.failed());
@@ -53,6 +62,8 @@ struct TestedMachine {
     plugin: PathBuf,
     /// The compiled `counted.c`.
     program: Vec<u8>,
+    /// The compiled `pinned.c`.
+    pinned: Vec<u8>,
     directory: PathBuf,
 }
 

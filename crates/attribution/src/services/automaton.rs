@@ -197,7 +197,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 StreamEvent::Task(id) => self.switch(id.0 as usize),
                 StreamEvent::Woken(id) => self.wake(id.0 as usize),
                 StreamEvent::Clock(ticks) => self.clock_read(ticks),
-                StreamEvent::Marker(_) => {}
+                StreamEvent::Marker(_) | StreamEvent::Cpu(_) => {}
             }
         }
     }

@@ -178,6 +178,7 @@ fn follow<R: Read, M: Meter>(
     reader: &mut RecordingReader<R>,
     mut automaton: Automaton<'_, M>,
 ) -> Result<(Attributed, M)> {
+    reader.header().one_cpu()?;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Translations(translations) => automaton.define(&translations)?,

@@ -30,6 +30,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use trace::CpuCount;
 
 /// Record a workload, lay the kernel out for it, relink, check, and measure the gain
 ///
@@ -61,6 +62,10 @@ pub struct OptimizeArgs {
     /// Where all randomness of the guest comes from
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
+
+    /// CPUs of the guest, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = CpuCount::ONE, value_parser = record::cpus())]
+    pub cpus: CpuCount,
 
     /// A variable for make, as given when the kernel was built
     #[arg(long = "make", value_name = "VAR=VALUE")]
@@ -146,6 +151,7 @@ impl Road<'_> {
             files: Vec::new(),
             output: directory.clone(),
             seed: self.args.seed,
+            cpus: self.args.cpus,
             data: false,
             memory_mb: None,
             time_limit: Duration::from_secs(self.args.time_limit),

@@ -1,7 +1,8 @@
 //! `kernlane record`: runs a workload on a kernel and records it.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::TypedValueParser;
 use guest::record::{self, FinishedRecording, RecordingSummary, RecordingTotals};
 use guest::{self, Conditions, GuestKernel, Request, Workload};
 use host::interrupt;
@@ -11,11 +12,12 @@ use host::progress::Progress;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use trace::CpuCount;
 
 /// Record every instruction that a kernel and a workload execute, in order
 ///
-/// Runs the kernel and the workload under QEMU's emulation, on one CPU. The guest's clock counts
-/// executed instructions, so repeating a recording gives the same bytes. The guest is made from
+/// Runs the kernel and the workload under QEMU's emulation, on one CPU or on several. The guest's
+/// clock counts executed instructions, so repeating a recording gives the same bytes. The guest is made from
 /// Debian packages; nothing is installed on this machine. The workload says where counting starts
 /// and ends.
 #[derive(Args)]
@@ -28,6 +30,10 @@ pub struct RecordArgs {
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
 
+    /// CPUs of the guest, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = CpuCount::ONE, value_parser = cpus())]
+    pub cpus: CpuCount,
+
     /// Also record data accesses and page mappings, for data caches and TLBs in `kernlane replay`
     #[arg(long)]
     pub data: bool,
@@ -37,6 +43,13 @@ pub struct RecordArgs {
 fn memory_range() -> clap::builder::RangedI64ValueParser<u32> {
     let (least, most) = guest::MEMORY_MB.into_inner();
     clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
+}
+
+/// Reads a number of CPUs.
+pub fn cpus() -> impl TypedValueParser<Value = CpuCount> {
+    clap::value_parser!(u32)
+        .range(1..=i64::from(CpuCount::MOST))
+        .try_map(|cpus| CpuCount::new(cpus).context("from 1 to 8"))
 }
 
 /// The guest: kernel, workload and conditions.
@@ -88,6 +101,7 @@ impl GuestArgs {
             files: Vec::new(),
             output: self.output.clone(),
             seed: self.seed,
+            cpus: CpuCount::ONE,
             data: false,
             memory_mb: self.memory,
             time_limit: Duration::from_secs(self.time_limit),
@@ -100,6 +114,7 @@ impl GuestArgs {
 pub fn run(args: &RecordArgs) -> Result<ExitCode> {
     let mut request = args.guest.request()?;
     request.data = args.data;
+    request.cpus = args.cpus;
     interrupt::catch()?;
     let recording = with_progress(&request, args.from.as_deref())?;
     match args.guest.json {
@@ -156,8 +171,12 @@ fn amounts(totals: &RecordingTotals, guest_time: Duration, elapsed: Duration) ->
 
 /// The conditions of a result, in one line.
 pub fn on(conditions: &Conditions) -> String {
+    let cpus = match conditions.cpus {
+        1 => String::new(),
+        cpus => format!(", {cpus} CPUs"),
+    };
     format!(
-        "{} on {} (build id {}), seed {}",
+        "{} on {} (build id {}), seed {}{cpus}",
         conditions.workload, conditions.kernel_release, conditions.kernel_build_id, conditions.seed
     )
 }

@@ -43,6 +43,7 @@ impl UserCode {
 /// # Errors
 /// The recording is damaged or cut off.
 pub fn recorded<R: Read>(reader: &mut RecordingReader<R>) -> Result<UserCode> {
+    reader.header().one_cpu()?;
     let mut following = UserCodeWalk::default();
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
@@ -100,7 +101,10 @@ impl UserCodeWalk {
                 self.switch(task);
                 return Ok(());
             }
-            StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => return Ok(()),
+            StreamEvent::Marker(_)
+            | StreamEvent::Woken(_)
+            | StreamEvent::Clock(_)
+            | StreamEvent::Cpu(_) => return Ok(()),
         };
         let number = self.numbers.get(id.0 as usize);
         match *number.with_context(|| format!("translation {} is not defined", id.0))? {

@@ -7,8 +7,8 @@ use image::place::Placement;
 use sim::MachineModel;
 use std::collections::{BTreeMap, HashMap};
 use trace::{
-    RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Translation,
-    TranslationId,
+    CpuCount, CpuId, RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent,
+    Translation, TranslationId,
 };
 
 /// The guest's memory: instructions by address.
@@ -35,37 +35,49 @@ impl GuestMemory {
 /// Writes a recording of an execution: the addresses of the instructions, in order. A translation
 /// block holds at most `limit` instructions.
 pub fn record(memory: &GuestMemory, executed: &[u64], limit: usize) -> Vec<u8> {
-    let mut writer = RecordingWriter::new(
-        Vec::new(),
-        &RecordingHeader {
-            build_id: "0a".to_owned(),
-            workload: "test".to_owned(),
-            ..RecordingHeader::default()
-        },
-    )
-    .unwrap();
+    record_on_cpus(memory, &[executed], limit, || 0)
+}
+
+/// The same of several CPUs, each with an execution. `next_cpu` says which one is next; one that
+/// has ended is passed over.
+pub fn record_on_cpus(
+    memory: &GuestMemory,
+    executed: &[&[u64]],
+    limit: usize,
+    mut next_cpu: impl FnMut() -> usize,
+) -> Vec<u8> {
+    let header = RecordingHeader {
+        build_id: "0a".to_owned(),
+        workload: "test".to_owned(),
+        cpus: CpuCount::new(executed.len() as u32).unwrap(),
+        ..RecordingHeader::default()
+    };
+    let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
     let mut known: HashMap<u64, (TranslationId, Vec<u64>)> = HashMap::new();
-    let mut at = 0;
-    while at < executed.len() {
+    let mut left = executed.to_vec();
+    let mut last = 0;
+    while left.iter().any(|rest| !rest.is_empty()) {
+        let cpu = next_cpu();
+        let Some(&first) = left[cpu].first() else { continue };
         let next = TranslationId(known.len() as u32);
-        let (id, addrs) = known.entry(executed[at]).or_insert_with(|| {
-            let (translation, addrs) = translate(memory, executed[at], limit, next);
+        let (id, addrs) = known.entry(first).or_insert_with(|| {
+            let (translation, addrs) = translate(memory, first, limit, next);
             writer.translations(&[translation]).unwrap();
             (next, addrs)
         });
-        let reached = addrs
-            .iter()
-            .zip(&executed[at..])
-            .take_while(|(translated, ran)| translated == ran)
-            .count();
+        let both = addrs.iter().zip(left[cpu]);
+        let reached = both.take_while(|(translated, ran)| translated == ran).count();
+        let mut words = Vec::new();
+        if std::mem::replace(&mut last, cpu) != cpu {
+            StreamEvent::Cpu(CpuId(cpu as u8)).append_to(&mut words);
+        }
         let event = match reached == addrs.len() {
             true => StreamEvent::Executed(*id),
             false => StreamEvent::Left { translation: *id, instructions: reached as u32 },
         };
-        let mut words = Vec::new();
         event.append_to(&mut words);
         writer.stream(&words).unwrap();
-        at += reached;
+        left[cpu] = &left[cpu][reached..];
     }
     writer.end().unwrap().0
 }

@@ -2,13 +2,14 @@
 //! programs, layouts, decisions, interrupts and system calls.
 
 use crate::LayoutCounts;
-use crate::tests::guest::{GuestMemory, record, replayed};
+use crate::tests::guest::{GuestMemory, record, record_on_cpus, replayed};
 use crate::tests::program::{BlockEnd, LaidOutProgram, Program, XorShift};
 use image::place::{Ending, Placement};
 use sim::{
     BranchCounters, BranchPrediction, CacheGeometry, DirectionPrediction, HeldBranches,
-    ItlbDescription, MachineModel, Replacement, SimpleModel, TargetBufferDescription,
+    ItlbDescription, MachineModel, PerMode, Replacement, SimpleModel, TargetBufferDescription,
 };
+use std::collections::BTreeMap;
 
 const HANDLER: u64 = 0xffff_ffff_8300_0000;
 const SYSCALL_ENTRY: u64 = 0xffff_ffff_8300_1000;
@@ -199,4 +200,62 @@ fn predicted_is_recorded_to_the_last_counter() {
         met.iter().all(|&count| count > 1000),
         "every kind of wrong prediction is met: {branches:?}"
     );
+}
+
+/// What the counts of two recordings are together.
+fn together(a: LayoutCounts, b: LayoutCounts) -> LayoutCounts {
+    let mut sum = a;
+    sum.amounts.instructions += b.amounts.instructions;
+    sum.amounts.fetched_bytes += b.amounts.fetched_bytes;
+    sum.amounts.taken += b.amounts.taken;
+    sum.amounts.breaks += b.amounts.breaks;
+    for (sum, other) in sum.machines.iter_mut().zip(b.machines) {
+        sum.l1i += other.l1i;
+        *sum.itlb.as_mut().unwrap() += other.itlb.unwrap();
+        *sum.branches.as_mut().unwrap() += other.branches.unwrap();
+        let mut misses: BTreeMap<_, u64> = sum.misses_at.iter().copied().collect();
+        other.misses_at.iter().for_each(|&(at, count)| *misses.entry(at).or_default() += count);
+        sum.misses_at = misses.into_iter().collect();
+    }
+    sum
+}
+
+/// Lines and pages that both touch are touched once.
+fn without_touched(mut counts: LayoutCounts) -> LayoutCounts {
+    counts.amounts.touched_pages = PerMode::default();
+    counts.machines.iter_mut().for_each(|machine| machine.touched_lines = PerMode::default());
+    counts
+}
+
+#[test]
+fn each_of_several_cpus_counts_what_it_counts_alone() {
+    let mut random = XorShift(0x0FED_CBA9_8765_4321);
+    for case in 0..100 {
+        let program = Program::random(&mut random);
+        let interrupts = [0, 3, 20][case % 3];
+        let mut laid = program.original();
+        surroundings(&mut laid.memory, laid.starts[0]);
+        let mut executed = || {
+            let calls = 1 + random.below(4);
+            addresses(&program, &laid, &execute(&program, &mut random, calls, interrupts))
+        };
+        let (first, second) = (executed(), executed());
+        let (_, placement) = program.moved(&mut random);
+        let alone = |executed: &[u64]| {
+            let recording = record(&laid.memory, executed, 4);
+            replayed(&recording, placement.clone(), &machines()).layouts
+        };
+        let (mut cpu, slice) = (0, 1 + random.below(12));
+        let both = record_on_cpus(&laid.memory, &[&first, &second], 4, || {
+            cpu ^= usize::from(random.below(slice) == 0);
+            cpu
+        });
+        let both = replayed(&both, placement.clone(), &machines());
+        for (both, (first, second)) in
+            both.layouts.into_iter().zip(alone(&first).into_iter().zip(alone(&second)))
+        {
+            let expected = without_touched(together(first, second));
+            assert_eq!(without_touched(both), expected, "case {case}");
+        }
+    }
 }

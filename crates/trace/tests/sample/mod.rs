@@ -3,9 +3,9 @@
 #![allow(dead_code, reason = "each test uses a part of this module")]
 
 use kernlane_trace::{
-    AccessSite, Chunk, FrameUse, FrameUseChange, Mapping, ObservedAccesses, PageKind,
-    RecordingHeader, RecordingTotals, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
-    TaskPointer, Translation, TranslationId,
+    AccessSite, Chunk, CpuCount, CpuId, FrameUse, FrameUseChange, Mapping, ObservedAccesses,
+    PageKind, RecordingHeader, RecordingTotals, RecordingWriter, RunAddr, StreamEvent, Task,
+    TaskId, TaskPointer, Translation, TranslationId,
 };
 
 pub fn header() -> RecordingHeader {
@@ -14,6 +14,7 @@ pub fn header() -> RecordingHeader {
         workload: "net".into(),
         seed: 1,
         conditions: vec![("qemu".into(), "10.0.2".into()), ("note".into(), "Grüße".into())],
+        ..RecordingHeader::default()
     }
 }
 
@@ -83,6 +84,25 @@ pub fn bytes() -> (Vec<u8>, RecordingTotals) {
         }
     }
     writer.end().unwrap()
+}
+
+/// A recording of three CPUs: the events of [`several_cpus_events`].
+pub fn several_cpus() -> (Vec<u8>, RecordingTotals) {
+    let header = RecordingHeader { cpus: CpuCount::new(3).unwrap(), ..header() };
+    let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
+    writer.translations(&[translation(0, 0x1000, &[1, 2])]).unwrap();
+    writer.stream(&words(&several_cpus_events())).unwrap();
+    writer.end().unwrap()
+}
+
+/// What happens in [`several_cpus`].
+pub fn several_cpus_events() -> Vec<StreamEvent> {
+    vec![
+        StreamEvent::Executed(TranslationId(0)),
+        StreamEvent::Cpu(CpuId(2)),
+        StreamEvent::Executed(TranslationId(0)),
+        StreamEvent::Cpu(CpuId(0)),
+    ]
 }
 
 /// The words of a stream, and the accesses of its executions.

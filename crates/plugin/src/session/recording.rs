@@ -1,0 +1,345 @@
+//! The callbacks from marker 1 to marker 2.
+
+use super::*;
+
+pub unsafe extern "C" fn begin(id: PluginId) {
+    qemu::at_translation(id, on_translation);
+    qemu::at_exit(id, on_exit);
+}
+
+unsafe extern "C" fn over(_: PluginId) {}
+
+unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
+    guarded_recording(|session, recording| {
+        let places = session.tasks.as_ref().map(|tasks| tasks.places);
+        recording.instrument(TranslationHandle(translation), places);
+    });
+}
+
+impl ActiveRecording {
+    fn instrument(&mut self, translation: TranslationHandle, places: Option<TaskPlaces>) {
+        self.lengths.clear();
+        self.code.clear();
+        let (mut may_leave, mut repeats, mut reads_clock) = (Vec::new(), false, false);
+        let instructions: Vec<_> = translation.instructions().collect();
+        for (i, instruction) in instructions.iter().enumerate() {
+            let start = self.code.len();
+            self.lengths.push(instruction.append_code(&mut self.code));
+            let traits = instruction::traits(&self.code[start..]);
+            may_leave.push(traits.may_leave);
+            // A repeated string instruction is always the last: QEMU ends a translation with
+            // it.
+            repeats = traits.repeats;
+            reads_clock = traits.reads_clock;
+            if let Some(verify) = &self.verify
+                && !verify.counts_inline(*instruction)
+            {
+                let in_kernel = instruction.addr().is_kernel();
+                instruction.at_execution(
+                    on_instruction_to_verify,
+                    CallbackReads::Nothing,
+                    in_kernel.into(),
+                );
+            }
+            if self.mappings.is_some() {
+                instruction.at_access(on_load, on_store, i);
+                if traits.drops_mappings {
+                    instruction.at_execution(on_drop_of_mappings, CallbackReads::Nothing, 0);
+                }
+            }
+            if let Some(number) = instruction::marker(&self.code[start..]) {
+                instruction.at_execution(
+                    on_marker,
+                    CallbackReads::Nothing,
+                    usize::from(number) << 16 | (i + 1),
+                );
+            }
+            if let Some(function) = places.and_then(|places| places.function_at(instruction.addr()))
+            {
+                instruction.at_execution(
+                    on_task_function,
+                    CallbackReads::Registers,
+                    function as usize,
+                );
+            }
+        }
+        let size = self.code.len() as u64;
+        let physical =
+            self.mappings.as_mut().map(|mappings| mappings.of_code(translation.addr().0, size));
+        let id = self.recorder.define(
+            translation.addr(),
+            &self.lengths,
+            &self.code,
+            repeats,
+            physical.unwrap_or([None; 2]),
+        );
+        if let (Some(clock), true) = (&mut self.clock, translation.addr().is_kernel()) {
+            if reads_clock {
+                clock.read_before(translation.addr().0.wrapping_add(size));
+                self.recorder.reads_clock(id);
+            }
+            if let (Some(first), true) =
+                (instructions.first(), clock.is_behind(translation.addr().0))
+            {
+                first.at_execution(on_clock, CallbackReads::Registers, 0);
+            }
+        }
+        if self.verify.is_some() {
+            let checked = CheckedTranslation {
+                addr: translation.addr(),
+                instructions: instructions.len() as u64,
+            };
+            let data = Box::into_raw(Box::new(checked)) as usize;
+            translation.at_execution(on_execution_to_verify, CallbackReads::Registers, data);
+        }
+        let is_repeat = repeats && instructions.len() == 1;
+        if self.cpus.is_some() {
+            let data = ExecutionOnCpu { id, is_repeat, in_kernel: translation.addr().is_kernel() };
+            translation.at_execution(on_execution_on_cpu, CallbackReads::Registers, data.to_data());
+        } else {
+            let callback = match (is_repeat, self.mappings.is_some()) {
+                (false, false) => on_execution::<false>,
+                (true, false) => on_repeat::<false>,
+                (false, true) => on_execution::<true>,
+                (true, true) => on_repeat::<true>,
+            };
+            translation.at_execution(callback, CallbackReads::Nothing, id.0 as usize);
+        }
+        for store in instruction::progress_stores(&may_leave) {
+            instructions[store.before].store_at_execution(&self.progress, store.progress);
+        }
+    }
+
+    #[inline]
+    fn executed<const WITH_DATA: bool>(&mut self, id: TranslationId) {
+        match WITH_DATA {
+            true => self.recorder.executed_with_data(id),
+            false => self.recorder.executed(id),
+        }
+    }
+
+    /// Records that the translation before was left.
+    #[cold]
+    fn left(&mut self, progress: u64) {
+        self.progress.clear();
+        self.recorder.left(progress);
+    }
+}
+
+/// Every execution of every translation calls this: about 50 million times a second. Nothing in
+/// it can panic. `WITH_DATA`: data accesses are recorded.
+unsafe extern "C" fn on_execution<const WITH_DATA: bool>(_: c_uint, id: *mut c_void) {
+    let Some(recording) = active_recording() else {
+        return;
+    };
+    let progress = recording.progress.get();
+    if progress != 0 {
+        recording.left(progress);
+    }
+    recording.executed::<WITH_DATA>(TranslationId(id as u32));
+}
+
+/// The same for a translation that is a single repeated string instruction. QEMU calls this as
+/// often as `on_execution` while the guest copies memory.
+unsafe extern "C" fn on_repeat<const WITH_DATA: bool>(_: c_uint, id: *mut c_void) {
+    let Some(recording) = active_recording() else {
+        return;
+    };
+    let id = TranslationId(id as u32);
+    match recording.progress.get() {
+        0 if WITH_DATA => recording.recorder.executed_repeat_with_data(id),
+        0 => recording.recorder.executed_repeat(id),
+        progress => {
+            recording.left(progress);
+            recording.executed::<WITH_DATA>(id);
+        }
+    }
+}
+
+/// What the callback at an execution on one of several CPUs receives.
+struct ExecutionOnCpu {
+    id: TranslationId,
+    is_repeat: bool,
+    in_kernel: bool,
+}
+
+impl ExecutionOnCpu {
+    fn to_data(&self) -> usize {
+        (self.id.0 as usize) << 2 | usize::from(self.is_repeat) << 1 | usize::from(self.in_kernel)
+    }
+
+    #[inline]
+    fn from_data(data: usize) -> ExecutionOnCpu {
+        ExecutionOnCpu {
+            id: TranslationId((data >> 2) as u32),
+            is_repeat: data & 2 != 0,
+            in_kernel: data & 1 != 0,
+        }
+    }
+}
+
+/// The same as `on_execution` and `on_repeat` with several CPUs.
+unsafe extern "C" fn on_execution_on_cpu(_: c_uint, data: *mut c_void) {
+    let Some(recording) = active_recording() else {
+        return;
+    };
+    let execution = ExecutionOnCpu::from_data(data as usize);
+    let progress = recording.progress.get();
+    if progress != 0 {
+        recording.left(progress);
+    }
+    let Some(cpus) = &mut recording.cpus else { return };
+    match cpus.execution(execution.in_kernel) {
+        ExecutingCpu::Same if execution.is_repeat && progress == 0 => {
+            recording.recorder.executed_repeat(execution.id)
+        }
+        ExecutingCpu::Same => recording.recorder.executed(execution.id),
+        ExecutingCpu::Other(cpu) => {
+            recording.recorder.cpu(cpu);
+            recording.recorder.executed(execution.id);
+        }
+        ExecutingCpu::First(cpu) => first_on_cpu(cpu, execution.id),
+        ExecutingCpu::Unknown => unknown_cpu(),
+    }
+}
+
+/// A CPU executes for the first time, in the task to which it switched last.
+#[cold]
+fn first_on_cpu(cpu: CpuId, id: TranslationId) {
+    guarded_recording(|session, recording| {
+        recording.recorder.cpu(cpu);
+        let base = recording.cpus.as_ref().and_then(CpuWatch::base);
+        let task = session.tasks.as_mut().and_then(|tasks| tasks.current(base));
+        if let Some((pointer, pid, comm)) = task {
+            recording.recorder.switch(pointer, pid, comm);
+        }
+        recording.recorder.executed(id);
+    });
+}
+
+#[cold]
+fn unknown_cpu() {
+    guarded_recording(|session, recording| {
+        if let SessionPhase::Recording = session.phase {
+            session.finish(recording, false);
+            session.stop("neither gs_base nor k_gs_base holds a CPU's base");
+            qemu::reset(session.id, over);
+        }
+    });
+}
+
+unsafe extern "C" fn on_load(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
+    access(info, addr, AccessSite::new(instruction as u16, false, qemu::size_log2(info)));
+}
+
+unsafe extern "C" fn on_store(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
+    access(info, addr, AccessSite::new(instruction as u16, true, qemu::size_log2(info)));
+    // QEMU calls this after the store, so the stored value can be read.
+    if let Some(recording) = active_recording()
+        && let Some(frames) = &mut recording.frames
+        && frames.covers(addr)
+        && let Some(change) = frames.stored(addr)
+    {
+        recording.recorder.frame_use_changes(&[change], frames.new_names());
+    }
+}
+
+/// Every access calls this: as often as there are executions of translations, or more.
+#[inline]
+fn access(info: AccessInfo, addr: u64, site: AccessSite) {
+    let Some(recording) = active_recording() else {
+        return;
+    };
+    let Some(mappings) = &mut recording.mappings else { return };
+    let (first, last) = (addr >> 12, addr.wrapping_add(u64::from(site.size()) - 1) >> 12);
+    for page in [first, last] {
+        if !mappings.is_recorded(page)
+            && let Some(mapping) = mappings.learn(page, info)
+        {
+            recording.recorder.mapping(mapping);
+        }
+    }
+    recording.recorder.access(site, addr);
+}
+
+/// QEMU calls this after the callback that records the execution.
+unsafe extern "C" fn on_clock(_: c_uint, _: *mut c_void) {
+    guarded_recording(|_, recording| {
+        if recording.recorder.is_behind_reading()
+            && let Some(ticks) = recording.clock.as_mut().and_then(ClockReader::ticks)
+        {
+            recording.recorder.clock(ticks);
+        }
+    });
+}
+
+/// QEMU calls this before the instruction. There is no access until the instruction was
+/// executed.
+unsafe extern "C" fn on_drop_of_mappings(_: c_uint, _: *mut c_void) {
+    guarded_recording(|_, recording| {
+        if let Some(mappings) = &mut recording.mappings {
+            mappings.drop_all();
+        }
+    });
+}
+
+unsafe extern "C" fn on_instruction_to_verify(_: c_uint, in_kernel: *mut c_void) {
+    if let Some(recording) = active_recording()
+        && let Some(verify) = &mut recording.verify
+    {
+        verify.count(in_kernel as usize != 0);
+    }
+}
+
+/// QEMU calls this before the callback that records the same execution.
+unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
+    guarded_recording(|_, recording| {
+        let progress = recording.progress.get();
+        // SAFETY: QEMU hands back what was registered with the callback: a `CheckedTranslation`
+        // that is never freed.
+        let checked = unsafe { checked.cast::<CheckedTranslation>().as_ref() };
+        if let (Some(verify), Some(checked)) = (&mut recording.verify, checked) {
+            verify.entered(checked, progress);
+        }
+    });
+}
+
+unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
+    guarded_recording(|session, recording| {
+        let cpu = recording.cpus.as_ref().and_then(CpuWatch::base);
+        let change = session
+            .tasks
+            .as_mut()
+            .and_then(|tasks| tasks.at(TaskFunction::from_data(function as usize), cpu));
+        match change {
+            Some(TaskChange::Switched((pointer, pid, comm))) => {
+                recording.recorder.switch(pointer, pid, comm)
+            }
+            Some(TaskChange::Woken((pointer, pid, comm))) => {
+                recording.recorder.woken(pointer, pid, comm)
+            }
+            None => {}
+        }
+    });
+}
+
+/// `data`: from bit 16 the marker's number, from bit 0 the number of instructions of the
+/// translation reached with it.
+unsafe extern "C" fn on_marker(_: c_uint, data: *mut c_void) {
+    guarded_recording(|session, recording| {
+        if let SessionPhase::Recording = session.phase {
+            let (number, reached) = ((data as usize >> 16) as u16, data as usize as u16);
+            match number {
+                MARKER_END | MARKER_FAILED => {
+                    recording.recorder.end_within(reached);
+                    if number == MARKER_FAILED {
+                        say("the workload says that it failed");
+                    }
+                    session.finish(recording, number == MARKER_END);
+                    qemu::reset(session.id, over);
+                }
+                _ => recording.recorder.marker(number),
+            }
+        }
+    });
+}

@@ -1,0 +1,81 @@
+//! The callbacks before marker 1.
+
+use super::*;
+
+pub unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
+    guarded(|session| {
+        let places = session.tasks.as_ref().map(|tasks| tasks.places);
+        let mut code = Vec::new();
+        for instruction in TranslationHandle(translation).instructions() {
+            code.clear();
+            instruction.append_code(&mut code);
+            if instruction::marker(&code) == Some(MARKER_BEGIN) {
+                instruction.at_execution(on_marker, CallbackReads::Nothing, 0);
+            }
+            if let Some(function) = places.and_then(|places| places.function_at(instruction.addr()))
+            {
+                instruction.at_execution(
+                    on_task_function,
+                    CallbackReads::Registers,
+                    function as usize,
+                );
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
+    guarded(|session| {
+        let cpu = session.base_in_kernel();
+        if let Some(tasks) = &mut session.tasks
+            && TaskFunction::from_data(function as usize) != TaskFunction::Wake
+        {
+            tasks.at(TaskFunction::from_data(function as usize), cpu);
+        }
+    });
+}
+
+unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
+    guarded(|session| {
+        // In a loop, the guest may execute the marker again before QEMU has dropped the
+        // translations.
+        if let SessionPhase::Waiting(_) = session.phase
+            && let Some(output) = session.begin_output()
+        {
+            let cpus = match session.per_cpu_offset {
+                None => None,
+                Some(place) => match CpuWatch::new(session.header.cpus, place) {
+                    None => return session.give_up(output, "the CPUs' bases cannot be read"),
+                    known => known,
+                },
+            };
+            session.phase = SessionPhase::Recording;
+            let mut recorder = Recorder::new(output);
+            // Of several CPUs, each names its task when it executes for the first time.
+            if cpus.is_none()
+                && let Some((pointer, pid, comm)) =
+                    session.tasks.as_mut().and_then(|tasks| tasks.current(None))
+            {
+                recorder.switch(pointer, pid, comm);
+            }
+            let mut frames = session.data.and_then(|data| data.frames).and_then(FrameUses::find);
+            if let Some(frames) = &mut frames {
+                let all = frames.all();
+                recorder.frame_use_changes(&all, frames.new_names());
+            }
+            let recording = Box::new(ActiveRecording {
+                progress: StoreCell::new(cpus.is_some()),
+                cpus,
+                recorder,
+                verify: session.verify.then(|| Verifier::new(session.per_cpu_offset.is_some())),
+                clock: session.clock.then(ClockReader::default),
+                mappings: session.data.map(|data| PageMappings::new(data.page_offset_base)),
+                frames,
+                lengths: Vec::new(),
+                code: Vec::new(),
+            });
+            RECORDING.store(Box::into_raw(recording), Ordering::Relaxed);
+            qemu::reset(session.id, recording::begin);
+        }
+    });
+}

@@ -1,0 +1,85 @@
+//! Several CPUs: each execution is recorded on the CPU that made it.
+//!
+//! The guest's program is pinned: a process on each CPU executes a mark with the CPU's number.
+
+use super::{SEED, TestedMachine, WholeRecording, number_before};
+use anyhow::{Context, Result, ensure};
+use guest::{self, Boot, GuestClock, GuestContents, GuestOutcome};
+use std::path::Path;
+use trace::{CpuId, StreamEvent};
+
+pub const PROGRAM: &str = include_str!("pinned.c");
+/// As in `pinned.c`.
+const ROUNDS: u64 = 200;
+const MARKS: u64 = 5 * ROUNDS;
+const FIRST_MARK: u32 = 16;
+
+/// Records a guest with this number of CPUs, twice, and with the plugin's own audit.
+pub fn each_execution_has_its_cpu(machine: &TestedMachine, cpus: u8) -> Result<()> {
+    let paths = ["cpus", "cpus-again", "cpus-verified"].map(|name| machine.out(name));
+    for path in &paths[..2] {
+        boot(machine, cpus, path, &[])?;
+    }
+    let outcome = boot(machine, cpus, &paths[2], &[("verify", "on")])?;
+    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
+    ensure!(read(&paths[0])? == read(&paths[1])?, "two recordings differ");
+
+    ensure!(outcome.qemu.contains(", difference 0\n"), "{}", outcome.qemu);
+    for (wrong, what) in [
+        (" with a wrong count", "executions have a wrong count"),
+        (" kernel and ", "executions of the kernel are at other addresses"),
+    ] {
+        let number = number_before(&outcome.qemu, wrong).with_context(|| outcome.qemu.clone())?;
+        ensure!(number == 0, "{number} {what}: {}", outcome.qemu);
+    }
+    let (recording, verified) =
+        (WholeRecording::read(&paths[0])?, WholeRecording::read(&paths[2])?);
+    let counted =
+        |it: &WholeRecording| (it.totals.kernel_instructions, it.totals.user_instructions);
+    ensure!(counted(&recording) == counted(&verified), "the audit changed the instructions");
+    ensure!(recording.header.cpus.get() == cpus, "the header has {:?} CPUs", recording.header.cpus);
+    marks_are_on_their_cpus(&recording, cpus)
+}
+
+/// Every mark of a CPU's process is on that CPU, and none is missing.
+fn marks_are_on_their_cpus(recording: &WholeRecording, cpus: u8) -> Result<()> {
+    let mut marks = vec![0; usize::from(cpus)];
+    let (mut cpu, mut turns) = (CpuId::default(), 0);
+    for event in &recording.events {
+        match event {
+            StreamEvent::Cpu(next) => (cpu, turns) = (*next, turns + 1),
+            StreamEvent::Marker(mark) => {
+                let of = mark.checked_sub(FIRST_MARK).context("a mark of nobody")?;
+                ensure!(of == u32::from(cpu.0), "a mark of CPU {of} is on CPU {}", cpu.0);
+                marks[usize::from(cpu.0)] += 1;
+            }
+            _ => {}
+        }
+    }
+    ensure!(marks.iter().all(|&marks| marks == MARKS), "marks by CPU: {marks:?}, not {MARKS}");
+    let least = u64::from(cpus) * ROUNDS;
+    ensure!(turns >= least, "the CPUs took {turns} turns: the test shows nothing below {least}");
+    Ok(())
+}
+
+fn boot(
+    machine: &TestedMachine,
+    cpus: u8,
+    out: &Path,
+    more: &[(&str, &str)],
+) -> Result<GuestOutcome> {
+    let script = format!("sleep 5\n/kernlane/pinned {cpus}\n");
+    let mut contents = GuestContents::of_script(&script, Vec::new());
+    contents.file("/kernlane/pinned", 0o755, machine.pinned.as_slice());
+    let place = format!("{:#x}", machine.kernel.per_cpu_offset()?.0);
+    let number = cpus.to_string();
+    let more = [&[("cpus", number.as_str()), ("per_cpu_offset", &place)], more].concat();
+    let plugin = machine.arguments(out, &more)?;
+    let outcome = guest::run(&machine.kernel.boot_image, &contents, |boot: &mut Boot| {
+        boot.clock = GuestClock::Instructions { seed: SEED };
+        boot.cpus = cpus.into();
+        boot.plugin = Some(plugin);
+    })?;
+    ensure!(outcome.end == guest::GuestEnd::Exited(0), "{:?}: {}", outcome.end, outcome.qemu);
+    Ok(outcome)
+}
