@@ -13,7 +13,7 @@ mod processor_time;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use guest::checkpoint::{self, Checkpoint};
-use guest::{self, GuestEnd, GuestKernel, Qemu, QemuPlugin, Request, Workload};
+use guest::{self, GuestEnd, GuestKernel, Qemu, QemuPlugin, RecordingRequest, Workload};
 use processor_time::processor_time;
 use sim::MachineModel;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ fn main() -> Result<()> {
     };
     let name = rest.first().map_or("files", String::as_str);
     let directory = tempfile::tempdir()?;
-    let request = |output: &str| -> Result<Request> {
-        Ok(Request {
+    let request = |output: &str| -> Result<RecordingRequest> {
+        Ok(RecordingRequest {
             workload: Workload::open(name)?,
             kernel: GuestKernel::open(Path::new(tree), None)?,
             files: Vec::new(),
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
 }
 
 /// Seconds of processor time from the checkpoint to the end.
-fn run(request: &Request, from: &Path, plugin: Option<QemuPlugin>) -> Result<f64> {
+fn run(request: &RecordingRequest, from: &Path, plugin: Option<QemuPlugin>) -> Result<f64> {
     let qemu = Qemu::find()?;
     let (mut boot, _) = request.prepare(&qemu, Some(Checkpoint::open(from)?.state()))?;
     boot.plugin = plugin;

@@ -8,18 +8,20 @@
 //!
 //! ```
 //! use kernlane_attribution::services::annotations::ServiceKind;
-//! use kernlane_attribution::services::ledger::{Invocation, Ledger, Times};
+//! use kernlane_attribution::services::ledger::{Invocation, Ledger, InvocationTimes};
 //!
 //! let mut ledger = Ledger::default();
 //! let read = ledger.service(ServiceKind::SystemCall, "read");
-//! let times = Times { latency: 900, ran: 700, blocked: 200, waiting: 0 };
+//! let times = InvocationTimes { latency: 900, ran: 700, blocked: 200, waiting: 0 };
 //! ledger.add(read, &Invocation { instructions: 500, machines: Vec::new(), times });
 //! let totals = &ledger.accounts[0].totals;
 //! assert_eq!((totals.calls, totals.instructions, totals.times.latency), (1, 500, 900));
 //! ```
 
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod code_lines;
 pub mod misses;
 pub mod services;
 pub mod sizes;

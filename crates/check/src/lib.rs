@@ -24,7 +24,6 @@ mod correspond;
 mod data;
 mod kallsyms;
 pub mod kernel;
-#[allow(missing_docs, reason = "the fields of the report carry the names of their JSON keys")]
 pub mod module;
 pub mod mutation;
 mod names;

@@ -10,11 +10,9 @@
 #![warn(missing_docs)]
 
 mod branch;
-#[allow(missing_docs, reason = "the fields of plans are documented where they are filled in")]
 pub mod counting;
 mod install;
 pub mod kbuild;
-#[allow(missing_docs, reason = "the fields of plans are documented where they are filled in")]
 pub mod module;
 pub mod object;
 pub mod relink;

@@ -8,14 +8,14 @@ use crate::counting::{self, Counters};
 use crate::install::{self, OriginalLink};
 use crate::kbuild::{BuildTree, KernelTarget};
 use crate::object::{
-    Counter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, cuts_of,
+    BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, cuts_of,
     order_of, rewrite,
 };
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
 use image::BuildId;
 use image::address::LinkAddr;
-use image::map::Map;
+use image::map::PlacementMap;
 use image::object::elf::SectionId;
 use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
@@ -145,7 +145,7 @@ struct RewrittenTree<'a> {
     base: LinkAddr,
     rewritten: Rewritten,
     /// The counters, each with the piece that it counts.
-    counters: Vec<(Counter, u32)>,
+    counters: Vec<(BlockCounter, u32)>,
 }
 
 impl<'a> RewrittenTree<'a> {
@@ -183,7 +183,7 @@ impl<'a> RewrittenTree<'a> {
             RelinkWork::Order(_) => Vec::new(),
             RelinkWork::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
         };
-        let places: Vec<Counter> = counters.iter().map(|&(counter, _)| counter).collect();
+        let places: Vec<BlockCounter> = counters.iter().map(|&(counter, _)| counter).collect();
         let plan =
             RewritePlan { order: &order, hot, base, names: PartNames::Readable, counters: &places };
         let rewritten = rewrite(&object, &plan).with_context(name)?;
@@ -306,7 +306,7 @@ fn relink_in(
         fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
     let new = LinkAddresses::read(&bytes).context("the new vmlinux")?;
     let placement = with_other_sections(&object, &linked, &new, rewritten.placement, base)?;
-    let map = Map { build_id: linked.build_id.clone(), placement }.to_text();
+    let map = PlacementMap { build_id: linked.build_id.clone(), placement }.to_text();
     tree.ensure_unchanged()?;
     match destination {
         Destination::Tree => OriginalLink::of(&tree.path, tree.machine().results()).install(
@@ -324,7 +324,7 @@ fn relink_in(
         }
     }
     if let RelinkWork::Count = work {
-        let block = |&(_, piece): &(Counter, u32)| {
+        let block = |&(_, piece): &(BlockCounter, u32)| {
             LinkAddr(base.0 + u64::from(object.pieces[piece as usize].at))
         };
         let counters = Counters {

@@ -47,7 +47,7 @@ pub use kernel::{GuestKernel, KernelModule};
 pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
 pub use record::RecordingSummary;
-pub use request::{Conditions, Request};
+pub use request::{RecordingConditions, RecordingRequest};
 pub use workload::{MEMORY_MB, SHIPPED, Workload, argument_help};
 
 use anyhow::{Context, Result};

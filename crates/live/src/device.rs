@@ -20,7 +20,7 @@ const VERSION: &str = "kernlane 3";
 /// `struct kernlane_function`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Function {
+pub struct RawFunction {
     pub entry: u64,
     pub copy: u64,
     pub patch_at: u8,
@@ -31,7 +31,7 @@ pub struct Function {
 /// `struct kernlane_call`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct RawCall {
     pub site: u64,
     pub function: u32,
     pub reserved: u32,
@@ -60,7 +60,7 @@ struct RawCounters {
 /// `struct kernlane_time`: what the invocations of one function took together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Time {
+pub struct FunctionTime {
     /// Invocations that began while it was measured.
     pub entered: u64,
     /// Of these, those that also ended; the times are theirs.
@@ -73,7 +73,7 @@ pub struct Time {
     pub out_ns: u64,
 }
 
-impl Time {
+impl FunctionTime {
     /// Nanoseconds of an invocation with the task on a CPU; `None` without one that ended.
     pub fn mean_on_cpu(&self) -> Option<f64> {
         (self.returned > 0)
@@ -112,7 +112,7 @@ pub enum Undone {
 
 /// An installed group as the module tells it.
 #[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
-pub struct Installed {
+pub struct GroupStatus {
     pub module: String,
     /// `installed`, or `leaving` while a task may still be in a copy.
     pub state: String,
@@ -124,11 +124,11 @@ pub struct Installed {
     /// Microseconds of writing, and of the whole installation.
     pub poke_us: i64,
     pub total_us: i64,
-    pub functions: Vec<InstalledFunction>,
+    pub functions: Vec<FunctionStatus>,
 }
 
 #[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
-pub struct InstalledFunction {
+pub struct FunctionStatus {
     pub entry: u64,
     pub copy: u64,
     /// A tracer is attached: calls go to the entry first.
@@ -154,7 +154,12 @@ impl Device {
     }
 
     /// Installs a group. On failure nothing has changed.
-    pub fn install(&self, module: &str, functions: &[Function], calls: &[Call]) -> Result<()> {
+    pub fn install(
+        &self,
+        module: &str,
+        functions: &[RawFunction],
+        calls: &[RawCall],
+    ) -> Result<()> {
         let mut group = raw_group(module)?;
         group.functions = functions.as_ptr() as u64;
         group.calls = calls.as_ptr() as u64;
@@ -214,13 +219,13 @@ impl Device {
 
     /// Measures for a while how long functions take, which are given by the addresses of their
     /// entries, ascending. Nothing stays behind, also when this process is killed.
-    pub fn time(&self, entries: &[u64], time: Duration) -> Result<Vec<Time>> {
+    pub fn time(&self, entries: &[u64], time: Duration) -> Result<Vec<FunctionTime>> {
         ensure!(
             entries.len() <= MOST_TIMED,
             "{} functions to measure, and at most {MOST_TIMED} can be at once",
             entries.len()
         );
-        let mut times = vec![Time::default(); entries.len()];
+        let mut times = vec![FunctionTime::default(); entries.len()];
         let mut timing = RawTiming {
             entries: entries.as_ptr() as u64,
             times: times.as_mut_ptr() as u64,
@@ -251,14 +256,14 @@ impl Device {
 ///
 /// # Errors
 /// The module is not loaded, or says what is not understood.
-pub fn status() -> Result<Vec<Installed>> {
+pub fn status() -> Result<Vec<GroupStatus>> {
     Device::open()?;
     let text = std::fs::read_to_string(PATH).with_context(|| format!("reading {PATH}"))?;
     parse(&text)
 }
 
-fn parse(text: &str) -> Result<Vec<Installed>> {
-    let mut groups: Vec<Installed> = Vec::new();
+fn parse(text: &str) -> Result<Vec<GroupStatus>> {
+    let mut groups: Vec<GroupStatus> = Vec::new();
     for line in text.lines().skip(1) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |word: &str| u64::from_str_radix(word, 16).with_context(|| format!("{line:?}"));
@@ -280,7 +285,7 @@ fn parse(text: &str) -> Result<Vec<Installed>> {
                 "total_us",
                 total,
             ] => {
-                groups.push(Installed {
+                groups.push(GroupStatus {
                     module: module.into(),
                     state: state.into(),
                     since: since.parse()?,
@@ -293,7 +298,7 @@ fn parse(text: &str) -> Result<Vec<Installed>> {
             }
             ["function", entry, copy, state] => {
                 let group = groups.last_mut().context("a function before its group")?;
-                group.functions.push(InstalledFunction {
+                group.functions.push(FunctionStatus {
                     entry: hex(entry)?,
                     copy: hex(copy)?,
                     traced: state == "traced",
@@ -348,11 +353,11 @@ mod tests {
 
     #[test]
     fn the_structures_have_the_sizes_of_the_header() {
-        assert_eq!(size_of::<Function>(), 24);
-        assert_eq!(size_of::<Call>(), 16);
+        assert_eq!(size_of::<RawFunction>(), 24);
+        assert_eq!(size_of::<RawCall>(), 16);
         assert_eq!(size_of::<RawGroup>(), 88);
         assert_eq!(size_of::<RawCounters>(), 72);
-        assert_eq!(size_of::<Time>(), 40);
+        assert_eq!(size_of::<FunctionTime>(), 40);
         assert_eq!(size_of::<RawTiming>(), 24);
     }
 

@@ -5,11 +5,11 @@
 //! changed, and a module that was loaded is removed.
 
 use crate::callers::{self, Caller};
-use crate::device::{Call, Device, Function};
+use crate::device::{Device, RawCall, RawFunction};
 use crate::group::{Group, Memory};
 use anyhow::{Context, Result, bail, ensure};
-use check::module::{Claim, check_module};
-use emit::module::{Loading, Module, Plan, emit};
+use check::module::{CopyClaim, check_module};
+use emit::module::{EmittedModule, LoaderFacts, ModulePlan, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::pieces::Piece;
@@ -23,15 +23,15 @@ use std::time::Duration;
 const PREFIX: &str = "kernlane_";
 
 /// A group ready to be installed.
-pub struct Prepared {
+pub struct PreparedGroup {
     pub name: String,
-    pub module: Module,
+    pub module: EmittedModule,
     pub callers: Vec<Caller>,
     functions: Vec<Member>,
 }
 
 /// A group that was installed: where it lies, and what it took of the processor.
-pub struct Installed {
+pub struct Installation {
     /// The address of the copies' `.text`.
     pub text: u64,
     /// What the kernel's loader took.
@@ -54,8 +54,8 @@ struct Member {
 const BASE: &str = "_printk";
 
 /// What the loader wants to know of the kernel.
-pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<Loading<'a>> {
-    Ok(Loading {
+pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<LoaderFacts<'a>> {
+    Ok(LoaderFacts {
         magic: kernel.version_magic()?,
         structure: kernel.module_structure()?,
         base: kernel.export(BASE)?,
@@ -82,11 +82,11 @@ pub fn prepare(
     order: &[u32],
     counters: &[Option<LinkAddr>],
     name: &str,
-) -> Result<Prepared> {
+) -> Result<PreparedGroup> {
     let original = &group.original;
     let kernel = original.kernel;
     ensure!(!group.members.is_empty(), "no function is left that can be replaced");
-    let plan = Plan { name, order, counters, padding: padding(kernel, memory)? };
+    let plan = ModulePlan { name, order, counters, padding: padding(kernel, memory)? };
     let loading = loading(kernel)?;
     let module = emit(original, &plan, &loading)?;
     prove(group, &module)?;
@@ -101,12 +101,12 @@ pub fn prepare(
     }
     let functions =
         group.members.iter().map(|&(f, patch_at)| member(group, &module, f, patch_at)).collect();
-    Ok(Prepared { name: name.into(), module, callers: found.callers, functions })
+    Ok(PreparedGroup { name: name.into(), module, callers: found.callers, functions })
 }
 
 /// Reads the module anew and compares it with the original, instruction by instruction and entry by
 /// entry.
-pub fn prove(group: &Group<'_, '_>, module: &Module) -> Result<()> {
+pub fn prove(group: &Group<'_, '_>, module: &EmittedModule) -> Result<()> {
     let original = &group.original;
     let counters =
         check_module(original.kernel, original.slide, &module.bytes, &claims(group, module))
@@ -120,9 +120,9 @@ pub fn prove(group: &Group<'_, '_>, module: &Module) -> Result<()> {
 }
 
 /// What emitting says about where it put each block.
-pub fn claims(group: &Group<'_, '_>, module: &Module) -> Vec<Claim> {
+pub fn claims(group: &Group<'_, '_>, module: &EmittedModule) -> Vec<CopyClaim> {
     let original = &group.original;
-    let claim = |piece: &Piece, new, new_size| Claim {
+    let claim = |piece: &Piece, new, new_size| CopyClaim {
         old: original.kernel.link_address(piece.at),
         old_size: piece.size,
         skip: if piece.entry { original.skip[piece.function as usize] } else { 0 },
@@ -133,7 +133,7 @@ pub fn claims(group: &Group<'_, '_>, module: &Module) -> Vec<Claim> {
     pieces.map(|(piece, &(new, size))| claim(piece, new, size)).collect()
 }
 
-fn member(group: &Group<'_, '_>, module: &Module, function: u32, patch_at: u32) -> Member {
+fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at: u32) -> Member {
     let original = &group.original;
     let entry = original.functions[function as usize].at;
     let from = entry + patch_at;
@@ -148,7 +148,7 @@ fn member(group: &Group<'_, '_>, module: &Module, function: u32, patch_at: u32) 
     }
 }
 
-impl Prepared {
+impl PreparedGroup {
     /// The members' entries, ascending.
     pub fn entries(&self) -> impl Iterator<Item = LinkAddr> + '_ {
         self.functions.iter().map(|m| m.entry)
@@ -165,7 +165,7 @@ impl Prepared {
     }
 
     /// Loads the module and installs the group.
-    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installed> {
+    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installation> {
         let begun = processor_time();
         load(&self.name, &self.module.bytes)?;
         let loading = processor_time() - begun;
@@ -182,13 +182,13 @@ impl Prepared {
         group: &Group<'_, '_>,
         device: &Device,
         loading: Duration,
-    ) -> Result<Installed> {
+    ) -> Result<Installation> {
         let text = text_of(&self.name)?;
         let slide = group.original.slide;
-        let functions: Vec<Function> = self
+        let functions: Vec<RawFunction> = self
             .functions
             .iter()
-            .map(|m| Function {
+            .map(|m| RawFunction {
                 entry: m.entry.0.wrapping_add(slide),
                 copy: text + u64::from(m.copy),
                 patch_at: m.patch_at as u8,
@@ -203,16 +203,16 @@ impl Prepared {
             .iter()
             .map(|c| (c.site.0.wrapping_add(slide), group.members[c.function].0));
         let inside = self.module.calls.iter().map(|&(at, f)| (text + u64::from(at), f));
-        let calls: Vec<Call> = outside
+        let calls: Vec<RawCall> = outside
             .chain(inside)
             .filter_map(|(site, function)| {
                 let &member = members.get(&function)?;
-                Some(Call { site, function: member, reserved: 0 })
+                Some(RawCall { site, function: member, reserved: 0 })
             })
             .collect();
         let begun = processor_time();
         device.install(&self.name, &functions, &calls)?;
-        Ok(Installed { text, loading, patching: processor_time() - begun })
+        Ok(Installation { text, loading, patching: processor_time() - begun })
     }
 }
 

@@ -11,19 +11,19 @@ use std::path::Path;
 
 /// An instruction cache's geometry, in bytes and lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct InstructionCacheGeometry {
     pub sets: u64,
     pub ways: u64,
     pub line: u64,
 }
 
-impl Geometry {
+impl InstructionCacheGeometry {
     /// The first CPU's first-level instruction cache, as the kernel tells it; `None` if it tells
     /// none.
     ///
     /// # Errors
     /// A file under `/sys` cannot be read as a number.
-    pub fn of_this_machine() -> Result<Option<Geometry>> {
+    pub fn of_this_machine() -> Result<Option<InstructionCacheGeometry>> {
         let caches = Path::new("/sys/devices/system/cpu/cpu0/cache");
         let read = |index: u32, name: &str| {
             std::fs::read_to_string(caches.join(format!("index{index}/{name}")))
@@ -40,7 +40,7 @@ impl Geometry {
                     .parse()
                     .with_context(|| format!("{}: index{index}/{name}: {text:?}", caches.display()))
             };
-            let found = Geometry {
+            let found = InstructionCacheGeometry {
                 sets: number("number_of_sets")?,
                 ways: number("ways_of_associativity")?,
                 line: number("coherency_line_size")?,
@@ -60,7 +60,7 @@ impl Geometry {
     }
 }
 
-impl fmt::Display for Geometry {
+impl fmt::Display for InstructionCacheGeometry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} KB, {} ways, {}-byte lines", self.size() / 1024, self.ways, self.line)
     }
@@ -69,13 +69,16 @@ impl fmt::Display for Geometry {
 /// How many lines of the blocks fall into each set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    pub geometry: Geometry,
+    pub geometry: InstructionCacheGeometry,
     pub lines: Vec<u32>,
 }
 
 impl Occupancy {
     /// `blocks`: address and size of each.
-    pub fn of(geometry: Geometry, blocks: impl IntoIterator<Item = (u64, u32)>) -> Occupancy {
+    pub fn of(
+        geometry: InstructionCacheGeometry,
+        blocks: impl IntoIterator<Item = (u64, u32)>,
+    ) -> Occupancy {
         let mut touched = BTreeSet::new();
         for (at, size) in blocks {
             let last = at.saturating_add(u64::from(size.max(1)) - 1);
@@ -133,7 +136,7 @@ impl fmt::Display for Occupancy {
 mod tests {
     use super::*;
 
-    const SMALL: Geometry = Geometry { sets: 4, ways: 2, line: 64 };
+    const SMALL: InstructionCacheGeometry = InstructionCacheGeometry { sets: 4, ways: 2, line: 64 };
 
     #[test]
     fn blocks_take_all_lines_that_they_touch_once() {

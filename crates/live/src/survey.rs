@@ -8,8 +8,8 @@ use crate::eligible::{self, Unfit};
 use crate::group::{Group, Memory};
 use crate::install;
 use anyhow::Result;
-use check::module::{Claim, check_module};
-use emit::module::{Loading, Plan, emit};
+use check::module::{CopyClaim, check_module};
+use emit::module::{LoaderFacts, ModulePlan, emit};
 use image::linked::LinkedKernel;
 use image::object::instructions::InstructionKind;
 use image::object::pieces::PieceExit;
@@ -84,7 +84,7 @@ fn share(
     kernel: &LinkedKernel<'_>,
     memory: &dyn Memory,
     index: usize,
-    prove: Option<&Loading<'_>>,
+    prove: Option<&LoaderFacts<'_>>,
 ) -> Result<Share> {
     let mut share = Share::default();
     let function = &kernel.functions[index];
@@ -120,13 +120,13 @@ fn proof(
     kernel: &LinkedKernel<'_>,
     memory: &dyn Memory,
     index: usize,
-    loading: &Loading<'_>,
+    loading: &LoaderFacts<'_>,
 ) -> Result<()> {
     let group = Group::new(kernel, memory, &[index])?;
     let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
-    let plan = Plan { name: "kernlane_proof", order: &order, counters: &[], padding: 0 };
+    let plan = ModulePlan { name: "kernlane_proof", order: &order, counters: &[], padding: 0 };
     let module = emit(&group.original, &plan, loading)?;
-    let claims: Vec<Claim> = install::claims(&group, &module);
+    let claims: Vec<CopyClaim> = install::claims(&group, &module);
     check_module(kernel, group.original.slide, &module.bytes, &claims)?;
     Ok(())
 }

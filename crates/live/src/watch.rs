@@ -8,7 +8,7 @@
 use crate::counters;
 use crate::device::{Device, Undone};
 use crate::group::Group;
-use crate::install::{self, Prepared};
+use crate::install::{self, PreparedGroup};
 use crate::running::RunningKernel;
 use anyhow::{Context, Result, ensure};
 use emit::module::counter::MOST_COUNTERS;
@@ -132,7 +132,7 @@ impl Watch<'_, '_> {
     pub(super) fn read(
         &self,
         group: &Group<'_, '_>,
-        prepared: &Prepared,
+        prepared: &PreparedGroup,
         counts: &mut [Option<u64>],
     ) -> Result<()> {
         prepared.install(group, self.device)?;

@@ -28,12 +28,12 @@ use trace::{AccessSite, RecordingHeader, TranslationId, WriteError};
 
 /// The one session. `install` makes it. The thread of the vCPU uses it and, after that thread has
 /// stopped, the callback at exit. It is never freed.
-static SESSION: AtomicPtr<Session> = AtomicPtr::new(null_mut());
+static SESSION: AtomicPtr<PluginSession> = AtomicPtr::new(null_mut());
 /// The data of the callback at every execution, in a pointer of its own, so that one load reaches
 /// it. Null when not recording.
 static RECORDING: AtomicPtr<ActiveRecording> = AtomicPtr::new(null_mut());
 
-struct Session {
+struct PluginSession {
     id: PluginId,
     header: RecordingHeader,
     on_error: OnError,
@@ -75,14 +75,14 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
     let (tasks, phase) = (tasks.map(TaskWatch::new), SessionPhase::Waiting(file));
     let session =
-        Box::new(Session { id, header, on_error, verify, clock, data, values, tasks, phase });
+        Box::new(PluginSession { id, header, on_error, verify, clock, data, values, tasks, phase });
     SESSION.store(Box::into_raw(session), Ordering::Relaxed);
     qemu::at_translation(id, waiting::on_translation);
     qemu::at_exit(id, on_exit);
     Ok(())
 }
 
-impl Session {
+impl PluginSession {
     fn begin_output(&mut self) -> Option<RecordingOutput> {
         let SessionPhase::Waiting(file) = std::mem::replace(&mut self.phase, SessionPhase::Over)
         else {
@@ -138,7 +138,7 @@ fn failed(on_error: OnError, error: &WriteError) {
 
 /// Runs a callback and catches its panics, which must not unwind into QEMU. A panic prints its own
 /// message and ends the recording.
-fn guarded(callback: impl FnOnce(&mut Session)) {
+fn guarded(callback: impl FnOnce(&mut PluginSession)) {
     // SAFETY: as in `active_recording`. No callback enters `guarded` twice.
     let Some(session) = (unsafe { SESSION.load(Ordering::Relaxed).as_mut() }) else {
         return;
@@ -164,7 +164,7 @@ fn active_recording() -> Option<&'static mut ActiveRecording> {
 }
 
 /// The same as `guarded`, while recording.
-fn guarded_recording(callback: impl FnOnce(&mut Session, &mut ActiveRecording)) {
+fn guarded_recording(callback: impl FnOnce(&mut PluginSession, &mut ActiveRecording)) {
     guarded(|session| {
         if let Some(recording) = active_recording() {
             callback(session, recording);

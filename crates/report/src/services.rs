@@ -252,7 +252,7 @@ mod tests {
     use attribution::services::Attributed;
     use attribution::services::annotations::ServiceKind;
     use attribution::services::ledger::{
-        Distribution, Invocation, Ledger, ServiceMachineCounts, Times,
+        Distribution, Invocation, InvocationTimes, Ledger, ServiceMachineCounts,
     };
     use sim::{
         BranchCounters, BranchPrediction, DirectionPrediction, MachineCounters, MachineModel,
@@ -279,9 +279,23 @@ mod tests {
         let invocation = Invocation {
             instructions: 1000,
             machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
-            times: Times { latency: 2_001_000, ran: 1000, blocked: 2_000_000, waiting: 0 },
+            times: InvocationTimes {
+                latency: 2_001_000,
+                ran: 1000,
+                blocked: 2_000_000,
+                waiting: 0,
+            },
         };
         ledger.add(service, &invocation);
+        service_table(ledger, Some(1_999_000), &machines)
+    }
+
+    /// The table of a recording of 1000 instructions.
+    fn service_table(
+        ledger: Ledger,
+        halted: Option<u64>,
+        machines: &[sim::MachineModel],
+    ) -> ServiceTable {
         let attributed = Attributed {
             ledger,
             counters: Vec::new(),
@@ -290,9 +304,9 @@ mod tests {
             interrupts: 0,
             between_interrupts: Distribution::default(),
             wakes_seen: true,
-            halted: Some(1_999_000),
+            halted,
         };
-        ServiceTable::new(&trace::RecordingHeader::default(), &attributed, Vec::new(), &machines)
+        ServiceTable::new(&trace::RecordingHeader::default(), &attributed, Vec::new(), machines)
     }
 
     /// A machine without an L2 waits for memory in its L1s.
@@ -307,25 +321,13 @@ mod tests {
         let mut ledger = Ledger::default();
         let service = ledger.service(ServiceKind::SystemCall, "read");
         let counts = ServiceMachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
-        let invocation =
-            Invocation { instructions: 1000, machines: vec![counts], times: Times::default() };
-        ledger.add(service, &invocation);
-        let attributed = Attributed {
-            ledger,
-            counters: Vec::new(),
+        let invocation = Invocation {
             instructions: 1000,
-            context_switches: 0,
-            interrupts: 0,
-            between_interrupts: Distribution::default(),
-            wakes_seen: true,
-            halted: None,
+            machines: vec![counts],
+            times: InvocationTimes::default(),
         };
-        let services = ServiceTable::new(
-            &trace::RecordingHeader::default(),
-            &attributed,
-            Vec::new(),
-            &[machine],
-        );
+        ledger.add(service, &invocation);
+        let services = service_table(ledger, None, &[machine]);
         let on = services.rows[0].machines[0];
         assert_eq!(
             (on.l1i_stall, on.l1d_stall, on.l2_stall),

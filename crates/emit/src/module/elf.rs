@@ -8,18 +8,18 @@ use object::elf::{
 };
 
 /// A section to be.
-pub struct Section {
+pub struct ModuleSection {
     pub name: &'static str,
     pub kind: u32,
     pub flags: u64,
     pub align: u64,
     pub data: Vec<u8>,
-    pub relocations: Vec<Relocation>,
+    pub relocations: Vec<ModuleRelocation>,
 }
 
 /// What a relocation is against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Against {
+pub enum RelocationBase {
     /// A section, by its number in the list.
     Section(usize),
     /// The one undefined symbol.
@@ -27,15 +27,15 @@ pub enum Against {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Relocation {
+pub struct ModuleRelocation {
     pub offset: u64,
     pub kind: u32,
-    pub against: Against,
+    pub against: RelocationBase,
     pub addend: i64,
 }
 
 /// A function to be named.
-pub struct Symbol {
+pub struct ModuleSymbol {
     pub name: String,
     pub section: usize,
     pub offset: u64,
@@ -46,7 +46,7 @@ const HEADER: usize = 64;
 const SECTION_HEADER: usize = 64;
 
 /// The file. `import` is the name of the undefined symbol.
-pub fn write(sections: &[Section], symbols: &[Symbol], import: &str) -> Vec<u8> {
+pub fn write(sections: &[ModuleSection], symbols: &[ModuleSymbol], import: &str) -> Vec<u8> {
     let mut names = Strings::new();
     let mut out = vec![0; HEADER];
     let mut headers = vec![[0u64; 10]];
@@ -157,10 +157,10 @@ fn write_file_header(out: &mut [u8], table: u64, count: u16) {
 
 /// The symbol of a section has the number of its header, which is one more than its number in the
 /// list.
-fn rela(r: &Relocation, import: u64) -> [u8; 24] {
+fn rela(r: &ModuleRelocation, import: u64) -> [u8; 24] {
     let symbol = match r.against {
-        Against::Section(index) => index as u64 + 1,
-        Against::Import => import,
+        RelocationBase::Section(index) => index as u64 + 1,
+        RelocationBase::Import => import,
     };
     let mut bytes = [0; 24];
     bytes[..8].copy_from_slice(&r.offset.to_le_bytes());
@@ -169,7 +169,7 @@ fn rela(r: &Relocation, import: u64) -> [u8; 24] {
     bytes
 }
 
-fn symbol_table(sections: usize, symbols: &[Symbol], import: &str) -> (Vec<u8>, Vec<u8>) {
+fn symbol_table(sections: usize, symbols: &[ModuleSymbol], import: &str) -> (Vec<u8>, Vec<u8>) {
     let mut strings = Strings::new();
     let mut out = vec![0; 24];
     let mut push = |name: u32, info: u8, section: u16, value: u64, size: u64| {

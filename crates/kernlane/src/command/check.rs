@@ -7,7 +7,7 @@ use clap::Args;
 use host::out;
 use host::outln;
 use host::progress::Progress;
-use image::map::Map;
+use image::map::PlacementMap;
 use image::place::Placement;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -69,7 +69,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 fn read_map(path: &Path, old: &KernelFile) -> Result<Placement> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let map = Map::from_text(&text).with_context(|| path.display().to_string())?;
+    let map = PlacementMap::from_text(&text).with_context(|| path.display().to_string())?;
     let build_id = old.build_id().unwrap_or_default();
     ensure!(
         map.build_id.0 == build_id,

@@ -1,6 +1,6 @@
 //! `kernlane layout`: makes an order from a profile.
 
-use crate::command::profile::Input;
+use crate::command::profile::ProfileInputArgs;
 use ::layout::{Algorithm, Graph, Score};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 )]
 pub struct LayoutArgs {
     #[command(flatten)]
-    pub input: Input,
+    pub input: ProfileInputArgs,
 
     /// The layout algorithm; docs/algorithms/ has a page for each
     #[arg(long, short, default_value_t = Algorithm::default(), value_parser = algorithms())]

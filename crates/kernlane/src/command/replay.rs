@@ -11,7 +11,7 @@ use host::out;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::estimate;
-use image::map::Map;
+use image::map::PlacementMap;
 use image::order;
 use image::{BuildId, Image, vmlinux};
 use replay::bound;
@@ -157,8 +157,8 @@ pub fn read_layout(
     let named = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(named)?;
     let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
-    if Map::is_map(&text) {
-        let map = Map::from_text(&text).with_context(named)?;
+    if PlacementMap::is_map(&text) {
+        let map = PlacementMap::from_text(&text).with_context(named)?;
         return Ok(ReplayLayout { name, kernel: Some(map.build_id), placement: map.placement });
     }
     let order = order::Layout::from_text(&text).with_context(named)?;

@@ -9,7 +9,7 @@ use host::outln;
 use host::progress::Progress;
 use live::device::{Device, Undone};
 use live::group::Group;
-use live::install::{self, Prepared, Unloaded, processor_time};
+use live::install::{self, PreparedGroup, Unloaded, processor_time};
 use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(
     group: &Group<'_, '_>,
-    prepared: &Prepared,
+    prepared: &PreparedGroup,
     device: &Device,
     cycles: u32,
 ) -> Result<ExitCode> {

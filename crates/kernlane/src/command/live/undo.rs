@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use host::outln;
-use live::device::{self, Device, Installed, Undone};
+use live::device::{self, Device, GroupStatus, Undone};
 use live::install::{self, Unloaded};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -130,7 +130,7 @@ pub fn status(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(group: &Installed, names: &BTreeMap<u64, String>) -> Result<()> {
+fn print(group: &GroupStatus, names: &BTreeMap<u64, String>) -> Result<()> {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |t| t.as_secs() as i64);
