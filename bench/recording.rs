@@ -30,7 +30,8 @@ const BITS_LIMIT: f64 = 0.3;
 const SERVICES_LIMIT: f64 = 1.6;
 
 /// A workload that does nothing between its marks, to tell what booting and settling costs.
-const NOTHING: &str = "about = \"Nothing\"\npackages = [\"dash\"]\nmemory = 512\nset-up = \"\"\nrun = \"true\"\ncheck = \"true\"\n";
+const NOTHING: &str = "about = \"Nothing\"\npackages = [\"dash\"]\nmemory = 512\nset-up = \"\"\n\
+    run = \"true\"\ncheck = \"true\"\n";
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
@@ -92,7 +93,8 @@ fn main() -> Result<()> {
         let bits =
             8.0 * std::fs::metadata(&bench.trace)?.len() as f64 / totals.instructions() as f64;
         println!(
-            "{name:10} {:>14} {:9.1} {whole:9.2} {counted:9.2} {with_services:10.2} {bits:12.3} {:10.0}",
+            "{name:10} {:>14} {:9.1} {whole:9.2} {counted:9.2} {with_services:10.2} {bits:12.3} \
+             {:10.0}",
             totals.instructions(),
             without.seconds(),
             (with.peak_memory_kb as f64 - without.peak_memory_kb as f64) / 1024.0,
@@ -100,7 +102,8 @@ fn main() -> Result<()> {
         within &= whole <= CPU_LIMIT && bits <= BITS_LIMIT && with_services <= SERVICES_LIMIT;
     }
     println!(
-        "\n{}: at most {CPU_LIMIT} times the CPU time of the whole run, {SERVICES_LIMIT} with services, at most {BITS_LIMIT} bits an instruction",
+        "\n{}: at most {CPU_LIMIT} times the CPU time of the whole run, {SERVICES_LIMIT} with \
+         services, at most {BITS_LIMIT} bits an instruction",
         if within { "within the limits" } else { "NOT within the limits" }
     );
     ensure!(within, "recording costs more than it may");

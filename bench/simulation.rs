@@ -67,7 +67,8 @@ fn main() -> Result<()> {
     }
 
     println!(
-        "{name}, {:.1} M instructions, machine {MACHINE}, QEMU {}, one vCPU, -icount shift=0; the fastest of {RUNS} runs each\n",
+        "{name}, {:.1} M instructions, machine {MACHINE}, QEMU {}, one vCPU, -icount shift=0; the \
+         fastest of {RUNS} runs each\n",
         instructions as f64 / 1e6,
         Qemu::find()?.version
     );
@@ -87,7 +88,8 @@ fn main() -> Result<()> {
     }
     let (speed, ratio) = (instructions as f64 / 1e6 / simulating, cache / simulating);
     println!(
-        "\nthe pass over the recording is{} what it should be: at least {SPEED} M instructions a second, {RATIO} times the plugin",
+        "\nthe pass over the recording is{} what it should be: at least {SPEED} M instructions a \
+         second, {RATIO} times the plugin",
         if speed >= SPEED && ratio >= RATIO { "" } else { " NOT" }
     );
     Ok(())

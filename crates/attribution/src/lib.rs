@@ -153,7 +153,8 @@ impl Attribution {
     pub fn table_with_branches(&self, recording: &Path) -> Result<ServiceTable> {
         ensure!(
             self.machines.iter().any(|machine| machine.branch.is_some()),
-            "--branches needs a --machine with a table [branch] in its file: server-32k, for example"
+            "--branches needs a --machine with a table [branch] in its file: server-32k, for \
+             example"
         );
         read(recording, "services", |reader| {
             let attributed = services::attribute_with_branches(

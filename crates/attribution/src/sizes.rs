@@ -17,8 +17,8 @@ use serde::{Serialize, Serializer};
 use sim::{LineId, MissCounts, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
-    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, StreamEvent,
-    Translation, TranslationId, events,
+    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, StreamEvent, Translation,
+    TranslationId, events,
 };
 
 /// log2 of the largest number of ways.

@@ -97,7 +97,8 @@ impl<'d> KernelFile<'d> {
         }
         if header.e_type(LE) == elf::ET_REL {
             bail!(
-                "this is an object file, not a linked kernel: give the vmlinux that the build linked"
+                "this is an object file, not a linked kernel: give the vmlinux that the build \
+                 linked"
             );
         }
         let table = header.sections(LE, file).context("its section headers are damaged")?;
@@ -152,7 +153,8 @@ impl<'d> KernelFile<'d> {
         let symbols = read_symbols(&table, file, &place)?;
         if symbols.is_empty() {
             bail!(
-                "it has no symbols: the checker pairs code and data that did not move by their names, so give an unstripped vmlinux"
+                "it has no symbols: the checker pairs code and data that did not move by their \
+                 names, so give an unstripped vmlinux"
             );
         }
         let mut by_name: HashMap<&str, Vec<u32>> = HashMap::with_capacity(symbols.len());

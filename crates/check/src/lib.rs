@@ -184,7 +184,8 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
         (None, None) => {}
         _ => {
             bail!(
-                "only one of the kernels has a vmlinux.relocs beside it: provide the file for both kernels or for neither"
+                "only one of the kernels has a vmlinux.relocs beside it: provide the file for both \
+                 kernels or for neither"
             )
         }
     }

@@ -49,7 +49,8 @@ impl Relocs {
             }
             if kernel.u32_at(*place).is_none() {
                 bail!(
-                    "it relocates {place:#x}, which is not in this kernel: the file belongs to another build"
+                    "it relocates {place:#x}, which is not in this kernel: the file belongs to \
+                     another build"
                 );
             }
         }

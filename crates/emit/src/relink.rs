@@ -166,7 +166,8 @@ impl<'a> RewrittenTree<'a> {
         };
         ensure!(
             linked.build_id == layout.build_id,
-            "the layout is for the kernel {}, but {} is {}: the tree was built again after the recording, or it is another tree; record it again",
+            "the layout is for the kernel {}, but {} is {}: the tree was built again after the \
+             recording, or it is another tree; record it again",
             layout.build_id.0,
             tree.file("vmlinux").display(),
             linked.build_id.0
@@ -191,8 +192,10 @@ impl<'a> RewrittenTree<'a> {
     }
 }
 
-/// Predicts where a link puts the layout's blocks. Code behind `.text` moves with
-/// its end.
+/// Predicts where a link puts the layout's blocks. Code behind `.text` moves with its end.
+///
+/// # Errors
+/// The layout is for another kernel, or the tree's vmlinux.o cannot be read or placed.
 pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placement> {
     let originals = Originals::read(tree)?;
     let RewrittenTree { object, linked, base, rewritten, .. } =

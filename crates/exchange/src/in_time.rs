@@ -15,7 +15,8 @@ use std::path::Path;
 /// The format.
 pub(crate) const PERFETTO: Format = Format {
     name: "perfetto",
-    about: "Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)",
+    about: "Chrome's trace events: services over time, and misses (ui.perfetto.dev, \
+        chrome://tracing)",
     make: Make::OverTime(trace_events),
 };
 

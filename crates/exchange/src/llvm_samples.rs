@@ -119,7 +119,8 @@ pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<Sour
     let known = |frame: &SourceFrame| frame.line > 0 && frame.start_line > 0;
     if !answers.iter().flat_map(|answer| &answer.frames).any(known) {
         bail!(
-            "{}: has no DWARF, so no address has a source line: build it with CONFIG_DEBUG_INFO_DWARF5=y",
+            "{}: has no DWARF, so no address has a source line: build it with \
+             CONFIG_DEBUG_INFO_DWARF5=y",
             path.display()
         );
     }

@@ -63,7 +63,8 @@ pub struct Clusters {
 /// The format.
 pub(crate) const PROPELLER_CC: Format = Format {
     name: "propeller-cc",
-    about: "Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections of -fbasic-block-address-map",
+    about: "Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the \
+        sections of -fbasic-block-address-map",
     make: Make::Order(|subject, layout| Ok(clusters(subject, layout)?.cc_profile())),
 };
 
@@ -96,7 +97,8 @@ pub fn clusters(subject: &ExportSubject, layout: &Layout) -> Result<Clusters> {
     }
     if blocks.is_empty() {
         bail!(
-            "{}: has no .llvm_bb_addr_map sections: build it with clang and -fbasic-block-address-map",
+            "{}: has no .llvm_bb_addr_map sections: build it with clang and \
+             -fbasic-block-address-map",
             subject.path.display()
         );
     }

@@ -72,7 +72,12 @@ impl FrameTypes {
         };
         let number = |name: &str| {
             let found = btf.enumerator(name)?;
-            found.with_context(|| format!("BTF has no {name}: this kernel is older than Linux 6.12, or does not say what its pages are"))
+            found.with_context(|| {
+                format!(
+                    "BTF has no {name}: this kernel is older than Linux \
+                     6.12, or does not say what its pages are"
+                )
+            })
         };
         ensure!(
             btf.size("page")? == PAGE_SIZE,

@@ -153,7 +153,10 @@ impl GuestContents {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
-            .context("running dpkg-deb: guests are made from Debian packages, on Debian or a system derived from it")?;
+            .context(
+                "running dpkg-deb: guests are made from Debian packages, on Debian or a \
+                 system derived from it",
+            )?;
         let tar = child.stdout.take().context("dpkg-deb has no output")?;
         let unpacked = root.unpack(tar, |path| self.is_left_out(path));
         let status = child.wait().context("waiting for dpkg-deb")?;

@@ -27,7 +27,8 @@ pub fn find() -> Result<PathBuf> {
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
         None => bail!(
-            "{LIBRARY}, the plugin for QEMU, is not beside {}: build it (cargo build --release), or give its path in KERNLANE_PLUGIN",
+            "{LIBRARY}, the plugin for QEMU, is not beside {}: build it (cargo build --release), \
+             or give its path in KERNLANE_PLUGIN",
             executable.display()
         ),
     }

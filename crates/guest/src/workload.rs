@@ -173,7 +173,8 @@ fn is_module_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "about = 'x'\npackages = ['dash']\nmemory = 256\nset-up = ''\nrun = 'true'\ncheck = 'true'\n";
+    const GOOD: &str = "about = 'x'\npackages = ['dash']\nmemory = 256\nset-up = ''\n\
+        run = 'true'\ncheck = 'true'\n";
 
     fn error(text: &str) -> String {
         format!("{:#}", Workload::parse("w", text).unwrap_err())

@@ -1,8 +1,8 @@
-//! From an ordered group to one that is installed.
+//! Installs an ordered group.
 //!
-//! Takes a group and an order of its pieces; emits the module, has it proven, finds the callers,
-//! loads the module and hands everything to `/dev/kernlane`. Where a step fails nothing has
-//! changed, and a module that was loaded is removed.
+//! Input: a group and an order of its pieces. It emits the module, has it proven, finds the
+//! callers, loads the module, and passes everything to `/dev/kernlane`. Where a step fails, the
+//! kernel's code has not changed, and a module that was loaded is removed.
 
 use crate::callers::{self, Caller};
 use crate::device::{Device, RawCall, RawFunction};
@@ -24,19 +24,22 @@ const PREFIX: &str = "kernlane_";
 
 /// A group ready to be installed.
 pub struct PreparedGroup {
+    /// The name of its module.
     pub name: String,
+    /// Its module.
     pub module: EmittedModule,
+    /// The calls and jumps in the kernel to its functions.
     pub callers: Vec<Caller>,
     functions: Vec<Member>,
 }
 
-/// A group that was installed: where it lies, and what it took of the processor.
+/// An installed group: its address, and the processor time of its installation.
 pub struct Installation {
     /// The address of the copies' `.text`.
     pub text: u64,
-    /// What the kernel's loader took.
+    /// The processor time of the kernel's loader.
     pub loading: Duration,
-    /// What comparing, diverting and writing took; waiting for tasks takes none.
+    /// The processor time of comparing, diverting and writing. Waiting for tasks takes none.
     pub patching: Duration,
 }
 
@@ -49,11 +52,13 @@ struct Member {
     copy: u32,
 }
 
-/// What prepares: the export that everything is reached through. Any would do; this one every
-/// kernel has.
+/// The exported symbol through which the copies refer to the kernel. Every kernel has this one.
 const BASE: &str = "_printk";
 
-/// What the loader wants to know of the kernel.
+/// What the kernel's loader expects in a module.
+///
+/// # Errors
+/// The vmlinux lacks `vermagic`, the layout of `struct module`, or an export.
 pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<LoaderFacts<'a>> {
     Ok(LoaderFacts {
         magic: kernel.version_magic()?,
@@ -63,8 +68,11 @@ pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<LoaderFacts<'a>> {
     })
 }
 
-/// Bytes of no-ops that entries of copies need in front: those that call-depth tracking patches,
-/// where it is switched on.
+/// The bytes of no-ops that the entries of copies need in front: 16 where call-depth tracking is
+/// switched on, which patches them, and 0 elsewhere.
+///
+/// # Errors
+/// Memory cannot be read.
 pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
     for &site in kernel.tables.calls.iter().take(64) {
         let (file, live) = (kernel.bytes(LinkAddr(site), 5), memory.read(LinkAddr(site), 5)?);
@@ -75,7 +83,13 @@ pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
     Ok(0)
 }
 
-/// Emits the module, proves it, and finds who calls the group's functions.
+/// Emits the module, proves it, and finds the callers of the group's functions. `order`: a
+/// permutation of the group's pieces. `counters`: per piece, the instruction in front of which its
+/// counter stands.
+///
+/// # Errors
+/// No function of the group can be replaced, or a function cannot be copied; the proof fails; a
+/// function outside of the group jumps into the bytes that are replaced.
 pub fn prepare(
     group: &Group<'_, '_>,
     memory: &dyn Memory,
@@ -106,6 +120,9 @@ pub fn prepare(
 
 /// Reads the module anew and compares it with the original, instruction by instruction and entry by
 /// entry.
+///
+/// # Errors
+/// The module is no copy of the group. The message holds the first difference.
 pub fn prove(group: &Group<'_, '_>, module: &EmittedModule) -> Result<()> {
     let original = &group.original;
     let counters =
@@ -119,7 +136,7 @@ pub fn prove(group: &Group<'_, '_>, module: &EmittedModule) -> Result<()> {
     Ok(())
 }
 
-/// What emitting says about where it put each block.
+/// The emitter's claims: where it put the copy of each block.
 pub fn claims(group: &Group<'_, '_>, module: &EmittedModule) -> Vec<CopyClaim> {
     let original = &group.original;
     let claim = |piece: &Piece, new, new_size| CopyClaim {
@@ -154,8 +171,11 @@ impl PreparedGroup {
         self.functions.iter().map(|m| m.entry)
     }
 
-    /// Leaves the entries and callers of all but these functions of the kernel alone: the other
-    /// copies are entered from copies only.
+    /// Keeps the entries and callers of all functions but `roots` as they are: only copies enter
+    /// the other copies.
+    ///
+    /// # Errors
+    /// None of the roots can be replaced.
     pub fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
         let entries: Vec<LinkAddr> =
             roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
@@ -165,6 +185,10 @@ impl PreparedGroup {
     }
 
     /// Loads the module and installs the group.
+    ///
+    /// # Errors
+    /// The kernel does not load the module, or `/dev/kernlane` refuses the group. Nothing has
+    /// changed.
     pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installation> {
         let begun = processor_time();
         load(&self.name, &self.module.bytes)?;
@@ -216,13 +240,16 @@ impl PreparedGroup {
     }
 }
 
-/// What this thread has had of the processor, in the kernel included.
+/// The processor time that this thread has used, in the kernel included.
 pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// A name that no module has.
+/// A name for a group's module that no loaded module has.
+///
+/// # Errors
+/// All 9 999 names are taken.
 pub fn free_name() -> Result<String> {
     let free = (1..10_000)
         .map(|n| format!("{PREFIX}{n}"))
@@ -248,20 +275,30 @@ fn load(name: &str, bytes: &[u8]) -> Result<()> {
     let done = rustix::system::init_module(bytes, c"");
     done.map_err(|error| match error {
         Errno::PERM if modules_are_disabled() => {
-            anyhow::anyhow!("the kernel takes no modules until it boots again (sysctl kernel.modules_disabled is 1)")
+            anyhow::anyhow!(
+                "the kernel takes no modules until it boots again (sysctl \
+                 kernel.modules_disabled is 1)"
+            )
         }
-        Errno::PERM => anyhow::anyhow!("the kernel takes no modules: this needs root, and a kernel that is not locked down"),
-        Errno::KEYREJECTED | Errno::NOKEY => anyhow::anyhow!("the kernel takes signed modules only (secure boot, or module.sig_enforce)"),
+        Errno::PERM => anyhow::anyhow!(
+            "the kernel takes no modules: this needs root, and a kernel \
+             that is not locked down"
+        ),
+        Errno::KEYREJECTED | Errno::NOKEY => anyhow::anyhow!(
+            "the kernel takes signed modules only \
+             (secure boot, or module.sig_enforce)"
+        ),
         Errno::NOSYS => anyhow::anyhow!("the kernel was built without modules"),
         error => anyhow::anyhow!("{error} (the kernel's log may say more)"),
     })
     .with_context(|| format!("the module {name} cannot be loaded, and nothing was changed"))
 }
 
-/// What became of a module that was to be removed.
+/// The result of removing a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unloaded {
+    /// The module is gone.
     Removed,
     /// In use: a later try may succeed.
     InUse,
@@ -270,7 +307,10 @@ pub enum Unloaded {
     UntilBoot,
 }
 
-/// Removes a module that nobody uses.
+/// Removes a module that is not in use.
+///
+/// # Errors
+/// There is no such module, or this is not root.
 pub fn unload(name: &str) -> Result<Unloaded> {
     const O_NONBLOCK: i32 = 0o4000;
     match rustix::system::delete_module(&CString::new(name)?, O_NONBLOCK) {

@@ -16,7 +16,8 @@ pub enum ProfileError {
     #[error("a damaged profile")]
     Seal(#[from] SealError),
     #[error(
-        "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again with `kernlane profile`"
+        "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again \
+         with `kernlane profile`"
     )]
     Format(u32),
     #[error("\"{0}\" is no hexadecimal address")]
@@ -30,8 +31,8 @@ pub enum ProfileError {
 /// 2: joint misses; 3: temporal-relationship edges; 4: in which epochs blocks ran; 5: the field's
 /// terms as names, and a checksum.
 const FORMAT: u32 = 5;
-/// The oldest format that is still read. The aliases of [`ProfileDocument`] are its names. It has no
-/// checksum.
+/// The oldest format that is still read. The aliases of [`ProfileDocument`] are its names. It has
+/// no checksum.
 const OLDEST: u32 = 4;
 
 #[derive(Serialize, Deserialize)]

@@ -8,14 +8,16 @@ use std::fmt::Write as _;
 
 /// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp):
 /// instructions in supervisor mode.
-const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
+const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least \
+    38 % when interactive, 5 % in SPEC CPU2000";
 
 /// The table of services, with at most `most` rows.
 pub fn table(services: &ServiceTable, most: usize) -> String {
     let all = services.instructions.max(1) as f64;
     let part = |instructions: u64| 100.0 * instructions as f64 / all;
     let mut text = format!(
-        "workload {}, kernel {}, seed {}\n{} instructions: {:.1} % user, {:.1} % kernel, {:.2} % idle\n",
+        "workload {}, kernel {}, seed {}\n\
+         {} instructions: {:.1} % user, {:.1} % kernel, {:.2} % idle\n",
         services.workload,
         services.kernel,
         services.seed,
@@ -25,7 +27,8 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         part(services.idle_instructions),
     );
     text += "shares of the kernel's instructions and cycles; of user mode and idle, of all\n";
-    text += "times are in nanoseconds of the guest's clock; an instruction takes one; latencies are of calls that ended\n";
+    text += "times are in nanoseconds of the guest's clock; an instruction takes one; latencies \
+        are of calls that ended\n";
     text += &match services.halted {
         Some(halted) => {
             let all = (services.instructions + halted) as f64;
@@ -36,7 +39,9 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
             )
         }
         None => {
-            "this recording does not say how long the processor was halted; latencies leave that time out\n\n".to_owned()
+            "this recording does not say how long the processor was halted; latencies leave that \
+             time out\n\n"
+                .to_owned()
         }
     };
     let mut titles = vec![
@@ -86,7 +91,9 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
 
 /// Mispredictions of the first `most` services, of everything, and of the kernel.
 fn branches(services: &ServiceTable, most: usize) -> String {
-    let mut text = "\nmispredictions per 1000 instructions; stall: cycles per instruction, not part of any other column\n\n".to_owned();
+    let mut text = "\nmispredictions per 1000 instructions; stall: cycles per instruction, not \
+        part of any other column\n\n"
+        .to_owned();
     let mut titles = vec!["service", "instructions"];
     for _ in &services.machines {
         titles.extend(["directions", "targets", "returns", "all", "misfetches", "stall"]);

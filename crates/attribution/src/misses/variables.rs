@@ -38,7 +38,8 @@ impl Variables {
         }
         ensure!(
             !variables.image.is_empty(),
-            "has no symbols of data (stripped?): take the vmlinux of the build tree or of the -dbg package"
+            "has no symbols of data (stripped?): take the vmlinux of the build tree or of the -dbg \
+             package"
         );
         variables.image.sort();
         variables.per_cpu.sort();

@@ -94,7 +94,10 @@ impl KernelSymbols {
                 elf.symbols().map(|symbol| symbol.address()).collect(),
             ),
         };
-        symbols.or_none("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package")
+        symbols.or_none(
+            "has no symbols of functions (stripped?); take the vmlinux of the build \
+             tree or of the -dbg package",
+        )
     }
 
     fn from_map(text: &str) -> Result<KernelSymbols> {

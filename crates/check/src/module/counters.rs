@@ -40,6 +40,7 @@ pub(super) struct CounterFound {
     pub old: u64,
     /// The offset of the counter's code in the module's `.text`.
     pub new: u32,
+    /// The number in its code.
     pub number: u64,
 }
 

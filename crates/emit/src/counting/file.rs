@@ -32,7 +32,8 @@ pub enum CountersError {
     CutOff,
     /// The line of the end, and the number of addresses before it.
     #[error(
-        "line {0}: the \"end\" line is not the last, or gives another number than the {1} counters before it"
+        "line {0}: the \"end\" line is not the last, or gives another number than the {1} counters \
+         before it"
     )]
     End(usize, usize),
 }

@@ -154,7 +154,8 @@ mod tests {
         edges: &[(u32, u32)],
         by_edges: &[bool],
     ) -> Vec<Option<CounterSite>> {
-        let steps: Vec<Vec<FlagStep>> = blocks.iter().map(|code| steps(code, 0, |_| None)).collect();
+        let steps: Vec<Vec<FlagStep>> =
+            blocks.iter().map(|code| steps(code, 0, |_| None)).collect();
         let successors = Successors::of(edges.iter().copied(), by_edges, |n| blocks[n]);
         places(&steps, &successors)
     }

@@ -123,7 +123,8 @@ fn by_piece(
     let (mine, theirs) = (&subject.image.build_id.0, &counters.build_id.0);
     ensure!(
         mine == theirs,
-        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; relink it with --count again"
+        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; \
+         relink it with --count again"
     );
     assert_eq!(counters.blocks.len(), counts.len(), "a count for each counter");
     let pieces = &subject.object.pieces;

@@ -182,7 +182,8 @@ impl<'a> LinkedKernel<'a> {
         self.functions = functions::from_named(named, self.text_bytes());
         if self.functions.is_empty() {
             bail!(
-                "has no function symbols (was it stripped?): use the vmlinux of the build tree or of the -dbg package"
+                "has no function symbols (was it stripped?): use the vmlinux of the build tree or \
+                 of the -dbg package"
             );
         }
         for (start, end, apart) in APART {

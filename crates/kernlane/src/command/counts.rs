@@ -117,13 +117,16 @@ fn print(quality: &CountQuality, output: &Path, profile: &Profile) -> Result<()>
         profile.kernel_instructions()
     )?;
     outln!(
-        "{counters} counters for {blocks} blocks; {unknown_blocks} blocks are not determined by any counter, {negative_blocks} had negative counts, clamped to 0"
+        "{counters} counters for {blocks} blocks; {unknown_blocks} blocks are not determined by \
+         any counter, {negative_blocks} had negative counts, clamped to 0"
     )?;
     outln!(
-        "{edges} edges; {bounded_edges} edges that ran are known only within bounds, {:.2} % of all counts",
+        "{edges} edges; {bounded_edges} edges that ran are known only within bounds, {:.2} % of \
+         all counts",
         100.0 * bounded_share
     )?;
     outln!(
-        "{through_registers} calls through registers, {through_registers_known} of them to functions that the code names"
+        "{through_registers} calls through registers, {through_registers_known} of them to \
+         functions that the code names"
     )
 }

@@ -223,7 +223,8 @@ impl Road<'_> {
         if !findings.equal() {
             let text = findings.text(&old.kernel, &new.kernel, 3);
             bail!(
-                "the kernel relinked by {algorithm} is not the old program; do not use the kernel in {}\n{text}",
+                "the kernel relinked by {algorithm} is not the old program; do not use the kernel \
+                 in {}\n{text}",
                 directory.display()
             );
         }

@@ -166,7 +166,8 @@ pub(super) fn order(
 ) -> Result<Vec<u32>> {
     ensure!(
         !algorithm.uses_temporal_edges(),
-        "{algorithm} needs to know which chunks of code alternate, and a group of functions does not say: choose another algorithm"
+        "{algorithm} needs to know which chunks of code alternate, and a group of functions does \
+         not say: choose another algorithm"
     );
     let order = layout::order(&group.graph(profile), algorithm, seed)?;
     Ok(order.order.0.iter().map(|block| block.0).collect())
@@ -175,7 +176,8 @@ pub(super) fn order(
 pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Result<()> {
     let summary = prepared.module.summary;
     outln!(
-        "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, {} branches inverted, {} jumps dropped, {} added",
+        "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, \
+         {} branches inverted, {} jumps dropped, {} added",
         prepared.name,
         group.members.len(),
         prepared.callers.len(),

@@ -278,14 +278,16 @@ fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Res
     let found: Vec<usize> = roots.iter().filter(entries).copied().collect();
     ensure!(
         !found.is_empty(),
-        "no root was called while it was counted: run this under the load that it is meant for, or count longer (--time)"
+        "no root was called while it was counted: run this under the load that it is meant for, or \
+         count longer (--time)"
     );
     Ok(found)
 }
 
 fn print_again(first: &PlannedGroup<'_, '_>, second: &PlannedGroup<'_, '_>) -> Result<()> {
     outln!(
-        "counted once more in the optimized code, entered by the roots only: {} functions of {}, {} hot blocks of {}",
+        "counted once more in the optimized code, entered by the roots only: {} functions of {}, \
+         {} hot blocks of {}",
         second.group.members.len(),
         first.group.members.len(),
         second.hot.len(),
@@ -295,7 +297,8 @@ fn print_again(first: &PlannedGroup<'_, '_>, second: &PlannedGroup<'_, '_>) -> R
 
 fn print_gain(roots: &[Gain]) -> Result<()> {
     outln!(
-        "{:>12} {:>12} {:>8}  root (ns of an invocation on a CPU, before and after; each with the cost of measuring)",
+        "{:>12} {:>12} {:>8}  root (ns of an invocation on a CPU, before and after; each with the \
+         cost of measuring)",
         "before",
         "after",
         "change"

@@ -25,7 +25,8 @@ pub fn ask() -> Result<()> {
     outln!("{counts}")?;
     if counts.answer() == bottleneck::Answer::Unknown {
         outln!(
-            "what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, figure 2)"
+            "what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, \
+             figure 2)"
         )?;
     }
     Ok(())

@@ -62,7 +62,8 @@ fn left(device: &Device, name: &str) -> Result<bool> {
     while install::unload(name)? == Unloaded::InUse {
         ensure!(
             begun.elapsed() < LEAVE,
-            "{name}: every byte is restored, but for {} s some task has been in a copy; `kernlane live undo` removes the module when it has gone",
+            "{name}: every byte is restored, but for {} s some task has been in a copy; `kernlane \
+             live undo` removes the module when it has gone",
             LEAVE.as_secs()
         );
         std::thread::sleep(POLL);

@@ -123,7 +123,8 @@ pub(super) fn count_from(
 pub(super) fn print_counted(found: &Watched) -> Result<()> {
     let functions: usize = found.levels.iter().sum();
     outln!(
-        "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, {:.1} % of them exact",
+        "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, \
+         {:.1} % of them exact",
         found.levels.len(),
         found.blocks,
         found.counters,
