@@ -10,6 +10,7 @@ use crate::address::LinkAddr;
 use crate::place::{Ending, PlacedBlock, Placement};
 use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// A placement, and the kernel whose blocks it moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,8 @@ pub enum MapError {
     Kernel,
     /// A line does not describe a block.
     #[error(
-        "line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in hex"
+        "line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in \
+         hex"
     )]
     Block(usize),
     /// A block is empty or ends beyond the address space.
@@ -53,6 +55,17 @@ pub enum MapError {
         said: usize,
         /// The number of blocks in the file.
         found: usize,
+    },
+    /// A block is not in the code of the kernel that the map is applied to.
+    #[error(
+        "the block of {size:#x} bytes at {start} lies outside of the kernel's code: the map is \
+         damaged, or of another kernel; relink again"
+    )]
+    Outside {
+        /// The block's old address.
+        start: LinkAddr,
+        /// The block's old size, in bytes.
+        size: u32,
     },
 }
 
@@ -81,6 +94,22 @@ impl PlacementMap {
         }
         let _ = writeln!(text, "end {}", self.placement.blocks.len());
         sealed::text(KIND, &text)
+    }
+
+    /// Makes sure that every block's old place lies within a stretch of `code`, the code of the old
+    /// kernel.
+    ///
+    /// # Errors
+    /// The first block that does not.
+    pub fn ensure_within(&self, code: &[Range<u64>]) -> Result<(), MapError> {
+        let is_inside = |block: &&PlacedBlock| {
+            let (start, end) = (block.old.0, block.old.0.checked_add(block.old_size.into()));
+            code.iter().any(|code| code.start <= start && end.is_some_and(|end| end <= code.end))
+        };
+        match self.placement.blocks.iter().find(|block| !is_inside(block)) {
+            Some(block) => Err(MapError::Outside { start: block.old, size: block.old_size }),
+            None => Ok(()),
+        }
     }
 
     /// Reads what `to_text` wrote, and the older format without a checksum.
@@ -188,6 +217,20 @@ mod tests {
         let text =
             "kernlane-map 1\nkernel 5f3c\n1000 10 2000 10 0 same\n100f 10 3000 10 0 same\nend 2\n";
         assert_eq!(PlacementMap::from_text(text), Err(MapError::Order(4)));
+    }
+
+    #[test]
+    fn a_block_outside_of_the_code_is_refused() {
+        const START: u64 = 0xffff_ffff_8100_0000;
+        let map = example();
+        assert_eq!(map.ensure_within(&[START..START + 0x42, START + 0x50..START + 0x60]), Ok(()));
+        for code in [START..START + 0x5f, START..START + 0x50] {
+            let outside = MapError::Outside { start: LinkAddr(START + 0x50), size: 0x10 };
+            assert_eq!(map.ensure_within(&[code]), Err(outside));
+        }
+        let outside = MapError::Outside { start: LinkAddr(START), size: 0x40 };
+        assert_eq!(map.ensure_within(&[START + 1..START + 0x60]), Err(outside));
+        assert!(map.ensure_within(&[]).is_err());
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub struct GuestArgs {
 
 impl GuestArgs {
     /// The part of a request that recordings and checkpoints share.
+    ///
+    /// # Errors
+    /// The kernel or the workload cannot be read.
     pub fn request(&self) -> Result<RecordingRequest> {
         Ok(RecordingRequest {
             workload: Workload::open(&self.workload)?,
@@ -110,6 +113,9 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
 }
 
 /// Records, and shows progress on a terminal.
+///
+/// # Errors
+/// The recording cannot be made.
 pub fn with_progress(request: &RecordingRequest, from: Option<&Path>) -> Result<FinishedRecording> {
     let progress = Progress::new("preparing");
     record::record(request, from, &mut |phase, instructions| show(&progress, phase, instructions))
@@ -180,7 +186,8 @@ mod tests {
         let expected = [
             "2.0 M instructions, 25.0 % of them the kernel's; 1.0 MB, 4.00 bit an instruction",
             "0.352 s by the guest's clock; 10 s by this machine's, with the guest's boot",
-            "39 task records: one for each task_struct, pid and name that was seen; a thread has one for each of its names",
+            "39 task records: one for each task_struct, pid and name that was seen; a thread has \
+             one for each of its names",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     }
