@@ -21,17 +21,19 @@ const ENDBR: u32 = 4;
 pub enum Unfit {
     /// The function tracer has no site at its entry.
     NoTracerSite,
+    /// It is in code that the kernel keeps apart.
     ReservedCode(ReservedCode),
     /// Text poking, stopping the machine and the like go through it.
     Poking,
-    /// Every sleeper has it on its stack, so that no copy of it would ever be left.
+    /// Every sleeping task has it on its stack, so tasks would never leave its copy.
     OnEveryStack,
-    /// A CPU that is switched off waits in it, and nobody can see that.
+    /// A CPU that is switched off waits in it, where its stack cannot be checked.
     OfDeadCpus,
     /// Its structure is not understood.
     Whole(WholeReason),
-    /// Ends without leaving.
+    /// It runs on into the next function.
     RunsOn,
+    /// It has no room for the jump.
     TooShort,
     /// Something that the kernel patches lies where the jump would go.
     PatchedEntry,

@@ -12,8 +12,11 @@ use std::path::Path;
 /// An instruction cache's geometry, in bytes and lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstructionCacheGeometry {
+    /// The number of sets.
     pub sets: u64,
+    /// The number of ways of a set.
     pub ways: u64,
+    /// The size of a line in bytes.
     pub line: u64,
 }
 
@@ -55,6 +58,7 @@ impl InstructionCacheGeometry {
         Ok(None)
     }
 
+    /// The size of the cache in bytes.
     pub fn size(&self) -> u64 {
         self.sets * self.ways * self.line
     }
@@ -66,10 +70,12 @@ impl fmt::Display for InstructionCacheGeometry {
     }
 }
 
-/// How many lines of the blocks fall into each set.
+/// How many lines of some blocks fall into each set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupancy {
+    /// The cache.
     pub geometry: InstructionCacheGeometry,
+    /// Per set: the number of lines.
     pub lines: Vec<u32>,
 }
 
