@@ -154,14 +154,14 @@ impl<'a> LinkInput<'a> {
     fn value(&self, entry: &types::Rela64<LittleEndian>) -> u64 {
         let index = object::SymbolIndex(entry.r_sym(LE, false) as usize);
         let symbol = self.symbols.symbol(index).expect("a symbol");
-        let home = address_of(self.name(symbol.st_shndx(LE).into())).expect("a linked section");
+        let home = address_of(self.name(symbol.st_shndx(LE).0.into())).expect("a linked section");
         (home.wrapping_add(symbol.st_value(LE))).wrapping_add_signed(entry.r_addend.get(LE))
     }
 
     fn symbols(&self) -> Vec<SymbolSpec> {
         let mut found = Vec::new();
         for symbol in self.symbols.iter().filter(|s| s.st_type() != types::STT_SECTION) {
-            let home = self.name(symbol.st_shndx(LE).into());
+            let home = self.name(symbol.st_shndx(LE).0.into());
             let Some(section) = SECTIONS.iter().position(|(name, _)| *name == home) else {
                 continue;
             };
@@ -181,7 +181,7 @@ impl<'a> LinkInput<'a> {
 }
 
 /// Writes a relocated field (System V ABI for AMD64, table 4.10).
-fn apply(data: &mut [u8], offset: usize, place: u64, value: u64, kind: u32) {
+fn apply(data: &mut [u8], offset: usize, place: u64, value: u64, kind: types::RelocationType) {
     let distance = value.wrapping_sub(place);
     match kind {
         types::R_X86_64_64 => data[offset..offset + 8].copy_from_slice(&value.to_le_bytes()),

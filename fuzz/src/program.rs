@@ -394,8 +394,15 @@ impl Tables {
         })
     }
 
-    fn relocate(&mut self, section: SectionId, offset: u64, to: SymbolId, addend: i64, kind: u32) {
-        let flags = RelocationFlags::Elf { r_type: kind };
+    fn relocate(
+        &mut self,
+        section: SectionId,
+        offset: u64,
+        to: SymbolId,
+        addend: i64,
+        r_type: types::RelocationType,
+    ) {
+        let flags = RelocationFlags::Elf { r_type };
         let relocation = Relocation { offset, symbol: to, addend, flags };
         self.object.add_relocation(section, relocation).expect("the relocation is known");
     }

@@ -91,7 +91,7 @@ fn a_section_whose_offset_and_size_overflow_is_refused() {
         let found = messages(&file);
         assert_refused(found[0].as_ref(), "section .text reaches beyond the file");
         assert_refused(found[1].as_ref(), ".text");
-        assert_refused(found[2].as_ref(), ".text");
+        assert!(found[2].is_some(), "the code of no function can be read");
     }
 }
 

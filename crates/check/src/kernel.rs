@@ -116,7 +116,7 @@ impl<'d> KernelFile<'d> {
                 rela.push(section);
                 continue;
             }
-            if section.sh_flags(LE) & u64::from(elf::SHF_ALLOC) == 0 {
+            if !section.sh_flags(LE).contains(elf::SHF_ALLOC) {
                 continue;
             }
             if section.sh_size(LE) == 0 {
@@ -136,7 +136,7 @@ impl<'d> KernelFile<'d> {
                 addr: section.sh_addr(LE),
                 size: section.sh_size(LE),
                 data,
-                executable: section.sh_flags(LE) & u64::from(elf::SHF_EXECINSTR) != 0,
+                executable: section.sh_flags(LE).contains(elf::SHF_EXECINSTR),
                 loaded: loaded_by(section, segments),
             });
         }
@@ -286,7 +286,7 @@ impl<'d> KernelFile<'d> {
             };
             let (name, behind) = behind.split_at_checked((word(0) as usize).next_multiple_of(4))?;
             let id = behind.get(..word(4) as usize)?;
-            if word(8) == elf::NT_GNU_BUILD_ID && name == b"GNU\0" {
+            if word(8) == elf::NT_GNU_BUILD_ID.0 && name == b"GNU\0" {
                 return Some(id.iter().map(|byte| format!("{byte:02x}")).collect());
             }
             rest = behind.get(id.len().next_multiple_of(4)..).unwrap_or_default();
@@ -317,7 +317,7 @@ fn loaded_by(
                 && at + size <= segment.p_filesz(LE));
         if in_file {
             let bias = segment.p_paddr(LE).wrapping_sub(segment.p_vaddr(LE));
-            return SectionLoad::By { flags: segment.p_flags(LE), bias };
+            return SectionLoad::By { flags: segment.p_flags(LE).0, bias };
         }
     }
     SectionLoad::Nowhere

@@ -23,6 +23,7 @@ use iced_x86::{
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::tables::{BUGFLAG_WARNING, within};
+use object::elf::RelocationType;
 use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,13 +65,13 @@ struct ModuleReader<'a> {
     text_index: usize,
     /// Per section and offset of a field: what the field refers to, and the relocation's type. The
     /// addend is as written, relative to the field.
-    fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, u32)>>,
+    fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>>,
     elf: object::File<'a>,
 }
 
-const PC32: u32 = object::elf::R_X86_64_PC32;
-const PC64: u32 = object::elf::R_X86_64_PC64;
-const SIGNED: u32 = object::elf::R_X86_64_32S;
+const PC32: RelocationType = object::elf::R_X86_64_PC32;
+const PC64: RelocationType = object::elf::R_X86_64_PC64;
+const SIGNED: RelocationType = object::elf::R_X86_64_32S;
 
 /// Proves the claims. `slide` is the distance in bytes by which KASLR moved the kernel. Returns the
 /// number of the module's counters.
@@ -111,7 +112,8 @@ impl<'a> ModuleReader<'a> {
         let elf = object::File::parse(module).context("the module is no ELF file")?;
         let section = elf.section_by_name(".text").context("the module has no .text")?;
         let (text, text_index) = (section.data()?, section.index().0);
-        let mut fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, u32)>> = BTreeMap::new();
+        let mut fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>> =
+            BTreeMap::new();
         let mut imports: BTreeMap<&str, u64> = BTreeMap::new();
         for section in elf.sections() {
             for (offset, relocation) in section.relocations() {
@@ -154,7 +156,7 @@ impl<'a> ModuleReader<'a> {
         Ok(ModuleReader { text, text_index, fields, elf })
     }
 
-    fn field(&self, section: usize, at: u64) -> Option<(NamedPlace, u32)> {
+    fn field(&self, section: usize, at: u64) -> Option<(NamedPlace, RelocationType)> {
         self.fields.get(&section)?.get(&at).copied()
     }
 }

@@ -360,7 +360,7 @@ fn key(work: &RelinkWork) -> Result<String> {
         RelinkWork::Order(layout) => hash.update(layout.to_text()),
         RelinkWork::Count => hash.update("count"),
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(image::sealed::hex(&hash.finalize()))
 }
 
 /// The report of an earlier relink with the same input, if its kernel still exists.

@@ -197,7 +197,7 @@ impl GuestContents {
             add(&permissions.to_le_bytes());
             add(content);
         }
-        format!("{:x}", hash.finalize())
+        image::sealed::hex(&hash.finalize())
     }
 }
 

@@ -53,6 +53,7 @@ pub use workload::{MEMORY_MB, SHIPPED, Workload, argument_help};
 use anyhow::{Context, Result};
 use host::scratch;
 use sha2::{Digest, Sha256};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Boots `kernel` (a bzImage) with `contents`. `set` may change the machine before the boot.
@@ -102,6 +103,12 @@ fn sha256_of(path: &Path) -> Result<String> {
     let mut file =
         std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut hash = Sha256::new();
-    std::io::copy(&mut file, &mut hash).with_context(|| format!("reading {}", path.display()))?;
-    Ok(format!("{:x}", hash.finalize()))
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let read = file.read(&mut buffer);
+        match read.with_context(|| format!("reading {}", path.display()))? {
+            0 => return Ok(image::sealed::hex(&hash.finalize())),
+            read => hash.update(&buffer[..read]),
+        }
+    }
 }

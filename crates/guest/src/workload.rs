@@ -9,7 +9,6 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -140,7 +139,7 @@ impl Workload {
         }
         Ok(Workload {
             name: name.into(),
-            sha256: format!("{:x}", Sha256::digest(text)),
+            sha256: image::sealed::sha256(text.as_bytes()),
             about: file.about,
             packages: file.packages,
             leave_out: file

@@ -43,7 +43,7 @@ pub struct BuildId(pub String);
 impl BuildId {
     /// The build id with these bytes, which a GNU build-id note contains.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(sealed::hex(bytes))
     }
 }
 

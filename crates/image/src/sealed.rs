@@ -62,7 +62,12 @@ pub enum SealError {
 
 /// The SHA-256 of bytes, as lower-case hex.
 pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
+}
+
+/// Bytes as lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A text file of a kind: a first line that names kind and format, the lines of `body`, and the

@@ -88,7 +88,7 @@ impl KernelSymbols {
             ))
         });
         let symbols = KernelSymbols {
-            build_id: Some(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect())),
+            build_id: Some(BuildId::from_bytes(id)),
             symbols: sorted(
                 symbols.collect(),
                 elf.symbols().map(|symbol| symbol.address()).collect(),

@@ -21,7 +21,7 @@ use image::address::LinkAddr;
 use image::linked::exports::{ExportedSymbol, ModuleStructure};
 use image::place::{self, BlockPlaces, MovableBlock, MovableExit};
 use lift::{Fixup, Lifted, LiftedExit};
-use object::elf::{R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
+use object::elf::{R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SectionFlags};
 use std::collections::BTreeMap;
 
 /// How to write a group.
@@ -85,6 +85,8 @@ pub struct ModuleSummary {
 const TEXT: usize = 0;
 const REPLACEMENTS: usize = 1;
 const COOKIES: usize = 2;
+/// The flags of a section that is data and never written.
+const READ_ONLY: SectionFlags = SectionFlags(0);
 /// The fill: `int3` between pieces, `nop` in front of entries.
 const FILL: u8 = 0xcc;
 const NOP: u8 = 0x90;
@@ -124,7 +126,7 @@ pub fn emit(
     sections.extend(writer.loader_sections(plan.name)?);
     let symbols = writer.symbols(plan.order);
     let text_size = sections[TEXT].data.len() as u32;
-    let bytes = elf::write(&sections, &symbols, &loading.base.name);
+    let bytes = elf::write(&sections, &symbols, &loading.base.name)?;
     Ok(EmittedModule {
         bytes,
         entries: writer.entries(),
@@ -237,15 +239,8 @@ fn write_text(
     Ok(out)
 }
 
-fn section(name: &'static str, flags: u32, align: u64, data: Vec<u8>) -> ModuleSection {
-    ModuleSection {
-        name,
-        kind: SHT_PROGBITS,
-        flags: u64::from(SHF_ALLOC | flags),
-        align,
-        data,
-        relocations: Vec::new(),
-    }
+fn section(name: &'static str, flags: SectionFlags, align: u64, data: Vec<u8>) -> ModuleSection {
+    ModuleSection { name, flags: SHF_ALLOC | flags, align, data, relocations: Vec::new() }
 }
 
 /// Writes the sections of a placed group.
@@ -277,21 +272,23 @@ impl ModuleWriter<'_, '_, '_> {
     /// The relocation of a 32-bit field that is relative to the instruction's end. `behind` is the
     /// number of bytes from the field to that end.
     fn relocation(&self, offset: u32, behind: u32, target: ReferenceTarget) -> ModuleRelocation {
-        let base = self.loading.base.addr.0;
-        let (against, addend) = match target {
+        let import = self.loading.base.addr.0;
+        let (base, addend) = match target {
             ReferenceTarget::Piece(piece) => {
                 (RelocationBase::Section(TEXT), i64::from(self.place_of(piece as usize)))
             }
-            ReferenceTarget::Kernel(at) => (RelocationBase::Import, at.0.wrapping_sub(base) as i64),
+            ReferenceTarget::Kernel(at) => {
+                (RelocationBase::Import, at.0.wrapping_sub(import) as i64)
+            }
             ReferenceTarget::Absolute(at) => (
                 RelocationBase::Import,
-                at.wrapping_sub(base.wrapping_add(self.original.slide)) as i64,
+                at.wrapping_sub(import.wrapping_add(self.original.slide)) as i64,
             ),
         };
         ModuleRelocation {
             offset: u64::from(offset),
             kind: R_X86_64_PC32,
-            against,
+            base,
             addend: addend.wrapping_sub(i64::from(behind)),
         }
     }
@@ -318,7 +315,7 @@ impl ModuleWriter<'_, '_, '_> {
                 text.relocations.push(ModuleRelocation {
                     offset: u64::from(code + counter::COOKIE_FIELD),
                     kind: R_X86_64_PC32,
-                    against: RelocationBase::Section(COOKIES),
+                    base: RelocationBase::Section(COOKIES),
                     addend: counter::cookie_addend(number),
                 });
                 let field = (code + counter::DISPLACEMENT_FIELD) as usize;

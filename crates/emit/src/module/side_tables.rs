@@ -4,7 +4,7 @@
 //! copy. No entry points into a dropped jump: the cutter pins such jumps.
 
 use super::elf::{ModuleRelocation, ModuleSection, RelocationBase};
-use super::{ModuleWriter, REPLACEMENTS, ReferenceTarget, TEXT, counter, section};
+use super::{ModuleWriter, READ_ONLY, REPLACEMENTS, ReferenceTarget, TEXT, counter, section};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
 use image::linked::tables::within;
@@ -63,7 +63,7 @@ impl ModuleWriter<'_, '_, '_> {
     }
 
     fn sites(&self, name: &'static str, sites: &[u64]) -> Result<ModuleSection> {
-        let mut table = section(name, 0, 4, Vec::new());
+        let mut table = section(name, READ_ONLY, 4, Vec::new());
         for &site in self.entries_of(sites, |&s| s) {
             self.push_site(&mut table, site)?;
         }
@@ -77,11 +77,11 @@ impl ModuleWriter<'_, '_, '_> {
         Ok(())
     }
 
-    fn push_field(&self, table: &mut ModuleSection, against: RelocationBase, addend: i64) {
+    fn push_field(&self, table: &mut ModuleSection, base: RelocationBase, addend: i64) {
         table.relocations.push(ModuleRelocation {
             offset: table.data.len() as u64,
             kind: R_X86_64_PC32,
-            against,
+            base,
             addend,
         });
         table.data.extend([0; 4]);
@@ -161,7 +161,7 @@ impl ModuleWriter<'_, '_, '_> {
     /// The table of alternatives. The replacements go into a section of their own, which the kernel
     /// frees after use.
     fn alternatives(&self, replacements: &mut ModuleSection) -> Result<ModuleSection> {
-        let mut table = section(".altinstructions", 0, 1, Vec::new());
+        let mut table = section(".altinstructions", READ_ONLY, 1, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.alternatives, |e| e.site) {
             let (bytes, fixups) =
                 self.original.lift_replacement(LinkAddr(e.replacement), e.replacement_len)?;
@@ -206,8 +206,8 @@ impl ModuleWriter<'_, '_, '_> {
             }
         }
         states.push((self.places.end.0 as u32, [0; 6]));
-        let mut ip = section(".orc_unwind_ip", 0, 4, Vec::new());
-        let mut unwind = section(".orc_unwind", 0, 2, Vec::new());
+        let mut ip = section(".orc_unwind_ip", READ_ONLY, 4, Vec::new());
+        let mut unwind = section(".orc_unwind", READ_ONLY, 2, Vec::new());
         for (at, state) in states {
             self.push_field(&mut ip, RelocationBase::Section(TEXT), i64::from(at));
             unwind.data.extend(state);
@@ -243,11 +243,11 @@ impl ModuleWriter<'_, '_, '_> {
             module.get_mut(at..at + NAME).context("struct module is smaller than its name")?;
         room[..name.len()].copy_from_slice(name.as_bytes());
         let mut found = vec![
-            section(".modinfo", 0, 1, info),
+            section(".modinfo", READ_ONLY, 1, info),
             section(".gnu.linkonce.this_module", SHF_WRITE, 64, module),
         ];
         if !versions.is_empty() {
-            found.push(section("__versions", 0, 32, versions));
+            found.push(section("__versions", READ_ONLY, 32, versions));
         }
         Ok(found)
     }

@@ -12,7 +12,7 @@ use image::object::KernelObject;
 use image::object::elf::{ElfSymbol, SymbolId};
 use image::object::functions::TextFunction;
 use image::place::BlockPlaces;
-use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT};
+use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT, SymbolOther, SymbolSection};
 use std::collections::{HashMap, HashSet};
 
 /// The table, and the numbers that the rest of the object needs.
@@ -79,9 +79,9 @@ pub fn rewrite(
         let Some(name) = name else { continue };
         added.push(ElfSymbol {
             name: add_string(&mut strings, &name.part)?,
-            info: (STB_LOCAL << 4) | STT_FUNC,
-            other: 0,
-            index: object.text.0 as u16,
+            info: STB_LOCAL | STT_FUNC,
+            other: SymbolOther(0),
+            index: SymbolSection(object.text.0 as u16),
             value: u64::from(part.from),
             size: u64::from(part.to - part.from),
         });
@@ -89,9 +89,9 @@ pub fn rewrite(
     if let Some(room) = counters {
         added.push(ElfSymbol {
             name: add_string(&mut strings, COUNTS)?,
-            info: (STB_LOCAL << 4) | STT_OBJECT,
-            other: 0,
-            index: room.section.0 as u16,
+            info: STB_LOCAL | STT_OBJECT,
+            other: SymbolOther(0),
+            index: SymbolSection(room.section.0 as u16),
             value: room.at,
             size: room.size,
         });

@@ -61,7 +61,7 @@ impl ObjectBuilder {
         offset: u64,
         symbol: ::object::write::SymbolId,
         addend: i64,
-        r_type: u32,
+        r_type: elf::RelocationType,
     ) {
         let flags = RelocationFlags::Elf { r_type };
         self.object.add_relocation(section, Relocation { offset, symbol, addend, flags }).unwrap();
