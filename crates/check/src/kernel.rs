@@ -31,7 +31,7 @@ pub struct KernelSection<'d> {
 }
 
 /// Where the kernel maps physical address 0 (`__START_KERNEL_map`).
-pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+pub(crate) const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 
 /// How a section comes into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl<'d> KernelFile<'d> {
     }
 
     /// The section that holds `addr`.
-    pub fn section_at(&self, addr: u64) -> Option<&KernelSection<'d>> {
+    pub(crate) fn section_at(&self, addr: u64) -> Option<&KernelSection<'d>> {
         self.section_index(addr).map(|i| &self.sections[i])
     }
 
@@ -249,7 +249,7 @@ impl<'d> KernelFile<'d> {
     }
 
     /// The symbols at exactly `addr`.
-    pub fn symbols_at(&self, addr: u64) -> &[KernelSymbol<'d>] {
+    pub(crate) fn symbols_at(&self, addr: u64) -> &[KernelSymbol<'d>] {
         let from = self.symbols.partition_point(|s| s.addr.0 < addr);
         let to = from + self.symbols[from..].partition_point(|s| s.addr.0 == addr);
         &self.symbols[from..to]

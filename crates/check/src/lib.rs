@@ -14,7 +14,7 @@
 //! assert!(kernlane_check::kernel::KernelFile::parse(b"not a kernel").is_err());
 //! ```
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 #![forbid(unsafe_code)]
 
 mod address_words;

@@ -65,7 +65,7 @@ impl Relocs {
     }
 
     /// The width of the absolute address at `place`, if an absolute address is there.
-    pub fn width_at(&self, place: u64) -> Option<u8> {
+    pub(crate) fn width_at(&self, place: u64) -> Option<u8> {
         if self.abs32.binary_search(&place).is_ok() {
             Some(4)
         } else {

@@ -159,7 +159,7 @@ impl BuildTree {
     ///
     /// # Errors
     /// The tree was built again.
-    pub fn ensure_unchanged(&self) -> Result<()> {
+    pub(crate) fn ensure_unchanged(&self) -> Result<()> {
         ensure!(
             times_of(&self.path)? == self.times,
             "{}: was built during the relink; try again",
@@ -181,7 +181,7 @@ impl BuildTree {
     }
 
     /// Whether the kernel contains its own types (BTF).
-    pub fn has_types(&self) -> bool {
+    pub(crate) fn has_types(&self) -> bool {
         has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
     }
 

@@ -25,7 +25,7 @@ pub(crate) const PERFETTO: Format = Format {
 ///
 /// # Errors
 /// The recording is damaged or of another kernel, or `out` cannot be written.
-pub fn trace_events(
+pub(crate) fn trace_events(
     attribution: &Attribution,
     recording: &Path,
     window: Range<u64>,

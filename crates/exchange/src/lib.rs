@@ -16,7 +16,7 @@
 //! with the tool itself in `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod bolt;
 pub mod branches;

@@ -60,7 +60,7 @@ pub(crate) const LLVM_SAMPLES: Format = Format {
 ///
 /// # Errors
 /// The image has no DWARF, or `llvm-symbolizer` cannot be run.
-pub fn sample_profile(subject: &ExportSubject) -> Result<String> {
+pub(crate) fn sample_profile(subject: &ExportSubject) -> Result<String> {
     let code = ImageCode::read(subject.path)?;
     let mut addresses: Vec<(LinkAddr, u64)> = Vec::new();
     let mut callees: BTreeMap<LinkAddr, Vec<(&str, u64)>> = BTreeMap::new();

@@ -157,7 +157,7 @@ fn entry_first(clusters: &mut [Vec<u32>]) {
 
 impl Clusters {
     /// The file for `clang -fbasic-block-sections=list=FILE`.
-    pub fn cc_profile(&self) -> String {
+    pub(crate) fn cc_profile(&self) -> String {
         let mut text = "v1\n".to_owned();
         for (function, clusters) in &self.functions {
             let _ = writeln!(text, "f {function}");
@@ -171,7 +171,7 @@ impl Clusters {
 
     /// The file for `ld.lld --symbol-ordering-file=FILE`. clang gives a function's first cluster
     /// the function's name, and the others NAME.__part.N.
-    pub fn ld_profile(&self) -> String {
+    pub(crate) fn ld_profile(&self) -> String {
         let mut text = String::new();
         for (function, number) in &self.order {
             let clusters = &self.functions[function];

@@ -214,7 +214,7 @@ impl GuestKernel {
     ///
     /// # Errors
     /// The kernel has neither BTF nor a build tree, or it is too old.
-    pub fn frame_facts(&self) -> Result<KernelFrameFacts> {
+    pub(crate) fn frame_facts(&self) -> Result<KernelFrameFacts> {
         with_elf(&self.vmlinux, |elf| {
             let symbol = |name: &str| {
                 let found = elf.symbols().find(|symbol| symbol.name() == Ok(name));

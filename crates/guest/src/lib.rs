@@ -10,7 +10,7 @@
 //! contents.file("/greeting", 0o644, "hello\n");
 //! ```
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(unsafe_code)]
 
 mod boot;

@@ -5,7 +5,7 @@ use crate::kernel::{GuestKernel, TaskFacts};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
-pub const LIBRARY: &str = "libkernlane_plugin.so";
+pub(crate) const LIBRARY: &str = "libkernlane_plugin.so";
 
 /// The library that `KERNLANE_PLUGIN` names, or the one beside the executable of Kernlane, or the
 /// one in `../lib/kernlane/` from there.

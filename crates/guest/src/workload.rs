@@ -158,7 +158,7 @@ impl Workload {
 }
 
 /// Whether a name follows Debian policy, section 5.6.1. No such name can be taken for an option.
-pub fn is_package_name(name: &str) -> bool {
+pub(crate) fn is_package_name(name: &str) -> bool {
     name.len() >= 2
         && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))

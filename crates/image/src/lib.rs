@@ -13,7 +13,7 @@
 //! assert_eq!(places.new, [LinkAddr(0x1010), LinkAddr(0x1000)]);
 //! ```
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(unsafe_code)]
 
 pub mod address;

@@ -13,7 +13,7 @@ use image::object::pieces::CutCode;
 use std::fmt;
 
 /// Bytes of the jump at the entry.
-pub const JUMP: u32 = 5;
+pub(crate) const JUMP: u32 = 5;
 const ENDBR: u32 = 4;
 
 /// Why a function is left alone.
@@ -188,7 +188,7 @@ pub fn tracer_site(kernel: &LinkedKernel<'_>, function: &TextFunction) -> Option
 
 /// The parts of a function that the compiler put elsewhere (`f.cold`): functions of that name to
 /// which it branches.
-pub fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
+pub(crate) fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
     let function = &kernel.functions[index];
     let name = format!("{}.cold", kernel.function_name(function));
     let targets = kernel.branches_out(function);

@@ -176,7 +176,7 @@ impl PreparedGroup {
     ///
     /// # Errors
     /// None of the roots can be replaced.
-    pub fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
+    pub(crate) fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
         let entries: Vec<LinkAddr> =
             roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
         self.functions.retain(|member| entries.contains(&member.entry));

@@ -13,7 +13,7 @@
 //! assert_eq!((occupancy.total(), occupancy.without_room()), (2, 1));
 //! ```
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod bottleneck;
 mod callers;

@@ -271,7 +271,7 @@ impl<'a> CallStacks<'a> {
         self.turn();
     }
 
-    pub fn settled(&mut self, task: usize, service: ServiceId) {
+    pub(crate) fn settled(&mut self, task: usize, service: ServiceId) {
         if let Some(open) = self.tasks.get_mut(task).and_then(|task| task.open.pop()) {
             for (node, cost) in open.log {
                 *self.costs.entry((service, node)).or_default() += cost;
@@ -281,7 +281,7 @@ impl<'a> CallStacks<'a> {
     }
 
     /// Adds the current counts to this service of user mode, or to the innermost open service.
-    pub fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
+    pub(crate) fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
         match user {
             None => self.put_down(misses),
             Some(user) => {

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use trace::Translation;
 
 /// The name of code without a symbol.
-pub const NAMELESS: &str = "(code without a symbol)";
+pub(crate) const NAMELESS: &str = "(code without a symbol)";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FunctionTotals {

@@ -540,7 +540,7 @@ impl Machines {
     }
 
     /// The accesses of a chunk end.
-    pub fn accesses_end(&mut self, stream: AccessStream<'_>) {
+    pub(crate) fn accesses_end(&mut self, stream: AccessStream<'_>) {
         if let Some(data) = &mut self.data {
             data.flow.finish(stream);
         }

@@ -237,7 +237,7 @@ impl ServiceTable {
 }
 
 /// Whether a service is the kernel's work.
-pub fn in_kernel(kind: ServiceKind) -> bool {
+pub(crate) fn in_kernel(kind: ServiceKind) -> bool {
     !matches!(kind, ServiceKind::User | ServiceKind::Idle)
 }
 

@@ -63,7 +63,7 @@ impl FlowGraph {
 
     /// The blocks to count: the fewest from which all follow, with the least sum of `reluctance`.
     /// Argument and result have one element per block.
-    pub fn to_count(&self, reluctance: &[u32]) -> Vec<bool> {
+    pub(crate) fn to_count(&self, reluctance: &[u32]) -> Vec<bool> {
         let classes = self.classes();
         let mut order: Vec<usize> = (0..self.blocks()).collect();
         order.sort_by_key(|&b| std::cmp::Reverse(reluctance[b]));

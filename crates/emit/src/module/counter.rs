@@ -39,15 +39,15 @@ pub const CODE: [u8; 17] = [
     0x58, // pop %rax
 ];
 /// Offset of the field that names the cookie, relative to its end.
-pub const COOKIE_FIELD: u32 = 4;
+pub(crate) const COOKIE_FIELD: u32 = 4;
 /// Offset of the displacement.
-pub const DISPLACEMENT_FIELD: u32 = 12;
+pub(crate) const DISPLACEMENT_FIELD: u32 = 12;
 /// Offset of the first instruction behind the push.
-pub const BEHIND_PUSH: u32 = 1;
+pub(crate) const BEHIND_PUSH: u32 = 1;
 
 /// The addend of the relocation by which a counter's code refers to its cookie in the section. The
 /// field is relative to its own end.
-pub fn cookie_addend(counter: usize) -> i64 {
+pub(crate) fn cookie_addend(counter: usize) -> i64 {
     FIRST_COOKIE + 8 * (counter / COUNTERS_A_COOKIE) as i64 - 4
 }
 

@@ -106,7 +106,7 @@ impl Original<'_, '_> {
     }
 
     /// The target of a branch to an address of the file: the copy, where that piece is copied.
-    pub fn branch_target(&self, at: u64) -> ReferenceTarget {
+    pub(crate) fn branch_target(&self, at: u64) -> ReferenceTarget {
         let inside = self.kernel.text.contains(&at).then(|| (at - self.kernel.text.start) as u32);
         match inside.and_then(|offset| self.piece_from(offset)) {
             Some(piece) => ReferenceTarget::Piece(piece),
@@ -155,7 +155,7 @@ impl Original<'_, '_> {
     ///
     /// # Errors
     /// An instruction cannot be moved, or the piece runs on beyond its function.
-    pub fn lift(&self, index: usize, count_before: Option<LinkAddr>) -> Result<Lifted> {
+    pub(crate) fn lift(&self, index: usize, count_before: Option<LinkAddr>) -> Result<Lifted> {
         let piece = &self.pieces[index];
         let skip = if piece.entry { self.skip[piece.function as usize] } else { 0 };
         let from = piece.at + skip;
@@ -325,7 +325,7 @@ impl Original<'_, '_> {
     ///
     /// # Errors
     /// The replacement is not in the file, does not decode, or leaves by a short branch.
-    pub fn lift_replacement(&self, at: LinkAddr, len: u8) -> Result<(Vec<u8>, Vec<Fixup>)> {
+    pub(crate) fn lift_replacement(&self, at: LinkAddr, len: u8) -> Result<(Vec<u8>, Vec<Fixup>)> {
         let code = self.kernel.bytes(at, usize::from(len));
         let code = code.with_context(|| format!("the replacement at {at} is not in the file"))?;
         let mut bytes = code.to_vec();

@@ -13,14 +13,14 @@ mod elf;
 mod lift;
 mod side_tables;
 
-pub use lift::{Original, ReferenceTarget};
+pub use lift::Original;
 
 use anyhow::{Context, Result, ensure};
 use elf::{ModuleRelocation, ModuleSection, ModuleSymbol, RelocationBase};
 use image::address::LinkAddr;
 use image::linked::exports::{ExportedSymbol, ModuleStructure};
 use image::place::{self, BlockPlaces, MovableBlock, MovableExit};
-use lift::{Fixup, Lifted, LiftedExit};
+use lift::{Fixup, Lifted, LiftedExit, ReferenceTarget};
 use object::elf::{R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SectionFlags};
 use std::collections::BTreeMap;
 

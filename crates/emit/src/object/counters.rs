@@ -12,7 +12,7 @@ use image::object::pieces::Piece;
 use object::elf::{R_X86_64_PC32, SHT_NOBITS};
 
 /// The symbol of the counts. Its size is the size of all counts.
-pub const COUNTS: &str = "__kernlane_counts";
+pub(crate) const COUNTS: &str = "__kernlane_counts";
 
 /// A counter in front of an instruction. Control that goes to the instruction enters at the
 /// counter.
@@ -73,7 +73,7 @@ pub struct CountStorage {
 
 impl CountStorage {
     /// The alignment of the counts in bytes.
-    pub const ALIGN: u64 = 64;
+    pub(crate) const ALIGN: u64 = 64;
 
     /// The memory for these counters; `None` if there are none.
     pub fn of(

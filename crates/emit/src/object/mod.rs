@@ -13,8 +13,10 @@ mod text;
 mod translate;
 mod write;
 
-pub use counters::{BlockCounter, COUNTS};
-pub use order::{cuts_of, order_of, two_regions};
+pub use counters::BlockCounter;
+pub(crate) use counters::COUNTS;
+pub(crate) use order::cuts_of;
+pub use order::{order_of, two_regions};
 
 use anyhow::{Context, Result};
 use image::address::LinkAddr;

@@ -79,12 +79,12 @@ impl ElfSymbol {
     }
 
     /// Whether its binding is local.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.info.st_bind() == elf::STB_LOCAL
     }
 
     /// Whether its binding is weak.
-    pub fn is_weak(&self) -> bool {
+    pub(crate) fn is_weak(&self) -> bool {
         self.info.st_bind() == elf::STB_WEAK
     }
 
@@ -115,12 +115,12 @@ impl ElfRelocation {
     }
 
     /// Whether the field is relative to its own address and has 32 bits.
-    pub fn is_relative(&self) -> bool {
+    pub(crate) fn is_relative(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32)
     }
 
     /// Whether the field is an absolute address of 32 or 64 bits.
-    pub fn is_absolute(&self) -> bool {
+    pub(crate) fn is_absolute(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_64 | elf::R_X86_64_32 | elf::R_X86_64_32S)
     }
 }
